@@ -1,0 +1,1 @@
+//! The cxx bridge: TensorRT's interfaces, implemented in C++, forward here.

@@ -1,0 +1,1 @@
+//! CUDA through libcuda.so.1.

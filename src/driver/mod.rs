@@ -1,0 +1,260 @@
+//! The few driver calls the pool needs, behind one trait.
+//!
+//! `cuda` answers them through libcuda.so.1, `sim` in this process on a simulated device. What lives here knows nothing
+//! of pools. Methods map one to one onto CUDA driver functions, which their comments name; their rules are CUDA's.
+//! No method is called while the process exits or in a forked child.
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+pub mod cuda;
+pub mod sim;
+
+/// A `CUcontext`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Context(pub usize);
+
+/// A `CUstream`: 0 and 1 name the legacy default stream, 2 the per-thread default stream, of the current context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    /// The legacy default stream as `nullptr`.
+    pub const DEFAULT: Stream = Stream(0);
+    /// `CU_STREAM_LEGACY`.
+    pub const LEGACY: Stream = Stream(1);
+    /// `CU_STREAM_PER_THREAD`.
+    pub const PER_THREAD: Stream = Stream(2);
+
+    /// Whether the handle means something only together with the current context (and thread).
+    pub fn is_special(self) -> bool {
+        self.0 <= 2
+    }
+}
+
+/// A `CUevent`, made with timing disabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Event(pub usize);
+
+/// A `CUgraph`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Graph(pub usize);
+
+/// A `CUmemGenericAllocationHandle`: physical memory without an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// What a failed driver call means to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Physical memory or address space is exhausted; asking again later may succeed.
+    OutOfMemory,
+    /// The device or driver cannot do this at all.
+    Unsupported,
+    /// The library or the function is not there.
+    Missing,
+    /// The context is gone, was reset, or carries a sticky error: nothing that belongs to it may be used again.
+    ContextDead,
+    /// The call was refused because of a stream capture.
+    Capture,
+    /// There is no context current to the calling thread.
+    NoContext,
+    /// Anything else.
+    Other,
+}
+
+/// A failed driver call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverError {
+    /// The driver's function, e.g. `cuMemCreate`.
+    pub call: &'static str,
+    /// The driver's own number (a `CUresult`); 0 where no call was made.
+    pub code: u32,
+    /// What follows from it.
+    pub failure: Failure,
+}
+
+impl std::fmt::Display for DriverError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.failure {
+            Failure::Missing => write!(f, "{} is missing", self.call),
+            failure => write!(f, "{} failed with {} ({failure:?})", self.call, self.code),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+/// A driver call's result.
+pub type Result<T> = std::result::Result<T, DriverError>;
+
+/// What a driver of this version can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// `cuStreamGetId` and `cuCtxGetId` (CUDA 12.0).
+    pub stream_ids: bool,
+    /// `cuCtxRecordEvent` (CUDA 12.5).
+    pub context_events: bool,
+    /// `cuGraphRetainUserObject` (CUDA 11.3).
+    pub user_objects: bool,
+}
+
+/// What one device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The device's name.
+    pub name: String,
+    /// Physical memory in bytes.
+    pub total: u64,
+    /// Minimum and recommended granularity of handles in bytes (`cuMemGetAllocationGranularity`); 0 without virtual memory.
+    pub granularity: (u64, u64),
+    /// Whether the device says it has virtual memory management. Only a trial proves it.
+    pub virtual_memory: bool,
+}
+
+/// What a stream says of capture (`cuStreamIsCapturing`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capture {
+    /// Not capturing.
+    None,
+    /// Capturing.
+    Active,
+    /// Its capture was invalidated and not yet ended.
+    Invalidated,
+    /// The legacy stream, while a blocking stream captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
+    Implicit,
+}
+
+/// A running capture (`cuStreamGetCaptureInfo`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CaptureInfo {
+    /// Unique for the life of the process.
+    pub id: u64,
+    /// The graph under construction.
+    pub graph: Graph,
+}
+
+/// `cuThreadExchangeStreamCaptureMode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// `CU_STREAM_CAPTURE_MODE_GLOBAL`, every thread's mode at first.
+    Global,
+    /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+    ThreadLocal,
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+    Relaxed,
+}
+
+/// Properties of a physical handle beyond device and size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HandleKind {
+    /// Exportable as a POSIX file descriptor.
+    pub share_fd: bool,
+    /// Exportable as a fabric handle.
+    pub share_fabric: bool,
+    /// `gpuDirectRDMACapable`.
+    pub rdma: bool,
+}
+
+/// A user object's destructor: may make no driver call; runs on a thread shared with others.
+pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
+
+/// The calls the pool makes. Safe from any thread. Sizes and addresses are bytes.
+pub trait Driver: Send + Sync + 'static {
+    /// `cuda`, `sim`.
+    fn name(&self) -> &'static str;
+    /// What this driver's version offers.
+    fn features(&self) -> Features;
+
+    /// `cuDeviceGetCount`.
+    fn device_count(&self) -> Result<u32>;
+    /// `cuDeviceGetName`, `cuDeviceTotalMem`, `cuMemGetAllocationGranularity`, attributes.
+    fn device_info(&self, device: i32) -> Result<DeviceInfo>;
+    /// Free and total bytes (`cuMemGetInfo`); pushes and pops the primary context where it must.
+    fn memory_info(&self, device: i32) -> Result<(u64, u64)>;
+
+    /// `cuCtxGetCurrent`: none where no context is current to this thread. A query.
+    fn current_context(&self) -> Result<Option<Context>>;
+    /// `cuCtxGetDevice`: the current context's device, none where there is no context. A query.
+    fn current_device(&self) -> Result<Option<i32>>;
+    /// `cuDevicePrimaryCtxRetain`. Does not make it current.
+    fn primary_retain(&self, device: i32) -> Result<Context>;
+    /// `cuDevicePrimaryCtxRelease`.
+    fn primary_release(&self, device: i32) -> Result<()>;
+    /// `cuDevicePrimaryCtxGetState`'s `active`.
+    fn primary_active(&self, device: i32) -> Result<bool>;
+    /// `cuCtxGetId`: unique for the process's life, so that a context at an old handle is told apart. A query.
+    fn context_id(&self, context: Context) -> Result<u64>;
+    /// `cuCtxPushCurrent`.
+    fn context_push(&self, context: Context) -> Result<()>;
+    /// `cuCtxPopCurrent`.
+    fn context_pop(&self) -> Result<()>;
+    /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has. Ends captures in it.
+    fn context_record_event(&self, context: Context, event: Event) -> Result<()>;
+    /// `cuCtxSynchronize` on the current context. Unbounded; ends captures.
+    fn context_synchronize(&self) -> Result<()>;
+
+    /// `cuStreamGetId`: unique for the process's life. A dead handle is undefined behaviour. A query.
+    fn stream_id(&self, stream: Stream) -> Result<u64>;
+    /// `cuStreamGetCtx`; for a special handle the current context. A query.
+    fn stream_context(&self, stream: Stream) -> Result<Context>;
+    /// `cuStreamIsCapturing`. A query.
+    fn stream_capture(&self, stream: Stream) -> Result<Capture>;
+    /// `cuStreamGetCaptureInfo`: none where the stream does not capture. A query.
+    fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>>;
+    /// `cuStreamWaitEvent`.
+    fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()>;
+    /// `cuThreadExchangeStreamCaptureMode`: sets this thread's mode, returns the one before.
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode>;
+
+    /// `cuEventCreate` in the current context, timing disabled.
+    fn event_create(&self) -> Result<Event>;
+    /// `cuEventDestroy`.
+    fn event_destroy(&self, event: Event) -> Result<()>;
+    /// `cuEventRecord`; event and stream are of one context.
+    fn event_record(&self, event: Event, stream: Stream) -> Result<()>;
+    /// `cuEventQuery`: whether everything before its last record has completed. True for one never recorded.
+    fn event_query(&self, event: Event) -> Result<bool>;
+    /// Waits until [`Driver::event_query`] is true or `limit` is over; whether it came true.
+    fn event_wait(&self, event: Event, limit: Duration) -> Result<bool>;
+
+    /// `cuMemAddressReserve`. `size` and `alignment` are multiples of the granularity (alignment a power of two or 0).
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64>;
+    /// `cuMemAddressFree`: whole reservations only, nothing mapped.
+    fn unreserve(&self, address: u64, size: u64) -> Result<()>;
+    /// `cuMemCreate`.
+    fn create(&self, device: i32, size: u64, kind: HandleKind) -> Result<Handle>;
+    /// `cuMemRelease`: the memory goes once nothing maps it.
+    fn release(&self, handle: Handle) -> Result<()>;
+    /// `cuMemMap` of the whole handle (offset 0).
+    fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()>;
+    /// `cuMemUnmap`: one or several adjacent whole mappings. Does not wait for work.
+    fn unmap(&self, address: u64, size: u64) -> Result<()>;
+    /// `cuMemSetAccess` (read and write) for `devices` over whole mappings.
+    fn set_access(&self, address: u64, size: u64, devices: &[i32]) -> Result<()>;
+
+    /// `cuMemAlloc` on `device`, whose context is current. May synchronise.
+    fn malloc(&self, size: u64) -> Result<u64>;
+    /// `cuMemFree`. Waits for the device.
+    fn free(&self, address: u64) -> Result<()>;
+    /// `cuMemHostAlloc` (portable).
+    fn host_malloc(&self, size: u64) -> Result<u64>;
+    /// `cuMemFreeHost`.
+    fn host_free(&self, address: u64) -> Result<()>;
+    /// `cuMemcpyDtoDAsync`.
+    fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result<()>;
+    /// `cuMemsetD8Async`.
+    fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: Stream) -> Result<()>;
+
+    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs once,
+    /// after the graph and every executable made of it are gone.
+    ///
+    /// # Safety
+    /// `destructor` may be called with `data` from any thread at any later time.
+    unsafe fn retain_user_object(
+        &self,
+        graph: Graph,
+        destructor: UserObjectDestructor,
+        data: *mut c_void,
+    ) -> Result<()>;
+}

@@ -1,0 +1,1 @@
+//! What the process is doing: exiting, or the child of a fork. Read before any lock.
