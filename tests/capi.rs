@@ -1,4 +1,4 @@
-//! The C ABI through C programs that are linked with the shared library.
+//! The C ABI through C and C++ programs that are linked with the shared library.
 
 mod common;
 
@@ -6,13 +6,26 @@ use std::process::{Command, Output};
 
 /// Compiles and runs one program of tests/c; the library may write nothing to stdout.
 fn program(name: &str, environment: &[(&str, &str)]) -> Output {
+    build_and_run(
+        name,
+        common::cc(),
+        &format!("tests/c/{name}.c"),
+        environment,
+    )
+}
+
+fn build_and_run(
+    name: &str,
+    mut compile: Command,
+    source: &str,
+    environment: &[(&str, &str)],
+) -> Output {
     let dir = common::scratch(&format!("c_{name}"));
-    let mut compile = common::cc();
     compile.arg(format!(
         "-DTRTALLOC_EXPECTED_VERSION=\"{}\"",
         env!("CARGO_PKG_VERSION")
     ));
-    compile.arg(common::root().join("tests/c").join(format!("{name}.c")));
+    compile.arg(common::root().join(source));
     compile.arg("-o").arg(dir.join(name));
     common::link(&mut compile, &dir);
     common::run(&mut compile);
@@ -65,4 +78,9 @@ fn no_driver() {
         .filter(|line| line.contains("TRTALLOC_GUARD"))
         .count();
     assert_eq!(complaints, 1, "{stderr}");
+}
+
+#[test]
+fn raii() {
+    build_and_run("raii", common::cxx(), "tests/cpp/raii.cpp", &[]);
 }

@@ -77,7 +77,16 @@ fn the_contracts_names_are_exported_and_nothing_else() {
 #[test]
 fn nothing_but_libc_is_needed() {
     let library = common::library_dir().join("libtrtalloc.so");
-    for file in [library.as_path(), Path::new(env!("CARGO_BIN_EXE_trtalloc"))] {
+    // This test too is an executable over the library's C++ side, once it uses it.
+    let client =
+        trtalloc::bridge::client::Client::new(trtalloc::handle::Handle::process()).unwrap();
+    assert!(client.deallocate(0));
+    let executable = std::env::current_exe().unwrap();
+    for file in [
+        library.as_path(),
+        Path::new(env!("CARGO_BIN_EXE_trtalloc")),
+        &executable,
+    ] {
         let Some(text) = tool("readelf", &["-dW"], file) else {
             return;
         };

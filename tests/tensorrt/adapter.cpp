@@ -1,7 +1,7 @@
 // Calls the adapter through nvinfer1::IGpuAllocator as NVIDIA's own header declares it. One argument: `interface` needs no
 // driver, `memory` runs over the simulated device.
 #include <NvInferRuntime.h>
-#include <trtalloc/trtalloc.h>
+#include <trtalloc/tensorrt.hpp>
 
 #include <cstdint>
 #include <cstdio>
@@ -46,6 +46,7 @@ void interface() {
     auto* own = trtalloc_default();
     auto* a = adapter(own);
     CHECK(a == adapter(own));
+    CHECK(a == trtalloc::tensorrt(own));
     describe(a);
     int foreign = 0;
     CHECK(!a->deallocate(&foreign));
