@@ -3,12 +3,7 @@
 fn main() {
     let bridges = ["src/bridge.rs", "src/bridge/client.rs"];
     let sources = ["cpp/tensorrt10.cpp", "cpp/client.cpp"];
-    let headers = [
-        "cpp/adapter.h",
-        "cpp/client.h",
-        "cpp/hidden.h",
-        "cpp/tensorrt10.h",
-    ];
+    let headers = ["cpp/adapter.h", "cpp/client.h", "cpp/hidden.h", "cpp/tensorrt10.h"];
 
     cxx_build::bridges(bridges)
         .files(sources)

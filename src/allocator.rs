@@ -152,7 +152,9 @@ impl Allocator {
     /// The hit: one lock, at most two queries, a pop.
     #[inline]
     fn allocate_on(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
-        let Some(key) = self.key(stream)? else { return self.allocate_at_home(want, request) };
+        let Some(key) = self.key(stream)? else {
+            return self.allocate_at_home(want, request);
+        };
         let cache = self.caches.get(key);
         let (id, capture) = self.ask(stream)?;
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
@@ -160,7 +162,9 @@ impl Allocator {
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
             if let Some(generation) = inner.generation.as_ref().filter(|generation| generation.id == id) {
                 if request.device.is_none_or(|device| device == generation.device) {
-                    let Some(pool) = self.made(generation.device) else { return self.no_device(generation.device) };
+                    let Some(pool) = self.made(generation.device) else {
+                        return self.no_device(generation.device);
+                    };
                     pool.alive()?;
                     inner.capture = 0;
                     if let Some(node) = inner.ready.pop(&pool.blocks, want.size, want.align) {
@@ -178,17 +182,35 @@ impl Allocator {
                 }
             }
         }
-        self.miss(want, request, Turn { cache, stream, id, capture })
+        self.miss(
+            want,
+            request,
+            Turn {
+                cache,
+                stream,
+                id,
+                capture,
+            },
+        )
     }
 
     #[cold]
     fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
-        let known = turn.cache.inner.lock().generation.as_ref().map(|generation| (generation.id, generation.device));
+        let known = turn
+            .cache
+            .inner
+            .lock()
+            .generation
+            .as_ref()
+            .map(|generation| (generation.id, generation.device));
         let device = match known {
             Some((id, device)) if id == turn.id => device,
             _ => {
                 let device = self.stream_device(turn.stream)?;
-                if let Some(pool) = known.filter(|(_, old)| *old != device).and_then(|(_, old)| self.made(old)) {
+                if let Some(pool) = known
+                    .filter(|(_, old)| *old != device)
+                    .and_then(|(_, old)| self.made(old))
+                {
                     pool.release_stream(turn.cache, None);
                 }
                 device
@@ -199,11 +221,21 @@ impl Allocator {
         turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special)?;
-            return Ok(self.filled(pool, address, want.size, Some(turn.stream).filter(|_| turn.capture == Capture::None)));
+            return Ok(self.filled(
+                pool,
+                address,
+                want.size,
+                Some(turn.stream).filter(|_| turn.capture == Capture::None),
+            ));
         }
         // A stream of another device is no stream of this pool: what it gets must be safe for anybody.
         let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
-        Ok(self.filled(pool, address, want.size, Some(turn.stream).filter(|_| turn.capture == Capture::None)))
+        Ok(self.filled(
+            pool,
+            address,
+            want.size,
+            Some(turn.stream).filter(|_| turn.capture == Capture::None),
+        ))
     }
 
     /// A request without a stream, or one whose stream cannot be told apart from another.
@@ -289,7 +321,11 @@ impl Allocator {
         };
         let plain = block.capture.load(Ordering::Relaxed) == 0 && block.shared.load(Ordering::Relaxed) == 0;
         let mut inner = cache.inner.lock();
-        let mine = plain && inner.generation.as_ref().is_some_and(|generation| generation.device == pool.device);
+        let mine = plain
+            && inner
+                .generation
+                .as_ref()
+                .is_some_and(|generation| generation.device == pool.device);
         if !block.claim(address, if mine { CACHED } else { PENDING }) {
             return Err(freed_twice(address));
         }
@@ -317,7 +353,10 @@ impl Allocator {
     #[cold]
     fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         let cache = self.cache(stream);
-        if self.all_pools().any(|pool| pool.free_standalone(address, cache, stream.is_none())) {
+        if self
+            .all_pools()
+            .any(|pool| pool.free_standalone(address, cache, stream.is_none()))
+        {
             if self.closed.load(Ordering::Relaxed) {
                 self.finish();
             }
@@ -341,8 +380,15 @@ impl Allocator {
     /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
     pub fn stream_release(&self, stream: Stream) -> Result<()> {
         process::usable()?;
-        let Some(cache) = self.cache(Some(stream)) else { return Ok(()) };
-        let device = cache.inner.lock().generation.as_ref().map(|generation| generation.device);
+        let Some(cache) = self.cache(Some(stream)) else {
+            return Ok(());
+        };
+        let device = cache
+            .inner
+            .lock()
+            .generation
+            .as_ref()
+            .map(|generation| generation.device);
         if let Some(pool) = device.and_then(|device| self.made(device)) {
             let idle = self.driver.stream_capture(stream)? == Capture::None;
             pool.release_stream(cache, Some(stream).filter(|_| idle));
@@ -403,11 +449,16 @@ impl Allocator {
     #[inline]
     fn want(&self, size: u64, alignment: u64) -> Result<Want> {
         let align = alignment.max(self.rule.start);
-        if size == 0 || !align.is_power_of_two() || align > MOST_ALIGNED || (alignment & alignment.wrapping_sub(1)) != 0 {
+        if size == 0 || !align.is_power_of_two() || align > MOST_ALIGNED || (alignment & alignment.wrapping_sub(1)) != 0
+        {
             return Err(bad_request(size, alignment));
         }
         match self.rule.stride(size) {
-            Some(carved) if carved < 1 << 47 => Ok(Want { size: carved, requested: size, align }),
+            Some(carved) if carved < 1 << 47 => Ok(Want {
+                size: carved,
+                requested: size,
+                align,
+            }),
             _ => Err(Error::OutOfMemory(format!("{size} bytes are more than any device has"))),
         }
     }
@@ -425,21 +476,37 @@ impl Allocator {
     #[inline]
     fn key(&self, stream: Stream) -> Result<Option<Key>> {
         if !stream.is_special() {
-            return Ok(Some(Key { stream, context: 0, thread: 0 }));
+            return Ok(Some(Key {
+                stream,
+                context: 0,
+                thread: 0,
+            }));
         }
-        let Some(context) = self.driver.current_context()? else { return Ok(None) };
+        let Some(context) = self.driver.current_context()? else {
+            return Ok(None);
+        };
         Ok(Some(if stream == Stream::PER_THREAD {
             // SAFETY: always succeeds.
-            Key { stream, context: context.0, thread: unsafe { libc::pthread_self() } as usize }
+            Key {
+                stream,
+                context: context.0,
+                thread: unsafe { libc::pthread_self() } as usize,
+            }
         } else {
-            Key { stream: Stream::LEGACY, context: context.0, thread: 0 }
+            Key {
+                stream: Stream::LEGACY,
+                context: context.0,
+                thread: 0,
+            }
         }))
     }
 
     /// The cache a free goes to; none for a stream-less one, or where streams mean nothing.
     #[inline]
     fn cache(&self, stream: Option<Stream>) -> Option<&StreamCache> {
-        let key = stream.filter(|_| self.streams).and_then(|stream| self.key(stream).ok().flatten())?;
+        let key = stream
+            .filter(|_| self.streams)
+            .and_then(|stream| self.key(stream).ok().flatten())?;
         Some(self.caches.get(key))
     }
 
@@ -486,10 +553,19 @@ impl Allocator {
             return Ok(pool);
         }
         let _making = self.making.lock();
-        let slot = self.pools.get(device as usize).ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
+        let slot = self
+            .pools
+            .get(device as usize)
+            .ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
         slot.get_or_try_init(|| {
             let options = self.options(device)?;
-            Ok(Box::new(Pool::new(self.driver.clone(), device, self.memory, options, self.caches.clone())?))
+            Ok(Box::new(Pool::new(
+                self.driver.clone(),
+                device,
+                self.memory,
+                options,
+                self.caches.clone(),
+            )?))
         })
     }
 

@@ -15,19 +15,8 @@ mod ffi {
     extern "Rust" {
         type Handle;
         fn adapter_allocate(self: &Handle, size: u64, alignment: u64, flags: u32) -> usize;
-        fn adapter_allocate_async(
-            self: &Handle,
-            size: u64,
-            alignment: u64,
-            flags: u32,
-            stream: usize,
-        ) -> usize;
-        fn adapter_reallocate(
-            self: &Handle,
-            address: usize,
-            alignment: u64,
-            new_size: u64,
-        ) -> usize;
+        fn adapter_allocate_async(self: &Handle, size: u64, alignment: u64, flags: u32, stream: usize) -> usize;
+        fn adapter_reallocate(self: &Handle, address: usize, alignment: u64, new_size: u64) -> usize;
         fn adapter_deallocate(self: &Handle, memory: usize) -> bool;
         fn adapter_deallocate_async(self: &Handle, memory: usize, stream: usize) -> bool;
     }
@@ -95,13 +84,7 @@ impl Handle {
         )
     }
 
-    fn adapter_allocate_async(
-        &self,
-        size: u64,
-        alignment: u64,
-        flags: u32,
-        stream: usize,
-    ) -> usize {
+    fn adapter_allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
         let stream = Some(Stream(stream));
         call::allocate(
             "allocateAsync",
@@ -135,14 +118,8 @@ mod tests {
 
     #[test]
     fn versions_have_their_generation() {
-        for version in [
-            10000, 10300, 10701, 19999, 100_000, 101_601, 110_400, 119_999,
-        ] {
-            assert_eq!(
-                Generation::of(version).ok(),
-                Some(Generation::Ten),
-                "{version}"
-            );
+        for version in [10000, 10300, 10701, 19999, 100_000, 101_601, 110_400, 119_999] {
+            assert_eq!(Generation::of(version).ok(), Some(Generation::Ten), "{version}");
         }
         for version in [8000, 8601, 9100, 9999] {
             assert!(

@@ -15,8 +15,8 @@ use crate::handle::{Handle, call};
 mod support;
 
 use support::{
-    allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer,
-    pointer_to, status, text,
+    allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
+    text,
 };
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
@@ -87,23 +87,18 @@ pub struct trtalloc_stats {
 }
 
 /// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
-pub type trtalloc_oom_handler =
-    Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
+pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
 
-const VERSION: &CStr =
-    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => c"",
-    };
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => c"",
+};
 
 /// Makes an allocator. `options` is "key=value,key=value", or NULL for the defaults; the environment is not read. Opens
 /// the driver, and fails where there is none, or an option cannot be read.
 /// `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_create(
-    options: *const c_char,
-    out: *mut *mut trtalloc_allocator,
-) -> trtalloc_status {
+pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut trtalloc_allocator) -> trtalloc_status {
     status("trtalloc_create", || {
         // SAFETY: the caller's pointers are null or valid.
         unsafe { make(options, out, Allocator::from_config) }
@@ -248,10 +243,7 @@ pub unsafe extern "C" fn trtalloc_reallocate(
 
 /// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_deallocate(
-    allocator: *mut trtalloc_allocator,
-    memory: *mut c_void,
-) -> bool {
+pub unsafe extern "C" fn trtalloc_deallocate(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {
     // SAFETY: the caller's allocator is null or a handle.
     unsafe { deallocate("trtalloc_deallocate", allocator, memory, None) }
 }
@@ -277,9 +269,7 @@ pub unsafe extern "C" fn trtalloc_record_stream(
 ) -> trtalloc_status {
     status("trtalloc_record_stream", || {
         // SAFETY: the caller's allocator is null or a handle.
-        let allocator = unsafe { handle(allocator) }?
-            .existing()
-            .ok_or_else(call::foreign)?;
+        let allocator = unsafe { handle(allocator) }?.existing().ok_or_else(call::foreign)?;
         allocator.record_stream(number(memory) as u64, Stream(number(stream)))
     })
 }
@@ -402,10 +392,7 @@ pub unsafe extern "C" fn trtalloc_history(
 /// Writes what is held, and the history, to a file: .pickle, .json or .html by suffix.
 /// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_snapshot(
-    allocator: *mut trtalloc_allocator,
-    path: *const c_char,
-) -> trtalloc_status {
+pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
     status("trtalloc_snapshot", || {
         // SAFETY: the caller's pointers are null or valid.
         unsafe { (handle(allocator)?, text("path", path)?) };
@@ -493,11 +480,7 @@ pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_allocate_on with trtalloc_default().
 #[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_torch_malloc(
-    size: usize,
-    device: c_int,
-    stream: *mut c_void,
-) -> *mut c_void {
+pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let request = Request {
         size: size as u64,
         alignment: 0,
@@ -505,29 +488,15 @@ pub extern "C" fn trtalloc_torch_malloc(
         stream: of(stream),
         device: ordinal(device),
     };
-    pointer(call::allocate(
-        "trtalloc_torch_malloc",
-        Handle::process(),
-        request,
-    ))
+    pointer(call::allocate("trtalloc_torch_malloc", Handle::process(), request))
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). Size and device are
 /// ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_torch_free(
-    memory: *mut c_void,
-    size: usize,
-    device: c_int,
-    stream: *mut c_void,
-) {
+pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
     let _ = (size, device);
-    call::deallocate(
-        "trtalloc_torch_free",
-        Handle::process(),
-        number(memory),
-        of(stream),
-    );
+    call::deallocate("trtalloc_torch_free", Handle::process(), number(memory), of(stream));
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_record_stream with trtalloc_default().
@@ -549,11 +518,7 @@ pub extern "C" fn trtalloc_ort_alloc(size: usize) -> *mut c_void {
         stream: None,
         device: None,
     };
-    pointer(call::allocate(
-        "trtalloc_ort_alloc",
-        Handle::process(),
-        request,
-    ))
+    pointer(call::allocate("trtalloc_ort_alloc", Handle::process(), request))
 }
 
 /// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
@@ -565,21 +530,15 @@ pub extern "C" fn trtalloc_ort_free(memory: *mut c_void) {
 /// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_ort_empty_cache() {
-    call::guarded("trtalloc_ort_empty_cache", (), || {
-        match Handle::process().existing() {
-            Some(allocator) => allocator.trim(None, 0).map(|_| ()),
-            None => Ok(()),
-        }
+    call::guarded("trtalloc_ort_empty_cache", (), || match Handle::process().existing() {
+        Some(allocator) => allocator.trim(None, 0).map(|_| ()),
+        None => Ok(()),
     });
 }
 
 /// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_cupy_malloc(
-    param: *mut c_void,
-    size: usize,
-    device: c_int,
-) -> *mut c_void {
+pub extern "C" fn trtalloc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
     let _ = param;
     let request = Request {
         size: size as u64,
@@ -588,21 +547,12 @@ pub extern "C" fn trtalloc_cupy_malloc(
         stream: None,
         device: ordinal(device),
     };
-    pointer(call::allocate(
-        "trtalloc_cupy_malloc",
-        Handle::process(),
-        request,
-    ))
+    pointer(call::allocate("trtalloc_cupy_malloc", Handle::process(), request))
 }
 
 /// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_cupy_free(param: *mut c_void, memory: *mut c_void, device: c_int) {
     let _ = (param, device);
-    call::deallocate(
-        "trtalloc_cupy_free",
-        Handle::process(),
-        number(memory),
-        None,
-    );
+    call::deallocate("trtalloc_cupy_free", Handle::process(), number(memory), None);
 }

@@ -243,15 +243,9 @@ impl Config {
     /// Reads `key=value,key=value`. The first thing that cannot be read is an error that names it.
     pub fn parse(options: &str) -> Result<Config> {
         let mut config = Config::default();
-        for item in options
-            .split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-        {
+        for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let Some((key, value)) = item.split_once('=') else {
-                return Err(Error::InvalidArgument(format!(
-                    "option `{item}` is not key=value"
-                )));
+                return Err(Error::InvalidArgument(format!("option `{item}` is not key=value")));
             };
             config.set(key, value)?;
         }
@@ -385,18 +379,10 @@ impl Config {
             "pad" => self.pad = value::number(word).filter(|pad| [0, 16, 32].contains(pad))?,
             "wait_ms" => self.wait_ms = value::number(word)?,
             "history" => self.keep(key, value::one_of(word, &["off", "state", "all"])?),
-            "context" => self.keep(
-                key,
-                value::one_of(word, &["none", "state", "alloc", "all"])?,
-            ),
-            "stacks" => self.keep(
-                key,
-                value::one_of(word, &["none", "native", "python", "all"])?,
-            ),
+            "context" => self.keep(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
+            "stacks" => self.keep(key, value::one_of(word, &["none", "native", "python", "all"])?),
             "max_entries" => self.keep(key, value::number(word).map(|_| word)?),
-            "snapshot_on_oom" | "snapshot_at_exit" => {
-                self.keep(key, Some(text).filter(|path| !path.is_empty())?)
-            }
+            "snapshot_on_oom" | "snapshot_at_exit" => self.keep(key, Some(text).filter(|path| !path.is_empty())?),
             "stats" => self.stats = value::boolean(word)?,
             "log" => self.log = value::log_level(word)?,
             "passthrough" => self.passthrough = value::boolean(word)?,

@@ -73,8 +73,7 @@ impl Handle {
     fn open(&self) -> Result<&'static Allocator> {
         let opened = self.opened.get_or_init(|| {
             crate::log::init_from_environment();
-            Allocator::from_config(Config::from_environment())
-                .map(|allocator| self.publish(allocator))
+            Allocator::from_config(Config::from_environment()).map(|allocator| self.publish(allocator))
         });
         match opened {
             Ok(allocator) => Ok(allocator),
@@ -84,8 +83,7 @@ impl Handle {
 
     fn publish(&self, allocator: Arc<Allocator>) -> &'static Allocator {
         let allocator = Arc::into_raw(allocator);
-        self.allocator
-            .store(allocator.cast_mut(), Ordering::Release);
+        self.allocator.store(allocator.cast_mut(), Ordering::Release);
         // SAFETY: from an Arc whose count was given up in the line above, so it is never freed.
         unsafe { &*allocator }
     }
@@ -94,8 +92,7 @@ impl Handle {
     /// same pointer each time, for ever. An error where no interface of that version is built in.
     pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
         let generation = Generation::of(version)?;
-        let adapter = *self.adapters[generation as usize]
-            .get_or_init(|| bridge::make_adapter(self, generation));
+        let adapter = *self.adapters[generation as usize].get_or_init(|| bridge::make_adapter(self, generation));
         if adapter == 0 {
             return Err(Error::OutOfMemory("host memory for the adapter".into()));
         }

@@ -23,8 +23,7 @@ const UNSET: usize = usize::MAX;
 pub fn init(level: LogLevel) {
     LEVEL.store(level as usize, Ordering::Relaxed);
     // Whichever call comes first sets the subscriber; later ones only tell call sites to ask again.
-    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Stderr)).is_err()
-    {
+    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Stderr)).is_err() {
         tracing::callsite::rebuild_interest_cache();
     }
 }
@@ -70,9 +69,7 @@ struct Stderr;
 impl Stderr {
     fn wants(metadata: &Metadata<'_>) -> bool {
         // A program may bring other crates that trace; this is our log.
-        metadata.is_event()
-            && *metadata.level() <= filter()
-            && metadata.target().starts_with("trtalloc")
+        metadata.is_event() && *metadata.level() <= filter() && metadata.target().starts_with("trtalloc")
     }
 }
 

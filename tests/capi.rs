@@ -6,25 +6,12 @@ use std::process::{Command, Output};
 
 /// Compiles and runs one program of tests/c; the library may write nothing to stdout.
 fn program(name: &str, environment: &[(&str, &str)]) -> Output {
-    build_and_run(
-        name,
-        common::cc(),
-        &format!("tests/c/{name}.c"),
-        environment,
-    )
+    build_and_run(name, common::cc(), &format!("tests/c/{name}.c"), environment)
 }
 
-fn build_and_run(
-    name: &str,
-    mut compile: Command,
-    source: &str,
-    environment: &[(&str, &str)],
-) -> Output {
+fn build_and_run(name: &str, mut compile: Command, source: &str, environment: &[(&str, &str)]) -> Output {
     let dir = common::scratch(&format!("c_{name}"));
-    compile.arg(format!(
-        "-DTRTALLOC_EXPECTED_VERSION=\"{}\"",
-        env!("CARGO_PKG_VERSION")
-    ));
+    compile.arg(format!("-DTRTALLOC_EXPECTED_VERSION=\"{}\"", env!("CARGO_PKG_VERSION")));
     compile.arg(common::root().join(source));
     compile.arg("-o").arg(dir.join(name));
     common::link(&mut compile, &dir);
@@ -49,9 +36,7 @@ fn refusals() {
     let usual = program("refusals", &[]);
     let stderr = String::from_utf8_lossy(&usual.stderr);
     assert!(
-        stderr
-            .lines()
-            .all(|line| line.starts_with("trtalloc: warn: ")),
+        stderr.lines().all(|line| line.starts_with("trtalloc: warn: ")),
         "{stderr}"
     );
     assert!(
@@ -73,10 +58,7 @@ fn no_driver() {
         &[("TRTALLOC_DRIVER", "ascend"), ("TRTALLOC_GUARD", "perhaps")],
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let complaints = stderr
-        .lines()
-        .filter(|line| line.contains("TRTALLOC_GUARD"))
-        .count();
+    let complaints = stderr.lines().filter(|line| line.contains("TRTALLOC_GUARD")).count();
     assert_eq!(complaints, 1, "{stderr}");
 }
 

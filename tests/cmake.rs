@@ -25,11 +25,7 @@ fn it_is_found_where_it_is_installed() {
     let prefix = dir.join("prefix");
     // What is built already serves: the folder above the test executables' is named for the profile.
     let profile_dir = common::library_dir().parent().unwrap().to_owned();
-    let profile = match profile_dir
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap()
-    {
+    let profile = match profile_dir.file_name().and_then(|name| name.to_str()).unwrap() {
         "debug" => "dev",
         other => other,
     };
@@ -70,10 +66,7 @@ fn it_is_found_where_it_is_installed() {
             .current_dir(dir.join("consumer")),
     );
     let refused = consumer("refused", "99.0").output().unwrap();
-    assert!(
-        !refused.status.success(),
-        "a version that is not there was found"
-    );
+    assert!(!refused.status.success(), "a version that is not there was found");
 
     if !available("pkg-config") {
         return;

@@ -26,7 +26,9 @@ fn real_driver() -> bool {
 /// Runs the test of that name again in a process of its own, there with the role `test`.
 fn child(test: &str, libraries: Option<&Path>, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test);
     if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries);
     }
@@ -44,8 +46,15 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> bool {
     let folder =
         (!real_driver()).then(|| simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built"));
     let output = child(test, folder.as_deref(), variables);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{test}: {}\n{out}\n{err}", output.status);
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{test}: {}\n{out}\n{err}",
+        output.status
+    );
     false
 }
 
@@ -139,7 +148,9 @@ fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("no-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder can be made");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
-    let libc = maps.lines().find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("/libc.so")));
+    let libc = maps
+        .lines()
+        .find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("/libc.so")));
     std::fs::copy(libc.expect("this program has a libc"), folder.join("libcuda.so.1")).expect("it can be copied");
     let output = child(TEST, Some(&folder), &[]);
     let _ = std::fs::remove_dir_all(&folder);
@@ -148,7 +159,10 @@ fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
 
 #[test]
 fn devices_and_contexts() {
-    if !in_child("devices_and_contexts", &[("SIMCUDA_MEMORY", "1073741824"), ("SIMCUDA_DEVICES", "2")]) {
+    if !in_child(
+        "devices_and_contexts",
+        &[("SIMCUDA_MEMORY", "1073741824"), ("SIMCUDA_DEVICES", "2")],
+    ) {
         return;
     }
     let driver = CudaDriver::open().expect("the driver opens");
@@ -205,14 +219,21 @@ fn a_context_that_is_gone() {
     }
     let driver = open();
     let primary = driver.current_context().unwrap().expect("one is current");
-    let old = driver.features().stream_ids.then(|| driver.context_id(primary).unwrap());
+    let old = driver
+        .features()
+        .stream_ids
+        .then(|| driver.context_id(primary).unwrap());
     let event = driver.event_create().unwrap();
     // SAFETY: nothing but the event is used after this, and only to be told that it is gone.
     ok(unsafe { sys::cuDevicePrimaryCtxReset_v2(0) });
     assert_eq!(driver.event_query(event).unwrap_err().failure, Failure::ContextDead);
     let again = driver.primary_retain(0).unwrap();
     if let Some(old) = old {
-        assert_ne!(driver.context_id(again), Ok(old), "a context at an old handle is told apart");
+        assert_ne!(
+            driver.context_id(again),
+            Ok(old),
+            "a context at an old handle is told apart"
+        );
     }
 }
 
@@ -285,7 +306,10 @@ fn virtual_memory() {
     let range = driver.reserve(4 * unit, 0).unwrap();
     assert_eq!(range % unit, 0);
     let kinds = HandleKind::default();
-    let (first, second) = (driver.create(0, unit, kinds).unwrap(), driver.create(0, unit, kinds).unwrap());
+    let (first, second) = (
+        driver.create(0, unit, kinds).unwrap(),
+        driver.create(0, unit, kinds).unwrap(),
+    );
     driver.map(range, unit, first).unwrap();
     driver.map(range + unit, unit, second).unwrap();
     driver.set_access(range, 2 * unit, &[0]).unwrap();
@@ -309,7 +333,10 @@ fn virtual_memory() {
     driver.unreserve(range, 4 * unit).unwrap();
 
     let error = driver.create(0, 1 << 50, kinds).unwrap_err();
-    assert_eq!((error.call, error.code, error.failure), ("cuMemCreate", 2, Failure::OutOfMemory));
+    assert_eq!(
+        (error.call, error.code, error.failure),
+        ("cuMemCreate", 2, Failure::OutOfMemory)
+    );
 }
 
 #[test]
@@ -342,9 +369,18 @@ fn capture_and_user_objects() {
     let stream = new_stream();
     assert_eq!(driver.stream_capture(stream), Ok(Capture::None));
     assert_eq!(driver.stream_capture_info(stream), Ok(None));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::Relaxed), Ok(CaptureMode::Global));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::ThreadLocal), Ok(CaptureMode::Relaxed));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::Global), Ok(CaptureMode::ThreadLocal));
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::Relaxed),
+        Ok(CaptureMode::Global)
+    );
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::ThreadLocal),
+        Ok(CaptureMode::Relaxed)
+    );
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::Global),
+        Ok(CaptureMode::ThreadLocal)
+    );
 
     static DESTROYED: AtomicU32 = AtomicU32::new(0);
     unsafe extern "C" fn destroyed(data: *mut c_void) {
@@ -380,7 +416,11 @@ fn capture_and_user_objects() {
     let blocking = Stream(blocking as usize);
     begin_capture(blocking, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_eq!(driver.stream_capture(Stream::DEFAULT), Ok(Capture::Implicit));
-    assert_eq!(driver.stream_capture(blocking), Ok(Capture::Active), "asking does no harm");
+    assert_eq!(
+        driver.stream_capture(blocking),
+        Ok(Capture::Active),
+        "asking does no harm"
+    );
 
     // cuMemAlloc under a global capture is refused and ends it.
     let error = driver.malloc(4096).unwrap_err();
@@ -427,7 +467,10 @@ fn injected_failures_carry_their_name_and_code() {
     let unit = driver.device_info(0).unwrap().granularity.0;
     let handle = driver.create(0, unit, HandleKind::default()).unwrap();
     let error = driver.create(0, unit, HandleKind::default()).unwrap_err();
-    assert_eq!((error.call, error.code, error.failure), ("cuMemCreate", 2, Failure::OutOfMemory));
+    assert_eq!(
+        (error.call, error.code, error.failure),
+        ("cuMemCreate", 2, Failure::OutOfMemory)
+    );
     let event = driver.event_create().unwrap();
     assert_eq!(driver.event_query(event).unwrap_err().failure, Failure::ContextDead);
     let range = driver.reserve(unit, 0).unwrap();
@@ -447,7 +490,10 @@ fn an_old_driver_only_switches_features_off() {
     assert_eq!(driver.version(), 11020);
     let features = driver.features();
     assert!(!features.stream_ids && !features.context_events && !features.user_objects);
-    assert_eq!(driver.stream_id(Stream::DEFAULT).unwrap_err().failure, Failure::Unsupported);
+    assert_eq!(
+        driver.stream_id(Stream::DEFAULT).unwrap_err().failure,
+        Failure::Unsupported
+    );
     let stream = new_stream();
     begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
     let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
@@ -468,7 +514,9 @@ fn a_client_of_the_driver_api_finds_its_way() {
         return;
     }
     // cudarc's own safe layer, which knows nothing of this crate.
-    let context = cudarc::driver::result::init().and_then(|()| cudarc::driver::result::device::get(0)).unwrap();
+    let context = cudarc::driver::result::init()
+        .and_then(|()| cudarc::driver::result::device::get(0))
+        .unwrap();
     let mut name: c_int = 0;
     // SAFETY: a local to write to.
     ok(unsafe { sys::cuDriverGetVersion(&mut name) });

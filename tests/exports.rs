@@ -67,10 +67,7 @@ fn the_contracts_names_are_exported_and_nothing_else() {
     let Some(text) = tool("nm", &["-D", "--defined-only", "--format=posix"], &library) else {
         return;
     };
-    let exported: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(exported, NAMES.iter().copied().collect());
 }
 
@@ -78,8 +75,7 @@ fn the_contracts_names_are_exported_and_nothing_else() {
 fn nothing_but_libc_is_needed() {
     let library = common::library_dir().join("libtrtalloc.so");
     // This test too is an executable over the library's C++ side, once it uses it.
-    let client =
-        trtalloc::bridge::client::Client::new(trtalloc::handle::Handle::process()).unwrap();
+    let client = trtalloc::bridge::client::Client::new(trtalloc::handle::Handle::process()).unwrap();
     assert!(client.deallocate(0));
     let executable = std::env::current_exe().unwrap();
     for file in [
@@ -93,38 +89,26 @@ fn nothing_but_libc_is_needed() {
         let needed = bracketed(&text, "(NEEDED)");
         let surplus: Vec<_> = needed
             .iter()
-            .filter(|name| {
-                !["libc.so.6", "libgcc_s.so.1", "libm.so.6"].contains(name)
-                    && !name.starts_with("ld-linux")
-            })
+            .filter(|name| !["libc.so.6", "libgcc_s.so.1", "libm.so.6"].contains(name) && !name.starts_with("ld-linux"))
             .collect();
         assert!(surplus.is_empty(), "{}: {surplus:?}", file.display());
     }
     let Some(text) = tool("readelf", &["-dW"], &library) else {
         return;
     };
-    assert_eq!(
-        bracketed(&text, "(SONAME)"),
-        BTreeSet::from(["libtrtalloc.so.0"])
-    );
+    assert_eq!(bracketed(&text, "(SONAME)"), BTreeSet::from(["libtrtalloc.so.0"]));
     assert!(text.contains("NODELETE"), "{text}");
 }
 
 /// A version as numbers, so that 2.9 is before 2.10.
 fn version(text: &str) -> Vec<u32> {
-    text.split('.')
-        .map_while(|part| part.parse().ok())
-        .collect()
+    text.split('.').map_while(|part| part.parse().ok()).collect()
 }
 
 #[test]
 fn no_newer_libc_is_needed_than_this_machines() {
     let library = common::library_dir().join("libtrtalloc.so");
-    let Some(text) = tool(
-        "nm",
-        &["-D", "--undefined-only", "--with-symbol-versions"],
-        &library,
-    ) else {
+    let Some(text) = tool("nm", &["-D", "--undefined-only", "--with-symbol-versions"], &library) else {
         return;
     };
     let newest = text

@@ -18,14 +18,20 @@ fn generate() -> String {
         cpp_compat: true,
         usize_is_size_t: true,
         documentation_style: DocumentationStyle::C99,
-        header: Some("/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi.rs by tests/header.rs. */".into()),
+        header: Some(
+            "/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi.rs by tests/header.rs. */"
+                .into(),
+        ),
         include_guard: Some("TRTALLOC_TRTALLOC_H".into()),
         after_includes: Some(AFTER_INCLUDES.into()),
         no_includes: true,
         sys_includes: ["stdbool.h", "stddef.h", "stdint.h"].map(String::from).to_vec(),
         style: cbindgen::Style::Both,
         line_length: 120,
-        enumeration: EnumConfig { rename_variants: RenameRule::QualifiedScreamingSnakeCase, ..EnumConfig::default() },
+        enumeration: EnumConfig {
+            rename_variants: RenameRule::QualifiedScreamingSnakeCase,
+            ..EnumConfig::default()
+        },
         ..Config::default()
     };
     let mut header = Vec::new();
@@ -59,8 +65,11 @@ fn two_units(name: &str, extension: &str, compiler: fn() -> std::process::Comman
     let include = "#include <trtalloc/trtalloc.h>\n#include <trtalloc/trtalloc.h>\n";
     let other = dir.join(format!("other.{extension}"));
     let main = dir.join(format!("main.{extension}"));
-    std::fs::write(&other, format!("{include}const char *other(void);\nconst char *other(void) {{ return trtalloc_version(); }}\n"))
-        .unwrap();
+    std::fs::write(
+        &other,
+        format!("{include}const char *other(void);\nconst char *other(void) {{ return trtalloc_version(); }}\n"),
+    )
+    .unwrap();
     std::fs::write(
         &main,
         format!(
@@ -71,10 +80,7 @@ fn two_units(name: &str, extension: &str, compiler: fn() -> std::process::Comman
     )
     .unwrap();
     let mut command = compiler();
-    command
-        .args([&main, &other])
-        .arg("-o")
-        .arg(dir.join("program"));
+    command.args([&main, &other]).arg("-o").arg(dir.join("program"));
     common::link(&mut command, &dir);
     common::run(&mut command);
     common::run(&mut std::process::Command::new(dir.join("program")));

@@ -100,9 +100,6 @@ fn a_thread_may_log_while_it_ends() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         lines(&output),
-        [
-            "trtalloc: warn: a thread runs",
-            "trtalloc: warn: a thread ends"
-        ]
+        ["trtalloc: warn: a thread runs", "trtalloc: warn: a thread ends"]
     );
 }

@@ -27,9 +27,7 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
     let mut reason = String::new();
     for offline in [true, false] {
         let mut command = Command::new(env!("CARGO"));
-        command
-            .current_dir(&dir)
-            .args(["metadata", "--format-version=1"]);
+        command.current_dir(&dir).args(["metadata", "--format-version=1"]);
         command.arg(format!(
             "--filter-platform={}-unknown-linux-gnu",
             std::env::consts::ARCH
@@ -41,12 +39,9 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
         let output = command.output().map_err(|error| error.to_string())?;
         if output.status.success() {
             let text = String::from_utf8_lossy(&output.stdout);
-            return source(&text, version)
-                .ok_or_else(|| "cargo metadata does not tell where it is".to_owned());
+            return source(&text, version).ok_or_else(|| "cargo metadata does not tell where it is".to_owned());
         }
-        reason = String::from_utf8_lossy(&output.stderr)
-            .trim()
-            .replace('\n', " ");
+        reason = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
     }
     Err(reason)
 }
@@ -60,10 +55,7 @@ fn source(metadata: &str, version: &str) -> Option<PathBuf> {
         .map(|(path, _)| Path::new(path).parent().unwrap_or(Path::new("")))
         .find(|dir| {
             // A version may have build metadata behind a plus sign.
-            let name = dir
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.split('+').next() == Some(&format!("trtx-sys-{version}"))
         })
         .map(Path::to_owned)

@@ -59,11 +59,7 @@ fn memory() {
     assert_ne!(grown, 0, "{}", last_error());
     assert!(client.deallocate_async(grown, 0));
     assert_eq!(client.allocate(2 << 30, 0, 0), 0);
-    assert!(
-        last_error().starts_with("out of memory"),
-        "{}",
-        last_error()
-    );
+    assert!(last_error().starts_with("out of memory"), "{}", last_error());
     let stats = allocator.stats(None).unwrap();
     assert_eq!((stats.allocated, stats.allocations, stats.frees), (0, 3, 3));
     allocator.close();

@@ -11,12 +11,7 @@ mod ffi {
         #[namespace = "nvinfer1::v_1_0"]
         type IGpuAllocator;
 
-        unsafe fn client_allocate(
-            allocator: *mut IGpuAllocator,
-            size: u64,
-            alignment: u64,
-            flags: u32,
-        ) -> usize;
+        unsafe fn client_allocate(allocator: *mut IGpuAllocator, size: u64, alignment: u64, flags: u32) -> usize;
         unsafe fn client_allocate_async(
             allocator: *mut IGpuAllocator,
             size: u64,
@@ -31,11 +26,7 @@ mod ffi {
             new_size: u64,
         ) -> usize;
         unsafe fn client_deallocate(allocator: *mut IGpuAllocator, memory: usize) -> bool;
-        unsafe fn client_deallocate_async(
-            allocator: *mut IGpuAllocator,
-            memory: usize,
-            stream: usize,
-        ) -> bool;
+        unsafe fn client_deallocate_async(allocator: *mut IGpuAllocator, memory: usize, stream: usize) -> bool;
     }
 }
 

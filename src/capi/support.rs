@@ -46,11 +46,7 @@ pub(super) unsafe fn handle_or_report(
 /// # Safety
 /// As [`handle`].
 #[inline]
-pub(super) unsafe fn allocate(
-    call: &'static str,
-    allocator: *mut trtalloc_allocator,
-    request: Request,
-) -> *mut c_void {
+pub(super) unsafe fn allocate(call: &'static str, allocator: *mut trtalloc_allocator, request: Request) -> *mut c_void {
     // SAFETY: as this function demands.
     match unsafe { handle_or_report(call, allocator) } {
         Some(handle) => pointer(call::allocate(call, handle, request)),
@@ -116,9 +112,7 @@ pub(super) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str
 
 pub(super) fn pointer_to(handle: &'static Handle) -> *mut trtalloc_allocator {
     // Shared all the same: everything in a handle that changes is atomic.
-    std::ptr::from_ref(handle)
-        .cast::<trtalloc_allocator>()
-        .cast_mut()
+    std::ptr::from_ref(handle).cast::<trtalloc_allocator>().cast_mut()
 }
 
 pub(super) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> trtalloc_status {
@@ -134,10 +128,7 @@ pub(super) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> t
 }
 
 pub(super) fn not_yet(what: &str) -> Error {
-    Error::Unsupported(format!(
-        "{what}: not in trtalloc {}",
-        env!("CARGO_PKG_VERSION")
-    ))
+    Error::Unsupported(format!("{what}: not in trtalloc {}", env!("CARGO_PKG_VERSION")))
 }
 
 /// The stream a C caller means: always one, for NULL is the default stream.

@@ -34,19 +34,13 @@ fn what_can_be_read() {
         ("limit=2T", with(|c| c.limit = Limit::Bytes(2 << 40))),
         ("limit=1TIB", with(|c| c.limit = Limit::Bytes(1 << 40))),
         ("limit=1.5GiB", with(|c| c.limit = Limit::Bytes(3 << 29))),
-        (
-            "limit=18446744073709551615",
-            with(|c| c.limit = Limit::Bytes(u64::MAX)),
-        ),
+        ("limit=18446744073709551615", with(|c| c.limit = Limit::Bytes(u64::MAX))),
         ("limit=80%", with(|c| c.limit = Limit::Percent(80.0))),
         ("limit=12.5 %", with(|c| c.limit = Limit::Percent(12.5))),
         ("limit=100%", with(|c| c.limit = Limit::Percent(100.0))),
         ("limit=1G,limit=none", Config::default()),
         ("limit=1G,limit=0", Config::default()),
-        (
-            "limit=1G,limit=2G",
-            with(|c| c.limit = Limit::Bytes(2 << 30)),
-        ),
+        ("limit=1G,limit=2G", with(|c| c.limit = Limit::Bytes(2 << 30))),
         ("backing=vmm", with(|c| c.backing = Backing::Vmm)),
         ("backing=malloc", with(|c| c.backing = Backing::Malloc)),
         (
@@ -65,10 +59,7 @@ fn what_can_be_read() {
         ("streams=trusted", with(|c| c.streams_trusted = true)),
         ("streams=trusted,streams=checked", Config::default()),
         ("peers=auto", with(|c| c.peers = Peers::Auto)),
-        (
-            "peers=0:2:3",
-            with(|c| c.peers = Peers::List(vec![0, 2, 3])),
-        ),
+        ("peers=0:2:3", with(|c| c.peers = Peers::List(vec![0, 2, 3]))),
         ("peers=1", with(|c| c.peers = Peers::List(vec![1]))),
         ("peers=1,peers=none", Config::default()),
         ("share=fd", with(|c| c.share = Share::Fd)),
@@ -83,22 +74,10 @@ fn what_can_be_read() {
         ("wait_ms=0", with(|c| c.wait_ms = 0)),
         ("wait_ms=15000", with(|c| c.wait_ms = 15000)),
         ("history=All", with(|c| c.record = record("history", "all"))),
-        (
-            "history=all,history=off",
-            with(|c| c.record = record("history", "off")),
-        ),
-        (
-            "context=alloc",
-            with(|c| c.record = record("context", "alloc")),
-        ),
-        (
-            "stacks=native",
-            with(|c| c.record = record("stacks", "native")),
-        ),
-        (
-            "max_entries=1000",
-            with(|c| c.record = record("max_entries", "1000")),
-        ),
+        ("history=all,history=off", with(|c| c.record = record("history", "off"))),
+        ("context=alloc", with(|c| c.record = record("context", "alloc"))),
+        ("stacks=native", with(|c| c.record = record("stacks", "native"))),
+        ("max_entries=1000", with(|c| c.record = record("max_entries", "1000"))),
         (
             "snapshot_on_oom=/tmp/Oom-%p.pickle",
             with(|c| c.record = record("snapshot_on_oom", "/tmp/Oom-%p.pickle")),
@@ -214,16 +193,12 @@ fn every_key_can_be_set_and_has_its_variable() {
         if !key.starts_with("snapshot_") {
             assert!(refused.is_err(), "{key}");
         }
-        let value = [
-            "1", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off",
-        ]
-        .into_iter()
-        .find(|value| Config::default().set(key, value).is_ok());
+        let value = ["1", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off"]
+            .into_iter()
+            .find(|value| Config::default().set(key, value).is_ok());
         assert!(value.is_some(), "no value for {key}");
         let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
-        let (_, unread) = Config::from_variables(|asked| {
-            (asked == name).then(|| value.unwrap_or_default().into())
-        });
+        let (_, unread) = Config::from_variables(|asked| (asked == name).then(|| value.unwrap_or_default().into()));
         assert!(unread.is_empty(), "{unread:?}");
     }
 }
@@ -240,10 +215,7 @@ fn the_environment_keeps_the_default_of_what_cannot_be_read() {
     assert_eq!(config, with(|c| (c.guard, c.wait_ms) = (true, 77)));
     let unread: Vec<String> = unread.iter().map(ToString::to_string).collect();
     assert_eq!(unread.len(), 1);
-    assert!(
-        unread[0].contains("TRTALLOC_LIMIT: cannot read `lots`"),
-        "{unread:?}"
-    );
+    assert!(unread[0].contains("TRTALLOC_LIMIT: cannot read `lots`"), "{unread:?}");
 }
 
 #[test]

@@ -102,9 +102,7 @@ pub(super) fn fill(text: &str) -> Option<Option<u8>> {
         return Some(None);
     }
     let byte = match text.strip_prefix("0x") {
-        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            u64::from_str_radix(digits, 16).ok()
-        }
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(digits, 16).ok(),
         Some(_) => None,
         None => number(text),
     };

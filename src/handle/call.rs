@@ -76,20 +76,12 @@ pub(crate) fn allocate(call: &'static str, handle: &Handle, request: Request) ->
         error::remember(&Error::InvalidArgument("size is 0".into()));
         return 0;
     }
-    guarded(call, 0, || {
-        Ok(handle.allocator()?.allocate(request)? as usize)
-    })
+    guarded(call, 0, || Ok(handle.allocator()?.allocate(request)? as usize))
 }
 
 /// The resized block's address, or 0 with the old block as it was.
 #[inline]
-pub(crate) fn reallocate(
-    call: &'static str,
-    handle: &Handle,
-    address: usize,
-    alignment: u64,
-    new_size: u64,
-) -> usize {
+pub(crate) fn reallocate(call: &'static str, handle: &Handle, address: usize, alignment: u64, new_size: u64) -> usize {
     guarded(call, 0, || {
         let allocator = handle.existing().ok_or_else(foreign)?;
         Ok(allocator.reallocate(address as u64, alignment, new_size)? as usize)
@@ -98,12 +90,7 @@ pub(crate) fn reallocate(
 
 /// Whether the block was taken back; 0 always is.
 #[inline]
-pub(crate) fn deallocate(
-    call: &'static str,
-    handle: &Handle,
-    memory: usize,
-    stream: Option<Stream>,
-) -> bool {
+pub(crate) fn deallocate(call: &'static str, handle: &Handle, memory: usize, stream: Option<Stream>) -> bool {
     if memory == 0 {
         return true;
     }
@@ -117,9 +104,7 @@ pub(crate) fn deallocate(
 /// What to say of a block given to a handle that has not allocated yet.
 #[cold]
 pub(crate) fn foreign() -> Error {
-    Error::InvalidArgument(
-        "the address is not of a block of this allocator: it has handed out none".into(),
-    )
+    Error::InvalidArgument("the address is not of a block of this allocator: it has handed out none".into())
 }
 
 #[cfg(test)]
@@ -148,10 +133,7 @@ mod tests {
     fn an_error_is_remembered() {
         assert_eq!(guarded("test", 1, || Ok(2)), 2);
         assert_eq!(status("test", || Ok(())), 0);
-        assert_eq!(
-            status("test", || Err(Error::OutOfMemory("of 5 bytes".into()))),
-            2
-        );
+        assert_eq!(status("test", || Err(Error::OutOfMemory("of 5 bytes".into()))), 2);
         assert_eq!(last(), "out of memory: of 5 bytes");
     }
 }

@@ -33,7 +33,11 @@ impl Pool {
         };
         for cache in self.caches.all() {
             let inner = cache.inner.lock();
-            if inner.generation.as_ref().is_some_and(|generation| generation.device == self.device) {
+            if inner
+                .generation
+                .as_ref()
+                .is_some_and(|generation| generation.device == self.device)
+            {
                 stats.requested = stats.requested.wrapping_add_signed(inner.requested);
                 stats.allocations += inner.allocations;
                 stats.frees += inner.frees;
@@ -48,7 +52,9 @@ impl Pool {
     pub fn reset_peaks(&self) {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
-        self.counters.allocated_peak.store(self.counters.allocated.load(Relaxed), Relaxed);
+        self.counters
+            .allocated_peak
+            .store(self.counters.allocated.load(Relaxed), Relaxed);
     }
 
     /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
@@ -131,10 +137,21 @@ impl Pool {
         let core = self.core.lock();
         core.heap.validate()?;
         if self.space.base().is_some() && core.heap.backed() != core.mapping.mapped() {
-            return Err(format!("{} bytes backed, {} mapped", core.heap.backed(), core.mapping.mapped()));
+            return Err(format!(
+                "{} bytes backed, {} mapped",
+                core.heap.backed(),
+                core.mapping.mapped()
+            ));
         }
         let beside: u64 = self.standalones.read().values().map(|block| block.committed()).sum();
-        let (known, reserved) = (core.mapping.mapped() + core.mapping.kept() + beside, core.mapping.reserved());
-        if known > reserved { Err(format!("{known} bytes known, {reserved} reserved")) } else { Ok(()) }
+        let (known, reserved) = (
+            core.mapping.mapped() + core.mapping.kept() + beside,
+            core.mapping.reserved(),
+        );
+        if known > reserved {
+            Err(format!("{known} bytes known, {reserved} reserved"))
+        } else {
+            Ok(())
+        }
     }
 }

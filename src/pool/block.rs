@@ -49,7 +49,11 @@ impl Block {
     /// Claims the way back of a live block at `address`; false where it is not live or not there (any more).
     #[inline]
     pub fn claim(&self, address: u64, to: u32) -> bool {
-        if self.state.compare_exchange(LIVE, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if self
+            .state
+            .compare_exchange(LIVE, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             return false;
         }
         if self.address.load(Ordering::Relaxed) == address {
@@ -72,7 +76,9 @@ pub struct Blocks {
 impl Blocks {
     /// No blocks yet.
     pub fn new() -> Blocks {
-        Blocks { chunks: (0..CHUNKS).map(|_| OnceBox::new()).collect() }
+        Blocks {
+            chunks: (0..CHUNKS).map(|_| OnceBox::new()).collect(),
+        }
     }
 
     /// Highest number there can be.

@@ -33,7 +33,13 @@ const MOST_WINDOW: u64 = 4 << 40;
 
 impl Pool {
     /// A pool for `device`. Retains its primary context unless the application made one of its own.
-    pub fn new(driver: Arc<dyn Driver>, device: i32, memory: Memory, options: Options, caches: Arc<StreamCaches>) -> Result<Pool> {
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        device: i32,
+        memory: Memory,
+        options: Options,
+        caches: Arc<StreamCaches>,
+    ) -> Result<Pool> {
         let calls = Arc::new(Calls::new(driver));
         let info = calls.ask(|driver| driver.device_info(device))?;
         let home = Home::find(&calls, device)?;
@@ -80,8 +86,19 @@ impl Pool {
         })
     }
 
-    fn window(calls: &Calls, access: &mut Vec<i32>, memory: Memory, info: &DeviceInfo, granule: u64, options: &Options) -> Result<(Space, u64)> {
-        let room = info.total.saturating_mul(4).next_power_of_two().clamp(64 << 20, MOST_WINDOW);
+    fn window(
+        calls: &Calls,
+        access: &mut Vec<i32>,
+        memory: Memory,
+        info: &DeviceInfo,
+        granule: u64,
+        options: &Options,
+    ) -> Result<(Space, u64)> {
+        let room = info
+            .total
+            .saturating_mul(4)
+            .next_power_of_two()
+            .clamp(64 << 20, MOST_WINDOW);
         let backing = match memory {
             Memory::Caller(base, bytes) => {
                 let size = (base % PAGE + bytes).next_multiple_of(PAGE) + PAGE;
@@ -94,7 +111,9 @@ impl Pool {
             Backing::Malloc => None,
             Backing::Vmm => Some(Self::reserve(calls, access, page, room, options)?),
             Backing::Auto => Self::reserve(calls, access, page, room, options)
-                .inspect_err(|error| tracing::info!(device = access[0], %error, "no virtual memory here: backing=malloc"))
+                .inspect_err(
+                    |error| tracing::info!(device = access[0], %error, "no virtual memory here: backing=malloc"),
+                )
                 .ok(),
         };
         Ok(match reservation {

@@ -17,7 +17,11 @@ pub struct Calls {
 impl Calls {
     /// Counts from zero.
     pub fn new(driver: Arc<dyn Driver>) -> Calls {
-        Calls { driver, submitted: AtomicU64::new(0), asked: AtomicU64::new(0) }
+        Calls {
+            driver,
+            submitted: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        }
     }
 
     /// The driver itself, for calls that are counted elsewhere.
@@ -44,8 +48,14 @@ impl Calls {
         if pushed {
             self.ask(|driver| driver.context_push(context))?;
         }
-        let mode = self.ask(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed)).ok();
-        Ok(Entered { calls: self, pushed, mode })
+        let mode = self
+            .ask(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed))
+            .ok();
+        Ok(Entered {
+            calls: self,
+            pushed,
+            mode,
+        })
     }
 }
 

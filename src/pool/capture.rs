@@ -65,7 +65,10 @@ impl Captures {
         if let Some((number, _)) = self.captures.iter().find(|(_, capture)| capture.id == info.id) {
             return Ok(*number);
         }
-        let notice = Arc::new(Notice { gone: AtomicBool::new(false), count: self.count.clone() });
+        let notice = Arc::new(Notice {
+            gone: AtomicBool::new(false),
+            count: self.count.clone(),
+        });
         if calls.driver().features().user_objects {
             let data = Arc::into_raw(notice.clone()).cast_mut().cast::<c_void>();
             // SAFETY: the destructor touches nothing but `data`, which it owns and which is safe to use from any thread.
@@ -78,7 +81,16 @@ impl Captures {
         }
         self.numbers += 1;
         let (owners, live, freed) = (HashMap::new(), HashSet::new(), Vec::new());
-        self.captures.insert(self.numbers, Capture { id: info.id, notice, owners, live, freed });
+        self.captures.insert(
+            self.numbers,
+            Capture {
+                id: info.id,
+                notice,
+                owners,
+                live,
+                freed,
+            },
+        );
         Ok(self.numbers)
     }
 
@@ -105,7 +117,9 @@ impl Captures {
 
     /// A block of capture `number` was freed elsewhere; false where the graph is gone already.
     pub fn freed_outside(&mut self, number: u32, id: NodeId) -> bool {
-        let Some(capture) = self.captures.get_mut(&number) else { return false };
+        let Some(capture) = self.captures.get_mut(&number) else {
+            return false;
+        };
         capture.live.remove(&id);
         capture.freed.push(id);
         true

@@ -24,7 +24,11 @@ pub struct Classes {
 impl Classes {
     /// None ready.
     pub fn new() -> Classes {
-        Classes { table: vec![Class::default(); 64], known: 0, bytes: 0 }
+        Classes {
+            table: vec![Class::default(); 64],
+            known: 0,
+            bytes: 0,
+        }
     }
 
     /// Bytes in all lists.

@@ -19,7 +19,9 @@ impl Pool {
         let size = block.size();
         self.counters.taken_back(size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
-        self.counters.requested.fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.counters
+            .requested
+            .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
         if self.dead.get().is_some() {
             return;
@@ -40,14 +42,24 @@ impl Pool {
                 return;
             }
         }
-        match cache.map(|cache| cache.inner.lock().generation.as_ref().map(|generation| generation.context)) {
+        match cache.map(|cache| {
+            cache
+                .inner
+                .lock()
+                .generation
+                .as_ref()
+                .map(|generation| generation.context)
+        }) {
             Some(Some(context)) => core.note_context(&self.calls, context),
             // A stream that was never allocated on: its context is most likely the current one.
             Some(None) => self.note_current(&mut core),
             None => {}
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
-        core.grace.free(Freed::Block { id, give_back: may_cover && large });
+        core.grace.free(Freed::Block {
+            id,
+            give_back: may_cover && large,
+        });
         if may_cover {
             self.note_current(&mut core);
             self.cover(&mut core);
@@ -58,7 +70,9 @@ impl Pool {
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
     /// stream's next stamp.
     pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
-        let Some(block) = self.standalones.write().remove(&address) else { return false };
+        let Some(block) = self.standalones.write().remove(&address) else {
+            return false;
+        };
         self.counters.taken_back(block.size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
@@ -104,7 +118,11 @@ impl Pool {
             self.retract(core, id);
             let stamp = self.blocks.get(id).stamp.load(Ordering::Relaxed);
             #[cfg(test)]
-            let owner = if super::sabotage::on(&self.sabotage.coalesce_across) { COMMON } else { owner };
+            let owner = if super::sabotage::on(&self.sabotage.coalesce_across) {
+                COMMON
+            } else {
+                owner
+            };
             core.heap.give(id, owner, stamp);
         });
     }
@@ -113,7 +131,11 @@ impl Pool {
     pub(super) fn flush_all(&self, core: &mut Core) {
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
-            let owner = inner.generation.as_ref().filter(|generation| generation.device == self.device).map(|g| g.owner);
+            let owner = inner
+                .generation
+                .as_ref()
+                .filter(|generation| generation.device == self.device)
+                .map(|g| g.owner);
             if let Some(owner) = owner {
                 self.flush(core, &mut inner, owner);
             }
@@ -122,10 +144,18 @@ impl Pool {
 
     /// Leaves a cache's generation behind as an orphan.
     pub(super) fn retire(&self, core: &mut Core, inner: &mut Inner) {
-        let Some(generation) = inner.generation.take() else { return };
-        self.counters.allocations.fetch_add(std::mem::take(&mut inner.allocations), Ordering::Relaxed);
-        self.counters.frees.fetch_add(std::mem::take(&mut inner.frees), Ordering::Relaxed);
-        self.counters.requested.fetch_add(std::mem::take(&mut inner.requested) as u64, Ordering::Relaxed);
+        let Some(generation) = inner.generation.take() else {
+            return;
+        };
+        self.counters
+            .allocations
+            .fetch_add(std::mem::take(&mut inner.allocations), Ordering::Relaxed);
+        self.counters
+            .frees
+            .fetch_add(std::mem::take(&mut inner.frees), Ordering::Relaxed);
+        self.counters
+            .requested
+            .fetch_add(std::mem::take(&mut inner.requested) as u64, Ordering::Relaxed);
         self.flush(core, inner, generation.owner);
         core.grace.orphan(generation.owner);
         (inner.next_stamp, inner.unstamped) = (1, 0);
@@ -151,9 +181,24 @@ impl Pool {
         if capture != Ok(Capture::None) {
             return;
         }
-        let id = if trusted { Ok(1) } else { self.calls.ask(|driver| driver.stream_id(stream)) };
+        let id = if trusted {
+            Ok(1)
+        } else {
+            self.calls.ask(|driver| driver.stream_id(stream))
+        };
         let Ok(id) = id else { return };
-        if self.join_stream(&mut core, &Turn { cache, stream, id, capture: Capture::None }).is_ok() {
+        if self
+            .join_stream(
+                &mut core,
+                &Turn {
+                    cache,
+                    stream,
+                    id,
+                    capture: Capture::None,
+                },
+            )
+            .is_ok()
+        {
             self.stamp_cache(&mut core, &mut cache.inner.lock(), stream);
             let _ = self.settle(&mut core);
         }
@@ -171,7 +216,11 @@ impl Pool {
         let mut owners = Vec::new();
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
-            let owner = inner.generation.as_ref().filter(|generation| generation.device == self.device).map(|g| g.owner);
+            let owner = inner
+                .generation
+                .as_ref()
+                .filter(|generation| generation.device == self.device)
+                .map(|g| g.owner);
             if let Some(owner) = owner {
                 self.flush(core, &mut inner, owner);
                 owners.push((owner, inner.next_stamp));
@@ -193,7 +242,11 @@ impl Pool {
         // The legacy stream tells of captures on blocking streams, without harm to them.
         let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
         if !matches!(capture, Ok(Capture::None)) {
-            tracing::debug!(device = self.device, ?capture, "a capture runs: what was freed is covered later");
+            tracing::debug!(
+                device = self.device,
+                ?capture,
+                "a capture runs: what was freed is covered later"
+            );
             return false;
         }
         loop {
@@ -340,7 +393,12 @@ impl Pool {
                 block.shared.store(1, Ordering::Relaxed);
                 true
             }
-            None => self.standalones.write().get_mut(&address).map(|block| block.shared = true).is_some(),
+            None => self
+                .standalones
+                .write()
+                .get_mut(&address)
+                .map(|block| block.shared = true)
+                .is_some(),
         };
         if found {
             self.core.lock().note_context(&self.calls, context);
@@ -363,7 +421,9 @@ impl Pool {
         if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
             return;
         }
-        let mut outcome = self.calls.submit(|driver| driver.fill_async(address, byte, bytes, order));
+        let mut outcome = self
+            .calls
+            .submit(|driver| driver.fill_async(address, byte, bytes, order));
         if outcome.is_ok() && stream.is_none() {
             outcome = self.calls.submit(|driver| driver.context_synchronize());
         }

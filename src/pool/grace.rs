@@ -82,7 +82,15 @@ pub struct Grace {
 impl Grace {
     /// A new owner whose stamps are recorded in `context`.
     pub fn add(&mut self, owner: Owner, context: Context) {
-        self.ledgers.insert(owner, Ledger { context, stamps: VecDeque::new(), complete: 0, orphan: false });
+        self.ledgers.insert(
+            owner,
+            Ledger {
+                context,
+                stamps: VecDeque::new(),
+                complete: 0,
+                orphan: false,
+            },
+        );
     }
 
     /// The stream of `owner` is gone, or may be.
@@ -94,7 +102,11 @@ impl Grace {
 
     /// Orphans among the owners.
     pub fn orphans(&self) -> Vec<Owner> {
-        self.ledgers.iter().filter(|(_, ledger)| ledger.orphan).map(|(owner, _)| *owner).collect()
+        self.ledgers
+            .iter()
+            .filter(|(_, ledger)| ledger.orphan)
+            .map(|(owner, _)| *owner)
+            .collect()
     }
 
     /// Every owner with a ledger.
@@ -104,9 +116,15 @@ impl Grace {
 
     /// Forgets an orphan nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
-        let idle = self.ledgers.get(&owner).is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
+        let idle = self
+            .ledgers
+            .get(&owner)
+            .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
             && !self.behind.iter().any(|(behind, ..)| *behind == owner)
-            && !self.batches.iter().any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
+            && !self
+                .batches
+                .iter()
+                .any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
         if idle {
             self.ledgers.remove(&owner);
         }
@@ -131,14 +149,16 @@ impl Grace {
     /// Whether things wait behind stamps of `owner` that are not recorded yet.
     pub fn has_unstamped(&self, owner: Owner) -> bool {
         let last = self.last_stamp(owner);
-        self.behind.iter().any(|(behind, stamp, _)| *behind == owner && *stamp > last)
+        self.behind
+            .iter()
+            .any(|(behind, stamp, _)| *behind == owner && *stamp > last)
     }
 
     /// The last stamp that was recorded (or is known complete) for `owner`.
     pub fn last_stamp(&self, owner: Owner) -> u64 {
-        self.ledgers
-            .get(&owner)
-            .map_or(0, |ledger| ledger.stamps.back().map_or(ledger.complete, |(number, _)| *number))
+        self.ledgers.get(&owner).map_or(0, |ledger| {
+            ledger.stamps.back().map_or(ledger.complete, |(number, _)| *number)
+        })
     }
 
     /// The event of `owner`'s last recorded stamp, if it is not known to be complete.
@@ -148,7 +168,9 @@ impl Grace {
 
     /// Records stamp `number` on `stream`, which the running call was given, and which does not capture.
     pub fn stamp(&mut self, calls: &Calls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
-        let Some(context) = self.ledgers.get(&owner).map(|ledger| ledger.context) else { return Ok(()) };
+        let Some(context) = self.ledgers.get(&owner).map(|ledger| ledger.context) else {
+            return Ok(());
+        };
         let event = self.event(calls, context)?;
         if let Err(error) = calls.submit(|driver| driver.event_record(event, stream)) {
             self.spare.entry(context).or_default().push(event);
@@ -171,9 +193,11 @@ impl Grace {
             let event = match self.context_event(calls, *context) {
                 Ok(event) => event,
                 Err(error) => {
-                    events.into_iter().for_each(|(context, event): (Context, Option<Event>)| {
-                        self.spare.entry(context).or_default().extend(event);
-                    });
+                    events
+                        .into_iter()
+                        .for_each(|(context, event): (Context, Option<Event>)| {
+                            self.spare.entry(context).or_default().extend(event);
+                        });
                     return Err(error);
                 }
             };
@@ -181,7 +205,12 @@ impl Grace {
         }
         self.numbers += 1;
         let freed = std::mem::take(&mut self.open);
-        self.batches.push_back(Batch { number: self.numbers, events, freed, covers });
+        self.batches.push_back(Batch {
+            number: self.numbers,
+            events,
+            freed,
+            covers,
+        });
         Ok(())
     }
 
@@ -245,7 +274,11 @@ impl Grace {
             }
             self.batches.pop_front();
         }
-        settled.owners = self.ledgers.iter().map(|(owner, ledger)| (*owner, ledger.complete)).collect();
+        settled.owners = self
+            .ledgers
+            .iter()
+            .map(|(owner, ledger)| (*owner, ledger.complete))
+            .collect();
         let ledgers = &self.ledgers;
         let is_over = |owner: &Owner, stamp: u64| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= stamp);
         let mut at = 0;
@@ -269,7 +302,10 @@ impl Grace {
         });
         batch.or_else(|| {
             let ledger = self.ledgers.values().find(|ledger| !ledger.stamps.is_empty())?;
-            ledger.stamps.front().map(|(_, event)| Awaited::Event(ledger.context, *event))
+            ledger
+                .stamps
+                .front()
+                .map(|(_, event)| Awaited::Event(ledger.context, *event))
         })
     }
 

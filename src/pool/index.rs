@@ -22,7 +22,10 @@ impl Index {
     /// For a window of `size` bytes in which blocks start at multiples of `granule`, a power of two.
     pub fn new(size: u64, granule: u64) -> Index {
         let leaves = (size / granule).div_ceil(LEAF as u64);
-        Index { granule_bits: granule.trailing_zeros(), leaves: (0..leaves).map(|_| OnceBox::new()).collect() }
+        Index {
+            granule_bits: granule.trailing_zeros(),
+            leaves: (0..leaves).map(|_| OnceBox::new()).collect(),
+        }
     }
 
     /// The block that starts at `offset`; 0 where none does.

@@ -62,7 +62,9 @@ impl Pool {
             }
             Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?,
             Some(turn) if turn.capture == Capture::Invalidated => {
-                return Err(Error::Unsupported("the stream's capture was invalidated and must be ended first".into()));
+                return Err(Error::Unsupported(
+                    "the stream's capture was invalidated and must be ended first".into(),
+                ));
             }
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
@@ -84,7 +86,10 @@ impl Pool {
     }
 
     fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
-        if let Some(id) = self.own(core, want, who).or_else(|| core.heap.take(COMMON, want.size, want.align)) {
+        if let Some(id) = self
+            .own(core, want, who)
+            .or_else(|| core.heap.take(COMMON, want.size, want.align))
+        {
             return Ok(id);
         }
         if core.fixed && want.size > core.mapping.reserved() {
@@ -140,7 +145,12 @@ impl Pool {
         }
         let Who::Stream(turn, _) = who else { return None };
         let mut inner = turn.cache.inner.lock();
-        if inner.ready.bytes() == 0 || inner.generation.as_ref().is_none_or(|generation| generation.owner != owner) {
+        if inner.ready.bytes() == 0
+            || inner
+                .generation
+                .as_ref()
+                .is_none_or(|generation| generation.owner != owner)
+        {
             return None;
         }
         self.flush(core, &mut inner, owner);
@@ -150,10 +160,12 @@ impl Pool {
 
     /// Rung 3, after collecting: own, common, and the two together.
     fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        self.own(core, want, who).or_else(|| core.heap.take(COMMON, want.size, want.align)).or_else(|| match who {
-            Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
-            _ => None,
-        })
+        self.own(core, want, who)
+            .or_else(|| core.heap.take(COMMON, want.size, want.align))
+            .or_else(|| match who {
+                Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
+                _ => None,
+            })
     }
 
     /// Rungs 4, 5, 6 and 8. A refusal for want of memory is remembered, and the climb goes on.
@@ -169,8 +181,12 @@ impl Pool {
             return Ok(None);
         }
         // What a capture has freed counts as pending, so new memory for it is common at first.
-        let owner = if matches!(who, Who::Capture(..)) { COMMON } else { who.owner() };
-        let Core { heap, mapping, .. } = &mut **core;
+        let owner = if matches!(who, Who::Capture(..)) {
+            COMMON
+        } else {
+            who.owner()
+        };
+        let Core { heap, mapping, .. } = core;
         let grown = mapping.grow(heap, owner, want.size, want.align, sources);
         core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
         match grown {
@@ -197,11 +213,19 @@ impl Pool {
             return Some(id);
         }
         for other in core.grace.owners() {
-            let Some(event) = core.grace.last_event(other).filter(|_| other != owner) else { continue };
+            let Some(event) = core.grace.last_event(other).filter(|_| other != owner) else {
+                continue;
+            };
             let through = core.grace.last_stamp(other);
             #[cfg(test)]
-            let through = if super::sabotage::on(&self.sabotage.reuse_unordered) { u64::MAX } else { through };
-            let Some(id) = core.heap.take_stamped(other, want.size, want.align, through) else { continue };
+            let through = if super::sabotage::on(&self.sabotage.reuse_unordered) {
+                u64::MAX
+            } else {
+                through
+            };
+            let Some(id) = core.heap.take_stamped(other, want.size, want.align, through) else {
+                continue;
+            };
             #[cfg(test)]
             if super::sabotage::on(&self.sabotage.reuse_unordered) {
                 return Some(id);
@@ -239,7 +263,9 @@ impl Pool {
             return Ok(true);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else { return Ok(false) };
+        let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else {
+            return Ok(false);
+        };
         let outcome = MutexGuard::unlocked(core, || grace::wait(&self.calls, awaited, left));
         match (outcome, awaited) {
             (Ok(came), Awaited::Event(..)) => Ok(came),
@@ -258,12 +284,18 @@ impl Pool {
     fn budget(&self, core: &Core, want: &Want) -> u64 {
         let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
         let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
-        (peak + peak / 25).saturating_sub(core.mapping.reserved()).min(self.room(core))
+        (peak + peak / 25)
+            .saturating_sub(core.mapping.reserved())
+            .min(self.room(core))
     }
 
     /// Bytes that may be created on rung 8.
     pub(super) fn room(&self, core: &Core) -> u64 {
-        if core.limit == 0 { u64::MAX } else { core.limit.saturating_sub(core.mapping.reserved()) }
+        if core.limit == 0 {
+            u64::MAX
+        } else {
+            core.limit.saturating_sub(core.mapping.reserved())
+        }
     }
 
     /// The own free space of a stream, made where the stream is new: another id at a known handle orphans the old one.
@@ -280,11 +312,19 @@ impl Pool {
             }
         }
         self.retire(core, &mut inner);
-        let context = self.calls.ask(|driver| driver.stream_context(turn.stream)).map_err(|error| self.failed(error))?;
+        let context = self
+            .calls
+            .ask(|driver| driver.stream_context(turn.stream))
+            .map_err(|error| self.failed(error))?;
         core.note_context(&self.calls, context);
         let owner = core.heap.add_owner();
         core.grace.add(owner, context);
-        inner.generation = Some(Generation { id: turn.id, device: self.device, owner, context });
+        inner.generation = Some(Generation {
+            id: turn.id,
+            device: self.device,
+            owner,
+            context,
+        });
         (inner.next_stamp, inner.unstamped) = (1, 0);
         Ok(owner)
     }
@@ -317,7 +357,9 @@ impl Pool {
 
     /// Stamps everything freed on `stream` so far; the running call was given it, and it does not capture.
     pub(super) fn stamp_cache(&self, core: &mut Core, inner: &mut Inner, stream: Stream) {
-        let Some(owner) = inner.generation.as_ref().map(|generation| generation.owner) else { return };
+        let Some(owner) = inner.generation.as_ref().map(|generation| generation.owner) else {
+            return;
+        };
         let number = inner.next_stamp;
         if std::mem::take(&mut inner.unstamped) == 0 {
             return;
@@ -335,7 +377,10 @@ impl Pool {
     /// Makes a taken node a block.
     fn publish(&self, core: &Core, id: NodeId, want: &Want) -> Result<u64> {
         let (offset, _) = core.heap.span(id);
-        let address = self.space.address(offset).ok_or_else(|| Error::Unsupported("an offset without memory".into()))?;
+        let address = self
+            .space
+            .address(offset)
+            .ok_or_else(|| Error::Unsupported("an offset without memory".into()))?;
         let block = self.blocks.get(id);
         block.address.store(address, Ordering::Relaxed);
         block.size.store(want.size, Ordering::Relaxed);
@@ -347,11 +392,15 @@ impl Pool {
         Ok(address)
     }
 
-    fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
+    pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
         self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
         let allocated = self.counters.allocated.load(Ordering::Relaxed);
         let pending = self.counters.pending.load(Ordering::Relaxed);
-        let limit = if core.limit == 0 { "none".into() } else { format!("{} bytes", core.limit) };
+        let limit = if core.limit == 0 {
+            "none".into()
+        } else {
+            format!("{} bytes", core.limit)
+        };
         let mut text = format!(
             "{} bytes on device {}: {allocated} allocated, {pending} pending, {} reserved, limit {limit}",
             want.requested,

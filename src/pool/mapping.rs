@@ -70,7 +70,14 @@ pub struct Mapping {
 
 impl Mapping {
     /// No memory yet. `page` is the granularity; `access` names the devices that may touch it.
-    pub fn new(calls: Arc<Calls>, space: Arc<Space>, device: i32, page: u64, kind: HandleKind, access: Vec<i32>) -> Mapping {
+    pub fn new(
+        calls: Arc<Calls>,
+        space: Arc<Space>,
+        device: i32,
+        page: u64,
+        kind: HandleKind,
+        access: Vec<i32>,
+    ) -> Mapping {
         Mapping {
             calls,
             space,
@@ -108,7 +115,14 @@ impl Mapping {
     /// The caller's memory becomes the window's.
     pub fn adopt(&mut self, heap: &mut Heap, address: u64, offset: u64, size: u64) {
         self.space.add(address, size, offset);
-        self.mapped.insert(offset, Mapped { offset, size, memory: Memory::Caller });
+        self.mapped.insert(
+            offset,
+            Mapped {
+                offset,
+                size,
+                memory: Memory::Caller,
+            },
+        );
         self.reserved += size;
         heap.open(offset, size, COMMON, 0);
     }
@@ -119,7 +133,9 @@ impl Mapping {
         if !self.virtual_memory() {
             return self.add_segment(heap, size, align, sources.create);
         }
-        let Some(place) = heap.place(owner, size, align, self.page) else { return Ok(false) };
+        let Some(place) = heap.place(owner, size, align, self.page) else {
+            return Ok(false);
+        };
         let mut need = place.size;
         let kept = self.fitting_kept(&mut need);
         let mut idle = Vec::new();
@@ -163,7 +179,11 @@ impl Mapping {
                 let movable = matches!(mapped.memory, Memory::Handle(_));
                 if movable && mapped.offset + mapped.size <= offset + bytes && mapped.size <= *need {
                     *need -= mapped.size;
-                    chosen.push(Idle { range, offset: mapped.offset, size: mapped.size });
+                    chosen.push(Idle {
+                        range,
+                        offset: mapped.offset,
+                        size: mapped.size,
+                    });
                 }
             }
         }
@@ -197,14 +217,23 @@ impl Mapping {
             }
             at += size;
         }
-        let outcome = self.calls.submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
+        let outcome = self
+            .calls
+            .submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
         if let Err(error) = outcome {
             self.undo(heap, place.offset, &handles, handles.len());
             return Err(error);
         }
         let mut at = place.offset;
         for (handle, size) in handles {
-            self.mapped.insert(at, Mapped { offset: at, size, memory: Memory::Handle(handle) });
+            self.mapped.insert(
+                at,
+                Mapped {
+                    offset: at,
+                    size,
+                    memory: Memory::Handle(handle),
+                },
+            );
             at += size;
         }
         heap.open(place.offset, place.size, place.owner, 0);
@@ -266,7 +295,11 @@ impl Mapping {
 
     /// Unmaps a handle that is complete for everybody; its range becomes a hole.
     fn detach(&mut self, heap: &mut Heap, idle: Idle) -> Result<Handle> {
-        let Some(Mapped { memory: Memory::Handle(handle), .. }) = self.mapped.get(&idle.offset).copied() else {
+        let Some(Mapped {
+            memory: Memory::Handle(handle),
+            ..
+        }) = self.mapped.get(&idle.offset).copied()
+        else {
             return Err(super::calls::refused("unmap", Failure::Other));
         };
         let address = self.space.base().unwrap_or_default() + idle.offset;
@@ -280,10 +313,16 @@ impl Mapping {
     fn add_segment(&mut self, heap: &mut Heap, size: u64, align: u64, most: u64) -> Result<bool> {
         // An address is only promised to be a multiple of 256; 512 is the heap's granule.
         let slack = if align > 512 { align } else { 512 };
-        let Some(least) = size.checked_add(slack).and_then(|size| size.checked_next_multiple_of(self.page)) else {
+        let Some(least) = size
+            .checked_add(slack)
+            .and_then(|size| size.checked_next_multiple_of(self.page))
+        else {
             return Ok(false);
         };
-        let ample = (self.reserved / 16).clamp(self.page, LARGE).next_multiple_of(self.page).max(least);
+        let ample = (self.reserved / 16)
+            .clamp(self.page, LARGE)
+            .next_multiple_of(self.page)
+            .max(least);
         let mut outcome = Ok(0);
         for bytes in [ample, least] {
             if bytes > most {
@@ -312,7 +351,14 @@ impl Mapping {
             Some(offset) => {
                 let offset = offset + start % MODULO;
                 self.space.add(start, size, offset);
-                self.mapped.insert(offset, Mapped { offset, size: bytes, memory: Memory::Segment(address) });
+                self.mapped.insert(
+                    offset,
+                    Mapped {
+                        offset,
+                        size: bytes,
+                        memory: Memory::Segment(address),
+                    },
+                );
                 self.reserved += bytes;
                 heap.open(offset, size, COMMON, 0);
                 Ok(true)
@@ -328,7 +374,9 @@ impl Mapping {
     pub fn release_kept(&mut self, keep: u64) -> u64 {
         let mut released = 0;
         while self.reserved > keep {
-            let Some((&size, _)) = self.kept.last_key_value() else { break };
+            let Some((&size, _)) = self.kept.last_key_value() else {
+                break;
+            };
             let Some(handle) = self.take_kept(size) else { break };
             match self.calls.submit(|driver| driver.release(handle)) {
                 Ok(()) => {
@@ -350,11 +398,19 @@ impl Mapping {
         let mut released = if within.is_none() { self.release_kept(keep) } else { 0 };
         let mut idle: Vec<Idle> = Vec::new();
         for (range, offset, bytes) in heap.ranges(COMMON) {
-            for mapped in self.mapped.range(offset.saturating_sub(512)..offset + bytes).map(|(_, mapped)| mapped) {
+            for mapped in self
+                .mapped
+                .range(offset.saturating_sub(512)..offset + bytes)
+                .map(|(_, mapped)| mapped)
+            {
                 let inside = mapped.offset >= offset && mapped.end() <= offset + bytes;
                 let wanted = within.is_none_or(|(from, to)| mapped.offset >= from && mapped.end() <= to);
                 if inside && wanted && !matches!(mapped.memory, Memory::Caller) {
-                    idle.push(Idle { range, offset: mapped.offset, size: mapped.size });
+                    idle.push(Idle {
+                        range,
+                        offset: mapped.offset,
+                        size: mapped.size,
+                    });
                 }
             }
         }
@@ -373,9 +429,13 @@ impl Mapping {
     }
 
     fn release_idle(&mut self, heap: &mut Heap, idle: Idle) -> Result<u64> {
-        let Some(mapped) = self.mapped.get(&idle.offset).copied() else { return Ok(0) };
+        let Some(mapped) = self.mapped.get(&idle.offset).copied() else {
+            return Ok(0);
+        };
         // A larger neighbour may have split this range since: its number is found anew.
-        let range = heap.ranges(COMMON).find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
+        let range = heap
+            .ranges(COMMON)
+            .find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
         let Some((range, ..)) = range else { return Ok(0) };
         match mapped.memory {
             Memory::Handle(_) => {
@@ -411,7 +471,9 @@ impl Mapping {
         if size > create {
             return Ok(None);
         }
-        let handle = self.calls.submit(|driver| driver.create(self.device, size, self.kind))?;
+        let handle = self
+            .calls
+            .submit(|driver| driver.create(self.device, size, self.kind))?;
         self.reserved += size;
         Ok(Some(handle))
     }
@@ -423,7 +485,11 @@ impl Mapping {
 
     /// Memory obtained (or, with `false`, given back) beside the window, which counts as reserved.
     pub fn account(&mut self, bytes: u64, obtained: bool) {
-        if obtained { self.reserved += bytes } else { self.reserved -= bytes }
+        if obtained {
+            self.reserved += bytes
+        } else {
+            self.reserved -= bytes
+        }
     }
 
     /// The devices that may touch mapped memory.
@@ -433,7 +499,11 @@ impl Mapping {
 
     /// Whether nothing is mapped or kept that the pool obtained itself.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.mapped.values().all(|mapped| matches!(mapped.memory, Memory::Caller))
+        self.kept.is_empty()
+            && self
+                .mapped
+                .values()
+                .all(|mapped| matches!(mapped.memory, Memory::Caller))
     }
 
     /// Forgets everything without a driver call: the context is gone, or the process is going.
@@ -449,7 +519,9 @@ impl Mapped {
     fn end(&self) -> u64 {
         match self.memory {
             // Where the address was not a multiple of 512, the heap got less.
-            Memory::Segment(address) => self.offset + (self.size - (address.next_multiple_of(512) - address)) / 512 * 512,
+            Memory::Segment(address) => {
+                self.offset + (self.size - (address.next_multiple_of(512) - address)) / 512 * 512
+            }
             _ => self.offset + self.size,
         }
     }

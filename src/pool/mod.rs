@@ -37,12 +37,12 @@ use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
 use grace::Grace;
-use heap::{Heap, NodeId, Owner};
+use heap::{Heap, NodeId};
 use mapping::Mapping;
 use rule::SegmentRule;
 use space::Space;
 use standalone::Standalone;
-use stream_cache::{Inner, StreamCache, StreamCaches};
+use stream_cache::{StreamCache, StreamCaches};
 
 pub use build::Memory;
 pub use resizable::Special;
@@ -219,8 +219,15 @@ impl Pool {
 
     /// Makes driver calls possible: in the current context where it is of this device, else in the pool's home.
     fn enter(&self, core: &Core) -> Result<calls::Entered<'_>> {
-        let here = self.calls.ask(|driver| driver.current_device()).map_err(|error| self.failed(error))?;
-        let current = if here == Some(self.device) { self.calls.ask(|driver| driver.current_context()) } else { Ok(None) };
+        let here = self
+            .calls
+            .ask(|driver| driver.current_device())
+            .map_err(|error| self.failed(error))?;
+        let current = if here == Some(self.device) {
+            self.calls.ask(|driver| driver.current_context())
+        } else {
+            Ok(None)
+        };
         let context = current.ok().flatten().unwrap_or(core.home.context);
         self.calls.enter(context).map_err(|error| self.failed(error))
     }
@@ -285,18 +292,28 @@ impl Home {
     /// The device's primary context, retained.
     fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
-        Ok(Home { context, id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0), primary: true })
+        Ok(Home {
+            context,
+            id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+            primary: true,
+        })
     }
 
     /// The current context where it is of `device` and not the primary one, which is retained instead.
     fn find(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let here = calls.ask(|driver| driver.current_device()).unwrap_or(None) == Some(device);
-        let current = if here { calls.ask(|driver| driver.current_context())? } else { None };
+        let current = if here {
+            calls.ask(|driver| driver.current_context())?
+        } else {
+            None
+        };
         // A primary context costs device memory: where nobody has made one, the application's own will do.
         match current {
-            Some(context) if !calls.ask(|driver| driver.primary_active(device))? => {
-                Ok(Home { context, id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0), primary: false })
-            }
+            Some(context) if !calls.ask(|driver| driver.primary_active(device))? => Ok(Home {
+                context,
+                id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+                primary: false,
+            }),
             _ => Home::primary(calls, device),
         }
     }

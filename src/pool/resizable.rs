@@ -101,7 +101,9 @@ impl Pool {
         } else {
             self.counters.taken_back(old - want.size);
         }
-        self.counters.requested.fetch_add(want.requested.wrapping_sub(old_requested), Ordering::Relaxed);
+        self.counters
+            .requested
+            .fetch_add(want.requested.wrapping_sub(old_requested), Ordering::Relaxed);
         self.counters.reallocations.fetch_add(1, Ordering::Relaxed);
         if grown == Grown::InPlace {
             self.counters.reallocations_in_place.fetch_add(1, Ordering::Relaxed);

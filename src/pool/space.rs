@@ -33,12 +33,20 @@ pub struct Space {
 impl Space {
     /// A window that lies at `base`.
     pub fn window(base: u64, size: u64, granule: u64) -> Space {
-        Space { layout: Layout::Window(base), size, index: Index::new(size, granule) }
+        Space {
+            layout: Layout::Window(base),
+            size,
+            index: Index::new(size, granule),
+        }
     }
 
     /// A window made of segments.
     pub fn segments(size: u64, granule: u64) -> Space {
-        Space { layout: Layout::Segments(RwLock::new(Vec::new())), size, index: Index::new(size, granule) }
+        Space {
+            layout: Layout::Segments(RwLock::new(Vec::new())),
+            size,
+            index: Index::new(size, granule),
+        }
     }
 
     /// The reservation, where it is one.
@@ -55,7 +63,9 @@ impl Space {
             Layout::Window(base) => Some(base + offset),
             Layout::Segments(segments) => {
                 let segments = segments.read();
-                let segment = segments.iter().find(|s| s.offset <= offset && offset < s.offset + s.size)?;
+                let segment = segments
+                    .iter()
+                    .find(|s| s.offset <= offset && offset < s.offset + s.size)?;
                 Some(segment.address + (offset - segment.offset))
             }
         }
@@ -68,7 +78,9 @@ impl Space {
             Layout::Window(base) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
             Layout::Segments(segments) => {
                 let segments = segments.read();
-                let at = segments.partition_point(|segment| segment.address <= address).checked_sub(1)?;
+                let at = segments
+                    .partition_point(|segment| segment.address <= address)
+                    .checked_sub(1)?;
                 let segment = segments[at];
                 (address - segment.address < segment.size).then(|| segment.offset + (address - segment.address))
             }

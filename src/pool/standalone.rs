@@ -26,7 +26,11 @@ enum Memory {
     /// One allocation of the driver's malloc.
     Malloc(u64),
     /// Handles mapped one behind the other, from the start of each range; the last range is the current one.
-    Mapped { ranges: Vec<Range>, handles: Vec<(Handle, u64)>, committed: u64 },
+    Mapped {
+        ranges: Vec<Range>,
+        handles: Vec<(Handle, u64)>,
+        committed: u64,
+    },
 }
 
 /// One such block.
@@ -61,24 +65,53 @@ impl Standalone {
     pub fn malloc(calls: &Calls, mapping: &mut Mapping, size: u64, requested: u64) -> Result<Standalone> {
         let address = calls.submit(|driver| driver.malloc(size))?;
         mapping.account(size, true);
-        Ok(Standalone { memory: Memory::Malloc(address), address, size, requested, resizable: false, shared: false })
+        Ok(Standalone {
+            memory: Memory::Malloc(address),
+            address,
+            size,
+            requested,
+            resizable: false,
+            shared: false,
+        })
     }
 
     /// A block whose end lies at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
-    pub fn guarded(calls: &Calls, mapping: &mut Mapping, size: u64, requested: u64, align: u64, create: u64) -> Result<Option<Standalone>> {
-        let Some(bytes) = align_up(size, mapping.page) else { return Ok(None) };
-        let Some(mut block) = Self::mapped(calls, mapping, bytes, bytes + mapping.page, create)? else { return Ok(None) };
+    pub fn guarded(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        requested: u64,
+        align: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        let Some(bytes) = align_up(size, mapping.page) else {
+            return Ok(None);
+        };
+        let Some(mut block) = Self::mapped(calls, mapping, bytes, bytes + mapping.page, create)? else {
+            return Ok(None);
+        };
         block.address = (block.address + bytes - size) / align * align;
         (block.size, block.requested) = (size, requested);
         Ok(Some(block))
     }
 
     /// A block that can grow. None where `create` bytes do not suffice.
-    pub fn resizable(calls: &Calls, mapping: &mut Mapping, size: u64, requested: u64, create: u64) -> Result<Option<Standalone>> {
-        let Some(room) = size.checked_mul(4).and_then(|room| align_up(room.max(ROOM), mapping.page)) else {
+    pub fn resizable(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        requested: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        let Some(room) = size
+            .checked_mul(4)
+            .and_then(|room| align_up(room.max(ROOM), mapping.page))
+        else {
             return Ok(None);
         };
-        let Some(least) = align_up(size, mapping.page) else { return Ok(None) };
+        let Some(least) = align_up(size, mapping.page) else {
+            return Ok(None);
+        };
         let ahead = ahead(size, mapping.page).min(room);
         for bytes in [ahead, least] {
             if let Some(mut block) = Self::mapped(calls, mapping, bytes, room, create)? {
@@ -91,8 +124,23 @@ impl Standalone {
 
     fn mapped(calls: &Calls, mapping: &mut Mapping, bytes: u64, room: u64, create: u64) -> Result<Option<Standalone>> {
         let base = calls.submit(|driver| driver.reserve(room, mapping.page))?;
-        let memory = Memory::Mapped { ranges: vec![Range { base, size: room, mapped: 0 }], handles: Vec::new(), committed: 0 };
-        let mut block = Standalone { memory, address: base, size: 0, requested: 0, resizable: false, shared: false };
+        let memory = Memory::Mapped {
+            ranges: vec![Range {
+                base,
+                size: room,
+                mapped: 0,
+            }],
+            handles: Vec::new(),
+            committed: 0,
+        };
+        let mut block = Standalone {
+            memory,
+            address: base,
+            size: 0,
+            requested: 0,
+            resizable: false,
+            shared: false,
+        };
         match block.commit(calls, mapping, bytes, create) {
             Ok(true) => Ok(Some(block)),
             outcome => {
@@ -111,13 +159,24 @@ impl Standalone {
     }
 
     /// Changes the size to `size` bytes; what the driver refuses leaves everything as it was.
-    pub fn resize(&mut self, calls: &Calls, mapping: &mut Mapping, size: u64, requested: u64, create: u64) -> Result<Grown> {
+    pub fn resize(
+        &mut self,
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        requested: u64,
+        create: u64,
+    ) -> Result<Grown> {
         let page = mapping.page;
-        let Memory::Mapped { ranges, committed, .. } = &self.memory else { return Ok(Grown::Short) };
+        let Memory::Mapped { ranges, committed, .. } = &self.memory else {
+            return Ok(Grown::Short);
+        };
         let (room, had) = (ranges[ranges.len() - 1].size, *committed);
         let mut grown = Grown::InPlace;
         if size > had {
-            let Some(least) = align_up(size, page) else { return Ok(Grown::Short) };
+            let Some(least) = align_up(size, page) else {
+                return Ok(Grown::Short);
+            };
             if least > room {
                 let Some(larger) = size.checked_mul(4).and_then(|room| align_up(room, page)) else {
                     return Ok(Grown::Short);
@@ -125,7 +184,9 @@ impl Standalone {
                 self.relocate(calls, mapping, larger.max(room * 2))?;
                 grown = Grown::Moved;
             }
-            let Memory::Mapped { ranges, .. } = &self.memory else { return Ok(Grown::Short) };
+            let Memory::Mapped { ranges, .. } = &self.memory else {
+                return Ok(Grown::Short);
+            };
             let most = ranges[ranges.len() - 1].size;
             let mut enough = Ok(false);
             for bytes in [ahead(size, page).min(most), least] {
@@ -151,7 +212,14 @@ impl Standalone {
     /// Maps `bytes` more behind what the current range holds. False where there is not that much.
     fn commit(&mut self, calls: &Calls, mapping: &mut Mapping, bytes: u64, create: u64) -> Result<bool> {
         const LARGEST: u64 = 1 << 30;
-        let Memory::Mapped { ranges, handles, committed } = &mut self.memory else { return Ok(false) };
+        let Memory::Mapped {
+            ranges,
+            handles,
+            committed,
+        } = &mut self.memory
+        else {
+            return Ok(false);
+        };
         let last = ranges.len() - 1;
         let Range { base, size: room, .. } = ranges[last];
         if *committed + bytes > room {
@@ -181,7 +249,9 @@ impl Standalone {
         }
         if matches!(outcome, Ok(true)) {
             let range = (base + *committed, bytes);
-            outcome = calls.submit(|driver| driver.set_access(range.0, range.1, mapping.access())).map(|()| true);
+            outcome = calls
+                .submit(|driver| driver.set_access(range.0, range.1, mapping.access()))
+                .map(|()| true);
         }
         if matches!(outcome, Ok(true)) {
             handles.append(&mut added);
@@ -202,7 +272,14 @@ impl Standalone {
 
     /// Maps every handle once more, in a range of `room` bytes.
     fn relocate(&mut self, calls: &Calls, mapping: &Mapping, room: u64) -> Result<()> {
-        let Memory::Mapped { ranges, handles, committed } = &mut self.memory else { return Ok(()) };
+        let Memory::Mapped {
+            ranges,
+            handles,
+            committed,
+        } = &mut self.memory
+        else {
+            return Ok(());
+        };
         let base = calls.submit(|driver| driver.reserve(room, mapping.page))?;
         let mut at = 0;
         let mut outcome = Ok(());
@@ -223,14 +300,22 @@ impl Standalone {
             }
             return outcome;
         }
-        ranges.push(Range { base, size: room, mapped: *committed });
+        ranges.push(Range {
+            base,
+            size: room,
+            mapped: *committed,
+        });
         Ok(())
     }
 
     /// Undoes [`Standalone::relocate`].
     fn drop_last_range(&mut self, calls: &Calls) {
-        let Memory::Mapped { ranges, .. } = &mut self.memory else { return };
-        let Some(Range { base, size, mapped }) = ranges.pop() else { return };
+        let Memory::Mapped { ranges, .. } = &mut self.memory else {
+            return;
+        };
+        let Some(Range { base, size, mapped }) = ranges.pop() else {
+            return;
+        };
         if calls.submit(|driver| driver.unmap(base, mapped)).is_ok() {
             let _ = calls.submit(|driver| driver.unreserve(base, size));
         }
@@ -255,7 +340,9 @@ impl Standalone {
                     }
                 }
                 if clear {
-                    handles.into_iter().for_each(|(handle, size)| mapping.return_handle(handle, size));
+                    handles
+                        .into_iter()
+                        .for_each(|(handle, size)| mapping.return_handle(handle, size));
                 }
             }
         }
@@ -264,5 +351,7 @@ impl Standalone {
 
 /// Bytes committed for `size`: a sixteenth ahead, in whole pages.
 fn ahead(size: u64, page: u64) -> u64 {
-    size.checked_add(size / 16).and_then(|ahead| align_up(ahead, page)).unwrap_or(u64::MAX / page * page)
+    size.checked_add(size / 16)
+        .and_then(|ahead| align_up(ahead, page))
+        .unwrap_or(u64::MAX / page * page)
 }

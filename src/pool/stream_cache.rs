@@ -92,7 +92,11 @@ impl StreamCache {
             requested: 0,
             queries: 0,
         };
-        StreamCache { key, inner: Mutex::new(inner), next: OnceBox::new() }
+        StreamCache {
+            key,
+            inner: Mutex::new(inner),
+            next: OnceBox::new(),
+        }
     }
 }
 
@@ -123,7 +127,9 @@ pub struct StreamCaches {
 impl StreamCaches {
     /// None yet.
     pub fn new() -> StreamCaches {
-        StreamCaches { buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect() }
+        StreamCaches {
+            buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
+        }
     }
 
     /// The cache of `key`, made where there was none.
@@ -140,6 +146,8 @@ impl StreamCaches {
 
     /// Every cache.
     pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
-        self.buckets.iter().flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
+        self.buckets
+            .iter()
+            .flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
     }
 }

@@ -76,17 +76,20 @@ impl Heap {
 
     /// Memory was mapped at `[offset, offset + size)`, inside a hole: it becomes `owner`'s free space behind `stamp`.
     pub fn open(&mut self, offset: u64, size: u64, owner: Owner, stamp: u64) -> bool {
-        let Some((&at, &id)) = self.holes.range(..=offset).next_back() else {
-            return false;
-        };
+        let id = self.bury(offset, size);
+        id.is_some_and(|id| self.release(id, owner, stamp) != 0)
+    }
+
+    /// Makes `[offset, offset + size)`, inside a hole, a used node, which nothing will be mapped over.
+    pub fn bury(&mut self, offset: u64, size: u64) -> Option<NodeId> {
+        let (&at, &id) = self.holes.range(..=offset).next_back()?;
         if offset + size > at + self.nodes[id as usize].size {
-            return false;
+            return None;
         }
         self.holes.remove(&at);
         let id = self.cut(id, offset, size);
         self.nodes[id as usize].state = State::Used;
-        self.release(id, owner, stamp);
-        true
+        Some(id)
     }
 
     /// The memory at `[offset, offset + size)`, wholly inside the common free range `id`, is going away: it becomes a hole.
