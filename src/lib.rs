@@ -16,3 +16,4 @@ pub mod log;
 pub mod pool;
 pub mod process;
 pub mod stats;
+pub mod trace;
