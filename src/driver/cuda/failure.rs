@@ -1,0 +1,195 @@
+//! What a `CUresult` means to the pool.
+
+use cudarc::driver::sys::CUresult as R;
+
+use super::super::{DriverError, Failure, Result};
+use super::functions::MISSING;
+
+/// Success, or the error of a call that acts on the calling thread's current context or on none.
+#[inline]
+pub(super) fn check(call: &'static str, code: u32) -> Result<()> {
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(error(call, code))
+    }
+}
+
+/// As [`check`] for a call that is given a context: there an invalid one is not an absent one, but one that was destroyed.
+#[inline]
+pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
+    const INVALID: u32 = R::CUDA_ERROR_INVALID_CONTEXT as u32;
+    match code {
+        0 => Ok(()),
+        INVALID => Err(DriverError {
+            call,
+            code,
+            failure: Failure::ContextDead,
+        }),
+        code => Err(error(call, code)),
+    }
+}
+
+/// As [`check`] for a call that is given an event of our own and nothing else: an invalid handle is one whose context was
+/// destroyed or reset.
+#[inline]
+pub(super) fn check_event(call: &'static str, code: u32) -> Result<()> {
+    const INVALID: u32 = R::CUDA_ERROR_INVALID_HANDLE as u32;
+    match code {
+        0 => Ok(()),
+        INVALID => Err(DriverError {
+            call,
+            code,
+            failure: Failure::ContextDead,
+        }),
+        code => check_context(call, code),
+    }
+}
+
+#[cold]
+fn error(call: &'static str, code: u32) -> DriverError {
+    if code == MISSING {
+        return DriverError {
+            call,
+            code: 0,
+            failure: Failure::Missing,
+        };
+    }
+    DriverError {
+        call,
+        code,
+        failure: failure(code),
+    }
+}
+
+/// By the driver API's documentation of each code. A code that is not listed, also of a newer driver, is
+/// [`Failure::Other`].
+fn failure(code: u32) -> Failure {
+    const DEAD: [R; 18] = [
+        // The driver is shutting down: nothing can be used again.
+        R::CUDA_ERROR_DEINITIALIZED,
+        R::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        // Sticky: "this leaves the process in an inconsistent state and any further CUDA work will return the same error".
+        R::CUDA_ERROR_ECC_UNCORRECTABLE,
+        R::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+        R::CUDA_ERROR_CONTAINED,
+        R::CUDA_ERROR_ILLEGAL_ADDRESS,
+        R::CUDA_ERROR_LAUNCH_TIMEOUT,
+        R::CUDA_ERROR_ASSERT,
+        R::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        R::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        R::CUDA_ERROR_MISALIGNED_ADDRESS,
+        R::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        R::CUDA_ERROR_INVALID_PC,
+        R::CUDA_ERROR_LAUNCH_FAILED,
+        R::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+        R::CUDA_ERROR_EXTERNAL_DEVICE,
+        R::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+        R::CUDA_ERROR_MPS_RPC_FAILURE,
+    ];
+    const UNSUPPORTED: [R; 10] = [
+        R::CUDA_ERROR_STUB_LIBRARY,
+        R::CUDA_ERROR_NO_DEVICE,
+        R::CUDA_ERROR_DEVICE_NOT_LICENSED,
+        R::CUDA_ERROR_UNSUPPORTED_LIMIT,
+        R::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        // Also what exporting by fabric handle says without the right to an IMEX channel.
+        R::CUDA_ERROR_NOT_PERMITTED,
+        R::CUDA_ERROR_NOT_SUPPORTED,
+        R::CUDA_ERROR_SYSTEM_NOT_READY,
+        R::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        R::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+    ];
+    // CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, which the bindings of CUDA 12 do not have.
+    const NEWER_DRIVER: u32 = 36;
+    const CAPTURE_FIRST: u32 = R::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32;
+    const CAPTURE_LAST: u32 = R::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
+
+    if code == R::CUDA_ERROR_OUT_OF_MEMORY as u32 {
+        Failure::OutOfMemory
+    } else if code == R::CUDA_ERROR_INVALID_CONTEXT as u32 {
+        Failure::NoContext
+    } else if (CAPTURE_FIRST..=CAPTURE_LAST).contains(&code) {
+        Failure::Capture
+    } else if DEAD.iter().any(|dead| *dead as u32 == code) {
+        Failure::ContextDead
+    } else if UNSUPPORTED
+        .iter()
+        .any(|unsupported| *unsupported as u32 == code)
+        || code == NEWER_DRIVER
+    {
+        Failure::Unsupported
+    } else {
+        Failure::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn success_is_no_error() {
+        assert_eq!(check("cuInit", 0), Ok(()));
+        assert_eq!(check_context("cuCtxGetId", 0), Ok(()));
+        assert_eq!(check_event("cuEventQuery", 0), Ok(()));
+    }
+
+    #[test]
+    fn codes_mean_what_the_documentation_says() {
+        for (code, expected) in [
+            (1, Failure::Other),
+            (2, Failure::OutOfMemory),
+            (3, Failure::Other),
+            (4, Failure::ContextDead),
+            (100, Failure::Unsupported),
+            (101, Failure::Other),
+            (201, Failure::NoContext),
+            (400, Failure::Other),
+            (600, Failure::Other),
+            (700, Failure::ContextDead),
+            (701, Failure::Other),
+            (709, Failure::ContextDead),
+            (719, Failure::ContextDead),
+            (720, Failure::Other),
+            (801, Failure::Unsupported),
+            (899, Failure::Other),
+            (900, Failure::Capture),
+            (906, Failure::Capture),
+            (908, Failure::Capture),
+            (909, Failure::Other),
+            (999, Failure::Other),
+            (123_456, Failure::Other),
+        ] {
+            let error = check("cuX", code).unwrap_err();
+            assert_eq!((error.code, error.failure), (code, expected), "code {code}");
+        }
+    }
+
+    #[test]
+    fn an_absent_function_is_named() {
+        let error = check("cuCtxRecordEvent", MISSING).unwrap_err();
+        assert_eq!(error.failure, Failure::Missing);
+        assert_eq!(error.to_string(), "cuCtxRecordEvent is missing");
+    }
+
+    #[test]
+    fn a_context_or_event_that_is_gone_is_dead() {
+        assert_eq!(
+            check_context("cuCtxGetId", 201).unwrap_err().failure,
+            Failure::ContextDead
+        );
+        assert_eq!(
+            check_context("cuCtxGetId", 400).unwrap_err().failure,
+            Failure::Other
+        );
+        assert_eq!(
+            check_event("cuEventQuery", 400).unwrap_err().failure,
+            Failure::ContextDead
+        );
+        assert_eq!(
+            check_event("cuEventQuery", 2).unwrap_err().failure,
+            Failure::OutOfMemory
+        );
+    }
+}
