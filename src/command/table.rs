@@ -2,15 +2,21 @@
 
 use std::fmt::Write;
 
-/// Rows under a header; the first column is words and stands left, the others are figures and stand right.
+/// Rows under a header.
 pub struct Table {
     rows: Vec<Vec<String>>,
+    words: bool,
 }
 
 impl Table {
-    /// A table with these column names.
+    /// A table with these column names: the first column is words and stands left, the others are figures and stand right.
     pub fn new(header: &[&str]) -> Table {
-        Table { rows: vec![header.iter().map(|name| name.to_string()).collect()] }
+        Table { rows: vec![header.iter().map(|name| name.to_string()).collect()], words: false }
+    }
+
+    /// A table of words, all of which stand left.
+    pub fn words(header: &[&str]) -> Table {
+        Table { words: true, ..Table::new(header) }
     }
 
     /// Adds a row.
@@ -31,7 +37,11 @@ impl Table {
             for (column, cell) in row.iter().enumerate() {
                 let wide = widths[column];
                 // Writing to a String cannot fail.
-                let _ = if column == 0 { write!(line, "{cell:<wide$}") } else { write!(line, "  {cell:>wide$}") };
+                let _ = match column {
+                    0 => write!(line, "{cell:<wide$}"),
+                    _ if self.words => write!(line, "  {cell:<wide$}"),
+                    _ => write!(line, "  {cell:>wide$}"),
+                };
             }
             text.push_str(line.trim_end());
             text.push('\n');
