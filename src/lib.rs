@@ -12,6 +12,7 @@ pub mod capi;
 pub mod config;
 pub mod driver;
 pub mod error;
+pub mod handle;
 pub mod log;
 pub mod pool;
 pub mod process;
