@@ -31,11 +31,16 @@ fn text_of(trace: &Trace) -> String {
 
 #[test]
 fn columns_are_found_by_name_and_others_skipped() {
-    let trace = read("time,bytes,stream,id,op\r\n1.5,100,7,0x2,alloc\r\n\r\n2.5,200,,2,realloc\n3.5,,9,2,free").unwrap();
+    let trace =
+        read("time,bytes,stream,id,op\r\n1.5,100,7,0x2,alloc\r\n\r\n2.5,200,,2,realloc\n3.5,,9,2,free").unwrap();
     let rows: Vec<_> = trace.ops().iter().map(|op| (op.kind, op.bytes, op.stream)).collect();
     assert_eq!(
         rows,
-        [(Kind::Alloc { resizable: true }, 100, Some(0)), (Kind::Realloc, 200, None), (Kind::Free, 200, Some(1))]
+        [
+            (Kind::Alloc { resizable: true }, 100, Some(0)),
+            (Kind::Realloc, 200, None),
+            (Kind::Free, 200, Some(1))
+        ]
     );
     assert_eq!(trace.streams(), [7, 9]);
     assert_eq!(trace.blocks(), 1);
@@ -57,7 +62,10 @@ fn gzip_is_known_by_its_first_bytes() {
     let packed = packed.finish().unwrap();
     assert_eq!(csv::read(&packed[..]).unwrap(), read(&plain).unwrap());
     let error = csv::read(&packed[..packed.len() / 2]).unwrap_err();
-    assert!(matches!(&error, Error::Io(text) if text.starts_with("line ")), "{error}");
+    assert!(
+        matches!(&error, Error::Io(text) if text.starts_with("line ")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -68,23 +76,43 @@ fn errors_name_the_line_and_what_is_wrong() {
         ("op,id,bytes,id\n", "line 1: column \"id\" stands twice"),
         ("op,id,bytes\nalloc,1\n", "line 2: 2 columns, the header has 3"),
         ("op,id,bytes\nalloc,1,2,3\n", "line 2: 4 columns, the header has 3"),
-        ("op,id,bytes\n\nalloc,1,10\nalloc,1,10\n", "line 4: alloc of id 1, which is still live"),
+        (
+            "op,id,bytes\n\nalloc,1,10\nalloc,1,10\n",
+            "line 4: alloc of id 1, which is still live",
+        ),
         ("op,id,bytes\nfree,1,10\n", "line 2: free of id 1, which is not live"),
-        ("op,id,bytes\nalloc,1,1\nfree,1,1\nfree,1,1\n", "line 4: free of id 1, which is not live"),
-        ("op,id,bytes\nrealloc,1,10\n", "line 2: realloc of id 1, which is not live"),
+        (
+            "op,id,bytes\nalloc,1,1\nfree,1,1\nfree,1,1\n",
+            "line 4: free of id 1, which is not live",
+        ),
+        (
+            "op,id,bytes\nrealloc,1,10\n",
+            "line 2: realloc of id 1, which is not live",
+        ),
         ("op,id,bytes\nalloc,1,0\n", "line 2: 0 bytes cannot be allocated"),
         ("op,id,bytes\nalloc,1,\n", "line 2: bytes \"\""),
         ("op,id,bytes\nalloc,x,1\n", "line 2: id \"x\""),
         ("op,id,bytes\nalloc,1,-5\n", "line 2: bytes \"-5\""),
-        ("op,id,bytes\nalloc,1,99999999999999999999\n", "line 2: bytes \"99999999999999999999\""),
+        (
+            "op,id,bytes\nalloc,1,99999999999999999999\n",
+            "line 2: bytes \"99999999999999999999\"",
+        ),
         ("op,id,bytes,stream\nalloc,1,1,a\n", "line 2: stream \"a\""),
-        ("op,id,bytes\nmalloc,1,1\n", "line 2: op \"malloc\"; expected alloc, free or realloc"),
+        (
+            "op,id,bytes\nmalloc,1,1\n",
+            "line 2: op \"malloc\"; expected alloc, free or realloc",
+        ),
     ];
     for (text, expected) in cases {
         let said = refusal(text);
         assert!(said.contains(expected), "{text:?} gave {said:?}, not {expected:?}");
     }
-    assert!(csv::read(&b"op,id,bytes\nalloc,\xff,1\n"[..]).unwrap_err().to_string().contains("line 2: not UTF-8"));
+    assert!(
+        csv::read(&b"op,id,bytes\nalloc,\xff,1\n"[..])
+            .unwrap_err()
+            .to_string()
+            .contains("line 2: not UTF-8")
+    );
 }
 
 #[test]
@@ -106,12 +134,25 @@ fn a_seed_always_makes_the_same_trace() {
     }
     assert!(generate("nothing", 1).is_none());
     // The numbers themselves are fixed, on every machine: FNV-1a over the rows as text.
-    let hashes: Vec<u64> = NAMES.iter().map(|(name, _)| fnv(&text_of(&generate(name, 1).unwrap()))).collect();
-    assert_eq!(hashes, [6538634000264986445, 2273960643572356507, 8279310106577977670, 15560318132111677276]);
+    let hashes: Vec<u64> = NAMES
+        .iter()
+        .map(|(name, _)| fnv(&text_of(&generate(name, 1).unwrap())))
+        .collect();
+    assert_eq!(
+        hashes,
+        [
+            6538634000264986445,
+            2273960643572356507,
+            8279310106577977670,
+            15560318132111677276
+        ]
+    );
 }
 
 fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 #[test]
@@ -119,13 +160,23 @@ fn generated_traces_are_large_enough_to_mean_something() {
     for (name, _) in NAMES {
         let trace = generate(name, 1).unwrap();
         let (rows, peak) = (trace.ops().len(), trace.peak());
-        println!("{name}: {rows} rows, {} blocks, peak {} MiB", trace.blocks(), peak >> 20);
+        println!(
+            "{name}: {rows} rows, {} blocks, peak {} MiB",
+            trace.blocks(),
+            peak >> 20
+        );
         assert!((20_000..=100_000).contains(&rows), "{name} has {rows} rows");
         assert!((256 << 20..4 << 30).contains(&peak), "{name} has a peak of {peak}");
         assert_eq!(trace.leftovers().count(), 0, "{name}");
     }
     assert_eq!(generate("streams", 1).unwrap().streams().len(), 4);
-    assert!(generate("growing", 1).unwrap().ops().iter().any(|op| op.kind == Kind::Realloc));
+    assert!(
+        generate("growing", 1)
+            .unwrap()
+            .ops()
+            .iter()
+            .any(|op| op.kind == Kind::Realloc)
+    );
 }
 
 /// Hands out addresses that never come again, up to a limit, and remembers which are out.
@@ -146,7 +197,10 @@ struct State {
 
 impl Naive {
     fn with_limit(limit: u64) -> Naive {
-        Naive { limit, ..Naive::default() }
+        Naive {
+            limit,
+            ..Naive::default()
+        }
     }
 }
 
@@ -193,7 +247,11 @@ impl Memory for Naive {
 
     fn stats(&self) -> Result<Stats> {
         let state = self.state.borrow();
-        Ok(Stats { reserved: state.in_use, reserved_peak: state.peak, ..Stats::default() })
+        Ok(Stats {
+            reserved: state.in_use,
+            reserved_peak: state.peak,
+            ..Stats::default()
+        })
     }
 
     fn reset_peaks(&self) -> Result<()> {
@@ -243,7 +301,10 @@ fn what_the_trace_leaves_is_given_back() {
     let pass = replay(&trace, &memory, &STREAMS, &mut ()).unwrap();
     assert_eq!((pass.ops, pass.peak), (3, 1024 + 3072));
     assert!(memory.state.borrow().out.is_empty());
-    assert!(replay(&trace, &memory, &[], &mut ()).is_err(), "there is no stream to run it on");
+    assert!(
+        replay(&trace, &memory, &[], &mut ()).is_err(),
+        "there is no stream to run it on"
+    );
 }
 
 proptest! {

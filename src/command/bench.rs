@@ -25,8 +25,14 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     let config = arguments.allocator.config()?;
     let device = Device::open(&config, Otherwise::Simulate)?;
     say(&format!("device  {device}\n"));
-    let mut table = Table::new(&["allocateAsync and deallocateAsync, one thread, through the C++ vtable", "ns a pair"]);
-    for (name, trusted) in [("streams=checked: two queries of the driver", false), ("streams=trusted: none", true)] {
+    let mut table = Table::new(&[
+        "allocateAsync and deallocateAsync, one thread, through the C++ vtable",
+        "ns a pair",
+    ]);
+    for (name, trusted) in [
+        ("streams=checked: two queries of the driver", false),
+        ("streams=trusted: none", true),
+    ] {
         let mut config = config.clone();
         config.streams_trusted = trusted;
         let allocator = Allocator::with_driver(device.driver(), config)?;
@@ -51,5 +57,9 @@ fn pair(client: Client, stream: Stream, pairs: u64) -> Result<f64> {
     let begun = Instant::now();
     let all = (0..pairs).all(|_| once());
     let time = begun.elapsed();
-    if warm && all { Ok(time.as_nanos() as f64 / pairs as f64) } else { Err(Error::OutOfMemory(demo::last_error())) }
+    if warm && all {
+        Ok(time.as_nanos() as f64 / pairs as f64)
+    } else {
+        Err(Error::OutOfMemory(demo::last_error()))
+    }
 }

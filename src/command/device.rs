@@ -50,11 +50,17 @@ impl Device {
         });
         let ((driver, streams), why) = match (answer, config.driver, otherwise) {
             (Ok(found), ..) => (found, None),
-            (Err(error), DriverChoice::Auto, Otherwise::Simulate) => {
-                (driver(&Config { driver: DriverChoice::Sim, ..config.clone() })?, Some(error))
-            }
+            (Err(error), DriverChoice::Auto, Otherwise::Simulate) => (
+                driver(&Config {
+                    driver: DriverChoice::Sim,
+                    ..config.clone()
+                })?,
+                Some(error),
+            ),
             (Err(error), DriverChoice::Auto, Otherwise::Fail) => {
-                return Err(Error::Unsupported(format!("{error}; --driver sim takes the simulated device")));
+                return Err(Error::Unsupported(format!(
+                    "{error}; --driver sim takes the simulated device"
+                )));
             }
             (Err(error), ..) => return Err(error),
         };
@@ -69,7 +75,13 @@ impl Device {
         if let Some(error) = why {
             description.push_str(&format!("; no GPU answers: {error}"));
         }
-        Ok(Device { driver, application, description, memory: info.total, simulated })
+        Ok(Device {
+            driver,
+            application,
+            description,
+            memory: info.total,
+            simulated,
+        })
     }
 
     /// Its driver.

@@ -19,7 +19,10 @@ pub fn run(_: &Arguments) -> Result<Done> {
     let mut table = Table::words(&["what", "found"]);
     let mut add = |what: &str, found: String| table.row(vec![what.to_string(), found]);
     for (name, choice) in [("cuda", DriverChoice::Cuda), ("sim", DriverChoice::Sim)] {
-        match device::driver(&Config { driver: choice, ..config.clone() }) {
+        match device::driver(&Config {
+            driver: choice,
+            ..config.clone()
+        }) {
             Ok((driver, _)) => describe(name, &driver, &mut add),
             Err(error) => add(&format!("driver {name}"), format!("no: {error}")),
         }
@@ -28,7 +31,10 @@ pub fn run(_: &Arguments) -> Result<Done> {
     for library in LIBRARIES {
         add(&library.to_string_lossy(), tensorrt(library));
     }
-    add("attached", "no: attaching to a program that is not changed comes with a later version".into());
+    add(
+        "attached",
+        "no: attaching to a program that is not changed comes with a later version".into(),
+    );
     say(&table.text());
     Ok(Done::All)
 }
@@ -55,7 +61,11 @@ fn describe(name: &str, driver: &Arc<dyn Driver>, add: &mut impl FnMut(&str, Str
             Ok(info) => {
                 add(&what, format!("{}, {}", info.name, size(info.total)));
                 let (smallest, recommended) = info.granularity;
-                let said = if info.virtual_memory { "said to be there" } else { "said not to be there" };
+                let said = if info.virtual_memory {
+                    "said to be there"
+                } else {
+                    "said not to be there"
+                };
                 let found = match trial(&**driver, device, smallest) {
                     Ok(()) => format!(
                         "works by trial, handles of {}, {} recommended ({said})",

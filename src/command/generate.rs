@@ -26,14 +26,25 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let Some(trace) = generate(&arguments.name, arguments.seed) else {
-        let known: String = NAMES.iter().map(|(name, what)| format!("\n  {name:8} {what}")).collect();
-        return Err(Error::InvalidArgument(format!("no trace is called {:?}; there are{known}", arguments.name)));
+        let known: String = NAMES
+            .iter()
+            .map(|(name, what)| format!("\n  {name:8} {what}"))
+            .collect();
+        return Err(Error::InvalidArgument(format!(
+            "no trace is called {:?}; there are{known}",
+            arguments.name
+        )));
     };
     let (written, name) = match &arguments.output {
         Some(path) => (write_file(&trace, path), path.display().to_string()),
-        None => (csv::write(&trace, BufWriter::new(std::io::stdout().lock())), "stdout".into()),
+        None => (
+            csv::write(&trace, BufWriter::new(std::io::stdout().lock())),
+            "stdout".into(),
+        ),
     };
-    written.map(|()| Done::All).map_err(|error| Error::Io(format!("{name}: {error}")))
+    written
+        .map(|()| Done::All)
+        .map_err(|error| Error::Io(format!("{name}: {error}")))
 }
 
 fn write_file(trace: &Trace, path: &Path) -> std::io::Result<()> {

@@ -77,13 +77,22 @@ impl AllocatorArguments {
     /// The environment's options, then `--options`, then the others.
     fn config(&self) -> Result<Config> {
         let mut config = Config::from_environment();
-        for item in self.options.iter().flat_map(|text| text.split(',')).filter(|item| !item.trim().is_empty()) {
+        for item in self
+            .options
+            .iter()
+            .flat_map(|text| text.split(','))
+            .filter(|item| !item.trim().is_empty())
+        {
             let (key, value) = item
                 .split_once('=')
                 .ok_or_else(|| Error::InvalidArgument(format!("--options: {item:?} is not key=value")))?;
             config.set(key, value)?;
         }
-        let named = [("driver", &self.driver), ("limit", &self.limit), ("streams", &self.streams)];
+        let named = [
+            ("driver", &self.driver),
+            ("limit", &self.limit),
+            ("streams", &self.streams),
+        ];
         for (key, value) in named {
             if let Some(value) = value {
                 config.set(key, value)?;

@@ -40,7 +40,10 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     let config = arguments.allocator.config()?;
     let trace = csv::open(&arguments.trace)?;
     if trace.ops().is_empty() {
-        return Err(Error::InvalidArgument(format!("{}: no rows", arguments.trace.display())));
+        return Err(Error::InvalidArgument(format!(
+            "{}: no rows",
+            arguments.trace.display()
+        )));
     }
     if let Some(path) = &arguments.snapshot {
         return Ok(later(&format!("--snapshot {}", path.display())));
@@ -98,7 +101,10 @@ fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &All
     let mut passes = Vec::new();
     for number in 1..=arguments.repeat {
         let bar = progress::bar(trace.ops().len() as u64).with_message(format!("pass {number}"));
-        let mut watch = Watch { bar, work_on: arguments.work.then_some(device) };
+        let mut watch = Watch {
+            bar,
+            work_on: arguments.work.then_some(device),
+        };
         let pass = replay(trace, allocator, &streams, &mut watch);
         watch.bar.finish_and_clear();
         passes.push(pass?);
@@ -147,18 +153,26 @@ fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass
     for (number, pass) in passes.iter().enumerate() {
         if let Some(reason) = &pass.first_failure {
             let count = pass.failures;
-            faults.push(format!("pass {}: {count} requests were refused, the first: {reason}", number + 1));
+            faults.push(format!(
+                "pass {}: {count} requests were refused, the first: {reason}",
+                number + 1
+            ));
         }
         if let Some(most) = arguments.max_ratio.filter(|&most| pass.ratio() > most) {
             let (reserved, peak) = (size(pass.reserved_peak), size(pass.peak));
             let ratio = pass.ratio();
-            faults.push(format!("pass {}: {reserved} reserved for {peak}, {ratio:.4} is above {most}", number + 1));
+            faults.push(format!(
+                "pass {}: {reserved} reserved for {peak}, {ratio:.4} is above {most}",
+                number + 1
+            ));
         }
     }
     if let (Some(most), Some(last)) = (arguments.max_remaps, passes.last()) {
         let remaps = last.remaps_per_thousand(trace);
         if remaps > most {
-            faults.push(format!("the last pass remapped {remaps:.2} times for each 1,000 requests, above {most}"));
+            faults.push(format!(
+                "the last pass remapped {remaps:.2} times for each 1,000 requests, above {most}"
+            ));
         }
     }
     faults.extend(device.violations());

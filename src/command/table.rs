@@ -11,12 +11,18 @@ pub struct Table {
 impl Table {
     /// A table with these column names: the first column is words and stands left, the others are figures and stand right.
     pub fn new(header: &[&str]) -> Table {
-        Table { rows: vec![header.iter().map(|name| name.to_string()).collect()], words: false }
+        Table {
+            rows: vec![header.iter().map(|name| name.to_string()).collect()],
+            words: false,
+        }
     }
 
     /// A table of words, all of which stand left.
     pub fn words(header: &[&str]) -> Table {
-        Table { words: true, ..Table::new(header) }
+        Table {
+            words: true,
+            ..Table::new(header)
+        }
     }
 
     /// Adds a row.
@@ -64,7 +70,11 @@ pub fn size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,12 @@ impl Application {
             let _ = driver.primary_release(device);
             return Err(error);
         }
-        Ok(Application { driver, streams, device, context })
+        Ok(Application {
+            driver,
+            streams,
+            device,
+            context,
+        })
     }
 
     /// The context that is current.
@@ -78,7 +83,11 @@ pub struct CudaStreams {
 impl CudaStreams {
     /// Looks the functions up.
     pub fn open() -> Result<CudaStreams> {
-        let missing = |call| DriverError { call, code: 0, failure: Failure::Missing };
+        let missing = |call| DriverError {
+            call,
+            code: 0,
+            failure: Failure::Missing,
+        };
         // SAFETY: a terminated name; the library is the one that a driver in this process has open already.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
@@ -104,7 +113,11 @@ impl CudaStreams {
 fn check(call: &'static str, code: u32) -> Result<()> {
     match code {
         0 => Ok(()),
-        code => Err(DriverError { call, code, failure: Failure::Other }),
+        code => Err(DriverError {
+            call,
+            code,
+            failure: Failure::Other,
+        }),
     }
 }
 

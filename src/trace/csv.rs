@@ -51,18 +51,27 @@ fn read_plain(mut input: impl BufRead) -> Result<Trace> {
         if bytes == 0 {
             break;
         }
-        let text = if number == 1 { line.trim_start_matches('\u{feff}') } else { &line }.trim();
+        let text = if number == 1 {
+            line.trim_start_matches('\u{feff}')
+        } else {
+            &line
+        }
+        .trim();
         if text.is_empty() {
             continue;
         }
         match &columns {
             None => columns = Some(Columns::parse(text).map_err(|text| Error::InvalidArgument(at(&text)))?),
-            Some(columns) => rows.add(columns, text).map_err(|text| Error::InvalidArgument(at(&text)))?,
+            Some(columns) => rows
+                .add(columns, text)
+                .map_err(|text| Error::InvalidArgument(at(&text)))?,
         }
     }
     match columns {
         Some(_) => Ok(rows.trace),
-        None => Err(Error::InvalidArgument("line 1: no header; expected op,id,bytes[,stream[,thread]]".into())),
+        None => Err(Error::InvalidArgument(
+            "line 1: no header; expected op,id,bytes[,stream[,thread]]".into(),
+        )),
     }
 }
 
@@ -80,7 +89,11 @@ impl Columns {
     fn parse(header: &str) -> std::result::Result<Columns, String> {
         let names: Vec<&str> = header.split(',').map(str::trim).collect();
         let find = |name: &str| {
-            let mut places = names.iter().enumerate().filter(|(_, known)| **known == name).map(|(at, _)| at);
+            let mut places = names
+                .iter()
+                .enumerate()
+                .filter(|(_, known)| **known == name)
+                .map(|(at, _)| at);
             match (places.next(), places.next()) {
                 (_, Some(_)) => Err(format!("column {name:?} stands twice in the header")),
                 (place, None) => Ok(place),
@@ -115,7 +128,13 @@ impl Rows {
         let mut count = 0;
         for (at, cell) in row.split(',').enumerate() {
             count = at + 1;
-            let places = [Some(columns.op), Some(columns.id), Some(columns.bytes), columns.stream, columns.thread];
+            let places = [
+                Some(columns.op),
+                Some(columns.id),
+                Some(columns.bytes),
+                columns.stream,
+                columns.thread,
+            ];
             if let Some(place) = places.iter().position(|place| *place == Some(at)) {
                 cells[place] = cell.trim();
             }
@@ -150,11 +169,17 @@ impl Rows {
                 self.live.insert(id, block);
             }
             "realloc" => {
-                let block = self.live.get(&id).ok_or_else(|| format!("realloc of id {id}, which is not live"))?;
+                let block = self
+                    .live
+                    .get(&id)
+                    .ok_or_else(|| format!("realloc of id {id}, which is not live"))?;
                 self.trace.realloc(block, size()?, stream);
             }
             "free" => {
-                let block = self.live.remove(&id).ok_or_else(|| format!("free of id {id}, which is not live"))?;
+                let block = self
+                    .live
+                    .remove(&id)
+                    .ok_or_else(|| format!("free of id {id}, which is not live"))?;
                 self.trace.free(block, stream);
             }
             other => return Err(format!("op {other:?}; expected alloc, free or realloc")),

@@ -9,9 +9,18 @@ use super::{Block, Kind, Trace};
 
 /// The traces that [`generate`] knows, each with what it is.
 pub const NAMES: [(&str, &str); 4] = [
-    ("serving", "a language model serving requests of skewed lengths, key-value blocks of 64 tokens"),
-    ("growing", "the same, each request's keys and values in one block that is resized"),
-    ("varying", "vision and text networks on one stream, every iteration of another shape"),
+    (
+        "serving",
+        "a language model serving requests of skewed lengths, key-value blocks of 64 tokens",
+    ),
+    (
+        "growing",
+        "the same, each request's keys and values in one block that is resized",
+    ),
+    (
+        "varying",
+        "vision and text networks on one stream, every iteration of another shape",
+    ),
     ("streams", "four streams with an engine each, working at once"),
 ];
 
@@ -52,7 +61,9 @@ impl Model {
         let mut hidden = trace.alloc(width(1), stream);
         for _ in 0..self.layers {
             let qkv = trace.alloc(width(2), stream);
-            let workspace = random.percent(40).then(|| trace.alloc(random.between(4 << 10, 2 * MIB), stream));
+            let workspace = random
+                .percent(40)
+                .then(|| trace.alloc(random.between(4 << 10, 2 * MIB), stream));
             let attended = trace.alloc(width(1), stream);
             trace.free(qkv, stream);
             if let Some(workspace) = workspace {
@@ -86,7 +97,11 @@ fn serving(seed: u64, growing: bool) -> Trace {
     const REQUESTS: usize = 200;
     const AT_ONCE: usize = 16;
     const TOKENS_OF_BLOCK: u64 = 64;
-    let model = Model { hidden: 1024, layers: 12, vocabulary: 32_000 };
+    let model = Model {
+        hidden: 1024,
+        layers: 12,
+        vocabulary: 32_000,
+    };
     let mut random = Random::new(seed);
     let mut trace = Trace::new();
     let weights = [model.weights(), model.vocabulary * model.hidden * 2].map(|bytes| trace.alloc(bytes, None));
@@ -100,7 +115,12 @@ fn serving(seed: u64, growing: bool) -> Trace {
             let room = tokens.next_multiple_of(16);
             let kv = vec![trace.alloc(room * model.kv_of_token(), stream)];
             model.pass(&mut trace, &mut random, tokens, stream);
-            active.push(Request { kv, room, tokens, to_come: random.from_deciles(&ANSWER) });
+            active.push(Request {
+                kv,
+                room,
+                tokens,
+                to_come: random.from_deciles(&ANSWER),
+            });
         }
         if active.is_empty() {
             continue;
@@ -113,7 +133,9 @@ fn serving(seed: u64, growing: bool) -> Trace {
                 request.room += TOKENS_OF_BLOCK;
                 match request.kv.first() {
                     Some(kv) if growing => trace.realloc(kv, request.room * model.kv_of_token(), stream),
-                    _ => request.kv.push(trace.alloc(TOKENS_OF_BLOCK * model.kv_of_token(), stream)),
+                    _ => request
+                        .kv
+                        .push(trace.alloc(TOKENS_OF_BLOCK * model.kv_of_token(), stream)),
                 }
             }
         }
@@ -171,7 +193,11 @@ fn vision(trace: &mut Trace, random: &mut Random, batch: u64, side: u64, stream:
 
 fn varying(seed: u64) -> Trace {
     const ITERATIONS: u64 = 600;
-    let model = Model { hidden: 1024, layers: 12, vocabulary: 32_000 };
+    let model = Model {
+        hidden: 1024,
+        layers: 12,
+        vocabulary: 32_000,
+    };
     let mut random = Random::new(seed);
     let mut trace = Trace::new();
     let stream = trace.stream(0);
@@ -195,7 +221,11 @@ fn streams(seed: u64) -> Trace {
     for number in 0..STREAMS {
         let mut engine = Trace::new();
         let stream = engine.stream(number);
-        let model = Model { hidden: 512 + 256 * number, layers: 6 + 3 * number, vocabulary: 32_000 };
+        let model = Model {
+            hidden: 512 + 256 * number,
+            layers: 6 + 3 * number,
+            vocabulary: 32_000,
+        };
         let weights = engine.alloc(model.weights(), None);
         for _ in 0..ITERATIONS {
             // A context's scratch memory, as large as this shape needs, around what the shape itself asks for.
@@ -219,12 +249,16 @@ fn streams(seed: u64) -> Trace {
 fn interleave(sources: &[Trace], random: &mut Random) -> Trace {
     let mut trace = Trace::new();
     let mut rest: Vec<_> = sources.iter().map(|source| source.ops().iter()).collect();
-    let mut blocks: Vec<Vec<Option<Block>>> =
-        sources.iter().map(|source| (0..source.blocks()).map(|_| None).collect()).collect();
+    let mut blocks: Vec<Vec<Option<Block>>> = sources
+        .iter()
+        .map(|source| (0..source.blocks()).map(|_| None).collect())
+        .collect();
     while rest.iter().any(|rows| rows.len() > 0) {
         let from = random.below(sources.len() as u64) as usize;
         for op in rest[from].by_ref().take(random.between(1, 40) as usize) {
-            let stream = op.stream.and_then(|stream| trace.stream(sources[from].streams()[stream as usize]));
+            let stream = op
+                .stream
+                .and_then(|stream| trace.stream(sources[from].streams()[stream as usize]));
             let block = &mut blocks[from][op.block as usize];
             match (op.kind, block.take()) {
                 (Kind::Alloc { .. }, _) => *block = Some(trace.alloc(op.bytes, stream)),

@@ -143,7 +143,10 @@ impl Trace {
             self.live.push(None);
             (self.live.len() - 1) as u32
         });
-        self.live[slot as usize] = Some(Live { allocated_at: self.ops.len(), bytes });
+        self.live[slot as usize] = Some(Live {
+            allocated_at: self.ops.len(),
+            bytes,
+        });
         self.push(Kind::Alloc { resizable: false }, bytes, slot, stream);
         Block(slot)
     }
@@ -165,7 +168,13 @@ impl Trace {
     }
 
     fn push(&mut self, kind: Kind, bytes: u64, block: u32, stream: Option<u16>) {
-        self.ops.push(Op { kind, bytes, block, stream, thread: self.next_thread });
+        self.ops.push(Op {
+            kind,
+            bytes,
+            block,
+            stream,
+            thread: self.next_thread,
+        });
     }
 }
 

@@ -25,7 +25,16 @@ pub trait Memory {
 impl Memory for Allocator {
     fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64> {
         let flags = if resizable { RESIZABLE } else { 0 };
-        Allocator::allocate(self, Request { size, alignment: 0, flags, stream, device: None })
+        Allocator::allocate(
+            self,
+            Request {
+                size,
+                alignment: 0,
+                flags,
+                stream,
+                device: None,
+            },
+        )
     }
 
     fn reallocate(&self, address: u64, size: u64) -> Result<u64> {
@@ -109,12 +118,7 @@ impl Observer for () {}
 
 /// Runs all rows in order on the calling thread, on the stream in `streams` that belongs to each, then gives back what
 /// the trace leaves. Refusals are counted and survived; a block that cannot be given back is an error.
-pub fn replay(
-    trace: &Trace,
-    memory: &impl Memory,
-    streams: &[Stream],
-    observer: &mut impl Observer,
-) -> Result<Pass> {
+pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer: &mut impl Observer) -> Result<Pass> {
     const ROWS_PER_REPORT: usize = 4096;
     if streams.len() < trace.streams().len() {
         let text = format!("{} streams for a trace of {}", streams.len(), trace.streams().len());

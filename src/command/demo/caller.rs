@@ -32,7 +32,12 @@ impl Caller {
     pub fn new(client: Client) -> Caller {
         // The least of many readings is what the clock itself takes.
         let clock = (0..1000).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
-        Caller { client, calls: Calls::default(), clock, last_refusal: String::new() }
+        Caller {
+            client,
+            calls: Calls::default(),
+            clock,
+            last_refusal: String::new(),
+        }
     }
 
     /// The calls since this was last asked.
@@ -97,7 +102,10 @@ impl Caller {
     fn taken(&mut self, call: impl FnOnce(Client) -> bool) -> Result<()> {
         match self.timed(call) {
             true => Ok(()),
-            false => Err(Error::InvalidArgument(format!("a block was not taken back: {}", last_error()))),
+            false => Err(Error::InvalidArgument(format!(
+                "a block was not taken back: {}",
+                last_error()
+            ))),
         }
     }
 }

@@ -4,8 +4,8 @@ use trtalloc::driver::Stream;
 use trtalloc::error::Result;
 use trtalloc::trace::random::Random;
 
-use super::caller::Caller;
 use super::super::device::Device;
+use super::caller::Caller;
 
 const MIB: u64 = 1 << 20;
 
@@ -134,11 +134,15 @@ impl Session {
     ) -> Result<bool> {
         for width in self.plan.layers {
             let bytes = rows * self.plan.row * width;
-            let Some(output) = caller.allocate_async(bytes, self.stream) else { return Ok(false) };
+            let Some(output) = caller.allocate_async(bytes, self.stream) else {
+                return Ok(false);
+            };
             held.push(output);
             if random.percent(30) {
                 let bytes = random.between(64 << 10, 4 * MIB);
-                let Some(workspace) = caller.allocate_async(bytes, self.stream) else { return Ok(false) };
+                let Some(workspace) = caller.allocate_async(bytes, self.stream) else {
+                    return Ok(false);
+                };
                 device.work(self.stream, workspace as u64, bytes)?;
                 caller.deallocate_async(workspace, self.stream)?;
             }
@@ -153,7 +157,9 @@ impl Session {
     /// An output whose size turns out to be more than was thought, twice.
     fn output(&self, rows: u64, caller: &mut Caller, device: &Device) -> Result<bool> {
         let full = rows * self.plan.row;
-        let Some(mut block) = caller.allocate_resizable(full / 4, self.stream) else { return Ok(false) };
+        let Some(mut block) = caller.allocate_resizable(full / 4, self.stream) else {
+            return Ok(false);
+        };
         let mut met = true;
         for bytes in [full / 2, full] {
             device.work(self.stream, block as u64, bytes / 2)?;

@@ -7,11 +7,11 @@ use trtalloc::error::Result;
 use trtalloc::stats::Stats;
 use trtalloc::trace::random::Random;
 
-use super::caller::Caller;
-use super::engine::{DETECTOR, ENCODER, Engine, GENERATOR, Plan, Session};
 use super::super::device::Device;
 use super::super::progress;
 use super::super::table::{Table, mib, size};
+use super::caller::Caller;
+use super::engine::{DETECTOR, ENCODER, Engine, GENERATOR, Plan, Session};
 
 /// How it went.
 pub struct Told {
@@ -76,14 +76,20 @@ impl<'a> Life<'a> {
         let result = self.phases();
         self.bar.finish_and_clear();
         result?;
-        Ok(Told { table: self.table.text(), promises: self.promises })
+        Ok(Told {
+            table: self.table.text(),
+            promises: self.promises,
+        })
     }
 
     fn phases(&mut self) -> Result<()> {
         let detector = self.load(&DETECTOR)?;
         let encoder = self.load(&ENCODER)?;
         let (Some(detector), Some(encoder)) = (detector, encoder) else {
-            self.promise(false, format!("two engines load under the cap: {}", self.caller.last_refusal()));
+            self.promise(
+                false,
+                format!("two engines load under the cap: {}", self.caller.last_refusal()),
+            );
             return Ok(());
         };
         let mut sessions = self.open(&[&DETECTOR, &DETECTOR, &ENCODER, &ENCODER])?;
@@ -91,12 +97,18 @@ impl<'a> Life<'a> {
 
         let served = self.serve(&sessions, self.requests)?;
         self.phase("serve, shapes vary", served)?;
-        self.promise(served.met == served.made, format!("{} of {} requests were met", served.met, served.made));
+        self.promise(
+            served.met == served.made,
+            format!("{} of {} requests were met", served.met, served.made),
+        );
 
         let served = self.come_and_go(&mut sessions)?;
         self.phase("contexts come and go", served)?;
         let (met, made) = (served.met, served.made);
-        self.promise(met == made, format!("{met} of {made} met while contexts and their streams came and went"));
+        self.promise(
+            met == made,
+            format!("{met} of {made} met while contexts and their streams came and went"),
+        );
 
         let encoder_sessions = sessions.split_off(2);
         let generator = self.swap(encoder, encoder_sessions)?;
@@ -107,7 +119,10 @@ impl<'a> Life<'a> {
         }
         let served = self.serve(&sessions, self.requests / 2)?;
         self.phase("serve the new one", served)?;
-        self.promise(served.met == served.made, format!("{} of {} met by the new pair", served.met, served.made));
+        self.promise(
+            served.met == served.made,
+            format!("{} of {} met by the new pair", served.met, served.made),
+        );
 
         let refused = self.refuse(&sessions)?;
         self.phase("one too large", refused)?;
@@ -136,7 +151,10 @@ impl<'a> Life<'a> {
                 Some(session) => sessions.push(session),
                 None => {
                     let reason = self.caller.last_refusal().to_string();
-                    self.promise(false, format!("a context of the {} has its memory: {reason}", plan.name));
+                    self.promise(
+                        false,
+                        format!("a context of the {} has its memory: {reason}", plan.name),
+                    );
                 }
             }
         }
@@ -147,7 +165,9 @@ impl<'a> Life<'a> {
     fn serve(&mut self, sessions: &[Session], count: u64) -> Result<Requests> {
         let mut requests = Requests::default();
         for number in 0..count {
-            let Some(session) = sessions.get(self.random.below(sessions.len() as u64) as usize) else { break };
+            let Some(session) = sessions.get(self.random.below(sessions.len() as u64) as usize) else {
+                break;
+            };
             let rows = self.random.from_deciles(&ROWS);
             requests.made += 1;
             let met = session.infer(rows, &mut self.random, &mut self.caller, self.device)?;
@@ -190,8 +210,11 @@ impl<'a> Life<'a> {
         let after = self.allocator.stats(None)?;
         self.promise(
             refused && after.allocated == before.allocated,
-            format!("the {} ({}) is refused beside the two, and what it had is given back", GENERATOR.name,
-                size(GENERATOR.weights())),
+            format!(
+                "the {} ({}) is refused beside the two, and what it had is given back",
+                GENERATOR.name,
+                size(GENERATOR.weights())
+            ),
         );
         for session in sessions {
             session.close(&mut self.caller, self.device)?;
@@ -199,43 +222,83 @@ impl<'a> Life<'a> {
         let name = encoder.plan.name;
         encoder.unload(&mut self.caller)?;
         let generator = self.load(&GENERATOR)?;
-        let why = if generator.is_some() { "" } else { self.caller.last_refusal() };
-        let promise = format!("it loads once the {name} ({}) is unloaded {why}", size(ENCODER.weights()));
+        let why = if generator.is_some() {
+            ""
+        } else {
+            self.caller.last_refusal()
+        };
+        let promise = format!(
+            "it loads once the {name} ({}) is unloaded {why}",
+            size(ENCODER.weights())
+        );
         self.promise(generator.is_some(), promise);
         Ok(generator)
     }
 
     /// A request that no cap of this size can meet, then one that can be met.
     fn refuse(&mut self, sessions: &[Session]) -> Result<Requests> {
-        let Some(session) = sessions.first() else { return Ok(Requests::default()) };
+        let Some(session) = sessions.first() else {
+            return Ok(Requests::default());
+        };
         let before = self.allocator.stats(None)?;
-        let most = if before.limit > 0 { before.limit } else { self.device.memory() };
-        let met = session.infer(session.rows_beyond(most), &mut self.random, &mut self.caller, self.device)?;
+        let most = if before.limit > 0 {
+            before.limit
+        } else {
+            self.device.memory()
+        };
+        let met = session.infer(
+            session.rows_beyond(most),
+            &mut self.random,
+            &mut self.caller,
+            self.device,
+        )?;
         let reason = self.caller.last_refusal().to_string();
         let after = self.allocator.stats(None)?;
-        self.promise(!met && after.allocated == before.allocated, format!("one too large is refused: {reason}"));
+        self.promise(
+            !met && after.allocated == before.allocated,
+            format!("one too large is refused: {reason}"),
+        );
         let next = session.infer(16, &mut self.random, &mut self.caller, self.device)?;
         self.promise(next, "the next request on the same context is met".into());
-        Ok(Requests { made: 2, met: u64::from(met) + u64::from(next) })
+        Ok(Requests {
+            made: 2,
+            met: u64::from(met) + u64::from(next),
+        })
     }
 
     /// What must hold when everything was given back.
     fn books(&mut self) -> Result<()> {
         let stats = self.allocator.stats(None)?;
         let (cap, peak) = (stats.limit, stats.reserved_peak);
-        self.promise(cap == 0 || peak <= cap, format!("reserved memory never passed the cap: at most {}", size(peak)));
+        self.promise(
+            cap == 0 || peak <= cap,
+            format!("reserved memory never passed the cap: at most {}", size(peak)),
+        );
         let balanced = stats.allocated == 0 && stats.requested == 0 && stats.allocations == stats.frees;
         let (allocations, frees) = (stats.allocations, stats.frees);
-        self.promise(balanced, format!("the books balance: {allocations} blocks out, {frees} back, none in use"));
+        self.promise(
+            balanced,
+            format!("the books balance: {allocations} blocks out, {frees} back, none in use"),
+        );
         let copied = stats.bytes_copied;
         let (grown, in_place) = (stats.reallocations, stats.reallocations_in_place);
         self.promise(
             grown > 0,
-            format!("{grown} outputs grew, {in_place} of them where they lay, {} copied", size(copied)),
+            format!(
+                "{grown} outputs grew, {in_place} of them where they lay, {} copied",
+                size(copied)
+            ),
         );
         let released = self.allocator.trim(None, 0)?;
         let left = self.allocator.stats(None)?.reserved;
-        self.promise(left == 0, format!("trim gives all of it back: {} released, {} left", size(released), size(left)));
+        self.promise(
+            left == 0,
+            format!(
+                "trim gives all of it back: {} released, {} left",
+                size(released),
+                size(left)
+            ),
+        );
         for violation in self.device.violations() {
             self.promise(false, violation);
         }
@@ -252,7 +315,13 @@ impl<'a> Life<'a> {
         let stats = self.allocator.stats(None)?;
         let calls = self.caller.take_calls();
         let ns = calls.time.as_nanos() as f64 / calls.made.max(1) as f64;
-        let count = |value: u64| if requests.made == 0 { "-".to_string() } else { value.to_string() };
+        let count = |value: u64| {
+            if requests.made == 0 {
+                "-".to_string()
+            } else {
+                value.to_string()
+            }
+        };
         self.table.row(vec![
             name.to_string(),
             count(requests.made),

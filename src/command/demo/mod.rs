@@ -66,5 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 /// This thread's last failure in the library, in words.
 pub fn last_error() -> String {
     // SAFETY: the library gives a terminated string that stays until this thread's next call of it.
-    unsafe { CStr::from_ptr(trtalloc::error::last()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(trtalloc::error::last()) }
+        .to_string_lossy()
+        .into_owned()
 }
