@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     // Nothing of the pool may outlive the streams and the context it was used with.
     allocator.close();
     let passes = result?;
-    say(&table(&passes));
+    say(&table(&passes, arguments.work));
     Ok(verdict(arguments, &trace, &device, &passes))
 }
 
@@ -117,7 +117,8 @@ fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &All
     Ok(passes)
 }
 
-fn table(passes: &[Pass]) -> String {
+/// With work queued between the calls their time is not the allocator's, and is not shown.
+fn table(passes: &[Pass], work: bool) -> String {
     let mut table = Table::new(&[
         "pass",
         "ops",
@@ -134,7 +135,7 @@ fn table(passes: &[Pass]) -> String {
         table.row(vec![
             (number + 1).to_string(),
             pass.ops.to_string(),
-            format!("{:.1}", pass.ns_per_op()),
+            if work { "-".to_string() } else { format!("{:.1}", pass.ns_per_op()) },
             mib(pass.peak),
             mib(pass.reserved_peak),
             format!("{:.4}", pass.ratio()),
