@@ -1,1 +1,335 @@
-//! The simulated device.
+//! The simulated device as a [`Driver`]: a thin face over [`model`], which has the rules and their list.
+//!
+//! May depend on the driver trait and on `model`; `model` depends on neither.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure,
+    Features, Graph, Handle, HandleKind, Result, Stream, UserObjectDestructor,
+};
+
+pub mod model;
+
+pub use model::{Machine, MachineConfig as SimConfig};
+
+use model::calls::Call;
+use model::code;
+
+/// A driver whose devices are simulated. Safe from any thread.
+#[derive(Debug)]
+pub struct SimDriver {
+    machine: Arc<Machine>,
+}
+
+impl SimDriver {
+    /// A computer of its own, with devices as `config` says. The order checker is on unless `config` turns it off.
+    pub fn new(config: SimConfig) -> Arc<SimDriver> {
+        Self::over(Machine::new(config))
+    }
+
+    /// A driver for a computer that is there already.
+    pub fn over(machine: Arc<Machine>) -> Arc<SimDriver> {
+        Arc::new(SimDriver { machine })
+    }
+
+    /// What is simulated: the application's calls, the clock, the checker, failures and counters.
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.machine
+    }
+}
+
+/// What one of the driver's numbers means.
+fn failure(code: u32) -> Failure {
+    match code {
+        code::OUT_OF_MEMORY => Failure::OutOfMemory,
+        code::NOT_SUPPORTED => Failure::Unsupported,
+        code::INVALID_CONTEXT => Failure::NoContext,
+        // DEINITIALIZED; errors that stay with their context until it is destroyed.
+        4 | 214 | 700 | 702 | 709 | 710 | 714..=719 => Failure::ContextDead,
+        900..=908 => Failure::Capture,
+        _ => Failure::Other,
+    }
+}
+
+fn told<T>(call: Call, result: code::Result<T>) -> Result<T> {
+    result.map_err(|code| DriverError {
+        call: call.name(),
+        code,
+        failure: failure(code),
+    })
+}
+
+/// As `told`, for functions that older drivers do not have.
+fn offered<T>(there: bool, call: Call, result: impl FnOnce() -> code::Result<T>) -> Result<T> {
+    match there {
+        true => told(call, result()),
+        false => Err(DriverError {
+            call: call.name(),
+            code: 0,
+            failure: Failure::Missing,
+        }),
+    }
+}
+
+impl Driver for SimDriver {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn features(&self) -> Features {
+        let config = self.machine.config();
+        Features {
+            stream_ids: config.stream_ids,
+            context_events: config.context_events,
+            user_objects: config.user_objects,
+        }
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        told(Call::DeviceGetCount, self.machine.device_count())
+    }
+
+    fn device_info(&self, device: i32) -> Result<DeviceInfo> {
+        let total = told(Call::DeviceInfo, self.machine.device_total(device))?;
+        let config = self.machine.config();
+        let granularity = if config.virtual_memory {
+            config.granularity
+        } else {
+            0
+        };
+        Ok(DeviceInfo {
+            name: format!("simulated device {device}"),
+            total,
+            granularity: (granularity, granularity),
+            virtual_memory: config.virtual_memory,
+        })
+    }
+
+    fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
+        told(Call::MemGetInfo, self.machine.memory_info(device))
+    }
+
+    #[inline]
+    fn current_context(&self) -> Result<Option<Context>> {
+        let context = told(Call::CtxGetCurrent, self.machine.context_current())?;
+        Ok((context != 0).then_some(Context(context)))
+    }
+
+    #[inline]
+    fn current_device(&self) -> Result<Option<i32>> {
+        match self.machine.context_current_device() {
+            Err(code::INVALID_CONTEXT) => Ok(None),
+            result => told(Call::CtxGetDevice, result).map(Some),
+        }
+    }
+
+    fn primary_retain(&self, device: i32) -> Result<Context> {
+        told(Call::PrimaryRetain, self.machine.primary_retain(device)).map(Context)
+    }
+
+    fn primary_release(&self, device: i32) -> Result<()> {
+        told(Call::PrimaryRelease, self.machine.primary_release(device))
+    }
+
+    fn primary_active(&self, device: i32) -> Result<bool> {
+        told(Call::PrimaryGetState, self.machine.primary_active(device))
+    }
+
+    fn context_id(&self, context: Context) -> Result<u64> {
+        offered(self.machine.config().stream_ids, Call::CtxGetId, || {
+            self.machine.context_id(context.0)
+        })
+    }
+
+    fn context_push(&self, context: Context) -> Result<()> {
+        told(Call::CtxPush, self.machine.context_push(context.0))
+    }
+
+    fn context_pop(&self) -> Result<()> {
+        told(Call::CtxPop, self.machine.context_pop()).map(drop)
+    }
+
+    fn context_record_event(&self, context: Context, event: Event) -> Result<()> {
+        let there = self.machine.config().context_events;
+        offered(there, Call::CtxRecordEvent, || {
+            self.machine.context_record_event(context.0, event.0)
+        })
+    }
+
+    fn context_synchronize(&self) -> Result<()> {
+        told(Call::CtxSynchronize, self.machine.context_synchronize())
+    }
+
+    #[inline]
+    fn stream_id(&self, stream: Stream) -> Result<u64> {
+        offered(self.machine.config().stream_ids, Call::StreamGetId, || {
+            self.machine.stream_id(stream.0)
+        })
+    }
+
+    #[inline]
+    fn stream_context(&self, stream: Stream) -> Result<Context> {
+        told(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
+    }
+
+    #[inline]
+    fn stream_capture(&self, stream: Stream) -> Result<Capture> {
+        match self.machine.stream_is_capturing(stream.0) {
+            Ok(0) => Ok(Capture::None),
+            Ok(1) => Ok(Capture::Active),
+            Ok(_) => Ok(Capture::Invalidated),
+            Err(code::CAPTURE_IMPLICIT) => Ok(Capture::Implicit),
+            Err(error) => told(Call::StreamIsCapturing, Err(error)),
+        }
+    }
+
+    fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>> {
+        let info = told(
+            Call::StreamGetCaptureInfo,
+            self.machine.stream_capture_info(stream.0),
+        )?;
+        Ok(info.map(|(id, graph)| CaptureInfo {
+            id,
+            graph: Graph(graph),
+        }))
+    }
+
+    fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()> {
+        told(
+            Call::StreamWaitEvent,
+            self.machine.stream_wait_event(stream.0, event.0),
+        )
+    }
+
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
+        let mode = match mode {
+            CaptureMode::Global => model::capture::MODE_GLOBAL,
+            CaptureMode::ThreadLocal => model::capture::MODE_THREAD_LOCAL,
+            CaptureMode::Relaxed => model::capture::MODE_RELAXED,
+        };
+        Ok(
+            match told(
+                Call::ThreadExchange,
+                self.machine.exchange_capture_mode(mode),
+            )? {
+                model::capture::MODE_GLOBAL => CaptureMode::Global,
+                model::capture::MODE_THREAD_LOCAL => CaptureMode::ThreadLocal,
+                _ => CaptureMode::Relaxed,
+            },
+        )
+    }
+
+    fn event_create(&self) -> Result<Event> {
+        told(Call::EventCreate, self.machine.event_create()).map(Event)
+    }
+
+    fn event_destroy(&self, event: Event) -> Result<()> {
+        told(Call::EventDestroy, self.machine.event_destroy(event.0))
+    }
+
+    fn event_record(&self, event: Event, stream: Stream) -> Result<()> {
+        told(
+            Call::EventRecord,
+            self.machine.event_record(event.0, stream.0),
+        )
+    }
+
+    fn event_query(&self, event: Event) -> Result<bool> {
+        told(Call::EventQuery, self.machine.event_query(event.0))
+    }
+
+    /// The limit is simulated time: this returns at once.
+    fn event_wait(&self, event: Event, limit: Duration) -> Result<bool> {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        told(Call::EventQuery, self.machine.event_wait(event.0, limit))
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64> {
+        told(
+            Call::MemAddressReserve,
+            self.machine.memory_reserve(size, alignment),
+        )
+    }
+
+    fn unreserve(&self, address: u64, size: u64) -> Result<()> {
+        told(
+            Call::MemAddressFree,
+            self.machine.memory_unreserve(address, size),
+        )
+    }
+
+    fn create(&self, device: i32, size: u64, _: HandleKind) -> Result<Handle> {
+        told(Call::MemCreate, self.machine.memory_create(device, size)).map(Handle)
+    }
+
+    fn release(&self, handle: Handle) -> Result<()> {
+        told(Call::MemRelease, self.machine.memory_release(handle.0))
+    }
+
+    fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()> {
+        told(
+            Call::MemMap,
+            self.machine.memory_map(address, size, 0, handle.0),
+        )
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> Result<()> {
+        told(Call::MemUnmap, self.machine.memory_unmap(address, size))
+    }
+
+    fn set_access(&self, address: u64, size: u64, devices: &[i32]) -> Result<()> {
+        told(
+            Call::MemSetAccess,
+            self.machine.memory_set_access(address, size, devices, true),
+        )
+    }
+
+    fn malloc(&self, size: u64) -> Result<u64> {
+        told(Call::MemAlloc, self.machine.memory_malloc(size))
+    }
+
+    fn free(&self, address: u64) -> Result<()> {
+        told(Call::MemFree, self.machine.memory_free(address))
+    }
+
+    fn host_malloc(&self, size: u64) -> Result<u64> {
+        told(Call::MemHostAlloc, self.machine.memory_host_malloc(size))
+    }
+
+    fn host_free(&self, address: u64) -> Result<()> {
+        told(Call::MemFreeHost, self.machine.memory_host_free(address))
+    }
+
+    fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result<()> {
+        told(
+            Call::MemcpyAsync,
+            self.machine.copy_async(to, from, bytes, stream.0),
+        )
+    }
+
+    fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: Stream) -> Result<()> {
+        told(
+            Call::MemsetAsync,
+            self.machine.fill_async(address, byte, bytes, stream.0),
+        )
+    }
+
+    unsafe fn retain_user_object(
+        &self,
+        graph: Graph,
+        destructor: UserObjectDestructor,
+        data: *mut c_void,
+    ) -> Result<()> {
+        let there = self.machine.config().user_objects;
+        offered(there, Call::RetainUserObject, || {
+            // SAFETY: the caller's promise is the same.
+            unsafe {
+                self.machine
+                    .graph_retain_user_object(graph.0, destructor, data)
+            }
+        })
+    }
+}

@@ -1,0 +1,338 @@
+//! Stream capture: modes, forks and joins, and what ends a capture.
+
+use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
+
+use super::calls::Call;
+use super::code::*;
+use super::hot::{CAPTURE_ACTIVE, CAPTURE_DEAD, CAPTURE_IMPLIED, CAPTURE_NONE};
+use super::queue::{Position, QueueKind};
+use super::state::State;
+use super::streams::Effect;
+use super::vclock::Clock;
+use super::{Machine, ThreadState};
+
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
+pub const MODE_GLOBAL: u32 = 0;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+pub const MODE_THREAD_LOCAL: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub const MODE_RELAXED: u32 = 2;
+
+/// One piece of work: a kernel, a copy, a fill.
+#[derive(Debug, Clone)]
+pub(super) struct NodeWork {
+    pub(super) what: &'static str,
+    pub(super) duration: u64,
+    pub(super) ranges: Vec<(u64, u64)>,
+    pub(super) effect: Effect,
+}
+
+/// Where in a capture an event was recorded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CapturedAt {
+    pub(super) capture: u64,
+    pub(super) position: Position,
+}
+
+/// A running capture.
+#[derive(Debug)]
+pub(super) struct CaptureState {
+    pub(super) id: u64,
+    pub(super) graph: usize,
+    mode: u32,
+    thread: u64,
+    origin: u32,
+    invalid: bool,
+    members: Vec<u32>,
+}
+
+impl State {
+    /// Brings a stream into a capture.
+    fn join(&mut self, at: usize, slot: u32) -> u32 {
+        let id = self.captures[at].id;
+        let stream = &self.streams[slot as usize];
+        let (context, stream_id) = (
+            stream.context,
+            self.queues.get(stream.queue).map_or(0, |q| q.stream_id),
+        );
+        let queue = self.queues.open(QueueKind::Virtual(id), context, stream_id);
+        self.captures[at].members.push(slot);
+        self.streams[slot as usize].capture = Some((id, queue));
+        let graph = self.captures[at].graph;
+        self.tie_to_graph(graph, queue);
+        self.show_captures();
+        queue
+    }
+
+    /// Writes down for queries which streams capture.
+    fn show_captures(&mut self) {
+        let mut implied = vec![false; self.contexts.len()];
+        for (slot, stream) in self
+            .streams
+            .iter()
+            .enumerate()
+            .filter(|(_, stream)| stream.alive)
+        {
+            let shown = match stream.capture {
+                None => CAPTURE_NONE,
+                Some((id, _)) => {
+                    implied[stream.context] |= stream.kind == QueueKind::Blocking;
+                    let dead = self
+                        .captures
+                        .iter()
+                        .any(|capture| capture.id == id && capture.invalid);
+                    if dead { CAPTURE_DEAD } else { CAPTURE_ACTIVE }
+                }
+            };
+            self.hot.streams[slot].capture.store(shown, Release);
+        }
+        for context in self
+            .contexts
+            .iter()
+            .zip(implied)
+            .filter(|(context, _)| context.id != 0)
+        {
+            let shown = if context.1 {
+                CAPTURE_IMPLIED
+            } else {
+                CAPTURE_NONE
+            };
+            self.hot.streams[context.0.legacy as usize]
+                .capture
+                .store(shown, Release);
+        }
+    }
+
+    /// Ends a capture's validity; it runs on, to no purpose, until it is ended.
+    pub(super) fn invalidate(&mut self, id: u64) {
+        if let Some(capture) = self.captures.iter_mut().find(|capture| capture.id == id) {
+            capture.invalid = true;
+            self.show_captures();
+        }
+    }
+
+    /// Err where the capture is not valid any more.
+    pub(super) fn capturing(&self, id: u64) -> Result<usize> {
+        match self.captures.iter().position(|capture| capture.id == id) {
+            Some(at) if !self.captures[at].invalid => Ok(at),
+            _ => Err(CAPTURE_INVALIDATED),
+        }
+    }
+
+    pub(super) fn capture_node(&mut self, capture: u64, queue: u32, work: NodeWork) -> Result<()> {
+        let at = self.capturing(capture)?;
+        let position = self.queues.submit_virtual(queue, None, true);
+        for &(address, bytes) in &work.ranges {
+            self.note_use(address, bytes, position, work.what);
+        }
+        let graph = self.captures[at].graph;
+        self.add_node(graph, work);
+        Ok(())
+    }
+
+    /// A wait of which at least one side captures.
+    pub(super) fn wait_in_capture(
+        &mut self,
+        slot: u32,
+        event: Option<CapturedAt>,
+        clock: &Clock,
+    ) -> Result<()> {
+        let own = self.streams[slot as usize].capture;
+        let running =
+            event.filter(|at| self.captures.iter().any(|capture| capture.id == at.capture));
+        match (own, running) {
+            // A stream that captures may not wait for anything outside.
+            (Some((capture, _)), None) => {
+                self.capturing(capture)?;
+                self.invalidate(capture);
+                Err(if event.is_some() {
+                    CAPTURED_EVENT
+                } else {
+                    CAPTURE_ISOLATION
+                })
+            }
+            (Some((capture, queue)), Some(at)) if capture == at.capture => {
+                self.capturing(capture)?;
+                self.queues.submit_virtual(queue, Some(clock), false);
+                Ok(())
+            }
+            (Some((capture, _)), Some(at)) => {
+                self.invalidate(capture);
+                self.invalidate(at.capture);
+                Err(CAPTURE_MERGE)
+            }
+            (None, Some(at)) => {
+                let place = self.capturing(at.capture)?;
+                if self.streams[slot as usize].kind == QueueKind::Legacy {
+                    self.invalidate(at.capture);
+                    return Err(CAPTURE_IMPLICIT);
+                }
+                let queue = self.join(place, slot);
+                self.queues.submit_virtual(queue, Some(clock), false);
+                Ok(())
+            }
+            // The event was last recorded in a capture that has ended.
+            (None, None) => Err(CAPTURED_EVENT),
+        }
+    }
+
+    /// A call that capture's modes may forbid: Err, and the captures in whose way it is end, where they do.
+    pub(super) fn refuse_unsafe(&mut self, thread: &ThreadState) -> Result<()> {
+        if self.captures.is_empty() {
+            return Ok(());
+        }
+        let mode = thread.mode.load(Relaxed);
+        let hit = |capture: &CaptureState| match capture.thread == thread.number {
+            true => capture.mode != MODE_RELAXED,
+            false => mode == MODE_GLOBAL && capture.mode == MODE_GLOBAL,
+        };
+        if mode == MODE_RELAXED || !self.captures.iter().any(hit) {
+            return Ok(());
+        }
+        for capture in self.captures.iter_mut().filter(|capture| hit(capture)) {
+            capture.invalid = true;
+        }
+        self.show_captures();
+        Err(CAPTURE_UNSUPPORTED)
+    }
+
+    /// Calls over a whole context end every capture on its device, in whatever mode.
+    pub(super) fn end_captures_of_device(&mut self, context: usize) -> Result<()> {
+        let device = self.contexts[context].device;
+        let mut hit = false;
+        for capture in &mut self.captures {
+            let here =
+                |slot: &u32| self.contexts[self.streams[*slot as usize].context].device == device;
+            if capture.members.iter().any(here) {
+                capture.invalid = true;
+                hit = true;
+            }
+        }
+        if !hit {
+            return Ok(());
+        }
+        self.show_captures();
+        Err(CAPTURE_UNSUPPORTED)
+    }
+
+    /// The stream is going: a capture that began on it ends without a graph, another is invalid.
+    pub(super) fn abandon_capture(&mut self, slot: u32) {
+        let Some((id, _)) = self.streams[slot as usize].capture else {
+            return;
+        };
+        let Some(at) = self.captures.iter().position(|capture| capture.id == id) else {
+            return;
+        };
+        if self.captures[at].origin == slot {
+            let graph = self.captures[at].graph;
+            self.close_capture(at);
+            self.drop_graph(graph);
+        } else {
+            self.captures[at].invalid = true;
+            self.captures[at].members.retain(|&member| member != slot);
+            self.streams[slot as usize].capture = None;
+            self.show_captures();
+        }
+    }
+
+    fn close_capture(&mut self, at: usize) {
+        let capture = self.captures.swap_remove(at);
+        for slot in capture.members {
+            self.streams[slot as usize].capture = None;
+        }
+        self.show_captures();
+    }
+
+    /// Whether every stream that joined has been joined back.
+    fn joined(&self, at: usize) -> bool {
+        let capture = &self.captures[at];
+        let origin = self.queue_of(capture.origin);
+        let Some(end) = self.queues.get(origin) else {
+            return false;
+        };
+        capture.members.iter().all(|&slot| {
+            let queue = self.queue_of(slot);
+            queue == origin
+                || self
+                    .queues
+                    .get(queue)
+                    .is_none_or(|q| end.clock.get(queue) >= q.last_node)
+        })
+    }
+}
+
+impl Machine {
+    /// `cuStreamBeginCapture` with one of the `MODE_` numbers.
+    pub fn stream_begin_capture(&self, stream: usize, mode: u32) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::StreamBeginCapture)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        if mode > MODE_RELAXED {
+            return Err(INVALID_VALUE);
+        }
+        if state.streams[slot as usize].kind == QueueKind::Legacy {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if state.streams[slot as usize].capture.is_some() {
+            return Err(ILLEGAL_STATE);
+        }
+        let id = state.new_id();
+        let graph = state.open_graph(&self.hot);
+        let capture = CaptureState {
+            id,
+            graph,
+            mode,
+            thread: thread.number,
+            origin: slot,
+            invalid: false,
+            members: Vec::new(),
+        };
+        state.captures.push(capture);
+        let at = state.captures.len() - 1;
+        state.join(at, slot);
+        Ok(())
+    }
+
+    /// `cuStreamEndCapture`: the graph, which the caller destroys.
+    pub fn stream_end_capture(&self, stream: usize) -> Result<usize> {
+        let (thread, mut state) = self.enter(Call::StreamEndCapture)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let (id, _) = state.streams[slot as usize].capture.ok_or(ILLEGAL_STATE)?;
+        let at = state
+            .captures
+            .iter()
+            .position(|capture| capture.id == id)
+            .ok_or(ILLEGAL_STATE)?;
+        let capture = &state.captures[at];
+        if capture.mode != MODE_RELAXED && capture.thread != thread.number {
+            state.invalidate(id);
+            return Err(CAPTURE_WRONG_THREAD);
+        }
+        if capture.origin != slot {
+            state.invalidate(id);
+            return Err(CAPTURE_UNMATCHED);
+        }
+        let (graph, invalid, joined) = (capture.graph, capture.invalid, state.joined(at));
+        state.close_capture(at);
+        if invalid || !joined {
+            state.drop_graph(graph);
+            self.settle(&mut state);
+            return Err(if invalid {
+                CAPTURE_INVALIDATED
+            } else {
+                CAPTURE_UNJOINED
+            });
+        }
+        Ok(graph)
+    }
+
+    /// `cuThreadExchangeStreamCaptureMode`: sets this thread's mode, returns the one before.
+    pub fn exchange_capture_mode(&self, mode: u32) -> Result<u32> {
+        let thread = self.ask(Call::ThreadExchange)?;
+        if mode > MODE_RELAXED {
+            return Err(INVALID_VALUE);
+        }
+        let before = thread.mode.load(Relaxed);
+        thread.mode.store(mode, Relaxed);
+        Ok(before)
+    }
+}

@@ -1,0 +1,214 @@
+//! Events.
+
+use super::calls::Call;
+use super::capture::CapturedAt;
+use super::code::*;
+use super::hot::HandleKind;
+use super::queue::{NEVER, Position, Work};
+use super::state::State;
+use super::vclock::Clock;
+use super::{Machine, ThreadState};
+
+#[derive(Debug)]
+pub(super) struct EventState {
+    pub(super) context: usize,
+    pub(super) context_id: u64,
+    /// What must be done; empty: nothing was recorded, or nothing had to be waited for.
+    tails: Vec<Position>,
+    /// What lies before the record.
+    clock: Clock,
+    /// The last record was in a capture.
+    captured: Option<CapturedAt>,
+}
+
+impl State {
+    /// Records a context's whole work as it is now.
+    pub(super) fn record_context(&mut self, context: usize, event: usize) {
+        let mut tails = Vec::new();
+        let mut clock = Clock::default();
+        for &queue in &self.contexts[context].queues {
+            let Some(q) = self.queues.get(queue) else {
+                continue;
+            };
+            if q.issued > q.observed {
+                tails.push((queue, q.issued));
+                clock.merge(&q.clock);
+                clock.raise(queue, q.issued);
+            }
+        }
+        if let Some(event) = self.events.get_mut(&event) {
+            event.tails = tails;
+            event.clock = clock;
+            event.captured = None;
+        }
+    }
+
+    fn record(&mut self, event: usize, slot: u32) -> Result<()> {
+        let captured = match self.streams[slot as usize].capture {
+            Some((capture, queue)) => {
+                self.capturing(capture)?;
+                let position = self.queues.submit_virtual(queue, None, false);
+                Some(CapturedAt { capture, position })
+            }
+            None => None,
+        };
+        let position = match &captured {
+            Some(at) => at.position,
+            None => self.submit(slot, Work::default()),
+        };
+        let queues = &self.queues;
+        let Some(event) = self.events.get_mut(&event) else {
+            return Err(INVALID_HANDLE);
+        };
+        event.tails.clear();
+        event.clock.clear();
+        if let Some(q) = queues.get(position.0) {
+            event.clock.merge(&q.clock);
+            event.clock.retain(|&position| !queues.observed(position));
+        }
+        event.clock.raise(position.0, position.1);
+        event.tails.push(position);
+        event.captured = captured;
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: u32, event: usize) -> Result<()> {
+        let Some(mut recorded) = self.events.remove(&event) else {
+            return Err(INVALID_HANDLE);
+        };
+        let done = self.wait_for(slot, &mut recorded);
+        self.events.insert(event, recorded);
+        done
+    }
+
+    fn wait_for(&mut self, slot: u32, event: &mut EventState) -> Result<()> {
+        if event.captured.is_some() || self.streams[slot as usize].capture.is_some() {
+            return self.wait_in_capture(slot, event.captured, &event.clock);
+        }
+        let queues = &self.queues;
+        event.clock.retain(|&position| !queues.observed(position));
+        let work = Work {
+            waits: &event.tails,
+            order: Some(&event.clock),
+            ..Work::default()
+        };
+        let behind = self.implied(slot).to_vec();
+        self.queues
+            .submit(&self.hot, self.streams[slot as usize].queue, work, &behind);
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn event<'a>(&self, state: &'a State, event: usize) -> Result<&'a EventState> {
+        state.events.get(&event).ok_or(INVALID_HANDLE)
+    }
+
+    /// `cuEventCreate` in the current context.
+    pub fn event_create(&self) -> Result<usize> {
+        let (thread, mut state) = self.enter(Call::EventCreate)?;
+        let context = state.current(thread)?;
+        let id = state.new_id();
+        let event = self.hot.handle(HandleKind::Event, id as usize);
+        let context_id = state.contexts[context].id;
+        let fresh = EventState {
+            context,
+            context_id,
+            tails: Vec::new(),
+            clock: Clock::default(),
+            captured: None,
+        };
+        state.events.insert(event, fresh);
+        Ok(event)
+    }
+
+    /// `cuEventDestroy`.
+    pub fn event_destroy(&self, event: usize) -> Result<()> {
+        let (_, mut state) = self.enter(Call::EventDestroy)?;
+        state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE)
+    }
+
+    /// `cuEventRecord`.
+    pub fn event_record(&self, event: usize, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::EventRecord)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        if self.event(&state, event)?.context != state.streams[slot as usize].context {
+            return Err(INVALID_HANDLE);
+        }
+        state.refuse_implicit(slot)?;
+        state.record(event, slot)
+    }
+
+    /// `cuStreamWaitEvent`; the event may be another context's.
+    pub fn stream_wait_event(&self, stream: usize, event: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::StreamWaitEvent)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        self.event(&state, event)?;
+        state.refuse_implicit(slot)?;
+        state.wait(slot, event)
+    }
+
+    /// What must be done for an event to be complete, where one may ask.
+    fn askable(
+        &self,
+        state: &mut State,
+        thread: &ThreadState,
+        event: usize,
+    ) -> Result<Vec<Position>> {
+        let recorded = self.event(state, event)?;
+        state.healthy(recorded.context)?;
+        if let Some(at) = recorded.captured {
+            state.invalidate(at.capture);
+            return Err(CAPTURED_EVENT);
+        }
+        let tails = recorded.tails.clone();
+        state.refuse_unsafe(thread)?;
+        Ok(tails)
+    }
+
+    fn event_seen(&self, state: &mut State, event: usize) {
+        if let Some(mut recorded) = state.events.remove(&event) {
+            state.observe(&recorded.clock);
+            recorded.tails.clear();
+            recorded.clock.clear();
+            state.events.insert(event, recorded);
+        }
+        self.settle(state);
+    }
+
+    /// `cuEventQuery`: whether what its last record covers is done. True for one never recorded.
+    pub fn event_query(&self, event: usize) -> Result<bool> {
+        let (thread, mut state) = self.enter(Call::EventQuery)?;
+        let tails = self.askable(&mut state, thread, event)?;
+        let done = state.queues.complete(&tails, self.hot.now());
+        if done {
+            self.event_seen(&mut state, event);
+        }
+        Ok(done)
+    }
+
+    /// `cuEventSynchronize`: moves the clock to the event's end.
+    pub fn event_synchronize(&self, event: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::EventSynchronize)?;
+        let tails = self.askable(&mut state, thread, event)?;
+        self.finish(&mut state, &tails);
+        self.event_seen(&mut state, event);
+        Ok(())
+    }
+
+    /// Waits for an event, but no longer than `limit` simulated nanoseconds: what a loop of queries comes to. Whether it
+    /// is complete.
+    pub fn event_wait(&self, event: usize, limit: u64) -> Result<bool> {
+        let (thread, mut state) = self.enter(Call::EventQuery)?;
+        let tails = self.askable(&mut state, thread, event)?;
+        let done = state.queues.done_at(&tails);
+        let end = self.hot.now().saturating_add(limit).min(NEVER - 1);
+        self.hot.advance_to(done.min(end));
+        if done > end {
+            self.settle(&mut state);
+            return Ok(false);
+        }
+        self.event_seen(&mut state, event);
+        Ok(true)
+    }
+}

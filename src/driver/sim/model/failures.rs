@@ -1,0 +1,180 @@
+//! Injected failures, counters and latencies of calls.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::Machine;
+use super::calls::{Call, CallKind};
+use super::code::Result;
+use super::hot::{FLAG_ARMED, FLAG_LATENCY, Hot};
+
+#[derive(Debug)]
+struct Rule {
+    /// None: any call an allocator may make.
+    call: Option<Call>,
+    /// Strikes when this many more have been made.
+    left: u64,
+    /// Strikes again after so many; 0: once.
+    every: u64,
+    code: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    rules: Mutex<Vec<Rule>>,
+    /// Calls of any name that could have failed since the first rule was set.
+    struck: AtomicU64,
+}
+
+impl Failures {
+    /// Err where a rule says that this call fails.
+    pub(super) fn strike(&self, hot: &Hot, call: Call) -> Result<()> {
+        let mut code = 0;
+        let mut rules = self.rules.lock();
+        rules.retain_mut(|rule| {
+            let meant = match rule.call {
+                Some(named) => named == call,
+                None => call.kind() != CallKind::Application,
+            };
+            if !meant {
+                return true;
+            }
+            rule.left -= 1;
+            if rule.left > 0 {
+                return true;
+            }
+            code = rule.code;
+            rule.left = rule.every;
+            rule.every > 0
+        });
+        hot.set_flag(FLAG_ARMED, !rules.is_empty());
+        if code == 0 {
+            return Ok(());
+        }
+        self.struck.fetch_add(1, Relaxed);
+        Err(code)
+    }
+}
+
+/// While it lives, its thread's calls are neither counted nor made to fail.
+#[derive(Debug)]
+pub struct Exempt<'a> {
+    machine: &'a Machine,
+    // The exemption is its thread's: it must end there.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Exempt<'_> {
+    fn drop(&mut self) {
+        self.machine.threads.here().exempt.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Machine {
+    /// The `n`-th call (from 1) from now on of that name fails with `code`, once. Without a name, any call that an
+    /// allocator may make counts. False where no function has that name or `n` is 0.
+    pub fn fail_nth(&self, call: Option<&str>, n: u64, code: u32) -> bool {
+        self.add_rule(call, n, 0, code)
+    }
+
+    /// Every `n`-th call from now on fails with `code`. Otherwise as [`Machine::fail_nth`].
+    pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
+        self.add_rule(call, n, n, code)
+    }
+
+    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32) -> bool {
+        let call = match call.map(Call::by_name) {
+            Some(None) => return false,
+            Some(known) => known,
+            None => None,
+        };
+        if n == 0 || code == 0 {
+            return false;
+        }
+        let mut rules = self.failures.rules.lock();
+        rules.push(Rule {
+            call,
+            left: n,
+            every,
+            code,
+        });
+        self.hot.set_flag(FLAG_ARMED, true);
+        true
+    }
+
+    /// No call fails any more unless it should.
+    pub fn clear_failures(&self) {
+        let mut rules = self.failures.rules.lock();
+        rules.clear();
+        self.hot.set_flag(FLAG_ARMED, false);
+    }
+
+    /// How many calls were made to fail so far.
+    pub fn failures_struck(&self) -> u64 {
+        self.failures.struck.load(Relaxed)
+    }
+
+    /// This thread's calls are neither counted nor made to fail until the returned value is dropped: for what a test
+    /// itself does between the calls it examines.
+    pub fn exempt(&self) -> Exempt<'_> {
+        self.threads.here().exempt.fetch_add(1, Relaxed);
+        Exempt {
+            machine: self,
+            _here: std::marker::PhantomData,
+        }
+    }
+
+    /// Sets how many simulated nanoseconds a call takes; false where no function has that name.
+    pub fn set_latency(&self, call: &str, nanoseconds: u64) -> bool {
+        let Some(call) = Call::by_name(call) else {
+            return false;
+        };
+        self.latencies[call as usize].store(nanoseconds, Relaxed);
+        let queries = Call::ALL
+            .iter()
+            .filter(|call| call.kind() == CallKind::Query);
+        let any = queries
+            .clone()
+            .any(|call| self.latencies[*call as usize].load(Relaxed) > 0);
+        self.hot.set_flag(FLAG_LATENCY, any);
+        true
+    }
+
+    /// How often each function was called, by name; those never called are left out.
+    pub fn calls(&self) -> BTreeMap<&'static str, u64> {
+        let all = Call::ALL
+            .iter()
+            .map(|&call| (call.name(), self.threads.total(call)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// How often one function was called.
+    pub fn count(&self, call: &str) -> u64 {
+        Call::by_name(call).map_or(0, |call| self.threads.total(call))
+    }
+
+    fn count_kind(&self, kind: CallKind) -> u64 {
+        Call::ALL
+            .iter()
+            .filter(|call| call.kind() == kind)
+            .map(|&call| self.threads.total(call))
+            .sum()
+    }
+
+    /// Queries made: calls that only ask.
+    pub fn queries(&self) -> u64 {
+        self.count_kind(CallKind::Query)
+    }
+
+    /// Calls made that submit, change or may block, without those that only applications make.
+    pub fn submissions(&self) -> u64 {
+        self.count_kind(CallKind::Call)
+    }
+
+    /// All calls that an allocator may have made: what [`Machine::fail_nth`] without a name counts.
+    pub fn calls_made(&self) -> u64 {
+        self.queries() + self.submissions()
+    }
+}

@@ -1,0 +1,175 @@
+//! Graphs and their executables.
+
+use super::calls::Call;
+use super::capture::NodeWork;
+use super::code::*;
+use super::hot::{HandleKind, Hot};
+use super::queue::Work;
+use super::state::State;
+use super::{Machine, objects::ObjectRef};
+
+#[derive(Debug)]
+pub(super) struct GraphState {
+    nodes: Vec<NodeWork>,
+    pub(super) objects: Vec<ObjectRef>,
+    life: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ExecState {
+    nodes: Vec<NodeWork>,
+    pub(super) objects: Vec<ObjectRef>,
+    life: u64,
+}
+
+/// What a graph and the executables made of it have in common: memory of its capture is theirs while one of them is there.
+#[derive(Debug)]
+pub(super) struct Life {
+    owners: u32,
+    queues: Vec<u32>,
+}
+
+impl State {
+    pub(super) fn open_graph(&mut self, hot: &Hot) -> usize {
+        let life = self.new_id();
+        let graph = hot.handle(HandleKind::Graph, life as usize);
+        self.lives.insert(
+            life,
+            Life {
+                owners: 1,
+                queues: Vec::new(),
+            },
+        );
+        self.graphs.insert(
+            graph,
+            GraphState {
+                nodes: Vec::new(),
+                objects: Vec::new(),
+                life,
+            },
+        );
+        graph
+    }
+
+    /// A virtual queue lives as long as the graph whose capture it belongs to.
+    pub(super) fn tie_to_graph(&mut self, graph: usize, queue: u32) {
+        let life = self.graphs.get(&graph).map(|graph| graph.life);
+        if let Some(life) = life.and_then(|life| self.lives.get_mut(&life)) {
+            life.queues.push(queue);
+        }
+    }
+
+    pub(super) fn add_node(&mut self, graph: usize, work: NodeWork) {
+        if let Some(graph) = self.graphs.get_mut(&graph) {
+            graph.nodes.push(work);
+        }
+    }
+
+    fn disown(&mut self, life: u64) {
+        let Some(found) = self.lives.get_mut(&life) else {
+            return;
+        };
+        found.owners -= 1;
+        if found.owners == 0 {
+            let queues = std::mem::take(&mut found.queues);
+            self.lives.remove(&life);
+            for queue in queues {
+                self.queues.remove(queue);
+            }
+        }
+    }
+
+    pub(super) fn drop_graph(&mut self, graph: usize) -> bool {
+        let Some(gone) = self.graphs.remove(&graph) else {
+            return false;
+        };
+        self.disown(gone.life);
+        self.drop_objects(&gone.objects);
+        true
+    }
+}
+
+impl Machine {
+    /// `cuGraphInstantiate`: an executable, which the caller destroys.
+    pub fn graph_instantiate(&self, graph: usize) -> Result<usize> {
+        let (_, mut state) = self.enter(Call::GraphInstantiate)?;
+        if state.captures.iter().any(|capture| capture.graph == graph) {
+            return Err(ILLEGAL_STATE);
+        }
+        let found = state.graphs.get(&graph).ok_or(INVALID_VALUE)?;
+        let exec = ExecState {
+            nodes: found.nodes.clone(),
+            objects: found.objects.clone(),
+            life: found.life,
+        };
+        if let Some(life) = state.lives.get_mut(&exec.life) {
+            life.owners += 1;
+        }
+        state.keep_objects(&exec.objects);
+        let id = state.new_id();
+        let handle = self.hot.handle(HandleKind::Exec, id as usize);
+        state.execs.insert(handle, exec);
+        Ok(handle)
+    }
+
+    /// `cuGraphLaunch`: uses all its memory on `stream`. On a capturing stream its nodes become nodes of that capture.
+    pub fn graph_launch(&self, exec: usize, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::GraphLaunch)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let Some(found) = state.execs.get(&exec) else {
+            return Err(INVALID_VALUE);
+        };
+        let nodes = found.nodes.clone();
+        state.refuse_implicit(slot)?;
+        if let Some((capture, queue)) = state.streams[slot as usize].capture {
+            for node in nodes {
+                state.capture_node(capture, queue, node)?;
+            }
+            return Ok(());
+        }
+        let duration = nodes.iter().map(|node| node.duration).sum();
+        let position = state.submit(
+            slot,
+            Work {
+                duration,
+                ..Work::default()
+            },
+        );
+        for node in nodes {
+            let what = match node.what {
+                "fill" => "fill in a graph",
+                "copy" => "copy in a graph",
+                _ => "kernel in a graph",
+            };
+            state.apply(slot, &NodeWork { what, ..node }, position);
+        }
+        let objects = state
+            .execs
+            .get(&exec)
+            .map(|exec| exec.objects.clone())
+            .unwrap_or_default();
+        state.objects_used(&objects, position);
+        Ok(())
+    }
+
+    /// `cuGraphDestroy`.
+    pub fn graph_destroy(&self, graph: usize) -> Result<()> {
+        let (_, mut state) = self.enter(Call::GraphDestroy)?;
+        if state.captures.iter().any(|capture| capture.graph == graph) {
+            return Err(ILLEGAL_STATE);
+        }
+        let gone = state.drop_graph(graph);
+        self.settle(&mut state);
+        if gone { Ok(()) } else { Err(INVALID_VALUE) }
+    }
+
+    /// `cuGraphExecDestroy`. A launch of it that is not over goes on.
+    pub fn graph_exec_destroy(&self, exec: usize) -> Result<()> {
+        let (_, mut state) = self.enter(Call::GraphExecDestroy)?;
+        let gone = state.execs.remove(&exec).ok_or(INVALID_VALUE)?;
+        state.disown(gone.life);
+        state.drop_objects(&gone.objects);
+        self.settle(&mut state);
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The host's side of device memory: one sparse file in memory, and the mappings of it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Pages of the host: no device mapping is finer.
+pub(super) const PAGE: u64 = 4096;
+
+/// All physical memory of a machine. Ranges of the file are given out once and never again.
+#[derive(Debug)]
+pub(super) struct Backing {
+    file: OwnedFd,
+    next: u64,
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn mmap(
+    address: u64,
+    size: u64,
+    protection: i32,
+    flags: i32,
+    file: i32,
+    offset: u64,
+) -> io::Result<u64> {
+    // SAFETY: with MAP_FIXED the caller names a range inside a mapping of its own (see the callers); without, the
+    // system chooses a free one. Nothing in Rust's hands lies there.
+    let at = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            size as usize,
+            protection,
+            flags,
+            file,
+            offset as libc::off_t,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(at as u64)
+    }
+}
+
+impl Backing {
+    pub(super) fn new() -> io::Result<Backing> {
+        // SAFETY: the name is a C string; the call touches nothing else of ours.
+        let file = unsafe { libc::memfd_create(c"simulated-device".as_ptr(), libc::MFD_CLOEXEC) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is fresh and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // SAFETY: a call on a descriptor that we own.
+        check(unsafe { libc::ftruncate(file.as_raw_fd(), 1 << 62) })?;
+        Ok(Backing { file, next: 0 })
+    }
+
+    /// A fresh range of the file; costs nothing until it is written.
+    pub(super) fn take(&mut self, size: u64) -> u64 {
+        let at = self.next;
+        self.next += size.next_multiple_of(PAGE);
+        at
+    }
+
+    /// Gives the pages of a range back to the host.
+    pub(super) fn punch(&self, offset: u64, size: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let size = size.next_multiple_of(PAGE);
+        // SAFETY: a call on a descriptor that we own; nothing maps the range any more.
+        unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                mode,
+                offset as libc::off_t,
+                size as libc::off_t,
+            )
+        };
+    }
+
+    /// Maps a range of the file at `address`, which lies in a reservation, without access.
+    pub(super) fn map(&self, address: u64, size: u64, offset: u64) -> io::Result<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        mmap(
+            address,
+            size,
+            libc::PROT_NONE,
+            flags,
+            self.file.as_raw_fd(),
+            offset,
+        )
+        .map(drop)
+    }
+
+    /// Maps a range of the file wherever there is room, to read and write.
+    pub(super) fn map_anywhere(&self, size: u64, alignment: u64, offset: u64) -> io::Result<u64> {
+        let at = reserve(size, alignment)?;
+        let size = size.next_multiple_of(PAGE);
+        self.map(at, size, offset)
+            .and_then(|()| protect(at, size, true))
+            .inspect_err(|_| unreserve(at, size))?;
+        Ok(at)
+    }
+}
+
+/// Address space without memory.
+pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
+    let size = size.next_multiple_of(PAGE);
+    let alignment = alignment.max(PAGE);
+    let whole = size
+        .checked_add(alignment)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = mmap(0, whole, libc::PROT_NONE, flags, -1, 0)?;
+    let at = start.next_multiple_of(alignment);
+    if at > start {
+        unreserve(start, at - start);
+    }
+    if start + whole > at + size {
+        unreserve(at + size, start + whole - at - size);
+    }
+    Ok(at)
+}
+
+/// Gives address space back.
+pub(super) fn unreserve(address: u64, size: u64) {
+    // SAFETY: callers name a range that `reserve` gave and that nothing uses any more.
+    unsafe {
+        libc::munmap(
+            address as *mut libc::c_void,
+            size.next_multiple_of(PAGE) as usize,
+        )
+    };
+}
+
+/// Makes a mapped range a bare reservation again.
+pub(super) fn unmap(address: u64, size: u64) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    mmap(address, size, libc::PROT_NONE, flags, -1, 0).map(drop)
+}
+
+/// Allows or forbids the host to touch a mapped range.
+pub(super) fn protect(address: u64, size: u64, allow: bool) -> io::Result<()> {
+    let protection = if allow {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_NONE
+    };
+    // SAFETY: callers name a range that they have mapped.
+    check(unsafe { libc::mprotect(address as *mut libc::c_void, size as usize, protection) })
+}

@@ -1,0 +1,544 @@
+//! Address space, physical handles, mappings and plain allocations: what there is, and what is refused.
+
+use std::collections::BTreeMap;
+
+use super::MachineConfig;
+use super::code::*;
+use super::host::{self, Backing, PAGE};
+use super::state::NumberMap;
+use super::streams::Effect;
+
+/// Who wants to touch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Host,
+    /// A kernel on that device.
+    Device(u32),
+    /// A copy by that device, which also reaches `malloc` memory of another.
+    Copy(u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A mapping of a physical handle.
+    Handle(u64),
+    /// `malloc`, in the context of that index and id.
+    Malloc {
+        context: usize,
+        id: u64,
+        charged: u64,
+    },
+}
+
+/// A range of addresses backed by physical memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mapping {
+    pub(super) size: u64,
+    /// Where in the backing file, which is what physical memory is here.
+    pub(super) offset: u64,
+    pub(super) device: u32,
+    pub(super) owner: Owner,
+    /// Never used twice: tells two mappings of one memory apart.
+    pub(super) alias: u32,
+    /// A bit for each device that may touch it.
+    access: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Physical {
+    pub(super) size: u64,
+    pub(super) offset: u64,
+    pub(super) device: u32,
+    released: bool,
+    mappings: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct DeviceMemory {
+    total: u64,
+    used: u64,
+}
+
+/// Marks an address outside all device memory in the place of a physical one.
+pub(super) const FOREIGN: u64 = 1 << 63;
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// None where the host cannot provide it.
+    backing: Option<Backing>,
+    granularity: u64,
+    devices: Vec<DeviceMemory>,
+    reservations: BTreeMap<u64, u64>,
+    pub(super) mappings: BTreeMap<u64, Mapping>,
+    pub(super) handles: NumberMap<u64, Physical>,
+    pinned: BTreeMap<u64, u64>,
+    numbers: u64,
+    aliases: u32,
+}
+
+impl Memory {
+    pub(super) fn new(config: &MachineConfig) -> Memory {
+        let device = DeviceMemory {
+            total: config.memory,
+            used: 0,
+        };
+        Memory {
+            backing: Backing::new().ok(),
+            granularity: config.granularity.next_power_of_two().max(PAGE),
+            devices: vec![device; config.devices as usize],
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            handles: NumberMap::default(),
+            pinned: BTreeMap::new(),
+            numbers: 0,
+            aliases: 0,
+        }
+    }
+
+    fn rounded(&self, n: u64) -> bool {
+        n.is_multiple_of(self.granularity)
+    }
+
+    /// (free, total) bytes.
+    pub(super) fn info(&self, device: usize) -> (u64, u64) {
+        let device = &self.devices[device];
+        (device.total - device.used, device.total)
+    }
+
+    fn charge(&mut self, device: u32, size: u64) -> Result<()> {
+        let device = &mut self.devices[device as usize];
+        if size > device.total - device.used {
+            return Err(OUT_OF_MEMORY);
+        }
+        device.used += size;
+        Ok(())
+    }
+
+    fn discharge(&mut self, device: u32, size: u64) {
+        self.devices[device as usize].used -= size;
+    }
+
+    pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Result<u64> {
+        if size == 0 || !self.rounded(size) || (alignment != 0 && !alignment.is_power_of_two()) {
+            return Err(INVALID_VALUE);
+        }
+        let address =
+            host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
+        self.reservations.insert(address, size);
+        Ok(address)
+    }
+
+    pub(super) fn unreserve(&mut self, address: u64, size: u64) -> Result<()> {
+        if self.reservations.get(&address) != Some(&size) {
+            return Err(INVALID_VALUE);
+        }
+        if self
+            .mappings
+            .range(address..address + size)
+            .next()
+            .is_some()
+        {
+            return Err(INVALID_VALUE);
+        }
+        self.reservations.remove(&address);
+        host::unreserve(address, size);
+        Ok(())
+    }
+
+    pub(super) fn create(&mut self, device: u32, size: u64) -> Result<u64> {
+        if size == 0 || !self.rounded(size) {
+            return Err(INVALID_VALUE);
+        }
+        self.charge(device, size)?;
+        let Some(backing) = &mut self.backing else {
+            return Err(OUT_OF_MEMORY);
+        };
+        let offset = backing.take(size);
+        self.numbers += 1;
+        let physical = Physical {
+            size,
+            offset,
+            device,
+            released: false,
+            mappings: 0,
+        };
+        self.handles.insert(self.numbers, physical);
+        Ok(self.numbers)
+    }
+
+    fn punch(&self, offset: u64, size: u64) {
+        if let Some(backing) = &self.backing {
+            backing.punch(offset, size);
+        }
+    }
+
+    /// Where the memory is gone with that: its place in the file and its size.
+    pub(super) fn release(&mut self, handle: u64) -> Result<Option<(u64, u64)>> {
+        let physical = self
+            .handles
+            .get_mut(&handle)
+            .filter(|physical| !physical.released)
+            .ok_or(INVALID_VALUE)?;
+        physical.released = true;
+        Ok(self.drop_unused(handle))
+    }
+
+    fn drop_unused(&mut self, handle: u64) -> Option<(u64, u64)> {
+        let physical = *self.handles.get(&handle)?;
+        if !physical.released || physical.mappings > 0 {
+            return None;
+        }
+        self.handles.remove(&handle);
+        self.discharge(physical.device, physical.size);
+        self.punch(physical.offset, physical.size);
+        Some((physical.offset, physical.size))
+    }
+
+    pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: u64) -> Result<()> {
+        let physical = *self
+            .handles
+            .get(&handle)
+            .filter(|physical| !physical.released)
+            .ok_or(INVALID_VALUE)?;
+        let end = address.checked_add(size).ok_or(INVALID_VALUE)?;
+        if offset != 0 || size != physical.size || !self.rounded(address) {
+            return Err(INVALID_VALUE);
+        }
+        let inside = self.reservations.range(..=address).next_back();
+        if inside.is_none_or(|(start, length)| start + length < end) {
+            return Err(INVALID_VALUE);
+        }
+        let before = self.mappings.range(..end).next_back();
+        if before.is_some_and(|(start, mapping)| start + mapping.size > address) {
+            return Err(INVALID_VALUE);
+        }
+        let Some(backing) = &self.backing else {
+            return Err(OUT_OF_MEMORY);
+        };
+        backing
+            .map(address, size, physical.offset)
+            .map_err(|_| OUT_OF_MEMORY)?;
+        if let Some(physical) = self.handles.get_mut(&handle) {
+            physical.mappings += 1;
+        }
+        let owner = Owner::Handle(handle);
+        self.insert(address, size, physical.offset, physical.device, owner, 0);
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        address: u64,
+        size: u64,
+        offset: u64,
+        device: u32,
+        owner: Owner,
+        access: u64,
+    ) {
+        self.aliases = self.aliases.wrapping_add(1);
+        let mapping = Mapping {
+            size,
+            offset,
+            device,
+            owner,
+            alias: self.aliases,
+            access,
+        };
+        self.mappings.insert(address, mapping);
+    }
+
+    /// The whole mappings of handles that make up a range exactly; Err where they do not.
+    pub(super) fn whole(&self, address: u64, size: u64) -> Result<Vec<(u64, Mapping)>> {
+        let end = address
+            .checked_add(size)
+            .filter(|_| size > 0)
+            .ok_or(INVALID_VALUE)?;
+        let mut at = address;
+        let mut found = Vec::new();
+        for (&start, &mapping) in self.mappings.range(address..end) {
+            if start != at || matches!(mapping.owner, Owner::Malloc { .. }) {
+                return Err(INVALID_VALUE);
+            }
+            at += mapping.size;
+            found.push((start, mapping));
+        }
+        if at == end {
+            Ok(found)
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+
+    /// Unmaps what [`Memory::whole`] found. Returns the memory that is gone with that.
+    pub(super) fn unmap(&mut self, found: &[(u64, Mapping)]) -> Result<Vec<(u64, u64)>> {
+        let mut gone = Vec::new();
+        for &(address, mapping) in found {
+            host::unmap(address, mapping.size).map_err(|_| OUT_OF_MEMORY)?;
+            self.mappings.remove(&address);
+            if let Owner::Handle(handle) = mapping.owner {
+                if let Some(physical) = self.handles.get_mut(&handle) {
+                    physical.mappings -= 1;
+                }
+                gone.extend(self.drop_unused(handle));
+            }
+        }
+        Ok(gone)
+    }
+
+    pub(super) fn set_access(
+        &mut self,
+        address: u64,
+        size: u64,
+        devices: &[i32],
+        allow: bool,
+    ) -> Result<()> {
+        let found = self.whole(address, size)?;
+        let mut mask = 0;
+        for &device in devices {
+            let known = usize::try_from(device)
+                .ok()
+                .filter(|&d| d < self.devices.len());
+            mask |= 1u64 << known.ok_or(INVALID_DEVICE)?;
+        }
+        if mask == 0 {
+            return Err(INVALID_VALUE);
+        }
+        for (start, _) in found {
+            let Some(mapping) = self.mappings.get_mut(&start) else {
+                continue;
+            };
+            let access = if allow {
+                mapping.access | mask
+            } else {
+                mapping.access & !mask
+            };
+            if (access == 0) != (mapping.access == 0) {
+                host::protect(start, mapping.size, access != 0).map_err(|_| OUT_OF_MEMORY)?;
+            }
+            mapping.access = access;
+        }
+        Ok(())
+    }
+
+    pub(super) fn malloc(
+        &mut self,
+        device: u32,
+        size: u64,
+        context: usize,
+        id: u64,
+    ) -> Result<u64> {
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let charged = size.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?;
+        self.charge(device, charged)?;
+        let whole = size.next_multiple_of(PAGE);
+        let Some(backing) = &mut self.backing else {
+            return Err(OUT_OF_MEMORY);
+        };
+        let offset = backing.take(whole);
+        let Ok(address) = backing.map_anywhere(whole, 0, offset) else {
+            self.discharge(device, charged);
+            return Err(OUT_OF_MEMORY);
+        };
+        let owner = Owner::Malloc {
+            context,
+            id,
+            charged,
+        };
+        self.insert(address, whole, offset, device, owner, 1 << device);
+        Ok(address)
+    }
+
+    /// The allocation that begins at `address`.
+    pub(super) fn allocation(&self, address: u64) -> Result<Mapping> {
+        let mapping = self.mappings.get(&address).ok_or(INVALID_VALUE)?;
+        match mapping.owner {
+            Owner::Malloc { .. } => Ok(*mapping),
+            Owner::Handle(_) => Err(INVALID_VALUE),
+        }
+    }
+
+    pub(super) fn free(&mut self, address: u64) {
+        if let Some(mapping) = self.mappings.remove(&address)
+            && let Owner::Malloc { charged, .. } = mapping.owner
+        {
+            host::unreserve(address, mapping.size);
+            self.discharge(mapping.device, charged);
+            self.punch(mapping.offset, mapping.size);
+        }
+    }
+
+    pub(super) fn pin(&mut self, size: u64) -> Result<u64> {
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let whole = size.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
+        let address = host::reserve(whole, 0).map_err(|_| OUT_OF_MEMORY)?;
+        if host::protect(address, whole, true).is_err() {
+            host::unreserve(address, whole);
+            return Err(OUT_OF_MEMORY);
+        }
+        self.pinned.insert(address, whole);
+        Ok(address)
+    }
+
+    pub(super) fn unpin(&mut self, address: u64) -> Result<()> {
+        let size = self.pinned.remove(&address).ok_or(INVALID_VALUE)?;
+        host::unreserve(address, size);
+        Ok(())
+    }
+
+    /// Whether `address` lies in a reservation or an allocation of a device.
+    pub(super) fn is_device(&self, address: u64) -> bool {
+        let within =
+            |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
+        within(
+            self.reservations
+                .range(..=address)
+                .next_back()
+                .map(|(start, size)| (start, *size)),
+        ) || within(
+            self.mappings
+                .range(..=address)
+                .next_back()
+                .map(|(start, mapping)| (start, mapping.size)),
+        )
+    }
+
+    /// Calls `piece` with (start, bytes, mapping) for what is mapped within a range, in order; whether all of it is.
+    pub(super) fn pieces(
+        &self,
+        address: u64,
+        bytes: u64,
+        mut piece: impl FnMut(u64, u64, &Mapping),
+    ) -> bool {
+        let Some(end) = address.checked_add(bytes) else {
+            return false;
+        };
+        let first = self
+            .mappings
+            .range(..=address)
+            .next_back()
+            .map_or(address, |(&start, _)| start);
+        let mut at = address;
+        let mut whole = true;
+        for (&start, mapping) in self.mappings.range(first..end) {
+            let stop = end.min(start + mapping.size);
+            if stop <= at {
+                continue;
+            }
+            whole &= start <= at;
+            at = at.max(start);
+            piece(at, stop - at, mapping);
+            at = stop;
+        }
+        whole && at >= end
+    }
+
+    /// Err, in words, where `who` may not touch all of a range.
+    pub(super) fn usable(
+        &self,
+        address: u64,
+        bytes: u64,
+        who: Access,
+    ) -> std::result::Result<(), String> {
+        let mut refused = None;
+        let whole = self.pieces(address, bytes, |start, _, mapping| {
+            let allowed = match who {
+                Access::Host => mapping.access != 0,
+                Access::Copy(_) if matches!(mapping.owner, Owner::Malloc { .. }) => true,
+                Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
+            };
+            if !allowed && refused.is_none() {
+                refused = Some(start);
+            }
+        });
+        if let Some(at) = refused {
+            return Err(format!(
+                "{address:#x} + {bytes:#x} without access from {at:#x} on"
+            ));
+        }
+        let pinned = self.pinned.range(..=address).next_back();
+        let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
+        if whole || pinned {
+            Ok(())
+        } else {
+            Err(format!(
+                "{address:#x} + {bytes:#x}, not all of which is mapped"
+            ))
+        }
+    }
+
+    /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
+    /// is. Memory that is no device's counts as its own physical memory.
+    pub(super) fn physical(
+        &self,
+        address: u64,
+        bytes: u64,
+        mut piece: impl FnMut(u64, u64, u32),
+    ) -> bool {
+        if !self.is_device(address) {
+            piece(address | FOREIGN, bytes, 0);
+            return true;
+        }
+        let mut offset_of = |start: u64, length: u64, mapping: &Mapping, base: u64| {
+            piece(mapping.offset + (start - base), length, mapping.alias)
+        };
+        let mut found = Vec::new();
+        let whole = self.pieces(address, bytes, |start, length, mapping| {
+            found.push((start, length, *mapping))
+        });
+        for (start, length, mapping) in found {
+            let base = self
+                .mappings
+                .range(..=start)
+                .next_back()
+                .map_or(start, |(&base, _)| base);
+            offset_of(start, length, &mapping, base);
+        }
+        whole
+    }
+
+    /// Changes contents. The ranges have been found usable.
+    pub(super) fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
+            Effect::Fill {
+                address,
+                byte,
+                bytes,
+            } => unsafe {
+                std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
+            },
+            // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.
+            Effect::Copy { to, from, bytes } => unsafe {
+                std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
+            },
+        }
+    }
+
+    /// Everything that belongs to a context.
+    pub(super) fn allocations_of(&self, context: usize, id: u64) -> Vec<(u64, Mapping)> {
+        let of = |owner: Owner| matches!(owner, Owner::Malloc { context: c, id: i, .. } if c == context && i == id);
+        self.mappings
+            .iter()
+            .filter(|(_, mapping)| of(mapping.owner))
+            .map(|(&at, &mapping)| (at, mapping))
+            .collect()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for (&address, mapping) in &self.mappings {
+            if matches!(mapping.owner, Owner::Malloc { .. }) {
+                host::unreserve(address, mapping.size);
+            }
+        }
+        for (&address, &size) in self.reservations.iter().chain(&self.pinned) {
+            host::unreserve(address, size);
+        }
+    }
+}

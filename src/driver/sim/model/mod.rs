@@ -1,0 +1,232 @@
+//! The model of a CUDA device, in the host's memory and on a simulated clock.
+//!
+//! [`Machine`] is a computer with some such devices. Its methods are the driver's functions as far as an allocator and
+//! its applications need them; errors are the driver's numbers ([`code`]). Two faces stand on it: the driver of this
+//! crate, and a `libcuda.so.1` for tests. The model depends on std, libc and parking_lot only, and names nothing outside
+//! this folder, so that both can include it by path.
+//!
+//! # Rules that are modelled
+//!
+//! * **Memory** ([`memory`]): real addresses; capacity and granularity per device; a handle mapped twice is one memory;
+//!   the host faults where there is no access. Refused: offset ≠ 0, a map over a map or outside a reservation, a size
+//!   that is not the handle's, an unmap or an access change that cuts a mapping, freeing a reservation in part or with
+//!   anything mapped.
+//! * **Streams** ([`streams`], [`queue`]): FIFO queues on the clock; blocking streams are ordered with the legacy stream
+//!   of their context; a handle is given out again as soon as its stream is destroyed, while the old stream's work goes
+//!   on. Using a handle where no stream lives aborts the process, except that a per-stream question of the checker does
+//!   not. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
+//! * **Contexts** ([`contexts`]): the primary context keeps its handle over a reset and gets a new id; a reset or a
+//!   destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all physical
+//!   handles of the device. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
+//!   queries and memory management without a context still answer, the rest returns the error until a reset.
+//! * **Events** ([`events`]): the last record counts. A context event covers the work of destroyed streams.
+//! * **Capture** ([`capture`]): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
+//!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
+//!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured
+//!   ones; merging captures; context events and synchronisation while anything on the device captures.
+//! * **Graphs and user objects** ([`graphs`], [`objects`]): a launch is a use by every node. Destructors run late, on a
+//!   thread that all share; a driver call in one aborts.
+//! * **Time** : each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
+//!   change at once when a copy or a fill is submitted, whatever the clock says.
+//! * **The order checker** ([`checker`]).
+//!
+//! # Not modelled
+//!
+//! Kernel contents, priorities, green contexts, managed memory, peer links (all peers reach each other), exporting
+//! handles, memory pools of the driver, graph editing, external event nodes, and limits on the number of mappings other
+//! than the host's own (vm.max_map_count). Where the documentation is silent the model takes the stricter reading:
+//! virtual memory calls count as unsafe during capture; unmapping waits for nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+pub mod allocation;
+pub mod calls;
+pub mod capture;
+pub mod checker;
+pub mod code;
+pub mod contexts;
+pub mod events;
+pub mod failures;
+pub mod graphs;
+mod host;
+mod hot;
+mod memory;
+pub mod objects;
+mod queue;
+mod ranges;
+mod state;
+pub mod streams;
+mod threads;
+mod vclock;
+
+use calls::Call;
+use code::Result;
+use failures::Failures;
+use hot::Hot;
+use state::State;
+use threads::{ThreadState, Threads};
+
+/// What kind of computer to simulate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineConfig {
+    /// Number of devices, at most 64.
+    pub devices: u32,
+    /// Bytes of memory of each device.
+    pub memory: u64,
+    /// Bytes: granularity of handles, a power of two.
+    pub granularity: u64,
+    /// Whether there is virtual memory management.
+    pub virtual_memory: bool,
+    /// `cuStreamGetId` and `cuCtxGetId` (CUDA 12.0).
+    pub stream_ids: bool,
+    /// `cuCtxRecordEvent` (CUDA 12.5).
+    pub context_events: bool,
+    /// `cuGraphRetainUserObject` (CUDA 11.3).
+    pub user_objects: bool,
+    /// Whether virtual memory calls count as unsafe during capture.
+    pub vmm_unsafe_in_capture: bool,
+    /// Whether the order checker and the check for unmapping under pending work are on from the start.
+    pub checker: bool,
+    /// Simulated nanoseconds between a user object falling due and its destructor's call.
+    pub user_object_delay: u64,
+}
+
+impl Default for MachineConfig {
+    fn default() -> Self {
+        MachineConfig {
+            devices: 1,
+            memory: 24 << 30,
+            granularity: 2 << 20,
+            virtual_memory: true,
+            stream_ids: true,
+            context_events: true,
+            user_objects: true,
+            vmm_unsafe_in_capture: true,
+            checker: true,
+            user_object_delay: 10_000,
+        }
+    }
+}
+
+/// A computer with simulated devices. Safe from any thread. Several may exist; none knows another's handles.
+pub struct Machine {
+    threads: Threads,
+    hot: Arc<Hot>,
+    config: MachineConfig,
+    failures: Failures,
+    latencies: [AtomicU64; Call::COUNT],
+    state: Mutex<State>,
+    /// Signalled when a persistent kernel is released.
+    released: Condvar,
+    callbacks: objects::Callbacks,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends the process, as a driver that was given a dead handle may.
+#[cold]
+fn abort(why: &str) -> ! {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "simulated device: {why}");
+    std::process::abort()
+}
+
+impl Machine {
+    /// A computer as `config` says. Where the host has no sparse files in memory, its devices have no memory to give.
+    pub fn new(config: MachineConfig) -> Arc<Machine> {
+        let config = MachineConfig {
+            devices: config.devices.min(64),
+            ..config
+        };
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        let hot = Arc::new(Hot::new(number));
+        let state = State::new(&config, hot.clone());
+        Arc::new(Machine {
+            threads: Threads::new(number),
+            hot,
+            failures: Failures::default(),
+            latencies: std::array::from_fn(|at| AtomicU64::new(Call::ALL[at].default_latency())),
+            state: Mutex::new(state),
+            released: Condvar::new(),
+            callbacks: objects::Callbacks::default(),
+            config,
+        })
+    }
+
+    /// What was asked for in [`Machine::new`].
+    pub fn config(&self) -> &MachineConfig {
+        &self.config
+    }
+
+    /// The simulated time in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.hot.now()
+    }
+
+    /// Lets simulated time pass.
+    pub fn advance(&self, nanoseconds: u64) {
+        let mut state = self.state.lock();
+        state.hot.advance(nanoseconds);
+        self.settle(&mut state);
+    }
+
+    /// Everything that was done to memory that must not be: unmapping under pending work, kernels out of bounds.
+    pub fn faults(&self) -> Vec<String> {
+        self.state.lock().faults.clone()
+    }
+
+    /// Forgets the faults so far.
+    pub fn clear_faults(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// Begins a call: counts it, lets an injected failure strike, takes the lock, lets its latency pass.
+    fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, State>)> {
+        let thread = self.threads.here();
+        if thread.exempt.load(Relaxed) == 0 {
+            thread.count(call);
+            if self.hot.flags.load(Relaxed) & hot::FLAG_ARMED != 0 {
+                self.failures.strike(&self.hot, call)?;
+            }
+        }
+        let mut state = self.state.lock();
+        self.hot
+            .advance(self.latencies[call as usize].load(Relaxed));
+        self.settle(&mut state);
+        Ok((thread, state))
+    }
+
+    /// Begins a query, without a lock.
+    #[inline]
+    fn ask(&self, call: Call) -> Result<&ThreadState> {
+        let thread = self.threads.here();
+        let flags = self.hot.flags.load(Relaxed);
+        if thread.exempt.load(Relaxed) == 0 {
+            thread.count(call);
+            if flags != 0 {
+                self.ask_slowly(call, flags)?;
+            }
+        }
+        Ok(thread)
+    }
+
+    #[cold]
+    fn ask_slowly(&self, call: Call, flags: u32) -> Result<()> {
+        if flags & hot::FLAG_ARMED != 0 {
+            self.failures.strike(&self.hot, call)?;
+        }
+        self.hot
+            .advance(self.latencies[call as usize].load(Relaxed));
+        Ok(())
+    }
+}

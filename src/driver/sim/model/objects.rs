@@ -1,0 +1,243 @@
+//! User objects: destructors that run late, on one thread for all, after graph, executables and their launches are over.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::calls::Call;
+use super::code::*;
+use super::queue::{Position, Queues};
+use super::state::{NumberMap, State};
+use super::{Machine, threads};
+
+/// The number of a user object.
+pub(super) type ObjectRef = u64;
+
+/// A destructor: it may make no driver call.
+pub type Destructor = unsafe extern "C" fn(*mut c_void);
+
+#[derive(Debug)]
+struct UserObject {
+    destructor: Destructor,
+    data: usize,
+    owners: u32,
+    /// Launches that may still run.
+    uses: Vec<Position>,
+}
+
+#[derive(Debug)]
+struct Due {
+    object: UserObject,
+    /// When its destructor runs; none while a launch is not over.
+    at: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Objects {
+    all: NumberMap<u64, UserObject>,
+    due: Vec<Due>,
+    delay: u64,
+}
+
+impl Objects {
+    pub(super) fn new(delay: u64) -> Objects {
+        Objects {
+            all: NumberMap::default(),
+            due: Vec::new(),
+            delay,
+        }
+    }
+
+    /// Takes out those whose time has come.
+    fn ripe(&mut self, queues: &Queues, now: u64) -> Vec<(Destructor, usize)> {
+        let mut ripe = Vec::new();
+        let delay = self.delay;
+        self.due.retain_mut(|due| {
+            if due.at.is_none() && queues.complete(&due.object.uses, now) {
+                due.at = Some(now + delay);
+            }
+            let wait = due.at.is_none_or(|at| at > now);
+            if !wait {
+                ripe.push((due.object.destructor, due.object.data));
+            }
+            wait
+        });
+        ripe
+    }
+}
+
+impl State {
+    pub(super) fn keep_objects(&mut self, objects: &[ObjectRef]) {
+        for object in objects {
+            if let Some(object) = self.objects.all.get_mut(object) {
+                object.owners += 1;
+            }
+        }
+    }
+
+    pub(super) fn objects_used(&mut self, objects: &[ObjectRef], position: Position) {
+        for object in objects {
+            if let Some(object) = self.objects.all.get_mut(object) {
+                object.uses.retain(|other| other.0 != position.0);
+                object.uses.push(position);
+            }
+        }
+    }
+
+    pub(super) fn drop_objects(&mut self, objects: &[ObjectRef]) {
+        for number in objects {
+            let Some(object) = self.objects.all.get_mut(number) else {
+                continue;
+            };
+            object.owners -= 1;
+            if object.owners == 0
+                && let Some(object) = self.objects.all.remove(number)
+            {
+                self.objects.due.push(Due { object, at: None });
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    ready: Vec<(Destructor, usize)>,
+    running: bool,
+    stop: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// The thread that runs destructors.
+#[derive(Debug, Default)]
+pub(super) struct Callbacks {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Callbacks {
+    fn start(&self) -> std::io::Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            *thread = Some(
+                std::thread::Builder::new()
+                    .name("sim-callbacks".into())
+                    .spawn(move || shared.run())?,
+            );
+        }
+        Ok(())
+    }
+
+    fn push(&self, ripe: Vec<(Destructor, usize)>) {
+        self.shared.queue.lock().ready.extend(ripe);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        threads::set_in_callback(true);
+        let mut queue = self.queue.lock();
+        while !queue.stop {
+            if queue.ready.is_empty() {
+                self.changed.wait(&mut queue);
+                continue;
+            }
+            let (destructor, data) = queue.ready.remove(0);
+            queue.running = true;
+            MutexGuard::unlocked(&mut queue, || {
+                // SAFETY: whoever made the user object promised that this pair may be called from any thread, once.
+                unsafe { destructor(data as *mut c_void) }
+            });
+            queue.running = false;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Callbacks {
+    /// Destructors that have not run by now never will, as when a process ends.
+    fn drop(&mut self) {
+        self.shared.queue.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.get_mut().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A destructor that panicked has aborted the process: there is no panic to pass on.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Machine {
+    /// Hands over to the callback thread what has fallen due.
+    pub(super) fn settle(&self, state: &mut State) {
+        if state.objects.due.is_empty() {
+            return;
+        }
+        let State {
+            objects,
+            queues,
+            hot,
+            ..
+        } = state;
+        let ripe = objects.ripe(queues, hot.now());
+        if !ripe.is_empty() {
+            self.callbacks.push(ripe);
+        }
+    }
+
+    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs once,
+    /// after graph and executables are gone and their launches are over. The graph may be under capture.
+    ///
+    /// # Safety
+    /// `destructor` may be called with `data` from any thread at any later time.
+    pub unsafe fn graph_retain_user_object(
+        &self,
+        graph: usize,
+        destructor: Destructor,
+        data: *mut c_void,
+    ) -> Result<()> {
+        let (_, mut state) = self.enter(Call::RetainUserObject)?;
+        if !self.config.user_objects {
+            return Err(NOT_SUPPORTED);
+        }
+        if !state.graphs.contains_key(&graph) {
+            return Err(INVALID_VALUE);
+        }
+        self.callbacks.start().map_err(|_| OUT_OF_MEMORY)?;
+        let number = state.new_id();
+        let object = UserObject {
+            destructor,
+            data: data as usize,
+            owners: 1,
+            uses: Vec::new(),
+        };
+        state.objects.all.insert(number, object);
+        if let Some(graph) = state.graphs.get_mut(&graph) {
+            graph.objects.push(number);
+        }
+        Ok(())
+    }
+
+    /// Lets the delay pass for every user object whose graph, executables and launches are over, and waits until their
+    /// destructors have run. Those behind pending work stay.
+    pub fn drain_user_objects(&self) {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        self.hot.advance(state.objects.delay);
+        self.settle(&mut state);
+        drop(state);
+        let mut queue = self.callbacks.shared.queue.lock();
+        while queue.running || !queue.ready.is_empty() {
+            self.callbacks.shared.changed.wait(&mut queue);
+        }
+    }
+}

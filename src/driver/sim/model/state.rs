@@ -1,0 +1,160 @@
+//! What the machine's lock guards.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use super::MachineConfig;
+use super::capture::CaptureState;
+use super::checker::CheckerState;
+use super::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Result};
+use super::contexts::ContextState;
+use super::events::EventState;
+use super::graphs::{ExecState, GraphState, Life};
+use super::hot::Hot;
+use super::memory::Memory;
+use super::objects::Objects;
+use super::queue::{Position, Queues};
+use super::streams::StreamState;
+use super::vclock::Clock;
+
+/// For keys that are small numbers.
+#[derive(Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+}
+
+/// A map keyed by numbers.
+pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
+pub(super) struct State {
+    pub(super) hot: Arc<Hot>,
+    pub(super) ids: u64,
+    pub(super) contexts: Vec<ContextState>,
+    /// Index of each device's primary context.
+    pub(super) primaries: Vec<usize>,
+    pub(super) streams: Vec<StreamState>,
+    /// Slots of destroyed streams; the last one is taken first.
+    pub(super) free_slots: Vec<u32>,
+    pub(super) queues: Queues,
+    pub(super) events: NumberMap<usize, EventState>,
+    pub(super) captures: Vec<CaptureState>,
+    pub(super) graphs: NumberMap<usize, GraphState>,
+    pub(super) execs: NumberMap<usize, ExecState>,
+    pub(super) lives: NumberMap<u64, Life>,
+    pub(super) objects: Objects,
+    pub(super) memory: Memory,
+    pub(super) checker: CheckerState,
+    pub(super) faults: Vec<String>,
+    pub(super) vmm_unsafe: bool,
+}
+
+impl State {
+    pub(super) fn new(config: &MachineConfig, hot: Arc<Hot>) -> State {
+        let mut state = State {
+            hot,
+            ids: 0,
+            contexts: Vec::new(),
+            primaries: Vec::new(),
+            streams: Vec::new(),
+            free_slots: Vec::new(),
+            queues: Queues::default(),
+            events: NumberMap::default(),
+            captures: Vec::new(),
+            graphs: NumberMap::default(),
+            execs: NumberMap::default(),
+            lives: NumberMap::default(),
+            objects: Objects::new(config.user_object_delay),
+            memory: Memory::new(config),
+            checker: CheckerState::new(config.checker),
+            faults: Vec::new(),
+            vmm_unsafe: config.vmm_unsafe_in_capture,
+        };
+        for device in 0..config.devices {
+            state.contexts.push(ContextState::new(device, true));
+            state.primaries.push(device as usize);
+            let slot = &state.hot.contexts[device as usize];
+            slot.device.store(device, Release);
+            slot.made.store(1, Release);
+        }
+        state
+    }
+
+    /// A number never given before in this machine: ids of contexts, streams and captures.
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// Err unless the context lives and carries no sticky error.
+    pub(super) fn healthy(&self, context: usize) -> Result<()> {
+        let context = &self.contexts[context];
+        match (context.id, context.poison) {
+            (0, _) => Err(CONTEXT_IS_DESTROYED),
+            (_, 0) => Ok(()),
+            (_, poison) => Err(poison),
+        }
+    }
+
+    /// The thread's current context, alive and well.
+    pub(super) fn current(&self, thread: &super::ThreadState) -> Result<usize> {
+        let context = thread.context.load(std::sync::atomic::Ordering::Relaxed);
+        let context = context.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        self.healthy(context)?;
+        Ok(context)
+    }
+
+    /// Keeps one thing that went wrong; the first thousand are enough.
+    pub(super) fn fault(&mut self, what: String) {
+        if self.faults.len() < 1000 {
+            self.faults.push(what);
+        }
+    }
+
+    /// The host has seen the end of everything in `clock`.
+    pub(super) fn observe(&mut self, clock: &Clock) {
+        for &position in clock.entries() {
+            self.observe_position(position);
+        }
+    }
+
+    fn observe_position(&mut self, (queue, count): Position) {
+        let Some(q) = self.queues.get_mut(queue) else {
+            return;
+        };
+        q.observed = q.observed.max(count);
+        if q.dead && q.observed >= q.issued {
+            let context = q.context;
+            self.queues.remove(queue);
+            self.contexts[context]
+                .queues
+                .retain(|&other| other != queue);
+        }
+    }
+
+    /// The host has seen the end of a queue, and so of all that lies before.
+    pub(super) fn observe_tail(&mut self, queue: u32) {
+        let clock = self.queues.tail_clock(queue);
+        self.observe(&clock);
+    }
+}

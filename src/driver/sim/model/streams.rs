@@ -1,0 +1,445 @@
+//! Streams: handles, queries, work.
+
+use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
+
+use super::calls::Call;
+use super::capture::NodeWork;
+use super::code::*;
+use super::hot::{CAPTURE_DEAD, CAPTURE_IMPLIED, HandleKind, STREAM_SLOTS};
+use super::memory::Access;
+use super::queue::{Position, QueueKind, Work};
+use super::state::State;
+use super::{Machine, ThreadState, abort};
+
+/// One place in the table of streams, with its present or last inhabitant.
+#[derive(Debug)]
+pub(super) struct StreamState {
+    pub(super) alive: bool,
+    pub(super) context: usize,
+    pub(super) kind: QueueKind,
+    pub(super) queue: u32,
+    /// The thread whose per-thread default stream this is; 0: none.
+    pub(super) thread: u64,
+    /// The running capture it is in, and its queue there.
+    pub(super) capture: Option<(u64, u32)>,
+}
+
+/// What a piece of work does to memory, for those who read it from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    Fill { address: u64, byte: u8, bytes: u64 },
+    Copy { to: u64, from: u64, bytes: u64 },
+}
+
+impl State {
+    /// A new stream in the slot that was freed last.
+    pub(super) fn open_stream(&mut self, context: usize, kind: QueueKind) -> Result<u32> {
+        let slot = match self.free_slots.pop() {
+            Some(slot) => slot,
+            None if self.streams.len() < STREAM_SLOTS => self.streams.len() as u32,
+            None => return Err(OUT_OF_MEMORY),
+        };
+        let id = self.new_id();
+        let queue = self.queues.open(kind, context, id);
+        let stream = StreamState {
+            alive: true,
+            context,
+            kind,
+            queue,
+            thread: 0,
+            capture: None,
+        };
+        match self.streams.get_mut(slot as usize) {
+            Some(place) => *place = stream,
+            None => self.streams.push(stream),
+        }
+        let state = &mut self.contexts[context];
+        state.queues.push(queue);
+        if kind == QueueKind::Blocking {
+            state.blocking.push(queue);
+        }
+        let hot = &self.hot.streams[slot as usize];
+        hot.context.store(context as u32, Release);
+        hot.capture.store(0, Release);
+        hot.poison.store(self.contexts[context].poison, Release);
+        hot.id.store(id, Release);
+        Ok(slot)
+    }
+
+    /// Takes the handle away. What was queued goes on.
+    pub(super) fn close_stream(&mut self, slot: u32) {
+        self.abandon_capture(slot);
+        self.hot.streams[slot as usize].id.store(0, Release);
+        let stream = &mut self.streams[slot as usize];
+        stream.alive = false;
+        let (queue, context) = (stream.queue, stream.context);
+        self.free_slots.push(slot);
+        self.contexts[context]
+            .blocking
+            .retain(|&other| other != queue);
+        if let Some(q) = self.queues.get_mut(queue) {
+            q.dead = true;
+            if q.observed >= q.issued {
+                self.queues.remove(queue);
+                self.contexts[context]
+                    .queues
+                    .retain(|&other| other != queue);
+            }
+        }
+    }
+
+    /// The queues that the next operation of a stream waits for by itself: the rules of the legacy stream.
+    pub(super) fn implied(&self, slot: u32) -> &[u32] {
+        let stream = &self.streams[slot as usize];
+        let context = &self.contexts[stream.context];
+        match stream.kind {
+            QueueKind::Legacy => &context.blocking,
+            QueueKind::Blocking => {
+                std::slice::from_ref(&self.streams[context.legacy as usize].queue)
+            }
+            QueueKind::NonBlocking | QueueKind::Virtual(_) => &[],
+        }
+    }
+
+    /// Queues work on a stream that does not capture.
+    pub(super) fn submit(&mut self, slot: u32, work: Work<'_>) -> Position {
+        let behind = self.implied(slot).to_vec();
+        self.queues
+            .submit(&self.hot, self.streams[slot as usize].queue, work, &behind)
+    }
+
+    /// The queue that a stream's work goes to now: its own, or its part in a capture.
+    pub(super) fn queue_of(&self, slot: u32) -> u32 {
+        let stream = &self.streams[slot as usize];
+        stream.capture.map_or(stream.queue, |(_, queue)| queue)
+    }
+
+    /// Err for the legacy stream while a blocking stream of its context captures, which ends that capture.
+    pub(super) fn refuse_implicit(&mut self, slot: u32) -> Result<()> {
+        if self.streams[slot as usize].kind != QueueKind::Legacy || self.captures.is_empty() {
+            return Ok(());
+        }
+        let context = self.streams[slot as usize].context;
+        let blocking = |stream: &StreamState| {
+            stream.context == context && matches!(stream.kind, QueueKind::Blocking)
+        };
+        let hit: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|s| s.alive && blocking(s))
+            .filter_map(|s| s.capture.map(|(capture, _)| capture))
+            .collect();
+        for capture in &hit {
+            self.invalidate(*capture);
+        }
+        if hit.is_empty() {
+            Ok(())
+        } else {
+            Err(CAPTURE_IMPLICIT)
+        }
+    }
+
+    /// Queues or captures a piece of work, and tells the checker of what it touches.
+    pub(super) fn work(&mut self, slot: u32, work: NodeWork, persistent: u64) -> Result<()> {
+        self.refuse_implicit(slot)?;
+        if let Some((capture, queue)) = self.streams[slot as usize].capture {
+            if persistent != 0 {
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            return self.capture_node(capture, queue, work);
+        }
+        let position = self.submit(
+            slot,
+            Work {
+                duration: work.duration,
+                persistent,
+                ..Work::default()
+            },
+        );
+        self.apply(slot, &work, position);
+        Ok(())
+    }
+
+    /// Does to memory what work does, and remembers that it did. Work out of bounds poisons its context.
+    pub(super) fn apply(&mut self, slot: u32, work: &NodeWork, position: Position) {
+        let context = self.streams[slot as usize].context;
+        let device = self.contexts[context].device;
+        for &(address, bytes) in &work.ranges {
+            if let Err(why) = self.memory.usable(address, bytes, Access::Device(device)) {
+                self.fault(format!(
+                    "{} on {} touches {why}",
+                    work.what,
+                    self.describe(position)
+                ));
+                self.poison(context, ILLEGAL_ADDRESS);
+                return;
+            }
+            self.note_use(address, bytes, position, work.what);
+        }
+        self.memory.perform(work.effect);
+    }
+}
+
+impl Machine {
+    fn slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
+        if handle <= 2 {
+            return self.special_slot(thread, handle);
+        }
+        match self.hot.place(HandleKind::Stream, handle) {
+            Some(slot) if slot < STREAM_SLOTS => Ok(slot),
+            _ => abort(&format!("{handle:#x} was never a stream of this machine")),
+        }
+    }
+
+    /// The slot of a living stream, for calls under the lock.
+    pub(super) fn stream_slot(
+        &self,
+        state: &State,
+        thread: &ThreadState,
+        handle: usize,
+    ) -> Result<u32> {
+        let slot = self.slot(thread, handle)?;
+        match state.streams.get(slot) {
+            Some(stream) if stream.alive => {
+                state.healthy(stream.context)?;
+                Ok(slot as u32)
+            }
+            _ => abort(&format!("the stream {handle:#x} was destroyed")),
+        }
+    }
+
+    /// The slot of a stream that may be dead, and no context need be current: for the checker.
+    pub(super) fn any_slot(
+        &self,
+        state: &State,
+        thread: &ThreadState,
+        handle: usize,
+    ) -> Option<u32> {
+        let slot = match handle <= 2 {
+            true => self.special_slot(thread, handle).ok()?,
+            false => self.hot.place(HandleKind::Stream, handle)?,
+        };
+        (slot < state.streams.len()).then_some(slot as u32)
+    }
+
+    #[cold]
+    fn dead(handle: usize) -> ! {
+        abort(&format!("the stream {handle:#x} was destroyed"))
+    }
+
+    /// `cuStreamGetId`: unique for the machine's life. A query.
+    #[inline]
+    pub fn stream_id(&self, stream: usize) -> Result<u64> {
+        let thread = self.ask(Call::StreamGetId)?;
+        if !self.config.stream_ids {
+            return Err(NOT_SUPPORTED);
+        }
+        match self.hot.streams[self.slot(thread, stream)?]
+            .id
+            .load(Acquire)
+        {
+            0 => Self::dead(stream),
+            id => Ok(id),
+        }
+    }
+
+    /// `cuStreamGetCtx`. A query.
+    pub fn stream_context(&self, stream: usize) -> Result<usize> {
+        let thread = self.ask(Call::StreamGetCtx)?;
+        let slot = &self.hot.streams[self.slot(thread, stream)?];
+        if slot.id.load(Acquire) == 0 {
+            Self::dead(stream);
+        }
+        Ok(self
+            .hot
+            .handle(HandleKind::Context, slot.context.load(Acquire) as usize))
+    }
+
+    /// `cuStreamIsCapturing`: 0 no, 1 yes, 2 invalidated. `CAPTURE_IMPLICIT`, without harm, for the legacy stream while a
+    /// blocking stream captures; the context's sticky error where it has one. A query.
+    #[inline]
+    pub fn stream_is_capturing(&self, stream: usize) -> Result<u32> {
+        let thread = self.ask(Call::StreamIsCapturing)?;
+        let slot = &self.hot.streams[self.slot(thread, stream)?];
+        if slot.id.load(Acquire) == 0 {
+            Self::dead(stream);
+        }
+        let poison = slot.poison.load(Acquire);
+        if poison != 0 {
+            return Err(poison);
+        }
+        match slot.capture.load(Acquire) {
+            CAPTURE_IMPLIED => Err(CAPTURE_IMPLICIT),
+            state => Ok(state),
+        }
+    }
+
+    /// `cuStreamGetCaptureInfo`: id and graph; none where the stream does not capture or its capture was invalidated. A
+    /// query.
+    pub fn stream_capture_info(&self, stream: usize) -> Result<Option<(u64, usize)>> {
+        let thread = self.ask(Call::StreamGetCaptureInfo)?;
+        let state = self.state.lock();
+        let slot = self.stream_slot(&state, thread, stream)?;
+        match self.hot.streams[slot as usize].capture.load(Acquire) {
+            CAPTURE_IMPLIED => return Err(CAPTURE_IMPLICIT),
+            CAPTURE_DEAD => return Ok(None),
+            _ => {}
+        }
+        Ok(state.streams[slot as usize]
+            .capture
+            .and_then(|(capture, _)| {
+                let found = state.captures.iter().find(|c| c.id == capture)?;
+                Some((found.id, found.graph))
+            }))
+    }
+
+    /// `cuStreamCreate` in the current context. The handle is that of the stream destroyed last, if there is one.
+    pub fn stream_create(&self, non_blocking: bool) -> Result<usize> {
+        let (thread, mut state) = self.enter(Call::StreamCreate)?;
+        let context = state.current(thread)?;
+        let kind = if non_blocking {
+            QueueKind::NonBlocking
+        } else {
+            QueueKind::Blocking
+        };
+        let slot = state.open_stream(context, kind)?;
+        Ok(self.hot.handle(HandleKind::Stream, slot as usize))
+    }
+
+    /// `cuStreamDestroy`: returns at once; queued work goes on. The default streams cannot be destroyed.
+    pub fn stream_destroy(&self, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::StreamDestroy)?;
+        if stream <= 2 {
+            return Err(INVALID_HANDLE);
+        }
+        let slot = self.stream_slot(&state, thread, stream)?;
+        state.close_stream(slot);
+        Ok(())
+    }
+
+    /// `cuStreamQuery`: whether everything queued is done.
+    pub fn stream_query(&self, stream: usize) -> Result<bool> {
+        let (thread, mut state) = self.enter(Call::StreamQuery)?;
+        let queue = self.waitable(&mut state, thread, stream)?;
+        let tail = state.queues.tail(queue);
+        let done = state.queues.complete(&[tail], self.hot.now());
+        if done {
+            state.observe_tail(queue);
+            self.settle(&mut state);
+        }
+        Ok(done)
+    }
+
+    /// `cuStreamSynchronize`: moves the clock to the end of what is queued.
+    pub fn stream_synchronize(&self, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::StreamSynchronize)?;
+        let queue = self.waitable(&mut state, thread, stream)?;
+        let tail = state.queues.tail(queue);
+        let clock = state.queues.tail_clock(queue);
+        self.finish(&mut state, &[tail]);
+        state.observe(&clock);
+        self.settle(&mut state);
+        Ok(())
+    }
+
+    /// The queue of a stream whose end may be asked for.
+    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<u32> {
+        let slot = self.stream_slot(state, thread, stream)?;
+        state.refuse_implicit(slot)?;
+        if let Some((capture, _)) = state.streams[slot as usize].capture {
+            state.invalidate(capture);
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        state.refuse_unsafe(thread)?;
+        Ok(state.streams[slot as usize].queue)
+    }
+
+    /// A kernel of `duration` simulated nanoseconds that reads and writes `ranges` (address, bytes).
+    pub fn launch(&self, stream: usize, duration: u64, ranges: &[(u64, u64)]) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let work = NodeWork {
+            what: "kernel",
+            duration,
+            ranges: ranges.to_vec(),
+            effect: Effect::None,
+        };
+        state.work(slot, work, 0)
+    }
+
+    /// A kernel that runs until [`Machine::release_persistent`] is called with the number this returns.
+    pub fn launch_persistent(&self, stream: usize, ranges: &[(u64, u64)]) -> Result<u64> {
+        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let persistent = state.queues.new_persistent();
+        let work = NodeWork {
+            what: "persistent kernel",
+            duration: 0,
+            ranges: ranges.to_vec(),
+            effect: Effect::None,
+        };
+        state.work(slot, work, persistent)?;
+        Ok(persistent)
+    }
+
+    /// Ends a persistent kernel now; false where there is none of that number.
+    pub fn release_persistent(&self, persistent: u64) -> bool {
+        let mut state = self.state.lock();
+        let now = self.hot.now();
+        let found = persistent != 0 && state.queues.release(persistent, now);
+        self.settle(&mut state);
+        self.released.notify_all();
+        found
+    }
+
+    /// `cuMemsetD8Async`.
+    pub fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemsetAsync)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let device = state.contexts[state.streams[slot as usize].context].device;
+        state
+            .memory
+            .usable(address, bytes, Access::Device(device))
+            .map_err(|_| INVALID_VALUE)?;
+        let work = NodeWork {
+            what: "fill",
+            duration: bytes / 1024,
+            ranges: vec![(address, bytes)],
+            effect: Effect::Fill {
+                address,
+                byte,
+                bytes,
+            },
+        };
+        state.work(slot, work, 0)
+    }
+
+    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is no device
+    /// memory of this machine is taken for the host's, and must be valid.
+    pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
+        let slot = self.stream_slot(&state, thread, stream)?;
+        let device = state.contexts[state.streams[slot as usize].context].device;
+        let mut ranges = Vec::new();
+        for address in [to, from] {
+            if state.memory.is_device(address) {
+                state
+                    .memory
+                    .usable(address, bytes, Access::Copy(device))
+                    .map_err(|_| INVALID_VALUE)?;
+                ranges.push((address, bytes));
+            }
+        }
+        if ranges.is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        let work = NodeWork {
+            what: "copy",
+            duration: bytes / 1024,
+            ranges,
+            effect: Effect::Copy { to, from, bytes },
+        };
+        state.work(slot, work, 0)
+    }
+}
