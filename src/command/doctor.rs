@@ -1,7 +1,6 @@
 //! `trtalloc doctor`: what is here, found out by trying it.
 
 use std::ffi::CStr;
-use std::sync::Arc;
 
 use trtalloc::config::{Config, DriverChoice};
 use trtalloc::driver::{Driver, HandleKind};
@@ -19,11 +18,11 @@ pub fn run(_: &Arguments) -> Result<Done> {
     let mut table = Table::words(&["what", "found"]);
     let mut add = |what: &str, found: String| table.row(vec![what.to_string(), found]);
     for (name, choice) in [("cuda", DriverChoice::Cuda), ("sim", DriverChoice::Sim)] {
-        match device::driver(&Config {
+        match device::open(&Config {
             driver: choice,
             ..config.clone()
         }) {
-            Ok((driver, _)) => describe(name, &driver, &mut add),
+            Ok(opened) => describe(name, &*opened.driver, &mut add),
             Err(error) => add(&format!("driver {name}"), format!("no: {error}")),
         }
     }
@@ -39,7 +38,7 @@ pub fn run(_: &Arguments) -> Result<Done> {
     Ok(Done::All)
 }
 
-fn describe(name: &str, driver: &Arc<dyn Driver>, add: &mut impl FnMut(&str, String)) {
+fn describe(name: &str, driver: &dyn Driver, add: &mut impl FnMut(&str, String)) {
     let count = match driver.device_count() {
         Ok(count) => count,
         Err(error) => return add(&format!("driver {name}"), format!("no devices: {error}")),
@@ -66,7 +65,7 @@ fn describe(name: &str, driver: &Arc<dyn Driver>, add: &mut impl FnMut(&str, Str
                 } else {
                     "said not to be there"
                 };
-                let found = match trial(&**driver, device, smallest) {
+                let found = match trial(driver, device, smallest) {
                     Ok(()) => format!(
                         "works by trial, handles of {}, {} recommended ({said})",
                         size(smallest),

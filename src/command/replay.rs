@@ -1,5 +1,6 @@
 //! `trtalloc replay TRACE`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use indicatif::ProgressBar;
@@ -22,7 +23,7 @@ pub struct Arguments {
     /// How often the trace is run; each pass is a row of the table
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Queue work on every block, so that pending work stands in the way as it would on a device
+    /// Queue work on every block, so that pending work stands in the way; the simulated device checks every hand-out
     #[arg(long)]
     work: bool,
     /// Fail where reserved ÷ peak is above this in any pass
@@ -76,10 +77,12 @@ fn head(arguments: &Arguments, trace: &Trace, device: &Device) -> String {
     )
 }
 
-/// Shows progress, and queues work on each block where that is wanted.
+/// Shows progress. Where work is wanted, it is an application that uses each block on its stream, and that orders
+/// streams where a block is given back on another one.
 struct Watch<'a> {
     bar: ProgressBar,
     work_on: Option<&'a Device>,
+    used_on: HashMap<u64, Stream>,
 }
 
 impl Observer for Watch<'_> {
@@ -88,10 +91,33 @@ impl Observer for Watch<'_> {
     }
 
     fn handed_out(&mut self, address: u64, size: u64, stream: Option<Stream>) -> Result<()> {
-        match (self.work_on, stream) {
-            (Some(device), Some(stream)) => Ok(device.work(stream, address, size)?),
-            _ => Ok(()),
+        let Some(device) = self.work_on else { return Ok(()) };
+        device.handed_out(address, size, stream);
+        if let Some(stream) = stream {
+            self.used_on.insert(address, stream);
+            device.work(stream, address, size)?;
         }
+        Ok(())
+    }
+
+    fn resized(&mut self, old: u64, new: u64, size: u64, _: Option<Stream>) -> Result<()> {
+        let Some(device) = self.work_on else { return Ok(()) };
+        device.resized(old, new, size);
+        if let Some(stream) = self.used_on.remove(&old) {
+            self.used_on.insert(new, stream);
+            device.work(stream, new, size)?;
+        }
+        Ok(())
+    }
+
+    fn giving_back(&mut self, address: u64, stream: Option<Stream>) -> Result<()> {
+        let Some(device) = self.work_on else { return Ok(()) };
+        match (self.used_on.remove(&address), stream) {
+            (Some(used), Some(stream)) if used != stream => device.application().order(used, stream)?,
+            _ => {}
+        }
+        device.giving_back(address, stream);
+        Ok(())
     }
 }
 
@@ -104,6 +130,7 @@ fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &All
         let mut watch = Watch {
             bar,
             work_on: arguments.work.then_some(device),
+            used_on: HashMap::new(),
         };
         let pass = replay(trace, allocator, &streams, &mut watch);
         watch.bar.finish_and_clear();
@@ -135,7 +162,11 @@ fn table(passes: &[Pass], work: bool) -> String {
         table.row(vec![
             (number + 1).to_string(),
             pass.ops.to_string(),
-            if work { "-".to_string() } else { format!("{:.1}", pass.ns_per_op()) },
+            if work {
+                "-".to_string()
+            } else {
+                format!("{:.1}", pass.ns_per_op())
+            },
             mib(pass.peak),
             mib(pass.reserved_peak),
             format!("{:.4}", pass.ratio()),
@@ -176,7 +207,15 @@ fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass
             ));
         }
     }
-    faults.extend(device.violations());
+    let violations = device.violations();
+    if arguments.work && device.is_simulated() {
+        say(&format!(
+            "{} hand-outs checked, {} violations",
+            device.checked(),
+            violations.len()
+        ));
+    }
+    faults.extend(violations);
     for fault in &faults {
         say(&format!("failed: {fault}"));
     }

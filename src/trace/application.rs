@@ -5,6 +5,8 @@
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
+use crate::driver::cuda::CudaDriver;
+use crate::driver::sim::SimDriver;
 use crate::driver::{Context, Driver, DriverError, Failure, Result, Stream};
 
 /// What an application asks of its driver besides memory.
@@ -13,6 +15,8 @@ pub trait Streams {
     fn create(&self) -> Result<Stream>;
     /// Work that is queued still runs (`cuStreamDestroy`).
     fn destroy(&self, stream: Stream) -> Result<()>;
+    /// Queues work on `stream` that writes `[address, address + bytes)`.
+    fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()>;
 }
 
 /// An application on one device: its context is current to the thread that made it, for as long as it lives.
@@ -55,9 +59,17 @@ impl Application {
         self.streams.destroy(stream)
     }
 
-    /// Queues work on `stream` that writes `byte` to `[address, address + bytes)`.
-    pub fn fill(&self, stream: Stream, address: u64, byte: u8, bytes: u64) -> Result<()> {
-        self.driver.fill_async(address, byte, bytes, stream)
+    /// Queues work on `stream` that writes `[address, address + bytes)`.
+    pub fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()> {
+        self.streams.launch(stream, address, bytes)
+    }
+
+    /// What is queued on `after` from now on runs once what is queued on `before` now has run.
+    pub fn order(&self, before: Stream, after: Stream) -> Result<()> {
+        let event = self.driver.event_create()?;
+        let result = self.driver.event_record(event, before);
+        let result = result.and_then(|()| self.driver.stream_wait_event(after, event));
+        self.driver.event_destroy(event).and(result)
     }
 
     /// Waits for everything that was queued in the context.
@@ -76,13 +88,14 @@ impl Drop for Application {
 
 /// Streams of CUDA, by the functions that libcuda.so.1 exports.
 pub struct CudaStreams {
+    driver: Arc<CudaDriver>,
     create: unsafe extern "C" fn(*mut *mut c_void, u32) -> u32,
     destroy: unsafe extern "C" fn(*mut c_void) -> u32,
 }
 
 impl CudaStreams {
-    /// Looks the functions up.
-    pub fn open() -> Result<CudaStreams> {
+    /// Looks the functions up that `driver` does not have.
+    pub fn new(driver: Arc<CudaDriver>) -> Result<CudaStreams> {
         let missing = |call| DriverError {
             call,
             code: 0,
@@ -103,6 +116,7 @@ impl CudaStreams {
         // SAFETY: the documented types of these two functions; CUresult is passed as an unsigned int.
         unsafe {
             Ok(CudaStreams {
+                driver,
                 create: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void, u32) -> u32>(create),
                 destroy: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> u32>(destroy),
             })
@@ -110,15 +124,16 @@ impl CudaStreams {
     }
 }
 
-fn check(call: &'static str, code: u32) -> Result<()> {
-    match code {
-        0 => Ok(()),
-        code => Err(DriverError {
-            call,
-            code,
-            failure: Failure::Other,
-        }),
+fn failed(call: &'static str, code: u32) -> DriverError {
+    DriverError {
+        call,
+        code,
+        failure: Failure::Other,
     }
+}
+
+fn check(call: &'static str, code: u32) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(failed(call, code)) }
 }
 
 impl Streams for CudaStreams {
@@ -133,5 +148,42 @@ impl Streams for CudaStreams {
     fn destroy(&self, stream: Stream) -> Result<()> {
         // SAFETY: the handle is one that `create` gave; that it was not destroyed yet is the caller's to know.
         check("cuStreamDestroy_v2", unsafe { (self.destroy)(stream.0 as *mut c_void) })
+    }
+
+    fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()> {
+        self.driver.fill_async(address, 0, bytes, stream)
+    }
+}
+
+/// Streams of the simulated device.
+pub struct SimStreams {
+    driver: Arc<SimDriver>,
+}
+
+impl SimStreams {
+    /// Streams of `driver`'s computer.
+    pub fn new(driver: Arc<SimDriver>) -> SimStreams {
+        SimStreams { driver }
+    }
+}
+
+impl Streams for SimStreams {
+    fn create(&self) -> Result<Stream> {
+        let stream = self.driver.machine().stream_create(true);
+        stream.map(Stream).map_err(|code| failed("cuStreamCreate", code))
+    }
+
+    fn destroy(&self, stream: Stream) -> Result<()> {
+        self.driver
+            .machine()
+            .stream_destroy(stream.0)
+            .map_err(|code| failed("cuStreamDestroy", code))
+    }
+
+    /// A kernel that takes two simulated microseconds to start and moves a TiB each second.
+    fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()> {
+        let nanoseconds = 2_000 + bytes / 1_100;
+        let launched = self.driver.machine().launch(stream.0, nanoseconds, &[(address, bytes)]);
+        launched.map_err(|code| failed("cuLaunchKernel", code))
     }
 }

@@ -103,12 +103,20 @@ impl Pass {
     }
 }
 
-/// What is done beside the calls themselves.
+/// What is done beside the calls themselves, on the time of the calls.
 pub trait Observer {
     /// Called every few thousand rows with the number of rows done.
     fn progress(&mut self, _rows: u64) {}
-    /// Called before and after memory is used: `address` was just handed out to `stream` with `size` bytes.
+    /// `address` was just handed out with `size` bytes.
     fn handed_out(&mut self, _address: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
+        Ok(())
+    }
+    /// The block at `old` is now at `new` with `size` bytes.
+    fn resized(&mut self, _old: u64, _new: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
+        Ok(())
+    }
+    /// The block at `address` is about to be given back.
+    fn giving_back(&mut self, _address: u64, _stream: Option<Stream>) -> Result<()> {
         Ok(())
     }
 }
@@ -137,23 +145,27 @@ pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer:
         for (at, op) in ops.iter().enumerate() {
             let stream = stream_of(op.stream);
             let address = &mut addresses[op.block as usize];
+            // A block that was refused can be neither resized nor given back.
+            if *address == 0 && !matches!(op.kind, Kind::Alloc { .. }) {
+                continue;
+            }
+            pass.ops += 1;
             let result = match op.kind {
                 Kind::Alloc { resizable } => memory.allocate(op.bytes, resizable, stream),
-                // The block was refused: there is nothing to resize or to give back.
-                Kind::Realloc | Kind::Free if *address == 0 => continue,
                 Kind::Realloc => memory.reallocate(*address, op.bytes),
                 Kind::Free => {
-                    memory.deallocate(*address, stream)?;
-                    *address = 0;
-                    pass.ops += 1;
+                    observer.giving_back(*address, stream)?;
+                    memory.deallocate(std::mem::take(address), stream)?;
                     continue;
                 }
             };
-            pass.ops += 1;
             match result {
                 Ok(granted) => {
+                    match op.kind {
+                        Kind::Realloc => observer.resized(*address, granted, op.bytes, stream)?,
+                        _ => observer.handed_out(granted, op.bytes, stream)?,
+                    }
                     *address = granted;
-                    observer.handed_out(granted, op.bytes, stream)?;
                 }
                 Err(error) => {
                     pass.first_failure.get_or_insert_with(|| error.to_string());
@@ -167,6 +179,7 @@ pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer:
     for (slot, stream) in trace.leftovers() {
         let address = std::mem::take(&mut addresses[slot as usize]);
         if address != 0 {
+            observer.giving_back(address, stream_of(stream))?;
             memory.deallocate(address, stream_of(stream))?;
         }
     }

@@ -7,6 +7,7 @@ use trtalloc::bridge::client::Client;
 use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
 
+use super::super::device::Device;
 use super::last_error;
 
 /// Calls made, and the time inside them.
@@ -21,18 +22,20 @@ pub struct Calls {
 }
 
 /// One caller; blocks are addresses, none is null.
-pub struct Caller {
+pub struct Caller<'a> {
+    device: &'a Device,
     client: Client,
     calls: Calls,
     clock: Duration,
     last_refusal: String,
 }
 
-impl Caller {
-    pub fn new(client: Client) -> Caller {
+impl Caller<'_> {
+    pub fn new(device: &Device, client: Client) -> Caller<'_> {
         // The least of many readings is what the clock itself takes.
         let clock = (0..1000).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
         Caller {
+            device,
             client,
             calls: Calls::default(),
             clock,
@@ -52,31 +55,43 @@ impl Caller {
 
     /// `allocate`: memory without a stream, as engines ask for weights.
     pub fn allocate(&mut self, size: u64) -> Option<usize> {
-        self.block(|client| client.allocate(size, 0, 0))
+        let block = self.block(|client| client.allocate(size, 0, 0))?;
+        self.device.handed_out(block as u64, size, None);
+        Some(block)
     }
 
     /// `allocateAsync`.
     pub fn allocate_async(&mut self, size: u64, stream: Stream) -> Option<usize> {
-        self.block(|client| client.allocate_async(size, 0, 0, stream.0))
+        self.with_flags(size, 0, stream)
     }
 
     /// `allocateAsync` of a block that [`Caller::reallocate`] may be called with.
     pub fn allocate_resizable(&mut self, size: u64, stream: Stream) -> Option<usize> {
-        self.block(|client| client.allocate_async(size, 0, RESIZABLE, stream.0))
+        self.with_flags(size, RESIZABLE, stream)
+    }
+
+    fn with_flags(&mut self, size: u64, flags: u32, stream: Stream) -> Option<usize> {
+        let block = self.block(|client| client.allocate_async(size, 0, flags, stream.0))?;
+        self.device.handed_out(block as u64, size, Some(stream));
+        Some(block)
     }
 
     /// `reallocate`; none: the old block stands.
     pub fn reallocate(&mut self, block: usize, size: u64) -> Option<usize> {
-        self.block(|client| client.reallocate(block, 0, size))
+        let grown = self.block(|client| client.reallocate(block, 0, size))?;
+        self.device.resized(block as u64, grown as u64, size);
+        Some(grown)
     }
 
     /// `deallocate`.
     pub fn deallocate(&mut self, block: usize) -> Result<()> {
+        self.device.giving_back(block as u64, None);
         self.taken(|client| client.deallocate(block))
     }
 
     /// `deallocateAsync`.
     pub fn deallocate_async(&mut self, block: usize, stream: Stream) -> Result<()> {
+        self.device.giving_back(block as u64, Some(stream));
         self.taken(|client| client.deallocate_async(block, stream.0))
     }
 
