@@ -268,7 +268,7 @@ fn doctor_tries_what_it_reports() {
     let text = stdout(&output);
     assert!(
         text.lines()
-            .any(|line| line.starts_with("driver sim ") && line.contains("1 devices")),
+            .any(|line| line.starts_with("driver sim ") && line.contains("devices: 1")),
         "{text}"
     );
     assert!(text.contains("works by trial, handles of 2.0 MiB"), "{text}");

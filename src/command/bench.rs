@@ -24,7 +24,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let config = arguments.allocator.config()?;
     let device = Device::open(&config, Otherwise::Simulate)?;
-    say(&format!("device  {device}\n"));
+    say(&format!("device  {device}"));
+    say("");
     let mut table = Table::new(&[
         "allocateAsync and deallocateAsync, one thread, through the C++ vtable",
         "ns a pair",

@@ -48,7 +48,7 @@ fn describe(name: &str, driver: &dyn Driver, add: &mut impl FnMut(&str, String))
     add(
         &format!("driver {name}"),
         format!(
-            "{count} devices{}{}{}",
+            "devices: {count}{}{}{}",
             has("stream ids", features.stream_ids),
             has("context events", features.context_events),
             has("user objects", features.user_objects)

@@ -149,5 +149,5 @@ fn later(what: &str) -> Done {
 /// A line on stdout. A reader that has gone is no failure of ours.
 fn say(text: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.strip_suffix('\n').unwrap_or(text));
 }

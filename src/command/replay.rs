@@ -51,6 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     let device = Device::open(&config, Otherwise::Fail)?;
     say(&head(arguments, &trace, &device));
+    say("");
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let result = passes(arguments, &trace, &device, &allocator);
     // Nothing of the pool may outlive the streams and the context it was used with.
@@ -70,7 +71,7 @@ fn head(arguments: &Arguments, trace: &Trace, device: &Device) -> String {
         count => format!(", {count} threads in order on one"),
     };
     format!(
-        "trace   {}: {} rows, {streams}{threads}, peak in use {} MiB\ndevice  {device}\n",
+        "trace   {}: {} rows, {streams}{threads}, peak in use {} MiB\ndevice  {device}",
         arguments.trace.display(),
         trace.ops().len(),
         mib(trace.peak()),
@@ -215,7 +216,7 @@ fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass
             violations.len()
         ));
     }
-    faults.extend(violations);
+    faults.extend(violations.into_iter().take(3));
     for fault in &faults {
         say(&format!("failed: {fault}"));
     }

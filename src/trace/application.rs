@@ -64,6 +64,11 @@ impl Application {
         self.streams.launch(stream, address, bytes)
     }
 
+    /// Queues work on `stream` that sets `[address, address + bytes)` to `byte`.
+    pub fn fill(&self, stream: Stream, address: u64, byte: u8, bytes: u64) -> Result<()> {
+        self.driver.fill_async(address, byte, bytes, stream)
+    }
+
     /// What is queued on `after` from now on runs once what is queued on `before` now has run.
     pub fn order(&self, before: Stream, after: Stream) -> Result<()> {
         let event = self.driver.event_create()?;

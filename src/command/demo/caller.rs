@@ -28,6 +28,8 @@ pub struct Caller<'a> {
     calls: Calls,
     clock: Duration,
     last_refusal: String,
+    compared: u64,
+    lost: u64,
 }
 
 impl Caller<'_> {
@@ -40,6 +42,8 @@ impl Caller<'_> {
             calls: Calls::default(),
             clock,
             last_refusal: String::new(),
+            compared: 0,
+            lost: 0,
         }
     }
 
@@ -81,6 +85,19 @@ impl Caller<'_> {
         let grown = self.block(|client| client.reallocate(block, 0, size))?;
         self.device.resized(block as u64, grown as u64, size);
         Some(grown)
+    }
+
+    /// Looks whether `address` holds `byte`, where the host can.
+    pub fn compare(&mut self, address: u64, byte: u8) {
+        if let Some(found) = self.device.byte_at(address) {
+            self.compared += 1;
+            self.lost += u64::from(found != byte);
+        }
+    }
+
+    /// How often [`Caller::compare`] looked, and how often something else was there.
+    pub fn compared(&self) -> (u64, u64) {
+        (self.compared, self.lost)
     }
 
     /// `deallocate`.

@@ -43,6 +43,8 @@ struct Requests {
 
 /// How many rows a request has: skewed, as requests are.
 const ROWS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 40, 80, 160];
+/// Violations that are shown one by one.
+const SHOWN: usize = 3;
 /// Requests after which the application waits for its results.
 const BATCH: u64 = 16;
 
@@ -300,6 +302,11 @@ impl<'a> Life<'a> {
             ),
         );
         if self.device.is_simulated() {
+            let (compared, lost) = self.caller.compared();
+            self.promise(
+                compared > 0 && lost == 0,
+                format!("what grew kept its bytes: {compared} compared, {lost} lost"),
+            );
             let violations = self.device.violations();
             let (checked, count) = (self.device.checked(), violations.len());
             self.promise(

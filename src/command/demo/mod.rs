@@ -42,7 +42,8 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     let device = Device::open(&config, Otherwise::Simulate)?;
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let cap = allocator.stats(None)?.limit;
-    say(&format!("device  {device}\ncap     {} on reserved memory\n", size(cap)));
+    say(&format!("device  {device}\ncap     {} on reserved memory", size(cap)));
+    say("");
     let client = Client::new(Handle::new(allocator.clone()))?;
     let requests = if arguments.short { 400 } else { 4000 };
     let result = Life::new(&device, &allocator, client, requests, arguments.seed).run();
@@ -50,6 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     allocator.close();
     let told = result?;
     say(&told.table);
+    say("");
     let mut done = Done::All;
     for (held, promise) in told.promises {
         say(&format!("{:6}  {promise}", if held { "ok" } else { "FAILED" }));
