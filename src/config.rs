@@ -159,7 +159,7 @@ pub struct Config {
     pub record: Vec<(String, String)>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
-    /// `log`
+    /// `log`: one for the process. The last one given holds; the default is what holds where none is given.
     pub log: LogLevel,
     /// `passthrough`
     pub passthrough: bool,
@@ -266,6 +266,12 @@ impl Config {
             crate::log::line(&format!("trtalloc: warn: {error}; the default holds"));
         }
         config
+    }
+
+    /// The environment's `TRTALLOC_LOG`; the default where it cannot be read, without a word.
+    pub(crate) fn environment_log_level() -> LogLevel {
+        let text = std::env::var("TRTALLOC_LOG").unwrap_or_default();
+        value::log_level(&text.trim().to_ascii_lowercase()).unwrap_or_default()
     }
 
     /// [`Config::from_environment`] over any source of variables, with what could not be read.

@@ -72,9 +72,9 @@ impl Handle {
     #[cold]
     fn open(&self) -> Result<&'static Allocator> {
         let opened = self.opened.get_or_init(|| {
-            let config = Config::from_environment();
-            crate::log::init(config.log);
-            Allocator::from_config(config).map(|allocator| self.publish(allocator))
+            crate::log::init_from_environment();
+            Allocator::from_config(Config::from_environment())
+                .map(|allocator| self.publish(allocator))
         });
         match opened {
             Ok(allocator) => Ok(allocator),

@@ -11,21 +11,28 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use crate::config::LogLevel;
+use crate::config::{Config, LogLevel};
 
-/// The most that has been asked for, as the number of a [`LogLevel`].
-static LEVEL: AtomicUsize = AtomicUsize::new(LogLevel::Off as usize);
+/// The number of a [`LogLevel`], or [`UNSET`].
+static LEVEL: AtomicUsize = AtomicUsize::new(UNSET);
 
-/// Writes messages of `level` and graver to stderr from now on. The process has one level, the most that any call asked
-/// for. Where the process already has a subscriber of its own (a Rust program that links this crate), it gets the messages.
+const UNSET: usize = usize::MAX;
+
+/// Writes messages of `level` and graver to stderr from now on. The process has one level; the last one given holds. Where
+/// it already has a subscriber of its own (a Rust program that links this crate), that one gets the messages instead.
 pub fn init(level: LogLevel) {
-    let before = LEVEL.fetch_max(level as usize, Ordering::Relaxed);
-    if before >= level as usize {
-        return;
-    }
+    LEVEL.store(level as usize, Ordering::Relaxed);
+    // Whichever call comes first sets the subscriber; later ones only tell call sites to ask again.
     if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Stderr)).is_err()
     {
         tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// Takes the environment's level, where none has been given yet.
+pub(crate) fn init_from_environment() {
+    if LEVEL.load(Ordering::Relaxed) == UNSET {
+        init(Config::environment_log_level());
     }
 }
 
@@ -48,7 +55,7 @@ fn finish(mut line: String) {
 
 fn filter() -> LevelFilter {
     match LEVEL.load(Ordering::Relaxed) {
-        0 => LevelFilter::OFF,
+        0 | UNSET => LevelFilter::OFF,
         1 => LevelFilter::ERROR,
         2 => LevelFilter::WARN,
         3 => LevelFilter::INFO,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
 use crate::allocator::{Allocator, Request};
-use crate::config::Config;
+use crate::config::{Config, LogLevel};
 use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::handle::{Handle, call};
@@ -94,7 +94,10 @@ pub(super) unsafe fn make(
         // SAFETY: as this function demands.
         Config::parse(unsafe { text("options", options) }?)?
     };
-    crate::log::init(config.log);
+    crate::log::init_from_environment();
+    if config.log != LogLevel::default() {
+        crate::log::init(config.log);
+    }
     *out = pointer_to(Handle::new(allocator(config)?));
     Ok(())
 }

@@ -43,6 +43,7 @@ pub(crate) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> i
 #[cold]
 pub(crate) fn report(call: &'static str, error: &Error) {
     error::remember(error);
+    crate::log::init_from_environment();
     match error {
         // TensorRT's builder asks for what it expects not to get.
         Error::OutOfMemory(_) | Error::Unsupported(_) => tracing::debug!("{call}: {error}"),
