@@ -17,3 +17,4 @@ pub mod log;
 pub mod pool;
 pub mod process;
 pub mod stats;
+pub mod trace;
