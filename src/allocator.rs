@@ -329,7 +329,7 @@ impl Allocator {
         if !block.claim(address, if mine { CACHED } else { PENDING }) {
             return Err(freed_twice(address));
         }
-        let due = inner.count_free();
+        let due = inner.count_free(block.size());
         if mine {
             let size = block.size();
             block.stamp.store(inner.next_stamp, Ordering::Relaxed);

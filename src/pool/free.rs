@@ -81,14 +81,14 @@ impl Pool {
             return true;
         }
         let mut core = self.core.lock();
-        let shared = block.shared;
+        let (shared, size) = (block.shared, block.size);
         let freed = Freed::Standalone(block);
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
             let generation = inner.generation.as_ref()?;
             let mine = generation.device == self.device && inner.capture == 0;
             let place = (generation.owner, inner.next_stamp);
-            inner.unstamped += u64::from(mine);
+            inner.unstamped += if mine { size } else { 0 };
             mine.then_some(place)
         });
         match behind {

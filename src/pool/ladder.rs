@@ -29,6 +29,13 @@ use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError, Failure, Stream};
 use crate::error::{Error, Result};
 
+/// What may be created beyond the peak in use, however small that is: moving handles at 1.04 × a few pages would tear the
+/// window into islands before it has grown (docs/measurements).
+const SLACK: u64 = 10 << 20;
+
+/// The part of what is reserved that a stream that misses may free before it is stamped.
+const UNSTAMPED: u64 = 32;
+
 /// Who asks, as the ladder sees it.
 #[derive(Clone, Copy)]
 enum Who<'a> {
@@ -86,10 +93,8 @@ impl Pool {
     }
 
     fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
-        if let Some(id) = self
-            .own(core, want, who)
-            .or_else(|| core.heap.take(COMMON, want.size, want.align))
-        {
+        self.refresh(core, who);
+        if let Some(id) = self.fit(core, want, who) {
             return Ok(id);
         }
         if core.fixed && want.size > core.mapping.reserved() {
@@ -134,38 +139,44 @@ impl Pool {
         }
     }
 
-    /// Rung 2: the asker's own free space, with what its cache holds uncoalesced where the rest does not do.
-    fn own(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        let owner = who.owner();
-        if let Some(id) = core.heap.take(owner, want.size, want.align) {
-            if matches!(who, Who::Capture(..)) {
-                self.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
+    /// A stream that misses and has freed much since its last stamp is stamped, and what has completed is collected: what is
+    /// freed and common free space become one again before they are torn up apart.
+    fn refresh(&self, core: &mut Core, who: Who<'_>) {
+        let Who::Stream(turn, _) = who else { return };
+        if turn.cache.inner.lock().unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
+            return;
+        }
+        if let Ok(_entered) = self.enter(core) {
+            if self.check_context(core).is_ok() {
+                self.stamp(core, who);
+                let _ = self.settle(core);
             }
-            return Some(id);
         }
-        let Who::Stream(turn, _) = who else { return None };
-        let mut inner = turn.cache.inner.lock();
-        if inner.ready.bytes() == 0
-            || inner
-                .generation
-                .as_ref()
-                .is_none_or(|generation| generation.owner != owner)
-        {
-            return None;
-        }
-        self.flush(core, &mut inner, owner);
-        drop(inner);
-        core.heap.take(owner, want.size, want.align)
     }
 
-    /// Rung 3, after collecting: own, common, and the two together.
+    /// Rungs 2 and 3: the best fit of the asker's own free space, with what its cache held put together, and of what is
+    /// common.
+    fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
+        let owner = who.owner();
+        if let Who::Stream(turn, _) = who {
+            let mut inner = turn.cache.inner.lock();
+            if inner.ready.bytes() > 0 && inner.generation.as_ref().is_some_and(|generation| generation.owner == owner) {
+                self.flush(core, &mut inner, owner);
+            }
+        }
+        let (id, from) = core.heap.take_either(owner, want.size, want.align)?;
+        if matches!(who, Who::Capture(..)) && from == owner {
+            self.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
+        }
+        Some(id)
+    }
+
+    /// As [`Pool::fit`], or the asker's own and common neighbours together.
     fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        self.own(core, want, who)
-            .or_else(|| core.heap.take(COMMON, want.size, want.align))
-            .or_else(|| match who {
-                Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
-                _ => None,
-            })
+        self.fit(core, want, who).or_else(|| match who {
+            Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
+            _ => None,
+        })
     }
 
     /// Rungs 4, 5, 6 and 8. A refusal for want of memory is remembered, and the climb goes on.
@@ -284,7 +295,7 @@ impl Pool {
     fn budget(&self, core: &Core, want: &Want) -> u64 {
         let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
         let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
-        (peak + peak / 25)
+        (peak + (peak / 25).max(SLACK))
             .saturating_sub(core.mapping.reserved())
             .min(self.room(core))
     }

@@ -43,7 +43,7 @@ pub struct Inner {
     pub ready: Classes,
     /// The number of the stamp that will cover what is freed now.
     pub next_stamp: u64,
-    /// Frees since the last stamp.
+    /// Bytes freed since the last stamp.
     pub unstamped: u64,
     /// Frees since the last allocation, and how many of them are borne before one takes a stamp.
     pub frees_in_a_row: u64,
@@ -103,8 +103,8 @@ impl StreamCache {
 impl Inner {
     /// Counts a free; whether the stream has freed so often without allocating that a stamp is due.
     #[inline]
-    pub fn count_free(&mut self) -> bool {
-        self.unstamped += 1;
+    pub fn count_free(&mut self, bytes: u64) -> bool {
+        self.unstamped += bytes;
         self.frees_in_a_row += 1;
         if self.frees_in_a_row < self.patience {
             return false;

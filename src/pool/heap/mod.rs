@@ -158,6 +158,18 @@ impl Heap {
         Some(self.carve(id, size, align))
     }
 
+    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one.
+    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64) -> Option<(NodeId, Owner)> {
+        let own = self.find(owner, size, align, u64::MAX);
+        let common = if owner == COMMON { None } else { self.find(COMMON, size, align, u64::MAX) };
+        let (id, from) = match (own, common) {
+            (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => (common, COMMON),
+            (Some(own), _) => (own, owner),
+            (None, common) => (common?, COMMON),
+        };
+        Some((self.carve(id, size, align), from))
+    }
+
     /// As [`Heap::take`], from ranges whose stamp is at most `through`.
     pub fn take_stamped(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
         let id = self.find(owner, size, align, through)?;

@@ -13,15 +13,12 @@ pub struct Place {
     pub owner: Owner,
 }
 
-/// How many holes are considered.
-const HOLES: usize = 256;
-
 impl Heap {
     /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes: beside free ranges of `owner`, or
     /// common ones, that already hold a part of it. None where the window is exhausted.
     pub fn place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let mut best: Option<Place> = None;
-        for id in self.holes.values().take(HOLES) {
+        for id in self.holes.values() {
             for owner in [COMMON, owner] {
                 let place = self.place_at(*id, owner, size, align, page);
                 if let Some(place) = place.filter(|place| best.is_none_or(|best| place.size < best.size)) {
