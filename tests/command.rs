@@ -1,6 +1,8 @@
 //! The command, run as a user runs it: what it prints, and its exit status.
 
 mod common;
+#[path = "common/simcuda.rs"]
+mod simcuda;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,11 +11,23 @@ use trtalloc::trace::csv;
 use trtalloc::trace::generate::generate;
 
 fn trtalloc(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+/// The command, with none of the environment's options.
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRTALLOC_")) {
         command.env_remove(name);
     }
-    command.args(arguments).output().unwrap()
+    command.args(arguments);
+    command
+}
+
+/// The command with a libcuda.so.1 in its way, behind which is the simulated device.
+fn through_libcuda(arguments: &[&str]) -> Output {
+    let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    command(arguments).env("LD_LIBRARY_PATH", folder).output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -103,6 +117,24 @@ fn replay_survives_refusals_and_says_that_not_all_was_done() {
     let output = trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim", "--limit", "64MiB"]);
     expect(&output, 1);
     assert!(stdout(&output).contains("failed: pass 1: 1 requests were refused, the first: out of memory"));
+}
+
+#[test]
+fn a_cap_is_a_ratio_of_the_peak_in_whole_handles() {
+    // 6 MiB in use: what is capped at 6 MiB fits, what is capped at half of it does not.
+    let path = file(
+        "cap.csv",
+        "op,id,bytes\nalloc,0,2097152\nalloc,1,4194304\nfree,0,0\nfree,1,0\n",
+    );
+    let replay = |cap: &str| trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim", "--cap", cap]);
+    let output = replay("0.9");
+    expect(&output, 0);
+    assert!(
+        stdout(&output)
+            .lines()
+            .any(|line| line.starts_with("1 ") && line.contains(" 6.0 "))
+    );
+    expect(&replay("0.5"), 1);
 }
 
 #[test]
@@ -281,4 +313,32 @@ fn bench_measures_what_it_can_and_owns_to_the_rest() {
     expect(&output, 3);
     assert!(stdout(&output).contains("streams=trusted"));
     assert!(stderr(&output).contains("later version"));
+}
+
+#[test]
+fn through_libcuda_it_is_the_same() {
+    let path = file("libcuda.csv", SMALL);
+    let replay = ["replay", path.to_str().unwrap(), "--driver", "cuda", "--work"];
+    let output = through_libcuda(&replay);
+    expect(&output, 0);
+    assert!(stdout(&output).contains("driver cuda"), "{}", stdout(&output));
+    // Left to itself, it finds the GPU.
+    let output = through_libcuda(&["demo", "--short"]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(
+        text.contains("driver cuda") && !text.contains("no GPU answers"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("FAILED") && text.contains("trim gives all of it back"),
+        "{text}"
+    );
+    let output = through_libcuda(&["doctor"]);
+    expect(&output, 0);
+    assert!(
+        stdout(&output)
+            .lines()
+            .any(|line| line.starts_with("driver cuda ") && line.contains("devices: 1"))
+    );
 }

@@ -28,6 +28,7 @@ pub struct Device {
     application: Application,
     description: String,
     memory: u64,
+    granularity: u64,
     simulation: Option<Arc<SimDriver>>,
     checked: Cell<u64>,
 }
@@ -109,6 +110,7 @@ impl Device {
             application,
             description,
             memory: info.total,
+            granularity: info.granularity.0.max(1),
             simulation,
             checked: Cell::new(0),
         })
@@ -127,6 +129,11 @@ impl Device {
     /// Its physical memory in bytes.
     pub fn memory(&self) -> u64 {
         self.memory
+    }
+
+    /// `bytes` rounded up to what physical memory comes in.
+    pub fn whole_handles(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(self.granularity)
     }
 
     /// Whether it is the simulated one.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 use trtalloc::allocator::Allocator;
+use trtalloc::config::Limit;
 use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
 use trtalloc::trace::replay::{Observer, Pass, replay};
@@ -26,6 +27,9 @@ pub struct Arguments {
     /// Queue work on every block, so that pending work stands in the way; the simulated device checks every hand-out
     #[arg(long)]
     work: bool,
+    /// Cap reserved memory at this times the trace's peak in use, rounded up to whole handles
+    #[arg(long, conflicts_with = "limit", value_name = "RATIO")]
+    cap: Option<f64>,
     /// Fail where reserved ÷ peak is above this in any pass
     #[arg(long)]
     max_ratio: Option<f64>,
@@ -38,7 +42,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
-    let config = arguments.allocator.config()?;
+    let mut config = arguments.allocator.config()?;
     let trace = csv::open(&arguments.trace)?;
     if trace.ops().is_empty() {
         return Err(Error::InvalidArgument(format!(
@@ -52,6 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     let device = Device::open(&config, Otherwise::Fail)?;
     say(&head(arguments, &trace, &device));
     say("");
+    if let Some(ratio) = arguments.cap {
+        config.limit = Limit::Bytes(device.whole_handles((trace.peak() as f64 * ratio) as u64));
+    }
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let result = passes(arguments, &trace, &device, &allocator);
     // Nothing of the pool may outlive the streams and the context it was used with.

@@ -224,15 +224,10 @@ impl<'a> Life<'a> {
         let name = encoder.plan.name;
         encoder.unload(&mut self.caller)?;
         let generator = self.load(&GENERATOR)?;
-        let why = if generator.is_some() {
-            ""
-        } else {
-            self.caller.last_refusal()
-        };
-        let promise = format!(
-            "it loads once the {name} ({}) is unloaded {why}",
-            size(ENCODER.weights())
-        );
+        let mut promise = format!("it loads once the {name} ({}) is unloaded", size(ENCODER.weights()));
+        if generator.is_none() {
+            promise = format!("{promise}: {}", self.caller.last_refusal());
+        }
         self.promise(generator.is_some(), promise);
         Ok(generator)
     }
@@ -315,6 +310,7 @@ impl<'a> Life<'a> {
             );
             violations
                 .into_iter()
+                .take(SHOWN)
                 .for_each(|violation| self.promise(false, violation));
         }
         Ok(())

@@ -40,10 +40,14 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         config.limit = Limit::Bytes(CAP);
     }
     let device = Device::open(&config, Otherwise::Simulate)?;
-    let allocator = Allocator::with_driver(device.driver(), config)?;
-    let cap = allocator.stats(None)?.limit;
-    say(&format!("device  {device}\ncap     {} on reserved memory", size(cap)));
+    let cap = match config.limit {
+        Limit::None => "none".to_string(),
+        Limit::Bytes(bytes) => size(bytes),
+        Limit::Percent(percent) => format!("{percent} % of the device's memory"),
+    };
+    say(&format!("device  {device}\ncap     {cap}, on reserved memory"));
     say("");
+    let allocator = Allocator::with_driver(device.driver(), config)?;
     let client = Client::new(Handle::new(allocator.clone()))?;
     let requests = if arguments.short { 400 } else { 4000 };
     let result = Life::new(&device, &allocator, client, requests, arguments.seed).run();
