@@ -167,7 +167,14 @@ impl Allocator {
                     };
                     pool.alive()?;
                     inner.capture = 0;
-                    if let Some(node) = inner.ready.pop(&pool.blocks, want.size, want.align) {
+                    // A stream that holds what others want is stamped first, on the way of a miss.
+                    let content = inner.hunger == pool.hunger.load(Ordering::Relaxed) || inner.unstamped == 0;
+                    let ready = if content {
+                        inner.ready.pop(&pool.blocks, want.size, want.align)
+                    } else {
+                        None
+                    };
+                    if let Some(node) = ready {
                         let block = pool.blocks.get(node);
                         block.requested.store(want.requested, Ordering::Relaxed);
                         block.state.store(LIVE, Ordering::Release);
@@ -329,7 +336,7 @@ impl Allocator {
         if !block.claim(address, if mine { CACHED } else { PENDING }) {
             return Err(freed_twice(address));
         }
-        let due = inner.count_free(block.size());
+        let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
         if mine {
             let size = block.size();
             block.stamp.store(inner.next_stamp, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! How a pool comes to be: its context, its window, and what backs it.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -78,6 +79,7 @@ impl Pool {
             blocks: Blocks::new(),
             caches,
             counters: Counters::default(),
+            hunger: AtomicU64::new(0),
             dead: OnceLock::new(),
             core: Mutex::new(core),
             standalones: RwLock::new(HashMap::new()),

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 const SLACK: u64 = 10 << 20;
 
 /// The part of what is reserved that a stream that misses may free before it is stamped.
-const UNSTAMPED: u64 = 32;
+const UNSTAMPED: u64 = 256;
 
 /// Who asks, as the ladder sees it.
 #[derive(Clone, Copy)]
@@ -111,9 +111,29 @@ impl Pool {
             if let Some(id) = self.found(core, want, who) {
                 return Ok(id);
             }
+            self.hunger.fetch_add(1, Ordering::Relaxed);
             let budget = self.budget(core, want);
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
+                    return Ok(id);
+                }
+            }
+            if !matches!(who, Who::Capture(..)) {
+                self.flush_all(core);
+                self.settle(core)?;
+                if let Some(id) = self.found(core, want, who) {
+                    return Ok(id);
+                }
+                if let Some(id) = self.grow(
+                    core,
+                    want,
+                    who,
+                    Sources {
+                        remap: true,
+                        create: budget,
+                    },
+                    &mut refusal,
+                )? {
                     return Ok(id);
                 }
             }
@@ -126,11 +146,12 @@ impl Pool {
                 if give_back && self.give_back(core) == 0 {
                     break;
                 }
-                for remap in [false, true] {
-                    let create = self.room(core);
-                    if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
-                        return Ok(id);
-                    }
+                let sources = Sources {
+                    remap: true,
+                    create: self.room(core),
+                };
+                if let Some(id) = self.grow(core, want, who, sources, &mut refusal)? {
+                    return Ok(id);
                 }
             }
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
@@ -143,8 +164,13 @@ impl Pool {
     /// freed and common free space become one again before they are torn up apart.
     fn refresh(&self, core: &mut Core, who: Who<'_>) {
         let Who::Stream(turn, _) = who else { return };
-        if turn.cache.inner.lock().unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
-            return;
+        {
+            let mut inner = turn.cache.inner.lock();
+            let hunger = self.hunger.load(Ordering::Relaxed);
+            let wanted = std::mem::replace(&mut inner.hunger, hunger) != hunger && inner.unstamped > 0;
+            if !wanted && inner.unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
+                return;
+            }
         }
         if let Ok(_entered) = self.enter(core) {
             if self.check_context(core).is_ok() {
@@ -160,7 +186,12 @@ impl Pool {
         let owner = who.owner();
         if let Who::Stream(turn, _) = who {
             let mut inner = turn.cache.inner.lock();
-            if inner.ready.bytes() > 0 && inner.generation.as_ref().is_some_and(|generation| generation.owner == owner) {
+            if inner.ready.bytes() > 0
+                && inner
+                    .generation
+                    .as_ref()
+                    .is_some_and(|generation| generation.owner == owner)
+            {
                 self.flush(core, &mut inner, owner);
             }
         }
@@ -214,15 +245,6 @@ impl Pool {
 
     /// Rung 7: a range of another stream, behind that stream's stamp.
     fn steal(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, owner: Owner) -> Option<NodeId> {
-        self.flush_all(core);
-        // What had completed already is common now.
-        self.settle(core).ok()?;
-        if let Some(id) = core.heap.take(COMMON, want.size, want.align) {
-            return Some(id);
-        }
-        if let Some(id) = core.heap.take_joined(owner, want.size, want.align) {
-            return Some(id);
-        }
         for other in core.grace.owners() {
             let Some(event) = core.grace.last_event(other).filter(|_| other != owner) else {
                 continue;

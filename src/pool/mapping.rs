@@ -145,26 +145,6 @@ impl Mapping {
         if need > sources.create || (need == place.size && sources.create == 0) {
             return Ok(false);
         }
-        if sources.create > 10 << 30 && std::env::var("DBG").is_ok() {
-            let free = heap.free_bytes(COMMON);
-            let n = heap.ranges(COMMON).count();
-            let complete: u64 = heap
-                .ranges(COMMON)
-                .map(|(_, o, b)| ((o + b) / self.page * self.page).saturating_sub(o.next_multiple_of(self.page)))
-                .sum();
-            eprintln!(
-                "rung8 size {} MiB place {} MiB need {} MiB free {} MiB in {n} ranges, complete pages {} MiB, largest {} MiB own {} reserved {} remap {}",
-                size >> 20,
-                place.size >> 20,
-                need >> 20,
-                free >> 20,
-                complete >> 20,
-                heap.largest_common() >> 20,
-                heap.free_bytes(owner) >> 20,
-                self.reserved >> 20,
-                sources.remap
-            );
-        }
         self.fill(heap, place, kept, idle, need)?;
         Ok(true)
     }

@@ -146,6 +146,8 @@ pub struct Pool {
     caches: Arc<StreamCaches>,
     /// See [`Counters`].
     pub counters: Counters,
+    /// How often a request had to go beyond its own: streams that free much then stamp what they hold.
+    pub hunger: AtomicU64,
     dead: OnceLock<String>,
     core: Mutex<Core>,
     standalones: RwLock<HashMap<u64, Box<Standalone>>>,

@@ -50,6 +50,8 @@ pub struct Inner {
     /// See `frees_in_a_row`; doubled each time it ran out on a stream that does allocate, so that such a stream is soon left
     /// alone.
     pub patience: u64,
+    /// The pool's hunger when this stream was last stamped for it.
+    pub hunger: u64,
     /// Whether anything was allocated here since patience last ran out.
     pub allocates: bool,
     /// The pool's number of the capture this stream was last seen in; 0: not capturing.
@@ -66,6 +68,9 @@ pub struct Inner {
 
 /// Frees in a row after which memory on a stream that never allocates is stamped.
 pub const PATIENCE: u64 = 64;
+
+/// Frees in a row that never stamp.
+const FEW: u64 = 16;
 
 /// One handle's cache.
 pub struct StreamCache {
@@ -85,6 +90,7 @@ impl StreamCache {
             unstamped: 0,
             frees_in_a_row: 0,
             patience: PATIENCE,
+            hunger: 0,
             allocates: false,
             capture: 0,
             allocations: 0,
@@ -101,11 +107,19 @@ impl StreamCache {
 }
 
 impl Inner {
-    /// Counts a free; whether the stream has freed so often without allocating that a stamp is due.
+    /// Counts a free; whether a stamp is due: the stream has freed often without allocating, or less often while somebody
+    /// wanted what it holds. Few frees never stamp, so that a stream that is torn down is not asked for anything.
     #[inline]
-    pub fn count_free(&mut self, bytes: u64) -> bool {
+    pub fn count_free(&mut self, bytes: u64, hunger: u64) -> bool {
         self.unstamped += bytes;
         self.frees_in_a_row += 1;
+        if self.frees_in_a_row < FEW {
+            return false;
+        }
+        if self.hunger != hunger {
+            self.hunger = hunger;
+            return true;
+        }
         if self.frees_in_a_row < self.patience {
             return false;
         }

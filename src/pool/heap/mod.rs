@@ -161,9 +161,15 @@ impl Heap {
     /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one.
     pub fn take_either(&mut self, owner: Owner, size: u64, align: u64) -> Option<(NodeId, Owner)> {
         let own = self.find(owner, size, align, u64::MAX);
-        let common = if owner == COMMON { None } else { self.find(COMMON, size, align, u64::MAX) };
+        let common = if owner == COMMON {
+            None
+        } else {
+            self.find(COMMON, size, align, u64::MAX)
+        };
         let (id, from) = match (own, common) {
-            (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => (common, COMMON),
+            (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => {
+                (common, COMMON)
+            }
             (Some(own), _) => (own, owner),
             (None, common) => (common?, COMMON),
         };
@@ -313,7 +319,11 @@ impl Heap {
         let State::Free(owner) = self.nodes[id as usize].state else {
             unreachable!("only free nodes are carved")
         };
-        let start = offset.next_multiple_of(align.max(1));
+        let start = if size < (1 << 20) {
+            (offset + whole - size) / align.max(1) * align.max(1)
+        } else {
+            offset.next_multiple_of(align.max(1))
+        };
         let (front, back) = (start - offset, whole - (start - offset) - size);
         if front == 0 && back == 0 {
             self.unlink(id);
