@@ -6,17 +6,16 @@
 //! capture lies before nothing outside it while the graph or an executable of it is there; a launch of an executable is
 //! a use like any other.
 
-use super::Machine;
 use super::memory::Mapping;
 use super::queue::{Position, QueueKind};
 use super::ranges::{Past, Ranges, Segment, Use};
 use super::state::{NumberMap, State};
 
 #[derive(Debug, Clone, Copy)]
-struct Block {
+pub(super) struct Block {
     serial: u64,
     address: u64,
-    size: u64,
+    pub(super) size: u64,
     on: u64,
     at: u64,
     device: Option<u32>,
@@ -24,11 +23,11 @@ struct Block {
 
 #[derive(Debug)]
 pub(super) struct CheckerState {
-    on: bool,
-    ranges: Ranges,
-    blocks: NumberMap<u64, Block>,
+    pub(super) on: bool,
+    pub(super) ranges: Ranges,
+    pub(super) blocks: NumberMap<u64, Block>,
     serials: u64,
-    violations: Vec<String>,
+    pub(super) violations: Vec<String>,
 }
 
 impl CheckerState {
@@ -167,58 +166,46 @@ impl State {
         if !self.checker.on {
             return;
         }
-        let mut found: Option<String> = None;
         let (start, end) = (mapping.offset, mapping.offset + mapping.size);
         let mut pending = None;
         let mut owned = None;
-        let State {
-            checker, queues, ..
-        } = self;
-        let CheckerState { ranges, blocks, .. } = checker;
-        ranges.within(start, end, |from, segment| {
-            let used = segment
-                .uses
-                .iter()
-                .find(|u| u.alias == mapping.alias && !queues.observed(u.position));
-            pending = pending.or(used.map(|u| (from, *u, segment.past)));
-            if segment.owner != 0 {
-                owned = owned.or(Some(segment.past));
-            }
-        });
+        let CheckerState { ranges, blocks, .. } = &mut self.checker;
+        let queues = &self.queues;
         // A block is at this address only if it was handed out under it: another mapping of the same memory is not.
         let here = |past: &Past| {
             let block = blocks
                 .get(&past.address)
-                .filter(|block| block.serial == past.serial);
+                .filter(|b| b.serial == past.serial);
             block
                 .is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
         };
-        let owned = owned.filter(here);
+        ranges.within(start, end, |from, segment| {
+            let late = |u: &&Use| u.alias == mapping.alias && !queues.observed(u.position);
+            let used = segment.uses.iter().find(late);
+            pending = pending.or(used.map(|u| (from, *u, segment.past)));
+            if segment.owner != 0 && owned.is_none() {
+                owned = Some(segment.past).filter(here);
+            }
+        });
+        let range = format!("{address:#x} + {:#x}", mapping.size);
         if let Some((from, last, past)) = pending {
-            let late = if queues.complete(&[last.position], self.hot.now()) {
-                "which is over, but nobody has looked"
-            } else {
-                "which is not over"
+            let over = match self.queues.complete(&[last.position], self.hot.now()) {
+                true => "which is over, but nobody has looked",
+                false => "which is not over",
             };
-            found = Some(format!(
-                "{call} of {address:#x} + {:#x} under a {} at {} on {}, {late}; the bytes from {:#x} on were {}",
-                mapping.size,
-                last.what,
-                last.at,
-                self.describe(last.position),
-                address + (from - start),
-                tell(&past),
+            let (what, at) = (last.what, last.at);
+            let on = self.describe(last.position);
+            let from = address + (from - start);
+            let past = tell(&past);
+            self.fault(format!(
+                "{call} of {range} under a {what} at {at} on {on}, {over}; the bytes from {from:#x} on were {past}"
             ));
         }
         if let Some(past) = owned {
-            let size = mapping.size;
             self.fault(format!(
-                "{call} of {address:#x} + {size:#x} takes memory from {}",
+                "{call} of {range} takes memory from {}",
                 tell(&past)
             ));
-        }
-        if let Some(found) = found {
-            self.fault(found);
         }
     }
 
@@ -288,7 +275,7 @@ impl State {
         (address - start < mapping.size).then_some(mapping.device)
     }
 
-    fn hand_out(&mut self, address: u64, size: u64, slot: Option<u32>) {
+    pub(super) fn hand_out(&mut self, address: u64, size: u64, slot: Option<u32>) {
         let taker = self.taker(slot);
         let now = self.hot.now();
         let what = format!(
@@ -299,7 +286,7 @@ impl State {
         let device = self.device_of(address);
         let reachable = device.is_none_or(|device| {
             self.memory
-                .usable(address, size, super::memory::Access::Device(device))
+                .usable(address, size, super::touch::Access::Device(device))
                 .is_ok()
         });
         if !whole || !reachable {
@@ -380,7 +367,7 @@ impl State {
         tails
     }
 
-    fn last_uses(&mut self, block: &Block, slot: Option<u32>) -> Vec<Position> {
+    pub(super) fn last_uses(&mut self, block: &Block, slot: Option<u32>) -> Vec<Position> {
         match slot {
             None => self.tails(block.device),
             Some(slot) => match self.streams[slot as usize].capture {
@@ -390,7 +377,7 @@ impl State {
         }
     }
 
-    fn give_back(&mut self, address: u64, slot: Option<u32>) {
+    pub(super) fn give_back(&mut self, address: u64, slot: Option<u32>) {
         let Some(block) = self.checker.blocks.remove(&address) else {
             let now = self.hot.now();
             return self
@@ -435,7 +422,7 @@ impl State {
         }
     }
 
-    fn resize(&mut self, old: u64, new: u64, size: u64) {
+    pub(super) fn resize(&mut self, old: u64, new: u64, size: u64) {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();
             return self
@@ -487,90 +474,5 @@ impl State {
                 ..block
             },
         );
-    }
-}
-
-/// The order checker of a machine. Tell it what an allocator hands out, right after, and takes back, right before.
-#[derive(Debug, Clone, Copy)]
-pub struct Checker<'a>(&'a Machine);
-
-impl Checker<'_> {
-    /// Whether it is on. Off, it knows nothing and costs nothing.
-    pub fn is_on(&self) -> bool {
-        self.0.state.lock().checker.on
-    }
-
-    /// Switches it on or off; either way it forgets everything.
-    pub fn switch(&self, on: bool) {
-        self.0.state.lock().checker = CheckerState::new(on);
-    }
-
-    /// `size` bytes at `address` now belong to somebody who will use them next on `stream`; none: anywhere, at once.
-    pub fn hand_out(&self, address: u64, size: u64, stream: Option<usize>) {
-        let thread = self.0.threads.here();
-        let mut state = self.0.state.lock();
-        if state.checker.on && size > 0 {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
-            state.hand_out(address, size, slot);
-        }
-    }
-
-    /// The block's owner gives it back: work queued so far on `stream`, which may be dead, may still use it; none: work
-    /// queued so far on any stream of the device.
-    pub fn give_back(&self, address: u64, stream: Option<usize>) {
-        let thread = self.0.threads.here();
-        let mut state = self.0.state.lock();
-        if state.checker.on {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
-            state.give_back(address, slot);
-        }
-    }
-
-    /// The block's owner also uses it on `stream`, with work queued so far.
-    pub fn used(&self, address: u64, stream: usize) {
-        let thread = self.0.threads.here();
-        let mut state = self.0.state.lock();
-        if let Some(block) = state.checker.blocks.get(&address).copied()
-            && let Some(slot) = self.0.any_slot(&state, thread, stream)
-        {
-            for position in state.last_uses(&block, Some(slot)) {
-                state.note_use(address, block.size, position, "declared use");
-            }
-        }
-    }
-
-    /// The block at `old` is now `size` bytes at `new`: bytes it had stay its own, new ones must be safe for anybody.
-    pub fn resize(&self, old: u64, new: u64, size: u64) {
-        let mut state = self.0.state.lock();
-        if state.checker.on {
-            state.resize(old, new, size);
-        }
-    }
-
-    /// Hand-outs that must not have been, with the history of both sides; the first thousand.
-    pub fn violations(&self) -> Vec<String> {
-        self.0.state.lock().checker.violations.clone()
-    }
-
-    /// Forgets the violations so far.
-    pub fn clear_violations(&self) {
-        self.0.state.lock().checker.violations.clear();
-    }
-
-    /// Blocks that are out.
-    pub fn live_blocks(&self) -> usize {
-        self.0.state.lock().checker.blocks.len()
-    }
-
-    /// Ranges it keeps something of: shows that history does not pile up.
-    pub fn ranges_kept(&self) -> usize {
-        self.0.state.lock().checker.ranges.len()
-    }
-}
-
-impl Machine {
-    /// The order checker.
-    pub fn checker(&self) -> Checker<'_> {
-        Checker(self)
     }
 }

@@ -7,6 +7,7 @@ use super::code::*;
 use super::hot::{CONTEXT_SLOTS, HandleKind};
 use super::queue::QueueKind;
 use super::state::State;
+use super::streams::StreamState;
 use super::{Machine, ThreadState, hot};
 
 #[derive(Debug)]
@@ -75,6 +76,7 @@ impl State {
         for queue in std::mem::take(&mut self.contexts[context].queues) {
             self.queues.remove(queue);
         }
+        self.queues.resume(self.hot.now());
         self.contexts[context].blocking.clear();
         self.contexts[context].id = 0;
         self.contexts[context].poison = 0;
@@ -188,6 +190,7 @@ impl Machine {
         state.contexts[context].retained -= 1;
         if state.contexts[context].retained == 0 {
             state.kill_context(context);
+            self.released.notify_all();
         }
         Ok(())
     }
@@ -199,6 +202,7 @@ impl Machine {
         let device = self.device(device)?;
         let context = state.primaries[device];
         state.kill_context(context);
+        self.released.notify_all();
         state.drop_device_handles(device as u32);
         Ok(())
     }
@@ -233,6 +237,7 @@ impl Machine {
             return Err(INVALID_CONTEXT);
         }
         state.kill_context(context);
+        self.released.notify_all();
         let mut stack = thread.stack.lock();
         if stack.last() == Some(&(context + 1)) {
             stack.pop();
@@ -355,8 +360,13 @@ impl Machine {
         }
     }
 
-    /// The current context's index + 1 and the slots of its streams are read here without a lock.
-    pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
+    /// The slot of a default stream of the thread's current context, without a lock. None: the thread has no stream of
+    /// its own there yet.
+    pub(super) fn special_slot(
+        &self,
+        thread: &ThreadState,
+        handle: usize,
+    ) -> Result<Option<usize>> {
         let context = thread
             .context
             .load(Relaxed)
@@ -368,25 +378,26 @@ impl Machine {
             return Err(CONTEXT_IS_DESTROYED);
         }
         if handle != 2 {
-            return Ok(slot.legacy.load(Acquire) as usize);
+            return Ok(Some(slot.legacy.load(Acquire) as usize));
         }
-        if thread.own_stream.0.load(Relaxed) != id {
-            self.open_own_stream(thread, context, id)?;
-        }
-        Ok(thread.own_stream.1.load(Relaxed) as usize)
+        let (of, own) = &thread.own_stream;
+        Ok((of.load(Relaxed) == id).then(|| own.load(Relaxed) as usize))
     }
 
+    /// As [`Machine::special_slot`]; makes the thread's own stream where it is missing.
     #[cold]
-    fn open_own_stream(&self, thread: &ThreadState, context: usize, id: u64) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.contexts[context].id != id {
+    pub(super) fn open_special(&self, state: &mut State, thread: &ThreadState) -> Result<usize> {
+        let context = thread
+            .context
+            .load(Relaxed)
+            .checked_sub(1)
+            .ok_or(INVALID_CONTEXT)?;
+        let id = state.contexts[context].id;
+        if id == 0 {
             return Err(CONTEXT_IS_DESTROYED);
         }
-        let known = state
-            .streams
-            .iter()
-            .position(|s| s.alive && s.context == context && s.thread == thread.number);
-        let slot = match known {
+        let own = |s: &StreamState| s.alive && s.context == context && s.thread == thread.number;
+        let slot = match state.streams.iter().position(own) {
             Some(slot) => slot as u32,
             None => {
                 let slot = state.open_stream(context, QueueKind::Blocking)?;
@@ -396,7 +407,7 @@ impl Machine {
         };
         thread.own_stream.0.store(id, Relaxed);
         thread.own_stream.1.store(slot, Relaxed);
-        Ok(())
+        Ok(slot as usize)
     }
 }
 

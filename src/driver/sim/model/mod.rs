@@ -28,7 +28,7 @@
 //!   thread that all share; a driver call in one aborts.
 //! * **Time** : each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
 //!   change at once when a copy or a fill is submitted, whatever the clock says.
-//! * **The order checker** ([`checker`]).
+//! * **The order checker** ([`check`]).
 //!
 //! # Not modelled
 //!
@@ -45,7 +45,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub mod allocation;
 pub mod calls;
 pub mod capture;
-pub mod checker;
+pub mod check;
+mod checker;
 pub mod code;
 pub mod contexts;
 pub mod events;
@@ -60,7 +61,9 @@ mod ranges;
 mod state;
 pub mod streams;
 mod threads;
+mod touch;
 mod vclock;
+mod work;
 
 use calls::Call;
 use code::Result;

@@ -47,7 +47,7 @@ impl Segment {
         self.uses.retain(|old| {
             let before = old.position.0 == new.position.0
                 || order.is_some_and(|clock| clock.covers(old.position));
-            !(before && old.alias == new.alias) && !queues.observed(old.position)
+            !(queues.observed(old.position) || before && old.alias == new.alias)
         });
         self.uses.push(new);
     }
