@@ -7,6 +7,7 @@ use super::code::*;
 use super::hot::{CAPTURE_DEAD, CAPTURE_IMPLIED, HandleKind, STREAM_SLOTS};
 use super::queue::{Position, QueueKind, Work};
 use super::state::State;
+use super::vclock::Clock;
 use super::{Machine, ThreadState, abort};
 
 /// One place in the table of streams, with its present or last inhabitant.
@@ -284,14 +285,13 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuStreamQuery`: whether everything queued is done.
+    /// `cuStreamQuery`: whether everything queued is done; on the legacy stream, on blocking streams too.
     pub fn stream_query(&self, stream: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::StreamQuery)?;
-        let queue = self.waitable(&mut state, thread, stream)?;
-        let tail = state.queues.tail(queue);
-        let done = state.queues.complete(&[tail], self.hot.now());
+        let (tails, clock) = self.waitable(&mut state, thread, stream)?;
+        let done = state.queues.complete(&tails, self.hot.now());
         if done {
-            state.observe_tail(queue);
+            state.observe(&clock);
             self.settle(&mut state);
         }
         Ok(done)
@@ -300,17 +300,20 @@ impl Machine {
     /// `cuStreamSynchronize`: moves the clock to the end of what is queued.
     pub fn stream_synchronize(&self, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamSynchronize)?;
-        let queue = self.waitable(&mut state, thread, stream)?;
-        let tail = state.queues.tail(queue);
-        let clock = state.queues.tail_clock(queue);
-        self.finish(&mut state, &[tail]);
+        let (tails, clock) = self.waitable(&mut state, thread, stream)?;
+        self.finish(&mut state, &tails);
         state.observe(&clock);
         self.settle(&mut state);
         Ok(())
     }
 
-    /// The queue of a stream whose end may be asked for.
-    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<u32> {
+    /// Where a stream ends now, where one may ask, and what lies before.
+    fn waitable(
+        &self,
+        state: &mut State,
+        thread: &ThreadState,
+        stream: usize,
+    ) -> Result<(Vec<Position>, Clock)> {
         let slot = self.stream_slot(state, thread, stream)?;
         state.refuse_implicit(slot)?;
         if let Some((capture, _)) = state.streams[slot as usize].capture {
@@ -318,6 +321,20 @@ impl Machine {
             return Err(CAPTURE_UNSUPPORTED);
         }
         state.refuse_unsafe(thread)?;
-        Ok(state.streams[slot as usize].queue)
+        let mut queues = vec![state.streams[slot as usize].queue];
+        if state.streams[slot as usize].kind == QueueKind::Legacy {
+            queues.extend(state.implied(slot));
+        }
+        let mut clock = Clock::default();
+        queues
+            .iter()
+            .for_each(|&queue| clock.merge(&state.queues.tail_clock(queue)));
+        Ok((
+            queues
+                .iter()
+                .map(|&queue| state.queues.tail(queue))
+                .collect(),
+            clock,
+        ))
     }
 }
