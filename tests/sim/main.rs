@@ -5,6 +5,7 @@ mod checker;
 mod driver;
 mod memory;
 mod objects;
+mod oracle;
 mod streams;
 
 use std::process::{Command, Output};

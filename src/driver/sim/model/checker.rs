@@ -8,7 +8,7 @@
 
 use super::memory::Mapping;
 use super::queue::{Position, QueueKind};
-use super::ranges::{Past, Ranges, Segment, Use};
+use super::ranges::{Past, Ranges, Use};
 use super::state::{NumberMap, State};
 
 #[derive(Debug, Clone, Copy)]
@@ -312,35 +312,25 @@ impl State {
             let State {
                 checker, queues, ..
             } = self;
-            let mut joined = Segment {
-                end: start + length,
-                owner: serial,
-                uses: Vec::new(),
-                past,
-            };
-            checker.ranges.within(start, start + length, |_, segment| {
-                for &last in &segment.uses {
-                    let newer = |u: &Use| u.position.0 == last.position.0 && u.alias == last.alias;
-                    match joined.uses.iter_mut().find(|u| newer(u)) {
-                        Some(known) if known.position.1 >= last.position.1 => {}
-                        Some(known) => *known = last,
-                        None if queues.observed(last.position) => {}
-                        None => joined.uses.push(last),
-                    }
+            // Uses that the taker is ordered behind stay: its block may come back on a stream that is not.
+            checker.ranges.cover(start, start + length, |_, segment| {
+                segment.owner = serial;
+                segment.past = past;
+                segment.uses.retain(|last| !queues.observed(last.position));
+                if let Some(position) = first {
+                    let what = "hand-out";
+                    segment.used(
+                        queues,
+                        Use {
+                            position,
+                            alias,
+                            what,
+                            at: now,
+                        },
+                    );
                 }
             });
-            if let Some(position) = first {
-                joined.used(
-                    queues,
-                    Use {
-                        position,
-                        alias,
-                        what: "hand-out",
-                        at: now,
-                    },
-                );
-            }
-            checker.ranges.replace(start, joined);
+            checker.ranges.merge(start, start + length);
         }
         let block = Block {
             serial,
@@ -419,6 +409,7 @@ impl State {
                     );
                 }
             });
+            checker.ranges.merge(start, start + length);
         }
     }
 

@@ -84,16 +84,21 @@ impl State {
         self.drop_context_memory(context, id);
     }
 
-    /// Marks a context with a sticky error.
+    /// Marks a context with a sticky error, which ends its work.
     pub(super) fn poison(&mut self, context: usize, code: u32) {
-        if self.contexts[context].poison == 0 {
-            self.contexts[context].poison = code;
-            for (slot, stream) in self.streams.iter().enumerate() {
-                if stream.alive && stream.context == context {
-                    self.hot.streams[slot].poison.store(code, Release);
-                }
+        if self.contexts[context].poison != 0 {
+            return;
+        }
+        self.contexts[context].poison = code;
+        for (slot, stream) in self.streams.iter().enumerate() {
+            if stream.alive && stream.context == context {
+                self.hot.streams[slot].poison.store(code, Release);
             }
         }
+        for &queue in &self.contexts[context].queues {
+            self.queues.cut_short(queue);
+        }
+        self.queues.resume(self.hot.now());
     }
 }
 
@@ -315,6 +320,7 @@ impl Machine {
         let mut state = self.state.lock();
         state.healthy(context)?;
         state.poison(context, code);
+        self.released.notify_all();
         Ok(())
     }
 

@@ -243,6 +243,16 @@ impl Queues {
         found
     }
 
+    /// Ends all work of a queue at once, as an error of its context does.
+    pub(super) fn cut_short(&mut self, queue: u32) {
+        if let Some(q) = self.all.get_mut(queue as usize).and_then(Option::as_mut) {
+            self.blocked -= usize::from(q.unresolved > 0);
+            q.unresolved = 0;
+            q.completed = q.issued;
+            q.pending.clear();
+        }
+    }
+
     /// Gives times to operations that waited for what has one now, or is gone.
     pub(super) fn resume(&mut self, now: u64) {
         while self.blocked > 0 && self.resolve(now) {}

@@ -302,6 +302,11 @@ impl Machine {
         let (thread, mut state) = self.enter(Call::StreamSynchronize)?;
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
         self.finish(&mut state, &tails);
+        // The context may have gone wrong meanwhile.
+        let slot = self
+            .any_slot(&state, thread, stream)
+            .ok_or(CONTEXT_IS_DESTROYED)?;
+        state.healthy(state.streams[slot as usize].context)?;
         state.observe(&clock);
         self.settle(&mut state);
         Ok(())
