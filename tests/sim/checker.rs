@@ -3,23 +3,23 @@ use trtalloc::driver::sim::{Machine, SimConfig};
 
 use crate::{MIB, machine, machine_with, mapped};
 
-const SIZE: u64 = 64 * 1024;
+pub const SIZE: u64 = 64 * 1024;
 
 /// The one violation there is, and no fault.
-fn violation(m: &Machine) -> String {
+pub fn violation(m: &Machine) -> String {
     let found = m.checker().violations();
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(m.faults().is_empty(), "{:?}", m.faults());
     found[0].clone()
 }
 
-fn clean(m: &Machine) {
+pub fn clean(m: &Machine) {
     assert_eq!(m.checker().violations(), Vec::<String>::new());
     assert_eq!(m.faults(), Vec::<String>::new());
 }
 
 /// A machine, some memory, and three streams.
-fn scene() -> (std::sync::Arc<Machine>, u64, [usize; 3]) {
+pub fn scene() -> (std::sync::Arc<Machine>, u64, [usize; 3]) {
     let m = machine();
     let (at, _) = mapped(&m, 8 * MIB);
     let streams = std::array::from_fn(|_| m.stream_create(true).unwrap());
@@ -27,7 +27,7 @@ fn scene() -> (std::sync::Arc<Machine>, u64, [usize; 3]) {
 }
 
 /// A block that was used by a kernel on `s` and given back there.
-fn used_on(m: &Machine, at: u64, s: usize) {
+pub fn used_on(m: &Machine, at: u64, s: usize) {
     m.checker().hand_out(at, SIZE, Some(s));
     m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
     m.checker().give_back(at, Some(s));
@@ -256,7 +256,7 @@ fn two_owners_of_one_handle_at_two_addresses() {
 }
 
 /// Another address of `handle` than `not`.
-fn mapped_at(m: &Machine, handle: u64, not: u64) -> u64 {
+pub fn mapped_at(m: &Machine, handle: u64, not: u64) -> u64 {
     let at = m.memory_reserve(2 * MIB, 0).unwrap();
     m.memory_map(at, 2 * MIB, 0, handle).unwrap();
     m.memory_set_access(at, 2 * MIB, &[0], true).unwrap();
@@ -304,94 +304,6 @@ fn a_declared_use_counts() {
     m.checker().give_back(at, Some(s));
     m.checker().hand_out(at, SIZE, Some(u));
     clean(&m);
-}
-
-#[test]
-fn unmapping_early_is_a_fault() {
-    let (m, at, [s, ..]) = scene();
-    m.launch(s, 1_000_000, &[(at + 4 * MIB, SIZE)]).unwrap();
-    m.memory_unmap(at, 8 * MIB).unwrap();
-    let faults = m.faults();
-    assert_eq!(faults.len(), 1);
-    assert!(
-        faults[0].contains("cuMemUnmap") && faults[0].contains("not over"),
-        "{}",
-        faults[0]
-    );
-    assert!(
-        faults[0].contains(&format!("{:#x}", at + 4 * MIB)),
-        "{}",
-        faults[0]
-    );
-}
-
-#[test]
-fn unmapping_what_nobody_has_seen_the_end_of_is_a_fault() {
-    let (m, at, [s, ..]) = scene();
-    m.launch(s, 1_000, &[(at, SIZE)]).unwrap();
-    m.advance(1 << 30);
-    m.memory_unmap(at, 8 * MIB).unwrap();
-    assert!(m.faults()[0].contains("nobody has looked"));
-}
-
-#[test]
-fn unmapping_in_time_is_none() {
-    let (m, at, [s, ..]) = scene();
-    used_on(&m, at, s);
-    m.stream_synchronize(s).unwrap();
-    m.memory_unmap(at, 8 * MIB).unwrap();
-    clean(&m);
-}
-
-#[test]
-fn unmapping_one_of_two_addresses_minds_that_address_only() {
-    let (m, _, [s, ..]) = scene();
-    let (one, handle) = mapped(&m, 2 * MIB);
-    let two = mapped_at(&m, handle, one);
-    m.checker().hand_out(two, SIZE, Some(s));
-    m.launch(s, 1_000_000, &[(two, SIZE)]).unwrap();
-    m.memory_unmap(one, 2 * MIB).unwrap();
-    clean(&m);
-    m.memory_unmap(two, 2 * MIB).unwrap();
-    assert_eq!(
-        m.faults().len(),
-        2,
-        "work, and a block that is out: {:?}",
-        m.faults()
-    );
-}
-
-#[test]
-fn a_block_that_grows_keeps_its_bytes_and_gets_safe_ones() {
-    let (m, at, [s, ..]) = scene();
-    m.checker().hand_out(at, SIZE, Some(s));
-    m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
-    m.checker().resize(at, at, 2 * SIZE);
-    clean(&m);
-    used_on(&m, at + 2 * SIZE, s);
-    m.checker().resize(at, at, 3 * SIZE);
-    violation(&m);
-    m.checker().clear_violations();
-    m.checker().hand_out(at + 3 * SIZE, SIZE, None);
-    m.checker().resize(at, at, 4 * SIZE);
-    assert!(violation(&m).contains("overlaps"));
-}
-
-#[test]
-fn a_block_that_moves_takes_its_memory_along() {
-    let (m, _, [s, t, _]) = scene();
-    let (one, handle) = mapped(&m, 2 * MIB);
-    m.checker().hand_out(one, SIZE, Some(s));
-    m.launch(s, 1_000_000, &[(one, SIZE)]).unwrap();
-    let two = mapped_at(&m, handle, one);
-    m.checker().resize(one, two, 2 * SIZE);
-    clean(&m);
-    m.checker().give_back(two, Some(s));
-    m.checker().hand_out(one, SIZE, Some(s));
-    clean(&m);
-    m.checker().give_back(one, Some(s));
-    m.checker().hand_out(two, SIZE, Some(t));
-    violation(&m);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 mod capture;
 mod checker;
 mod driver;
+mod mapping;
 mod memory;
 mod objects;
 mod oracle;
 mod streams;
+mod threads;
 
 use std::process::{Command, Output};
 use std::sync::Arc;

@@ -109,7 +109,7 @@ fn set_current(thread: &ThreadState, stack: &[usize]) {
 }
 
 impl Machine {
-    fn context_place(&self, handle: usize) -> Result<usize> {
+    pub(super) fn context_place(&self, handle: usize) -> Result<usize> {
         let place = self
             .hot
             .place(HandleKind::Context, handle)
@@ -293,77 +293,6 @@ impl Machine {
         }
         set_current(thread, &stack);
         Ok(())
-    }
-
-    /// `cuCtxSynchronize` on the current context: waits for all work in it, destroyed streams' too. Ends captures.
-    pub fn context_synchronize(&self) -> Result<()> {
-        let (thread, mut state) = self.enter(Call::CtxSynchronize)?;
-        let context = state.current(thread)?;
-        state.end_captures_of_device(context)?;
-        let queues = state.contexts[context].queues.clone();
-        let tails: Vec<_> = queues
-            .iter()
-            .map(|&queue| state.queues.tail(queue))
-            .collect();
-        self.finish(&mut state, &tails);
-        state.healthy(context)?;
-        for queue in queues {
-            state.observe_tail(queue);
-        }
-        self.settle(&mut state);
-        Ok(())
-    }
-
-    /// Gives the context a sticky error: what a kernel that went wrong does to it.
-    pub fn poison(&self, context: usize, code: u32) -> Result<()> {
-        let context = self.context_place(context)?;
-        let mut state = self.state.lock();
-        state.healthy(context)?;
-        state.poison(context, code);
-        self.released.notify_all();
-        Ok(())
-    }
-
-    /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has, destroyed streams' work
-    /// too. Ends captures.
-    pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
-        let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
-        if !self.config.context_events {
-            return Err(NOT_SUPPORTED);
-        }
-        let context = self.context_place(context)?;
-        state.healthy(context)?;
-        if state
-            .events
-            .get(&event)
-            .is_none_or(|event| event.context_id != state.contexts[context].id)
-        {
-            return Err(INVALID_HANDLE);
-        }
-        state.end_captures_of_device(context)?;
-        state.record_context(context, event);
-        Ok(())
-    }
-
-    /// Waits until `positions` are done. A persistent kernel among them must be released by another thread.
-    pub(super) fn finish(
-        &self,
-        state: &mut parking_lot::MutexGuard<'_, State>,
-        positions: &[super::queue::Position],
-    ) {
-        loop {
-            let done = state.queues.done_at(positions);
-            if done != super::queue::NEVER {
-                return self.hot.advance_to(done);
-            }
-            if self
-                .released
-                .wait_for(state, std::time::Duration::from_secs(60))
-                .timed_out()
-            {
-                super::abort("waited a minute for a kernel that nobody ends");
-            }
-        }
     }
 
     /// The slot of a default stream of the thread's current context, without a lock. None: the thread has no stream of

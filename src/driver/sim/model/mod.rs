@@ -14,7 +14,7 @@
 //! * **Streams** (`streams`, `queue`): FIFO queues on the clock; blocking streams are ordered with the legacy stream
 //!   of their context; a handle is given out again as soon as its stream is destroyed, while the old stream's work goes
 //!   on. Using a handle where no stream lives aborts the process; only the checker may be told of one. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
-//! * **Contexts** (`contexts`): the primary context keeps its handle over a reset and gets a new id; a reset or a
+//! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id; a reset or a
 //!   destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all physical
 //!   handles of the device. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
 //!   queries and memory management without a context still answer, the rest returns the error until a reset.
@@ -27,7 +27,7 @@
 //!   thread that all share; a driver call in one aborts.
 //! * **Time**: each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
 //!   change at once when a copy or a fill is submitted, whatever the clock says.
-//! * **The order checker** (`checker`, `check`): see there.
+//! * **The order checker** (`checker`, `blocks`, `check`): see there.
 //!
 //! # Not modelled
 //!
@@ -42,11 +42,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub mod allocation;
+mod blocks;
 pub mod calls;
 pub mod capture;
 pub mod check;
 mod checker;
 pub mod code;
+pub mod context_work;
 pub mod contexts;
 pub mod events;
 pub mod failures;
