@@ -43,11 +43,7 @@ fn a_capture_makes_a_graph_and_runs_nothing() {
     let mut seen = [0];
     m.read(at, &mut seen).unwrap();
     assert_eq!(seen, [0], "captured, not run");
-    assert_eq!(
-        m.graph_instantiate(graph),
-        Err(ILLEGAL_STATE),
-        "under construction"
-    );
+    assert_eq!(m.graph_instantiate(graph), Err(ILLEGAL_STATE), "under construction");
     assert_eq!(m.stream_end_capture(s), Ok(graph));
     let exec = m.graph_instantiate(graph).unwrap();
     m.graph_launch(exec, s).unwrap();
@@ -111,11 +107,7 @@ fn captured_events_cannot_be_asked() {
     m.event_record(event, s).unwrap();
     assert_eq!(m.event_query(event), Err(CAPTURED_EVENT));
     assert!(!survives(&m, s));
-    assert_eq!(
-        m.event_synchronize(event),
-        Err(CAPTURED_EVENT),
-        "also afterwards"
-    );
+    assert_eq!(m.event_synchronize(event), Err(CAPTURED_EVENT), "also afterwards");
     assert_eq!(m.stream_wait_event(s, event), Err(CAPTURED_EVENT));
     m.event_record(event, s).unwrap();
     m.event_synchronize(event).unwrap();
@@ -200,10 +192,7 @@ fn context_wide_calls_end_every_capture_on_the_device() {
                     if relaxed {
                         m.exchange_capture_mode(MODE_RELAXED).unwrap();
                     }
-                    assert_eq!(
-                        m.context_record_event(context, event),
-                        Err(CAPTURE_UNSUPPORTED)
-                    );
+                    assert_eq!(m.context_record_event(context, event), Err(CAPTURE_UNSUPPORTED));
                 });
             });
             assert!(!survives(&m, s));
@@ -235,11 +224,7 @@ fn unsafe_calls_and_modes() {
                 let s = capturing(&m, capture);
                 m.exchange_capture_mode(mode).unwrap();
                 let allowed = mode == MODE_RELAXED || capture == MODE_RELAXED;
-                assert_eq!(
-                    call(),
-                    allowed,
-                    "{name} in capture mode {capture}, thread mode {mode}"
-                );
+                assert_eq!(call(), allowed, "{name} in capture mode {capture}, thread mode {mode}");
                 m.exchange_capture_mode(MODE_GLOBAL).unwrap();
                 assert_eq!(survives(&m, s), allowed);
                 // Another one.
@@ -281,11 +266,7 @@ fn safe_calls_are_safe() {
 fn a_capture_ends_on_the_thread_that_began_it() {
     let m = machine();
     let context = m.context_current().unwrap();
-    for (mode, allowed) in [
-        (MODE_GLOBAL, false),
-        (MODE_THREAD_LOCAL, false),
-        (MODE_RELAXED, true),
-    ] {
+    for (mode, allowed) in [(MODE_GLOBAL, false), (MODE_THREAD_LOCAL, false), (MODE_RELAXED, true)] {
         let s = capturing(&m, mode);
         let (tell, told) = channel();
         std::thread::scope(|scope| {

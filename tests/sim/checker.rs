@@ -166,8 +166,7 @@ fn a_block_without_a_stream_may_be_in_use_anywhere() {
     m.checker().clear_violations();
     m.checker().give_back(at, Some(t));
     let event = m.event_create().unwrap();
-    m.context_record_event(m.context_current().unwrap(), event)
-        .unwrap();
+    m.context_record_event(m.context_current().unwrap(), event).unwrap();
     m.event_synchronize(event).unwrap();
     m.checker().hand_out(at, SIZE, None);
     clean(&m);
@@ -190,10 +189,7 @@ fn other_contexts_of_the_device_count_for_such_a_block() {
 #[test]
 fn the_legacy_stream_orders_blocking_streams() {
     let (m, at, [free, ..]) = scene();
-    let (a, b) = (
-        m.stream_create(false).unwrap(),
-        m.stream_create(false).unwrap(),
-    );
+    let (a, b) = (m.stream_create(false).unwrap(), m.stream_create(false).unwrap());
     used_on(&m, at, a);
     m.checker().hand_out(at, SIZE, Some(0));
     m.launch(0, 1_000, &[(at, SIZE)]).unwrap();
@@ -371,10 +367,7 @@ fn off_it_knows_nothing() {
         ..SimConfig::default()
     });
     let (at, _) = mapped(&m, 2 * MIB);
-    let (s, t) = (
-        m.stream_create(true).unwrap(),
-        m.stream_create(true).unwrap(),
-    );
+    let (s, t) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
     assert!(!m.checker().is_on());
     used_on(&m, at, s);
     m.checker().hand_out(at, SIZE, Some(t));
@@ -391,9 +384,7 @@ fn history_does_not_pile_up() {
     let event = m.event_create().unwrap();
     let mut seed = 1u64;
     let mut random = |n: u64| {
-        seed = seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (seed >> 33) % n
     };
     for round in 0..20_000u64 {
@@ -405,17 +396,11 @@ fn history_does_not_pile_up() {
         m.checker().give_back(place, Some(s));
         m.event_record(event, s).unwrap();
         // Everything waits for it: the next one may have it anywhere.
-        streams
-            .iter()
-            .for_each(|&t| m.stream_wait_event(t, event).unwrap());
+        streams.iter().for_each(|&t| m.stream_wait_event(t, event).unwrap());
         if round % 1000 == 0 {
             m.event_synchronize(event).unwrap();
         }
     }
     clean(&m);
-    assert!(
-        m.checker().ranges_kept() < 5_000,
-        "{}",
-        m.checker().ranges_kept()
-    );
+    assert!(m.checker().ranges_kept() < 5_000, "{}", m.checker().ranges_kept());
 }

@@ -40,9 +40,7 @@ fn the_driver_is_a_face_of_the_machine() {
     assert_eq!(driver.event_wait(event, Duration::from_nanos(1)), Ok(false));
     assert_eq!(driver.event_wait(event, Duration::from_secs(1)), Ok(true));
 
-    let error = driver
-        .create(0, 48 << 30, HandleKind::default())
-        .unwrap_err();
+    let error = driver.create(0, 48 << 30, HandleKind::default()).unwrap_err();
     assert_eq!(
         (error.call, error.code, error.failure),
         ("cuMemCreate", 2, Failure::OutOfMemory)
@@ -66,10 +64,7 @@ fn the_driver_is_a_face_of_the_machine() {
     assert!(sim.machine().stream_end_capture(stream.0).is_err());
 
     sim.machine().primary_reset(0).unwrap();
-    assert_eq!(
-        driver.context_id(context).unwrap_err().failure,
-        Failure::ContextDead
-    );
+    assert_eq!(driver.context_id(context).unwrap_err().failure, Failure::ContextDead);
     assert_eq!(driver.malloc(1).unwrap_err().failure, Failure::ContextDead);
     driver.context_pop().unwrap();
 }
@@ -84,19 +79,12 @@ fn what_an_older_driver_lacks_is_missing() {
     };
     let sim = SimDriver::new(config);
     let driver: &dyn Driver = &*sim;
-    assert!(
-        !driver.features().stream_ids
-            && !driver.features().context_events
-            && driver.features().user_objects
-    );
+    assert!(!driver.features().stream_ids && !driver.features().context_events && driver.features().user_objects);
     let error = driver.stream_id(Stream::DEFAULT).unwrap_err();
     assert_eq!(
         (error.call, error.code, error.failure),
         ("cuStreamGetId", 0, Failure::Missing)
     );
     assert_eq!(driver.device_info(0).unwrap().granularity, (0, 0));
-    assert_eq!(
-        driver.reserve(2 * MIB, 0).unwrap_err().failure,
-        Failure::Unsupported
-    );
+    assert_eq!(driver.reserve(2 * MIB, 0).unwrap_err().failure, Failure::Unsupported);
 }

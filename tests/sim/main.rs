@@ -34,9 +34,7 @@ pub fn mapped(machine: &Machine, size: u64) -> (u64, u64) {
     let address = machine.memory_reserve(size, 0).unwrap();
     let handle = machine.memory_create(0, size).unwrap();
     machine.memory_map(address, size, 0, handle).unwrap();
-    machine
-        .memory_set_access(address, size, &[0], true)
-        .unwrap();
+    machine.memory_set_access(address, size, &[0], true).unwrap();
     (address, handle)
 }
 

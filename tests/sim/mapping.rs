@@ -15,11 +15,7 @@ fn unmapping_early_is_a_fault() {
         "{}",
         faults[0]
     );
-    assert!(
-        faults[0].contains(&format!("{:#x}", at + 4 * MIB)),
-        "{}",
-        faults[0]
-    );
+    assert!(faults[0].contains(&format!("{:#x}", at + 4 * MIB)), "{}", faults[0]);
 }
 
 #[test]
@@ -50,12 +46,7 @@ fn unmapping_one_of_two_addresses_minds_that_address_only() {
     m.memory_unmap(one, 2 * MIB).unwrap();
     clean(&m);
     m.memory_unmap(two, 2 * MIB).unwrap();
-    assert_eq!(
-        m.faults().len(),
-        2,
-        "work, and a block that is out: {:?}",
-        m.faults()
-    );
+    assert_eq!(m.faults().len(), 2, "work, and a block that is out: {:?}", m.faults());
 }
 
 #[test]

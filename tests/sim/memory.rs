@@ -23,16 +23,8 @@ fn a_map_is_whole_fresh_and_inside_a_reservation() {
     let m = machine();
     let at = m.memory_reserve(4 * G, 0).unwrap();
     let handle = m.memory_create(0, 2 * G).unwrap();
-    assert_eq!(
-        m.memory_map(at, 2 * G, G, handle),
-        Err(INVALID_VALUE),
-        "offset"
-    );
-    assert_eq!(
-        m.memory_map(at, G, 0, handle),
-        Err(INVALID_VALUE),
-        "part of the handle"
-    );
+    assert_eq!(m.memory_map(at, 2 * G, G, handle), Err(INVALID_VALUE), "offset");
+    assert_eq!(m.memory_map(at, G, 0, handle), Err(INVALID_VALUE), "part of the handle");
     assert_eq!(
         m.memory_map(at + 4096, 2 * G, 0, handle),
         Err(INVALID_VALUE),
@@ -48,11 +40,7 @@ fn a_map_is_whole_fresh_and_inside_a_reservation() {
         Err(INVALID_VALUE),
         "before the start"
     );
-    assert_eq!(
-        m.memory_map(at, 2 * G, 0, 12345),
-        Err(INVALID_VALUE),
-        "no such handle"
-    );
+    assert_eq!(m.memory_map(at, 2 * G, 0, 12345), Err(INVALID_VALUE), "no such handle");
     m.memory_map(at + G, 2 * G, 0, handle).unwrap();
     for over in [at, at + G, at + 2 * G] {
         assert_eq!(
@@ -76,11 +64,7 @@ fn unmapping_takes_whole_mappings() {
     let there = m.memory_reserve(2 * G, 0).unwrap();
     m.memory_map(there, 2 * G, 0, big).unwrap();
     assert_eq!(m.memory_unmap(there, G), Err(INVALID_VALUE), "a part");
-    assert_eq!(
-        m.memory_unmap(there + G, G),
-        Err(INVALID_VALUE),
-        "the other part"
-    );
+    assert_eq!(m.memory_unmap(there + G, G), Err(INVALID_VALUE), "the other part");
     assert_eq!(m.memory_unmap(at, 4 * G), Err(INVALID_VALUE), "with a gap");
     assert_eq!(
         m.memory_set_access(there, G, &[0], true),
@@ -101,16 +85,8 @@ fn unmapping_takes_whole_mappings() {
     );
     m.memory_unmap(at, 3 * G).unwrap();
     assert_eq!(m.memory_unmap(at, G), Err(INVALID_VALUE), "nothing there");
-    assert_eq!(
-        m.memory_unreserve(at, 2 * G),
-        Err(INVALID_VALUE),
-        "a part of it"
-    );
-    assert_eq!(
-        m.memory_unreserve(at + G, 3 * G),
-        Err(INVALID_VALUE),
-        "not its start"
-    );
+    assert_eq!(m.memory_unreserve(at, 2 * G), Err(INVALID_VALUE), "a part of it");
+    assert_eq!(m.memory_unreserve(at + G, 3 * G), Err(INVALID_VALUE), "not its start");
     m.memory_unreserve(at, 4 * G).unwrap();
     assert_eq!(m.memory_unreserve(at, 4 * G), Err(INVALID_VALUE), "twice");
     assert!(m.faults().is_empty());
@@ -140,21 +116,13 @@ fn contents_move_with_their_handle() {
     assert_eq!(m.read(one, &mut [0; 4]), Err(INVALID_VALUE));
     let two = m.memory_reserve(G, 0).unwrap();
     m.memory_map(two, G, 0, handle).unwrap();
-    assert_eq!(
-        m.read(two, &mut [0; 4]),
-        Err(INVALID_VALUE),
-        "no access yet"
-    );
+    assert_eq!(m.read(two, &mut [0; 4]), Err(INVALID_VALUE), "no access yet");
     m.memory_set_access(two, G, &[0], true).unwrap();
     let mut seen = [0; 4];
     m.read(two, &mut seen).unwrap();
     assert_eq!(&seen, b"kept");
     m.memory_set_access(two, G, &[0], false).unwrap();
-    assert_eq!(
-        m.read(two, &mut seen),
-        Err(INVALID_VALUE),
-        "access taken away"
-    );
+    assert_eq!(m.read(two, &mut seen), Err(INVALID_VALUE), "access taken away");
 }
 
 #[test]
@@ -207,10 +175,7 @@ fn malloc_and_handles_do_not_mix() {
     assert_eq!(m.memory_free(at), Err(INVALID_VALUE));
     assert_eq!(m.memory_free(plain + 512), Err(INVALID_VALUE), "inside");
     assert_eq!(m.memory_unmap(plain, G), Err(INVALID_VALUE));
-    assert_eq!(
-        m.memory_set_access(plain, G, &[0], true),
-        Err(INVALID_VALUE)
-    );
+    assert_eq!(m.memory_set_access(plain, G, &[0], true), Err(INVALID_VALUE));
     assert_eq!(m.memory_at(plain + 7).unwrap().base, plain);
     assert_eq!(m.memory_at(at + G), None);
 }
@@ -237,15 +202,10 @@ fn fills_and_copies_reach_memory_in_order() {
     m.fill_async(at, 0xab, G, s).unwrap();
     m.copy_async(plain, at + 100, 4096, s).unwrap();
     let mut host = [0u8; 4096];
-    m.copy_async(host.as_mut_ptr() as u64, plain, 4096, s)
-        .unwrap();
+    m.copy_async(host.as_mut_ptr() as u64, plain, 4096, s).unwrap();
     m.stream_synchronize(s).unwrap();
     assert_eq!(host, [0xab; 4096]);
-    assert_eq!(
-        m.fill_async(at, 0, G + 1, s),
-        Err(INVALID_VALUE),
-        "beyond the mapping"
-    );
+    assert_eq!(m.fill_async(at, 0, G + 1, s), Err(INVALID_VALUE), "beyond the mapping");
     assert_eq!(
         m.copy_async(at, plain, 8192, s),
         Err(INVALID_VALUE),

@@ -45,12 +45,7 @@ struct Plain {
 
 impl Plain {
     fn implied(&self, line: usize) -> Vec<usize> {
-        let of = |kind: Kind| {
-            self.lines
-                .iter()
-                .filter(move |l| l.kind == kind)
-                .filter_map(|l| l.tail)
-        };
+        let of = |kind: Kind| self.lines.iter().filter(move |l| l.kind == kind).filter_map(|l| l.tail);
         match self.lines[line].kind {
             Kind::Legacy => of(Kind::Blocking).collect(),
             Kind::Blocking => of(Kind::Legacy).collect(),
@@ -60,11 +55,7 @@ impl Plain {
 
     /// What the next operation of a stream comes after.
     fn roots(&self, line: usize) -> Vec<usize> {
-        self.lines[line]
-            .tail
-            .into_iter()
-            .chain(self.implied(line))
-            .collect()
+        self.lines[line].tail.into_iter().chain(self.implied(line)).collect()
     }
 
     fn submit(&mut self, line: usize, also: &[usize]) -> usize {
@@ -102,9 +93,7 @@ impl Plain {
 
     /// Whether cells may be handed out on that stream, or to anybody.
     fn allowed(&self, first: u64, count: u64, line: Option<usize>) -> bool {
-        let behind = line
-            .map(|line| self.ancestors(&self.roots(line)))
-            .unwrap_or_default();
+        let behind = line.map(|line| self.ancestors(&self.roots(line))).unwrap_or_default();
         (first..first + count).all(|cell| {
             self.uses[cell as usize]
                 .iter()
@@ -116,13 +105,7 @@ impl Plain {
 /// One random life; Ok(true) where it ended with a hand-out that both call wrong.
 fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
     let context = m.context_current().unwrap();
-    let kinds = [
-        Kind::Legacy,
-        Kind::Blocking,
-        Kind::Blocking,
-        Kind::Free,
-        Kind::Free,
-    ];
+    let kinds = [Kind::Legacy, Kind::Blocking, Kind::Blocking, Kind::Free, Kind::Free];
     let open = |kind| match kind {
         Kind::Legacy => 0,
         kind => m.stream_create(kind == Kind::Free).unwrap(),
@@ -158,12 +141,8 @@ fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
                 let (first, count) = out[random.below(out.len() as u64) as usize];
                 let node = plain.submit(line, &[]);
                 let part = 1 + random.below(count);
-                m.launch(
-                    handle,
-                    random.below(10_000),
-                    &[(at + first * CELL, part * CELL)],
-                )
-                .unwrap();
+                m.launch(handle, random.below(10_000), &[(at + first * CELL, part * CELL)])
+                    .unwrap();
                 (first..first + part).for_each(|cell| plain.uses[cell as usize].push(node));
             }
             3..5 => {

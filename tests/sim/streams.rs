@@ -61,10 +61,7 @@ fn latency_is_settable() {
 #[test]
 fn waits_order_streams() {
     let m = machine();
-    let (a, b) = (
-        m.stream_create(true).unwrap(),
-        m.stream_create(true).unwrap(),
-    );
+    let (a, b) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
     let event = m.event_create().unwrap();
     m.launch(a, 1_000_000, &[]).unwrap();
     m.event_record(event, a).unwrap();
@@ -83,10 +80,7 @@ fn waits_order_streams() {
 #[test]
 fn a_persistent_kernel_ends_when_told() {
     let m = machine();
-    let (a, b) = (
-        m.stream_create(true).unwrap(),
-        m.stream_create(true).unwrap(),
-    );
+    let (a, b) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
     let (first, second) = (m.event_create().unwrap(), m.event_create().unwrap());
     let kernel = m.launch_persistent(a, &[]).unwrap();
     m.launch(a, 1_000, &[]).unwrap();
@@ -119,10 +113,7 @@ fn a_persistent_kernel_ends_when_told() {
 #[test]
 fn the_legacy_stream_is_ordered_with_blocking_ones() {
     let m = machine();
-    let (blocking, free) = (
-        m.stream_create(false).unwrap(),
-        m.stream_create(true).unwrap(),
-    );
+    let (blocking, free) = (m.stream_create(false).unwrap(), m.stream_create(true).unwrap());
     m.launch(blocking, 1_000_000, &[]).unwrap();
     m.launch(free, 9_000_000, &[]).unwrap();
     m.launch(0, 1_000_000, &[]).unwrap();
@@ -177,10 +168,7 @@ fn a_handle_comes_back_while_its_work_is_pending() {
     let new = m.stream_create(true).unwrap();
     assert_eq!(new, old);
     assert_ne!(m.stream_id(new), Ok(id));
-    assert!(
-        m.stream_query(new).unwrap(),
-        "the new one has nothing to do"
-    );
+    assert!(m.stream_query(new).unwrap(), "the new one has nothing to do");
     assert!(!m.event_query(event).unwrap(), "the old one's work goes on");
     let all = m.event_create().unwrap();
     let context = m.context_current().unwrap();
@@ -205,10 +193,7 @@ fn context_synchronize_covers_all_streams_of_the_context() {
     m.context_create(0).unwrap();
     let before = m.now();
     m.context_synchronize().unwrap();
-    assert!(
-        m.now() - before < 10_000,
-        "another context's work is not its business"
-    );
+    assert!(m.now() - before < 10_000, "another context's work is not its business");
 }
 
 macro_rules! dead_stream {
@@ -259,10 +244,7 @@ fn a_stream_of_a_reset_context_is_dead() {
         let _ = m.stream_id(s);
         return;
     }
-    aborts(
-        "streams::a_stream_of_a_reset_context_is_dead",
-        "was destroyed",
-    );
+    aborts("streams::a_stream_of_a_reset_context_is_dead", "was destroyed");
 }
 
 #[test]

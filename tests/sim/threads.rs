@@ -89,10 +89,7 @@ fn many_threads_at_once() {
     assert_eq!(m.checker().violations(), Vec::<String>::new());
     assert_eq!(m.faults(), Vec::<String>::new());
     assert_eq!(m.memory_info(0), Ok((24 << 30, 24 << 30)));
-    assert_eq!(
-        (m.checker().live_blocks(), m.checker().ranges_kept()),
-        (0, 0)
-    );
+    assert_eq!((m.checker().live_blocks(), m.checker().ranges_kept()), (0, 0));
 }
 
 #[test]

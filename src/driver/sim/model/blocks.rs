@@ -17,9 +17,9 @@ impl State {
 
     fn physical_ranges(&self, address: u64, size: u64) -> (bool, Vec<(u64, u64, u32)>) {
         let mut found = Vec::new();
-        let whole = self.memory.physical(address, size, |start, length, alias| {
-            found.push((start, length, alias))
-        });
+        let whole = self
+            .memory
+            .physical(address, size, |start, length, alias| found.push((start, length, alias)));
         (whole, found)
     }
 
@@ -43,8 +43,7 @@ impl State {
                 .is_ok()
         });
         if !whole || !reachable {
-            self.checker
-                .violation(format!("{what} is not all mapped with access"));
+            self.checker.violation(format!("{what} is not all mapped with access"));
         }
         self.checker.serials += 1;
         let serial = self.checker.serials;
@@ -62,9 +61,7 @@ impl State {
         }
         for (start, length, alias) in ranges {
             self.check_range(taker, &what, start, length, 0);
-            let State {
-                checker, queues, ..
-            } = self;
+            let State { checker, queues, .. } = self;
             // Uses that the taker is ordered behind stay: its block may come back on a stream that is not.
             checker.ranges.cover(start, start + length, |_, segment| {
                 segment.owner = serial;
@@ -136,10 +133,7 @@ impl State {
     /// Ends a block's hold on what it still has of `ranges`.
     fn leave(&mut self, block: &Block, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
         let State {
-            checker,
-            queues,
-            hot,
-            ..
+            checker, queues, hot, ..
         } = self;
         let at = hot.now();
         for &(start, length, alias) in ranges {
@@ -169,9 +163,7 @@ impl State {
     pub(super) fn resize(&mut self, old: u64, new: u64, size: u64) {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();
-            return self
-                .checker
-                .violation(format!("{old:#x} resized at {now} is not out"));
+            return self.checker.violation(format!("{old:#x} resized at {now} is not out"));
         };
         let now = self.hot.now();
         let taker = Taker {
@@ -179,10 +171,7 @@ impl State {
             queue: u32::MAX,
             stream_id: 0,
         };
-        let what = format!(
-            "{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}",
-            block.size
-        );
+        let what = format!("{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}", block.size);
         let (_, before) = self.physical_ranges(block.address, block.size);
         let (whole, after) = self.physical_ranges(new, size);
         if !whole {
@@ -200,12 +189,10 @@ impl State {
         };
         for (start, length, _) in after {
             self.check_range(taker, &what, start, length, block.serial);
-            self.checker
-                .ranges
-                .cover(start, start + length, |_, segment| {
-                    segment.owner = serial;
-                    segment.past = past;
-                });
+            self.checker.ranges.cover(start, start + length, |_, segment| {
+                segment.owner = serial;
+                segment.past = past;
+            });
         }
         let uses = self.last_uses(&block, None);
         self.leave(&block, &before, &uses, 0);

@@ -113,30 +113,17 @@ impl State {
             return true;
         }
         let Some(slot) = taker.slot else { return false };
-        let behind = |queue: u32| {
-            queue == position.0
-                || self
-                    .queues
-                    .get(queue)
-                    .is_some_and(|q| q.clock.covers(position))
-        };
+        let behind =
+            |queue: u32| queue == position.0 || self.queues.get(queue).is_some_and(|q| q.clock.covers(position));
         if behind(taker.queue) {
             return true;
         }
         let stream = &self.streams[slot as usize];
-        stream.alive
-            && stream.capture.is_none()
-            && self.implied(slot).iter().any(|&queue| behind(queue))
+        stream.alive && stream.capture.is_none() && self.implied(slot).iter().any(|&queue| behind(queue))
     }
 
     /// Remembers that work at `position` uses a range.
-    pub(super) fn note_use(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        position: Position,
-        what: &'static str,
-    ) {
+    pub(super) fn note_use(&mut self, address: u64, bytes: u64, position: Position, what: &'static str) {
         if !self.checker.on || bytes == 0 {
             return;
         }
@@ -155,9 +142,9 @@ impl State {
                 what,
                 at,
             };
-            checker.ranges.cover(start, start + length, |_, segment| {
-                segment.used(queues, new)
-            });
+            checker
+                .ranges
+                .cover(start, start + length, |_, segment| segment.used(queues, new));
         });
     }
 
@@ -173,11 +160,8 @@ impl State {
         let queues = &self.queues;
         // A block is at this address only if it was handed out under it: another mapping of the same memory is not.
         let here = |past: &Past| {
-            let block = blocks
-                .get(&past.address)
-                .filter(|b| b.serial == past.serial);
-            block
-                .is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
+            let block = blocks.get(&past.address).filter(|b| b.serial == past.serial);
+            block.is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
         };
         ranges.within(start, end, |from, segment| {
             let late = |u: &&Use| u.alias == mapping.alias && !queues.observed(u.position);
@@ -202,10 +186,7 @@ impl State {
             ));
         }
         if let Some(past) = owned {
-            self.fault(format!(
-                "{call} of {range} takes memory from {}",
-                tell(&past)
-            ));
+            self.fault(format!("{call} of {range} takes memory from {}", tell(&past)));
         }
     }
 
@@ -217,14 +198,7 @@ impl State {
     }
 
     /// Checks one range that `taker` is to have, except for bytes that block `keep` has already.
-    pub(super) fn check_range(
-        &mut self,
-        taker: Taker,
-        what: &str,
-        start: u64,
-        length: u64,
-        keep: u64,
-    ) {
+    pub(super) fn check_range(&mut self, taker: Taker, what: &str, start: u64, length: u64, keep: u64) {
         let mut overlap: Option<Past> = None;
         let mut unordered: Option<(Use, Past)> = None;
         let mut ranges = std::mem::take(&mut self.checker.ranges);
@@ -236,10 +210,7 @@ impl State {
                 return;
             }
             if unordered.is_none() {
-                let found = segment
-                    .uses
-                    .iter()
-                    .find(|last| !self.ordered(taker, last.position));
+                let found = segment.uses.iter().find(|last| !self.ordered(taker, last.position));
                 unordered = found.map(|last| (*last, segment.past));
             }
         });

@@ -17,10 +17,7 @@ impl Machine {
         let context = state.current(thread)?;
         state.end_captures_of_device(context)?;
         let queues = state.contexts[context].queues.clone();
-        let tails: Vec<_> = queues
-            .iter()
-            .map(|&queue| state.queues.tail(queue))
-            .collect();
+        let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
         self.finish(&mut state, &tails);
         state.healthy(context)?;
         for queue in queues {
@@ -68,11 +65,7 @@ impl Machine {
             if done != NEVER {
                 return self.hot.advance_to(done);
             }
-            if self
-                .released
-                .wait_for(state, Duration::from_secs(60))
-                .timed_out()
-            {
+            if self.released.wait_for(state, Duration::from_secs(60)).timed_out() {
                 abort("waited a minute for a kernel that nobody ends");
             }
         }

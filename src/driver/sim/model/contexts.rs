@@ -103,17 +103,12 @@ impl State {
 }
 
 fn set_current(thread: &ThreadState, stack: &[usize]) {
-    thread
-        .context
-        .store(stack.last().copied().unwrap_or(0), Relaxed);
+    thread.context.store(stack.last().copied().unwrap_or(0), Relaxed);
 }
 
 impl Machine {
     pub(super) fn context_place(&self, handle: usize) -> Result<usize> {
-        let place = self
-            .hot
-            .place(HandleKind::Context, handle)
-            .ok_or(INVALID_CONTEXT)?;
+        let place = self.hot.place(HandleKind::Context, handle).ok_or(INVALID_CONTEXT)?;
         match self
             .hot
             .contexts
@@ -158,10 +153,7 @@ impl Machine {
         if !self.config.stream_ids {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.contexts[self.context_place(context)?]
-            .id
-            .load(Acquire)
-        {
+        match self.hot.contexts[self.context_place(context)?].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
             id => Ok(id),
         }
@@ -169,9 +161,7 @@ impl Machine {
 
     /// The device of any context that ever lived.
     pub fn context_device(&self, context: usize) -> Result<i32> {
-        Ok(self.hot.contexts[self.context_place(context)?]
-            .device
-            .load(Acquire) as i32)
+        Ok(self.hot.contexts[self.context_place(context)?].device.load(Acquire) as i32)
     }
 
     /// `cuDevicePrimaryCtxRetain`: the handle; does not make it current. Brings it back to life after a reset.
@@ -297,16 +287,8 @@ impl Machine {
 
     /// The slot of a default stream of the thread's current context, without a lock. None: the thread has no stream of
     /// its own there yet.
-    pub(super) fn special_slot(
-        &self,
-        thread: &ThreadState,
-        handle: usize,
-    ) -> Result<Option<usize>> {
-        let context = thread
-            .context
-            .load(Relaxed)
-            .checked_sub(1)
-            .ok_or(INVALID_CONTEXT)?;
+    pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
+        let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let slot = &self.hot.contexts[context];
         let id = slot.id.load(Acquire);
         if id == 0 {
@@ -322,11 +304,7 @@ impl Machine {
     /// As [`Machine::special_slot`]; makes the thread's own stream where it is missing.
     #[cold]
     pub(super) fn open_special(&self, state: &mut State, thread: &ThreadState) -> Result<usize> {
-        let context = thread
-            .context
-            .load(Relaxed)
-            .checked_sub(1)
-            .ok_or(INVALID_CONTEXT)?;
+        let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let id = state.contexts[context].id;
         if id == 0 {
             return Err(CONTEXT_IS_DESTROYED);

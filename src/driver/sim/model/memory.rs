@@ -12,11 +12,7 @@ pub(super) enum Owner {
     /// A mapping of a physical handle.
     Handle(u64),
     /// `malloc`, in the context of that index and id.
-    Malloc {
-        context: usize,
-        id: u64,
-        charged: u64,
-    },
+    Malloc { context: usize, id: u64, charged: u64 },
 }
 
 /// A range of addresses backed by physical memory.
@@ -108,8 +104,7 @@ impl Memory {
         if size == 0 || !self.rounded(size) || (alignment != 0 && !alignment.is_power_of_two()) {
             return Err(INVALID_VALUE);
         }
-        let address =
-            host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
+        let address = host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
         self.reservations.insert(address, size);
         Ok(address)
     }
@@ -118,12 +113,7 @@ impl Memory {
         if self.reservations.get(&address) != Some(&size) {
             return Err(INVALID_VALUE);
         }
-        if self
-            .mappings
-            .range(address..address + size)
-            .next()
-            .is_some()
-        {
+        if self.mappings.range(address..address + size).next().is_some() {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(&address);
@@ -201,9 +191,7 @@ impl Memory {
         let Some(backing) = &self.backing else {
             return Err(OUT_OF_MEMORY);
         };
-        backing
-            .map(address, size, physical.offset)
-            .map_err(|_| OUT_OF_MEMORY)?;
+        backing.map(address, size, physical.offset).map_err(|_| OUT_OF_MEMORY)?;
         if let Some(physical) = self.handles.get_mut(&handle) {
             physical.mappings += 1;
         }
@@ -212,15 +200,7 @@ impl Memory {
         Ok(())
     }
 
-    fn insert(
-        &mut self,
-        address: u64,
-        size: u64,
-        offset: u64,
-        device: u32,
-        owner: Owner,
-        access: u64,
-    ) {
+    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, owner: Owner, access: u64) {
         self.aliases = self.aliases.wrapping_add(1);
         let mapping = Mapping {
             size,
@@ -235,10 +215,7 @@ impl Memory {
 
     /// The whole mappings of handles that make up a range exactly; Err where they do not.
     pub(super) fn whole(&self, address: u64, size: u64) -> Result<Vec<(u64, Mapping)>> {
-        let end = address
-            .checked_add(size)
-            .filter(|_| size > 0)
-            .ok_or(INVALID_VALUE)?;
+        let end = address.checked_add(size).filter(|_| size > 0).ok_or(INVALID_VALUE)?;
         let mut at = address;
         let mut found = Vec::new();
         for (&start, &mapping) in self.mappings.range(address..end) {
@@ -248,11 +225,7 @@ impl Memory {
             at += mapping.size;
             found.push((start, mapping));
         }
-        if at == end {
-            Ok(found)
-        } else {
-            Err(INVALID_VALUE)
-        }
+        if at == end { Ok(found) } else { Err(INVALID_VALUE) }
     }
 
     /// Unmaps what [`Memory::whole`] found. Returns the memory that is gone with that.
@@ -271,19 +244,11 @@ impl Memory {
         Ok(gone)
     }
 
-    pub(super) fn set_access(
-        &mut self,
-        address: u64,
-        size: u64,
-        devices: &[i32],
-        allow: bool,
-    ) -> Result<()> {
+    pub(super) fn set_access(&mut self, address: u64, size: u64, devices: &[i32], allow: bool) -> Result<()> {
         let found = self.whole(address, size)?;
         let mut mask = 0;
         for &device in devices {
-            let known = usize::try_from(device)
-                .ok()
-                .filter(|&d| d < self.devices.len());
+            let known = usize::try_from(device).ok().filter(|&d| d < self.devices.len());
             mask |= 1u64 << known.ok_or(INVALID_DEVICE)?;
         }
         if mask == 0 {
@@ -306,13 +271,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn malloc(
-        &mut self,
-        device: u32,
-        size: u64,
-        context: usize,
-        id: u64,
-    ) -> Result<u64> {
+    pub(super) fn malloc(&mut self, device: u32, size: u64, context: usize, id: u64) -> Result<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -327,11 +286,7 @@ impl Memory {
             self.discharge(device, charged);
             return Err(OUT_OF_MEMORY);
         };
-        let owner = Owner::Malloc {
-            context,
-            id,
-            charged,
-        };
+        let owner = Owner::Malloc { context, id, charged };
         self.insert(address, whole, offset, device, owner, 1 << device);
         Ok(address)
     }

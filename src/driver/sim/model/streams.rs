@@ -66,16 +66,12 @@ impl State {
         stream.alive = false;
         let (queue, context) = (stream.queue, stream.context);
         self.free_slots.push(slot);
-        self.contexts[context]
-            .blocking
-            .retain(|&other| other != queue);
+        self.contexts[context].blocking.retain(|&other| other != queue);
         if let Some(q) = self.queues.get_mut(queue) {
             q.dead = true;
             if q.observed >= q.issued {
                 self.queues.remove(queue);
-                self.contexts[context]
-                    .queues
-                    .retain(|&other| other != queue);
+                self.contexts[context].queues.retain(|&other| other != queue);
             }
         }
     }
@@ -86,9 +82,7 @@ impl State {
         let context = &self.contexts[stream.context];
         match stream.kind {
             QueueKind::Legacy => &context.blocking,
-            QueueKind::Blocking => {
-                std::slice::from_ref(&self.streams[context.legacy as usize].queue)
-            }
+            QueueKind::Blocking => std::slice::from_ref(&self.streams[context.legacy as usize].queue),
             QueueKind::NonBlocking | QueueKind::Virtual(_) => &[],
         }
     }
@@ -112,9 +106,7 @@ impl State {
             return Ok(());
         }
         let context = self.streams[slot as usize].context;
-        let blocking = |stream: &StreamState| {
-            stream.context == context && matches!(stream.kind, QueueKind::Blocking)
-        };
+        let blocking = |stream: &StreamState| stream.context == context && matches!(stream.kind, QueueKind::Blocking);
         let hit: Vec<u64> = self
             .streams
             .iter()
@@ -124,11 +116,7 @@ impl State {
         for capture in &hit {
             self.invalidate(*capture);
         }
-        if hit.is_empty() {
-            Ok(())
-        } else {
-            Err(CAPTURE_IMPLICIT)
-        }
+        if hit.is_empty() { Ok(()) } else { Err(CAPTURE_IMPLICIT) }
     }
 }
 
@@ -154,12 +142,7 @@ impl Machine {
     }
 
     /// The slot of a living stream whose context is well, for calls under the lock.
-    pub(super) fn stream_slot(
-        &self,
-        state: &mut State,
-        thread: &ThreadState,
-        handle: usize,
-    ) -> Result<u32> {
+    pub(super) fn stream_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Result<u32> {
         let slot = match handle <= 2 {
             false => self.ordinary_slot(handle),
             true => match self.special_slot(thread, handle)? {
@@ -177,12 +160,7 @@ impl Machine {
     }
 
     /// The slot of a stream that may be dead, or of a default stream while there is a context: for the checker.
-    pub(super) fn any_slot(
-        &self,
-        state: &State,
-        thread: &ThreadState,
-        handle: usize,
-    ) -> Option<u32> {
+    pub(super) fn any_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
             true => self.special_slot(thread, handle).ok()??,
             false => self.hot.place(HandleKind::Stream, handle)?,
@@ -202,10 +180,7 @@ impl Machine {
         if !self.config.stream_ids {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.streams[self.slot(thread, stream)?]
-            .id
-            .load(Acquire)
-        {
+        match self.hot.streams[self.slot(thread, stream)?].id.load(Acquire) {
             0 => Self::dead(stream),
             id => Ok(id),
         }
@@ -253,12 +228,10 @@ impl Machine {
             CAPTURE_DEAD => return Ok(None),
             _ => {}
         }
-        Ok(state.streams[slot as usize]
-            .capture
-            .and_then(|(capture, _)| {
-                let found = state.captures.iter().find(|c| c.id == capture)?;
-                Some((found.id, found.graph))
-            }))
+        Ok(state.streams[slot as usize].capture.and_then(|(capture, _)| {
+            let found = state.captures.iter().find(|c| c.id == capture)?;
+            Some((found.id, found.graph))
+        }))
     }
 
     /// `cuStreamCreate` in the current context. The handle is that of the stream destroyed last, if there is one.
@@ -303,9 +276,7 @@ impl Machine {
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
         self.finish(&mut state, &tails);
         // The context may have gone wrong meanwhile.
-        let slot = self
-            .any_slot(&state, thread, stream)
-            .ok_or(CONTEXT_IS_DESTROYED)?;
+        let slot = self.any_slot(&state, thread, stream).ok_or(CONTEXT_IS_DESTROYED)?;
         state.healthy(state.streams[slot as usize].context)?;
         state.observe(&clock);
         self.settle(&mut state);
@@ -313,12 +284,7 @@ impl Machine {
     }
 
     /// Where a stream ends now, where one may ask, and what lies before.
-    fn waitable(
-        &self,
-        state: &mut State,
-        thread: &ThreadState,
-        stream: usize,
-    ) -> Result<(Vec<Position>, Clock)> {
+    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<(Vec<Position>, Clock)> {
         let slot = self.stream_slot(state, thread, stream)?;
         state.refuse_implicit(slot)?;
         if let Some((capture, _)) = state.streams[slot as usize].capture {
@@ -334,12 +300,6 @@ impl Machine {
         queues
             .iter()
             .for_each(|&queue| clock.merge(&state.queues.tail_clock(queue)));
-        Ok((
-            queues
-                .iter()
-                .map(|&queue| state.queues.tail(queue))
-                .collect(),
-            clock,
-        ))
+        Ok((queues.iter().map(|&queue| state.queues.tail(queue)).collect(), clock))
     }
 }

@@ -26,8 +26,7 @@ const FOREIGN: u64 = 1 << 63;
 impl Memory {
     /// Whether `address` lies in a reservation or an allocation of a device.
     pub(super) fn is_device(&self, address: u64) -> bool {
-        let within =
-            |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
+        let within = |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
         within(
             self.reservations
                 .range(..=address)
@@ -72,12 +71,7 @@ impl Memory {
     }
 
     /// Err, in words, where `who` may not touch all of a range.
-    pub(super) fn usable(
-        &self,
-        address: u64,
-        bytes: u64,
-        who: Access,
-    ) -> std::result::Result<(), String> {
+    pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
         let mut refused = false;
         let whole = self.pieces(address, bytes, |_, _, mapping| {
             let allowed = match who {
@@ -88,29 +82,20 @@ impl Memory {
             refused |= !allowed;
         });
         if refused {
-            return Err(format!(
-                "{address:#x} + {bytes:#x}, not all of which it has access to"
-            ));
+            return Err(format!("{address:#x} + {bytes:#x}, not all of which it has access to"));
         }
         let pinned = self.pinned.range(..=address).next_back();
         let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
         if whole || pinned {
             Ok(())
         } else {
-            Err(format!(
-                "{address:#x} + {bytes:#x}, not all of which is mapped"
-            ))
+            Err(format!("{address:#x} + {bytes:#x}, not all of which is mapped"))
         }
     }
 
     /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
     /// is. Memory that is no device's counts as its own physical memory.
-    pub(super) fn physical(
-        &self,
-        address: u64,
-        bytes: u64,
-        mut piece: impl FnMut(u64, u64, u32),
-    ) -> bool {
+    pub(super) fn physical(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, u32)) -> bool {
         if !self.is_device(address) {
             piece(address | FOREIGN, bytes, 0);
             return true;
@@ -125,11 +110,7 @@ impl Memory {
         match effect {
             Effect::None => {}
             // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
-            Effect::Fill {
-                address,
-                byte,
-                bytes,
-            } => unsafe {
+            Effect::Fill { address, byte, bytes } => unsafe {
                 std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
             },
             // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.

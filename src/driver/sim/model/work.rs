@@ -44,11 +44,7 @@ impl State {
         let device = self.contexts[context].device;
         for &(address, bytes) in &work.ranges {
             if let Err(why) = self.memory.usable(address, bytes, Access::Device(device)) {
-                self.fault(format!(
-                    "{} on {} touches {why}",
-                    work.what,
-                    self.describe(position)
-                ));
+                self.fault(format!("{} on {} touches {why}", work.what, self.describe(position)));
                 self.poison(context, ILLEGAL_ADDRESS);
                 return;
             }
@@ -110,11 +106,7 @@ impl Machine {
             what: "fill",
             duration: bytes / 1024,
             ranges: vec![(address, bytes)],
-            effect: Effect::Fill {
-                address,
-                byte,
-                bytes,
-            },
+            effect: Effect::Fill { address, byte, bytes },
         };
         state.work(slot, work, 0)
     }
