@@ -3,8 +3,9 @@
 use super::Machine;
 use super::calls::Call;
 use super::code::*;
-use super::memory::{Access, Owner};
+use super::memory::Owner;
 use super::state::State;
+use super::touch::Access;
 
 /// What lies at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use super::code::*;
 use super::hot::{CAPTURE_ACTIVE, CAPTURE_DEAD, CAPTURE_IMPLIED, CAPTURE_NONE};
 use super::queue::{Position, QueueKind};
 use super::state::State;
-use super::streams::Effect;
 use super::vclock::Clock;
+use super::work::NodeWork;
 use super::{Machine, ThreadState};
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
@@ -17,15 +17,6 @@ pub const MODE_GLOBAL: u32 = 0;
 pub const MODE_THREAD_LOCAL: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 pub const MODE_RELAXED: u32 = 2;
-
-/// One piece of work: a kernel, a copy, a fill.
-#[derive(Debug, Clone)]
-pub(super) struct NodeWork {
-    pub(super) what: &'static str,
-    pub(super) duration: u64,
-    pub(super) ranges: Vec<(u64, u64)>,
-    pub(super) effect: Effect,
-}
 
 /// Where in a capture an event was recorded.
 #[derive(Debug, Clone, Copy)]
@@ -238,7 +229,7 @@ impl Machine {
     /// `cuStreamBeginCapture` with one of the `MODE_` numbers.
     pub fn stream_begin_capture(&self, stream: usize, mode: u32) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamBeginCapture)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         if mode > MODE_RELAXED {
             return Err(INVALID_VALUE);
         }
@@ -268,7 +259,7 @@ impl Machine {
     /// `cuStreamEndCapture`: the graph, which the caller destroys.
     pub fn stream_end_capture(&self, stream: usize) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::StreamEndCapture)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         let (id, _) = state.streams[slot as usize].capture.ok_or(ILLEGAL_STATE)?;
         let at = state
             .captures

@@ -7,6 +7,7 @@ use super::code::*;
 use super::hot::{CONTEXT_SLOTS, HandleKind};
 use super::queue::QueueKind;
 use super::state::State;
+use super::streams::StreamState;
 use super::{Machine, ThreadState, hot};
 
 #[derive(Debug)]
@@ -75,6 +76,7 @@ impl State {
         for queue in std::mem::take(&mut self.contexts[context].queues) {
             self.queues.remove(queue);
         }
+        self.queues.resume(self.hot.now());
         self.contexts[context].blocking.clear();
         self.contexts[context].id = 0;
         self.contexts[context].poison = 0;
@@ -82,16 +84,21 @@ impl State {
         self.drop_context_memory(context, id);
     }
 
-    /// Marks a context with a sticky error.
+    /// Marks a context with a sticky error, which ends its work.
     pub(super) fn poison(&mut self, context: usize, code: u32) {
-        if self.contexts[context].poison == 0 {
-            self.contexts[context].poison = code;
-            for (slot, stream) in self.streams.iter().enumerate() {
-                if stream.alive && stream.context == context {
-                    self.hot.streams[slot].poison.store(code, Release);
-                }
+        if self.contexts[context].poison != 0 {
+            return;
+        }
+        self.contexts[context].poison = code;
+        for (slot, stream) in self.streams.iter().enumerate() {
+            if stream.alive && stream.context == context {
+                self.hot.streams[slot].poison.store(code, Release);
             }
         }
+        for &queue in &self.contexts[context].queues {
+            self.queues.cut_short(queue);
+        }
+        self.queues.resume(self.hot.now());
     }
 }
 
@@ -100,7 +107,7 @@ fn set_current(thread: &ThreadState, stack: &[usize]) {
 }
 
 impl Machine {
-    fn context_place(&self, handle: usize) -> Result<usize> {
+    pub(super) fn context_place(&self, handle: usize) -> Result<usize> {
         let place = self.hot.place(HandleKind::Context, handle).ok_or(INVALID_CONTEXT)?;
         match self
             .hot
@@ -178,6 +185,7 @@ impl Machine {
         state.contexts[context].retained -= 1;
         if state.contexts[context].retained == 0 {
             state.kill_context(context);
+            self.released.notify_all();
         }
         Ok(())
     }
@@ -189,6 +197,7 @@ impl Machine {
         let device = self.device(device)?;
         let context = state.primaries[device];
         state.kill_context(context);
+        self.released.notify_all();
         state.drop_device_handles(device as u32);
         Ok(())
     }
@@ -223,6 +232,7 @@ impl Machine {
             return Err(INVALID_CONTEXT);
         }
         state.kill_context(context);
+        self.released.notify_all();
         let mut stack = thread.stack.lock();
         if stack.last() == Some(&(context + 1)) {
             stack.pop();
@@ -275,71 +285,9 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuCtxSynchronize` on the current context: waits for all work in it, destroyed streams' too. Ends captures.
-    pub fn context_synchronize(&self) -> Result<()> {
-        let (thread, mut state) = self.enter(Call::CtxSynchronize)?;
-        let context = state.current(thread)?;
-        state.end_captures_of_device(context)?;
-        let queues = state.contexts[context].queues.clone();
-        let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
-        self.finish(&mut state, &tails);
-        state.healthy(context)?;
-        for queue in queues {
-            state.observe_tail(queue);
-        }
-        self.settle(&mut state);
-        Ok(())
-    }
-
-    /// Gives the context a sticky error: what a kernel that went wrong does to it.
-    pub fn poison(&self, context: usize, code: u32) -> Result<()> {
-        let context = self.context_place(context)?;
-        let mut state = self.state.lock();
-        state.healthy(context)?;
-        state.poison(context, code);
-        Ok(())
-    }
-
-    /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has, destroyed streams' work
-    /// too. Ends captures.
-    pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
-        let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
-        if !self.config.context_events {
-            return Err(NOT_SUPPORTED);
-        }
-        let context = self.context_place(context)?;
-        state.healthy(context)?;
-        if state
-            .events
-            .get(&event)
-            .is_none_or(|event| event.context_id != state.contexts[context].id)
-        {
-            return Err(INVALID_HANDLE);
-        }
-        state.end_captures_of_device(context)?;
-        state.record_context(context, event);
-        Ok(())
-    }
-
-    /// Waits until `positions` are done. A persistent kernel among them must be released by another thread.
-    pub(super) fn finish(&self, state: &mut parking_lot::MutexGuard<'_, State>, positions: &[super::queue::Position]) {
-        loop {
-            let done = state.queues.done_at(positions);
-            if done != super::queue::NEVER {
-                return self.hot.advance_to(done);
-            }
-            if self
-                .released
-                .wait_for(state, std::time::Duration::from_secs(60))
-                .timed_out()
-            {
-                super::abort("waited a minute for a kernel that nobody ends");
-            }
-        }
-    }
-
-    /// The current context's index + 1 and the slots of its streams are read here without a lock.
-    pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
+    /// The slot of a default stream of the thread's current context, without a lock. None: the thread has no stream of
+    /// its own there yet.
+    pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let slot = &self.hot.contexts[context];
         let id = slot.id.load(Acquire);
@@ -347,25 +295,22 @@ impl Machine {
             return Err(CONTEXT_IS_DESTROYED);
         }
         if handle != 2 {
-            return Ok(slot.legacy.load(Acquire) as usize);
+            return Ok(Some(slot.legacy.load(Acquire) as usize));
         }
-        if thread.own_stream.0.load(Relaxed) != id {
-            self.open_own_stream(thread, context, id)?;
-        }
-        Ok(thread.own_stream.1.load(Relaxed) as usize)
+        let (of, own) = &thread.own_stream;
+        Ok((of.load(Relaxed) == id).then(|| own.load(Relaxed) as usize))
     }
 
+    /// As [`Machine::special_slot`]; makes the thread's own stream where it is missing.
     #[cold]
-    fn open_own_stream(&self, thread: &ThreadState, context: usize, id: u64) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.contexts[context].id != id {
+    pub(super) fn open_special(&self, state: &mut State, thread: &ThreadState) -> Result<usize> {
+        let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        let id = state.contexts[context].id;
+        if id == 0 {
             return Err(CONTEXT_IS_DESTROYED);
         }
-        let known = state
-            .streams
-            .iter()
-            .position(|s| s.alive && s.context == context && s.thread == thread.number);
-        let slot = match known {
+        let own = |s: &StreamState| s.alive && s.context == context && s.thread == thread.number;
+        let slot = match state.streams.iter().position(own) {
             Some(slot) => slot as u32,
             None => {
                 let slot = state.open_stream(context, QueueKind::Blocking)?;
@@ -375,7 +320,7 @@ impl Machine {
         };
         thread.own_stream.0.store(id, Relaxed);
         thread.own_stream.1.store(slot, Relaxed);
-        Ok(())
+        Ok(slot as usize)
     }
 }
 

@@ -4,10 +4,13 @@ use super::calls::Call;
 use super::capture::CapturedAt;
 use super::code::*;
 use super::hot::HandleKind;
-use super::queue::{NEVER, Position, Work};
+use super::queue::{Position, Work};
 use super::state::State;
 use super::vclock::Clock;
 use super::{Machine, ThreadState};
+
+/// A limit of a year or more is none.
+const UNBOUNDED: u64 = 365 * 86_400 * 1_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct EventState {
@@ -131,7 +134,7 @@ impl Machine {
     /// `cuEventRecord`.
     pub fn event_record(&self, event: usize, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::EventRecord)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         if self.event(&state, event)?.context != state.streams[slot as usize].context {
             return Err(INVALID_HANDLE);
         }
@@ -142,7 +145,7 @@ impl Machine {
     /// `cuStreamWaitEvent`; the event may be another context's.
     pub fn stream_wait_event(&self, stream: usize, event: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamWaitEvent)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         self.event(&state, event)?;
         state.refuse_implicit(slot)?;
         state.wait(slot, event)
@@ -196,8 +199,13 @@ impl Machine {
     pub fn event_wait(&self, event: usize, limit: u64) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
         let tails = self.askable(&mut state, thread, event)?;
+        if limit >= UNBOUNDED {
+            self.finish(&mut state, &tails);
+            self.event_seen(&mut state, event);
+            return Ok(true);
+        }
         let done = state.queues.done_at(&tails);
-        let end = self.hot.now().saturating_add(limit).min(NEVER - 1);
+        let end = self.hot.now() + limit;
         self.hot.advance_to(done.min(end));
         if done > end {
             self.settle(&mut state);

@@ -1,11 +1,11 @@
 //! Graphs and their executables.
 
 use super::calls::Call;
-use super::capture::NodeWork;
 use super::code::*;
 use super::hot::{HandleKind, Hot};
 use super::queue::Work;
 use super::state::State;
+use super::work::NodeWork;
 use super::{Machine, objects::ObjectRef};
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Machine {
     /// `cuGraphLaunch`: uses all its memory on `stream`. On a capturing stream its nodes become nodes of that capture.
     pub fn graph_launch(&self, exec: usize, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::GraphLaunch)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         let Some(found) = state.execs.get(&exec) else {
             return Err(INVALID_VALUE);
         };

@@ -6,17 +6,6 @@ use super::MachineConfig;
 use super::code::*;
 use super::host::{self, Backing, PAGE};
 use super::state::NumberMap;
-use super::streams::Effect;
-
-/// Who wants to touch memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    Host,
-    /// A kernel on that device.
-    Device(u32),
-    /// A copy by that device, which also reaches `malloc` memory of another.
-    Copy(u32),
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
@@ -37,7 +26,7 @@ pub(super) struct Mapping {
     /// Never used twice: tells two mappings of one memory apart.
     pub(super) alias: u32,
     /// A bit for each device that may touch it.
-    access: u64,
+    pub(super) access: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,19 +44,16 @@ struct DeviceMemory {
     used: u64,
 }
 
-/// Marks an address outside all device memory in the place of a physical one.
-pub(super) const FOREIGN: u64 = 1 << 63;
-
 #[derive(Debug)]
 pub(super) struct Memory {
     /// None where the host cannot provide it.
     backing: Option<Backing>,
     granularity: u64,
     devices: Vec<DeviceMemory>,
-    reservations: BTreeMap<u64, u64>,
+    pub(super) reservations: BTreeMap<u64, u64>,
     pub(super) mappings: BTreeMap<u64, Mapping>,
     pub(super) handles: NumberMap<u64, Physical>,
-    pinned: BTreeMap<u64, u64>,
+    pub(super) pinned: BTreeMap<u64, u64>,
     numbers: u64,
     aliases: u32,
 }
@@ -342,112 +328,6 @@ impl Memory {
         let size = self.pinned.remove(&address).ok_or(INVALID_VALUE)?;
         host::unreserve(address, size);
         Ok(())
-    }
-
-    /// Whether `address` lies in a reservation or an allocation of a device.
-    pub(super) fn is_device(&self, address: u64) -> bool {
-        let within = |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
-        within(
-            self.reservations
-                .range(..=address)
-                .next_back()
-                .map(|(start, size)| (start, *size)),
-        ) || within(
-            self.mappings
-                .range(..=address)
-                .next_back()
-                .map(|(start, mapping)| (start, mapping.size)),
-        )
-    }
-
-    /// Calls `piece` with (start, bytes, mapping) for what is mapped within a range, in order; whether all of it is.
-    pub(super) fn pieces(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, &Mapping)) -> bool {
-        let Some(end) = address.checked_add(bytes) else {
-            return false;
-        };
-        let first = self
-            .mappings
-            .range(..=address)
-            .next_back()
-            .map_or(address, |(&start, _)| start);
-        let mut at = address;
-        let mut whole = true;
-        for (&start, mapping) in self.mappings.range(first..end) {
-            let stop = end.min(start + mapping.size);
-            if stop <= at {
-                continue;
-            }
-            whole &= start <= at;
-            at = at.max(start);
-            piece(at, stop - at, mapping);
-            at = stop;
-        }
-        whole && at >= end
-    }
-
-    /// Err, in words, where `who` may not touch all of a range.
-    pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
-        let mut refused = None;
-        let whole = self.pieces(address, bytes, |start, _, mapping| {
-            let allowed = match who {
-                Access::Host => mapping.access != 0,
-                Access::Copy(_) if matches!(mapping.owner, Owner::Malloc { .. }) => true,
-                Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
-            };
-            if !allowed && refused.is_none() {
-                refused = Some(start);
-            }
-        });
-        if let Some(at) = refused {
-            return Err(format!("{address:#x} + {bytes:#x} without access from {at:#x} on"));
-        }
-        let pinned = self.pinned.range(..=address).next_back();
-        let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
-        if whole || pinned {
-            Ok(())
-        } else {
-            Err(format!("{address:#x} + {bytes:#x}, not all of which is mapped"))
-        }
-    }
-
-    /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
-    /// is. Memory that is no device's counts as its own physical memory.
-    pub(super) fn physical(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, u32)) -> bool {
-        if !self.is_device(address) {
-            piece(address | FOREIGN, bytes, 0);
-            return true;
-        }
-        let mut offset_of = |start: u64, length: u64, mapping: &Mapping, base: u64| {
-            piece(mapping.offset + (start - base), length, mapping.alias)
-        };
-        let mut found = Vec::new();
-        let whole = self.pieces(address, bytes, |start, length, mapping| {
-            found.push((start, length, *mapping))
-        });
-        for (start, length, mapping) in found {
-            let base = self
-                .mappings
-                .range(..=start)
-                .next_back()
-                .map_or(start, |(&base, _)| base);
-            offset_of(start, length, &mapping, base);
-        }
-        whole
-    }
-
-    /// Changes contents. The ranges have been found usable.
-    pub(super) fn perform(&self, effect: Effect) {
-        match effect {
-            Effect::None => {}
-            // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
-            Effect::Fill { address, byte, bytes } => unsafe {
-                std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
-            },
-            // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.
-            Effect::Copy { to, from, bytes } => unsafe {
-                std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
-            },
-        }
     }
 
     /// Everything that belongs to a context.

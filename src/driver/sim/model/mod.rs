@@ -7,28 +7,27 @@
 //!
 //! # Rules that are modelled
 //!
-//! * **Memory** ([`memory`]): real addresses; capacity and granularity per device; a handle mapped twice is one memory;
+//! * **Memory** (`memory`, `allocation`, `touch`): real addresses; capacity and granularity per device; a handle mapped twice is one memory;
 //!   the host faults where there is no access. Refused: offset ≠ 0, a map over a map or outside a reservation, a size
 //!   that is not the handle's, an unmap or an access change that cuts a mapping, freeing a reservation in part or with
 //!   anything mapped.
-//! * **Streams** ([`streams`], [`queue`]): FIFO queues on the clock; blocking streams are ordered with the legacy stream
+//! * **Streams** (`streams`, `queue`): FIFO queues on the clock; blocking streams are ordered with the legacy stream
 //!   of their context; a handle is given out again as soon as its stream is destroyed, while the old stream's work goes
-//!   on. Using a handle where no stream lives aborts the process, except that a per-stream question of the checker does
-//!   not. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
-//! * **Contexts** ([`contexts`]): the primary context keeps its handle over a reset and gets a new id; a reset or a
+//!   on. Using a handle where no stream lives aborts the process; only the checker may be told of one. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
+//! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id; a reset or a
 //!   destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all physical
 //!   handles of the device. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
 //!   queries and memory management without a context still answer, the rest returns the error until a reset.
-//! * **Events** ([`events`]): the last record counts. A context event covers the work of destroyed streams.
-//! * **Capture** ([`capture`]): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
+//! * **Events** (`events`): the last record counts. A context event covers the work of destroyed streams.
+//! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
 //!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
 //!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured
 //!   ones; merging captures; context events and synchronisation while anything on the device captures.
-//! * **Graphs and user objects** ([`graphs`], [`objects`]): a launch is a use by every node. Destructors run late, on a
+//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. Destructors run late, on a
 //!   thread that all share; a driver call in one aborts.
-//! * **Time** : each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
+//! * **Time**: each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
 //!   change at once when a copy or a fill is submitted, whatever the clock says.
-//! * **The order checker** ([`checker`]).
+//! * **The order checker** (`checker`, `blocks`, `check`): see there.
 //!
 //! # Not modelled
 //!
@@ -43,10 +42,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub mod allocation;
+mod blocks;
 pub mod calls;
 pub mod capture;
-pub mod checker;
+pub mod check;
+mod checker;
 pub mod code;
+pub mod context_work;
 pub mod contexts;
 pub mod events;
 pub mod failures;
@@ -60,7 +62,9 @@ mod ranges;
 mod state;
 pub mod streams;
 mod threads;
+mod touch;
 mod vclock;
+mod work;
 
 use calls::Call;
 use code::Result;

@@ -114,10 +114,8 @@ impl Queues {
     }
 
     pub(super) fn remove(&mut self, queue: u32) {
-        if let Some(place) = self.all.get_mut(queue as usize) {
-            if let Some(gone) = place.take() {
-                self.blocked -= usize::from(gone.unresolved > 0);
-            }
+        if let Some(gone) = self.all.get_mut(queue as usize).and_then(Option::take) {
+            self.blocked -= usize::from(gone.unresolved > 0);
         }
     }
 
@@ -229,8 +227,25 @@ impl Queues {
                 }
             }
         }
-        while found && self.blocked > 0 && self.resolve(now) {}
+        if found {
+            self.resume(now);
+        }
         found
+    }
+
+    /// Ends all work of a queue at once, as an error of its context does.
+    pub(super) fn cut_short(&mut self, queue: u32) {
+        if let Some(q) = self.all.get_mut(queue as usize).and_then(Option::as_mut) {
+            self.blocked -= usize::from(q.unresolved > 0);
+            q.unresolved = 0;
+            q.completed = q.issued;
+            q.pending.clear();
+        }
+    }
+
+    /// Gives times to operations that waited for what has one now, or is gone.
+    pub(super) fn resume(&mut self, now: u64) {
+        while self.blocked > 0 && self.resolve(now) {}
     }
 
     /// Gives times to operations whose waits have them by now; whether there was any.

@@ -38,6 +38,10 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    fn same(&self, other: &Segment) -> bool {
+        self.owner == other.owner && self.past == other.past && self.uses == other.uses
+    }
+
     /// Remembers a use, and forgets what it makes needless: uses that are over, and those that lie before it.
     pub(super) fn used(&mut self, queues: &Queues, new: Use) {
         if queues.observed(new.position) {
@@ -46,7 +50,7 @@ impl Segment {
         let order = queues.get(new.position.0).map(|queue| &queue.clock);
         self.uses.retain(|old| {
             let before = old.position.0 == new.position.0 || order.is_some_and(|clock| clock.covers(old.position));
-            !(before && old.alias == new.alias) && !queues.observed(old.position)
+            !(queues.observed(old.position) || before && old.alias == new.alias)
         });
         self.uses.push(new);
     }
@@ -111,30 +115,35 @@ impl Ranges {
         }
     }
 
-    /// Puts one segment in the place of all within its range. Call [`Ranges::within`] for that range first.
-    pub(super) fn replace(&mut self, start: u64, segment: Segment) {
-        let end = segment.end;
-        if let Some(only) = self.0.get_mut(&start)
-            && only.end == end
-        {
-            *only = segment;
+    /// Joins neighbours within a range of which the same is known.
+    pub(super) fn merge(&mut self, start: u64, end: u64) {
+        if self.0.get(&start).is_some_and(|segment| segment.end == end) {
             return;
         }
-        while let Some((&at, _)) = self.0.range(start..end).next() {
-            self.0.remove(&at);
+        let mut at = start;
+        while let Some(segment) = self.0.get(&at)
+            && let next = segment.end
+            && next < end
+        {
+            match self.0.get(&next) {
+                Some(other) if other.same(segment) => {
+                    let end = other.end;
+                    self.0.remove(&next);
+                    if let Some(segment) = self.0.get_mut(&at) {
+                        segment.end = end;
+                    }
+                }
+                _ => at = next,
+            }
         }
-        self.0.insert(start, segment);
     }
 
     /// Forgets a range.
     pub(super) fn forget(&mut self, start: u64, end: u64) {
-        self.replace(
-            start,
-            Segment {
-                end,
-                ..Segment::default()
-            },
-        );
-        self.0.remove(&start);
+        self.cut(start);
+        self.cut(end);
+        while let Some((&at, _)) = self.0.range(start..end).next() {
+            self.0.remove(&at);
+        }
     }
 }

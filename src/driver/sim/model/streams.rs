@@ -3,12 +3,11 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
 
 use super::calls::Call;
-use super::capture::NodeWork;
 use super::code::*;
 use super::hot::{CAPTURE_DEAD, CAPTURE_IMPLIED, HandleKind, STREAM_SLOTS};
-use super::memory::Access;
 use super::queue::{Position, QueueKind, Work};
 use super::state::State;
+use super::vclock::Clock;
 use super::{Machine, ThreadState, abort};
 
 /// One place in the table of streams, with its present or last inhabitant.
@@ -22,14 +21,6 @@ pub(super) struct StreamState {
     pub(super) thread: u64,
     /// The running capture it is in, and its queue there.
     pub(super) capture: Option<(u64, u32)>,
-}
-
-/// What a piece of work does to memory, for those who read it from the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
-    None,
-    Fill { address: u64, byte: u8, bytes: u64 },
-    Copy { to: u64, from: u64, bytes: u64 },
 }
 
 impl State {
@@ -127,71 +118,51 @@ impl State {
         }
         if hit.is_empty() { Ok(()) } else { Err(CAPTURE_IMPLICIT) }
     }
-
-    /// Queues or captures a piece of work, and tells the checker of what it touches.
-    pub(super) fn work(&mut self, slot: u32, work: NodeWork, persistent: u64) -> Result<()> {
-        self.refuse_implicit(slot)?;
-        if let Some((capture, queue)) = self.streams[slot as usize].capture {
-            if persistent != 0 {
-                return Err(CAPTURE_UNSUPPORTED);
-            }
-            return self.capture_node(capture, queue, work);
-        }
-        let position = self.submit(
-            slot,
-            Work {
-                duration: work.duration,
-                persistent,
-                ..Work::default()
-            },
-        );
-        self.apply(slot, &work, position);
-        Ok(())
-    }
-
-    /// Does to memory what work does, and remembers that it did. Work out of bounds poisons its context.
-    pub(super) fn apply(&mut self, slot: u32, work: &NodeWork, position: Position) {
-        let context = self.streams[slot as usize].context;
-        let device = self.contexts[context].device;
-        for &(address, bytes) in &work.ranges {
-            if let Err(why) = self.memory.usable(address, bytes, Access::Device(device)) {
-                self.fault(format!("{} on {} touches {why}", work.what, self.describe(position)));
-                self.poison(context, ILLEGAL_ADDRESS);
-                return;
-            }
-            self.note_use(address, bytes, position, work.what);
-        }
-        self.memory.perform(work.effect);
-    }
 }
 
 impl Machine {
+    /// The slot of a handle, dead or alive, without a lock but where a thread first uses its own default stream.
+    #[inline]
     fn slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
         if handle <= 2 {
-            return self.special_slot(thread, handle);
+            return match self.special_slot(thread, handle)? {
+                Some(slot) => Ok(slot),
+                None => self.open_special(&mut self.state.lock(), thread),
+            };
         }
+        Ok(self.ordinary_slot(handle))
+    }
+
+    #[inline]
+    fn ordinary_slot(&self, handle: usize) -> usize {
         match self.hot.place(HandleKind::Stream, handle) {
-            Some(slot) if slot < STREAM_SLOTS => Ok(slot),
+            Some(slot) if slot < STREAM_SLOTS => slot,
             _ => abort(&format!("{handle:#x} was never a stream of this machine")),
         }
     }
 
-    /// The slot of a living stream, for calls under the lock.
-    pub(super) fn stream_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Result<u32> {
-        let slot = self.slot(thread, handle)?;
+    /// The slot of a living stream whose context is well, for calls under the lock.
+    pub(super) fn stream_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Result<u32> {
+        let slot = match handle <= 2 {
+            false => self.ordinary_slot(handle),
+            true => match self.special_slot(thread, handle)? {
+                Some(slot) => slot,
+                None => self.open_special(state, thread)?,
+            },
+        };
         match state.streams.get(slot) {
             Some(stream) if stream.alive => {
                 state.healthy(stream.context)?;
                 Ok(slot as u32)
             }
-            _ => abort(&format!("the stream {handle:#x} was destroyed")),
+            _ => Self::dead(handle),
         }
     }
 
-    /// The slot of a stream that may be dead, and no context need be current: for the checker.
+    /// The slot of a stream that may be dead, or of a default stream while there is a context: for the checker.
     pub(super) fn any_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
-            true => self.special_slot(thread, handle).ok()?,
+            true => self.special_slot(thread, handle).ok()??,
             false => self.hot.place(HandleKind::Stream, handle)?,
         };
         (slot < state.streams.len()).then_some(slot as u32)
@@ -250,8 +221,8 @@ impl Machine {
     /// query.
     pub fn stream_capture_info(&self, stream: usize) -> Result<Option<(u64, usize)>> {
         let thread = self.ask(Call::StreamGetCaptureInfo)?;
-        let state = self.state.lock();
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let mut state = self.state.lock();
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         match self.hot.streams[slot as usize].capture.load(Acquire) {
             CAPTURE_IMPLIED => return Err(CAPTURE_IMPLICIT),
             CAPTURE_DEAD => return Ok(None),
@@ -282,19 +253,18 @@ impl Machine {
         if stream <= 2 {
             return Err(INVALID_HANDLE);
         }
-        let slot = self.stream_slot(&state, thread, stream)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
         state.close_stream(slot);
         Ok(())
     }
 
-    /// `cuStreamQuery`: whether everything queued is done.
+    /// `cuStreamQuery`: whether everything queued is done; on the legacy stream, on blocking streams too.
     pub fn stream_query(&self, stream: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::StreamQuery)?;
-        let queue = self.waitable(&mut state, thread, stream)?;
-        let tail = state.queues.tail(queue);
-        let done = state.queues.complete(&[tail], self.hot.now());
+        let (tails, clock) = self.waitable(&mut state, thread, stream)?;
+        let done = state.queues.complete(&tails, self.hot.now());
         if done {
-            state.observe_tail(queue);
+            state.observe(&clock);
             self.settle(&mut state);
         }
         Ok(done)
@@ -303,17 +273,18 @@ impl Machine {
     /// `cuStreamSynchronize`: moves the clock to the end of what is queued.
     pub fn stream_synchronize(&self, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamSynchronize)?;
-        let queue = self.waitable(&mut state, thread, stream)?;
-        let tail = state.queues.tail(queue);
-        let clock = state.queues.tail_clock(queue);
-        self.finish(&mut state, &[tail]);
+        let (tails, clock) = self.waitable(&mut state, thread, stream)?;
+        self.finish(&mut state, &tails);
+        // The context may have gone wrong meanwhile.
+        let slot = self.any_slot(&state, thread, stream).ok_or(CONTEXT_IS_DESTROYED)?;
+        state.healthy(state.streams[slot as usize].context)?;
         state.observe(&clock);
         self.settle(&mut state);
         Ok(())
     }
 
-    /// The queue of a stream whose end may be asked for.
-    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<u32> {
+    /// Where a stream ends now, where one may ask, and what lies before.
+    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<(Vec<Position>, Clock)> {
         let slot = self.stream_slot(state, thread, stream)?;
         state.refuse_implicit(slot)?;
         if let Some((capture, _)) = state.streams[slot as usize].capture {
@@ -321,90 +292,14 @@ impl Machine {
             return Err(CAPTURE_UNSUPPORTED);
         }
         state.refuse_unsafe(thread)?;
-        Ok(state.streams[slot as usize].queue)
-    }
-
-    /// A kernel of `duration` simulated nanoseconds that reads and writes `ranges` (address, bytes).
-    pub fn launch(&self, stream: usize, duration: u64, ranges: &[(u64, u64)]) -> Result<()> {
-        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
-        let work = NodeWork {
-            what: "kernel",
-            duration,
-            ranges: ranges.to_vec(),
-            effect: Effect::None,
-        };
-        state.work(slot, work, 0)
-    }
-
-    /// A kernel that runs until [`Machine::release_persistent`] is called with the number this returns.
-    pub fn launch_persistent(&self, stream: usize, ranges: &[(u64, u64)]) -> Result<u64> {
-        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
-        let persistent = state.queues.new_persistent();
-        let work = NodeWork {
-            what: "persistent kernel",
-            duration: 0,
-            ranges: ranges.to_vec(),
-            effect: Effect::None,
-        };
-        state.work(slot, work, persistent)?;
-        Ok(persistent)
-    }
-
-    /// Ends a persistent kernel now; false where there is none of that number.
-    pub fn release_persistent(&self, persistent: u64) -> bool {
-        let mut state = self.state.lock();
-        let now = self.hot.now();
-        let found = persistent != 0 && state.queues.release(persistent, now);
-        self.settle(&mut state);
-        self.released.notify_all();
-        found
-    }
-
-    /// `cuMemsetD8Async`.
-    pub fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: usize) -> Result<()> {
-        let (thread, mut state) = self.enter(Call::MemsetAsync)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
-        let device = state.contexts[state.streams[slot as usize].context].device;
-        state
-            .memory
-            .usable(address, bytes, Access::Device(device))
-            .map_err(|_| INVALID_VALUE)?;
-        let work = NodeWork {
-            what: "fill",
-            duration: bytes / 1024,
-            ranges: vec![(address, bytes)],
-            effect: Effect::Fill { address, byte, bytes },
-        };
-        state.work(slot, work, 0)
-    }
-
-    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is no device
-    /// memory of this machine is taken for the host's, and must be valid.
-    pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
-        let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
-        let slot = self.stream_slot(&state, thread, stream)?;
-        let device = state.contexts[state.streams[slot as usize].context].device;
-        let mut ranges = Vec::new();
-        for address in [to, from] {
-            if state.memory.is_device(address) {
-                state
-                    .memory
-                    .usable(address, bytes, Access::Copy(device))
-                    .map_err(|_| INVALID_VALUE)?;
-                ranges.push((address, bytes));
-            }
+        let mut queues = vec![state.streams[slot as usize].queue];
+        if state.streams[slot as usize].kind == QueueKind::Legacy {
+            queues.extend(state.implied(slot));
         }
-        if ranges.is_empty() {
-            return Err(INVALID_VALUE);
-        }
-        let work = NodeWork {
-            what: "copy",
-            duration: bytes / 1024,
-            ranges,
-            effect: Effect::Copy { to, from, bytes },
-        };
-        state.work(slot, work, 0)
+        let mut clock = Clock::default();
+        queues
+            .iter()
+            .for_each(|&queue| clock.merge(&state.queues.tail_clock(queue)));
+        Ok((queues.iter().map(|&queue| state.queues.tail(queue)).collect(), clock))
     }
 }

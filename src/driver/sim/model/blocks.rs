@@ -1,0 +1,209 @@
+//! The checker's books of blocks: handed out, given back, resized.
+
+use super::checker::{Block, Taker, name};
+use super::queue::Position;
+use super::ranges::{Past, Use};
+use super::state::State;
+
+impl State {
+    fn taker(&self, slot: Option<u32>) -> Taker {
+        let queue = slot.map_or(u32::MAX, |slot| self.queue_of(slot));
+        Taker {
+            slot,
+            queue,
+            stream_id: self.queues.get(queue).map_or(0, |q| q.stream_id),
+        }
+    }
+
+    fn physical_ranges(&self, address: u64, size: u64) -> (bool, Vec<(u64, u64, u32)>) {
+        let mut found = Vec::new();
+        let whole = self
+            .memory
+            .physical(address, size, |start, length, alias| found.push((start, length, alias)));
+        (whole, found)
+    }
+
+    fn device_of(&self, address: u64) -> Option<u32> {
+        let (start, mapping) = self.memory.mappings.range(..=address).next_back()?;
+        (address - start < mapping.size).then_some(mapping.device)
+    }
+
+    pub(super) fn hand_out(&mut self, address: u64, size: u64, slot: Option<u32>) {
+        let taker = self.taker(slot);
+        let now = self.hot.now();
+        let what = format!(
+            "{address:#x} + {size:#x} handed out on {} at {now}",
+            name(taker.stream_id)
+        );
+        let (whole, ranges) = self.physical_ranges(address, size);
+        let device = self.device_of(address);
+        let reachable = device.is_none_or(|device| {
+            self.memory
+                .usable(address, size, super::touch::Access::Device(device))
+                .is_ok()
+        });
+        if !whole || !reachable {
+            self.checker.violation(format!("{what} is not all mapped with access"));
+        }
+        self.checker.serials += 1;
+        let serial = self.checker.serials;
+        let past = Past {
+            serial,
+            address,
+            size,
+            out_on: taker.stream_id,
+            out_at: now,
+            ..Past::default()
+        };
+        let mut first = None;
+        if slot.is_some_and(|slot| self.streams[slot as usize].capture.is_some()) {
+            first = Some(self.queues.submit_virtual(taker.queue, None, false));
+        }
+        for (start, length, alias) in ranges {
+            self.check_range(taker, &what, start, length, 0);
+            let State { checker, queues, .. } = self;
+            // Uses that the taker is ordered behind stay: its block may come back on a stream that is not.
+            checker.ranges.cover(start, start + length, |_, segment| {
+                segment.owner = serial;
+                segment.past = past;
+                segment.uses.retain(|last| !queues.observed(last.position));
+                if let Some(position) = first {
+                    let what = "hand-out";
+                    segment.used(
+                        queues,
+                        Use {
+                            position,
+                            alias,
+                            what,
+                            at: now,
+                        },
+                    );
+                }
+            });
+            checker.ranges.merge(start, start + length);
+        }
+        let block = Block {
+            serial,
+            address,
+            size,
+            on: taker.stream_id,
+            at: now,
+            device,
+        };
+        self.checker.blocks.insert(address, block);
+    }
+
+    /// Where each stream stands that may still use a device's memory.
+    fn tails(&self, device: Option<u32>) -> Vec<Position> {
+        let mut tails = Vec::new();
+        for context in self
+            .contexts
+            .iter()
+            .filter(|context| device.is_none_or(|device| device == context.device))
+        {
+            let all = context.queues.iter().map(|&queue| self.queues.tail(queue));
+            tails.extend(all.filter(|&tail| !self.queues.observed(tail)));
+        }
+        tails
+    }
+
+    pub(super) fn last_uses(&mut self, block: &Block, slot: Option<u32>) -> Vec<Position> {
+        match slot {
+            None => self.tails(block.device),
+            Some(slot) => match self.streams[slot as usize].capture {
+                Some((_, queue)) => vec![self.queues.submit_virtual(queue, None, false)],
+                None => vec![self.queues.tail(self.streams[slot as usize].queue)],
+            },
+        }
+    }
+
+    pub(super) fn give_back(&mut self, address: u64, slot: Option<u32>) {
+        let Some(block) = self.checker.blocks.remove(&address) else {
+            let now = self.hot.now();
+            return self
+                .checker
+                .violation(format!("{address:#x} given back at {now} is not out"));
+        };
+        let uses = self.last_uses(&block, slot);
+        let on = self.taker(slot).stream_id;
+        let (_, ranges) = self.physical_ranges(block.address, block.size);
+        self.leave(&block, &ranges, &uses, on);
+    }
+
+    /// Ends a block's hold on what it still has of `ranges`.
+    fn leave(&mut self, block: &Block, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
+        let State {
+            checker, queues, hot, ..
+        } = self;
+        let at = hot.now();
+        for &(start, length, alias) in ranges {
+            checker.ranges.within(start, start + length, |_, segment| {
+                if segment.owner != block.serial {
+                    return;
+                }
+                segment.owner = 0;
+                segment.past.back_on = on;
+                segment.past.back_at = at;
+                for &position in uses {
+                    segment.used(
+                        queues,
+                        Use {
+                            position,
+                            alias,
+                            what: "give-back",
+                            at,
+                        },
+                    );
+                }
+            });
+            checker.ranges.merge(start, start + length);
+        }
+    }
+
+    pub(super) fn resize(&mut self, old: u64, new: u64, size: u64) {
+        let Some(block) = self.checker.blocks.remove(&old) else {
+            let now = self.hot.now();
+            return self.checker.violation(format!("{old:#x} resized at {now} is not out"));
+        };
+        let now = self.hot.now();
+        let taker = Taker {
+            slot: None,
+            queue: u32::MAX,
+            stream_id: 0,
+        };
+        let what = format!("{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}", block.size);
+        let (_, before) = self.physical_ranges(block.address, block.size);
+        let (whole, after) = self.physical_ranges(new, size);
+        if !whole {
+            self.checker.violation(format!("{what} is not all mapped"));
+        }
+        self.checker.serials += 1;
+        let serial = self.checker.serials;
+        let past = Past {
+            serial,
+            address: new,
+            size,
+            out_on: block.on,
+            out_at: block.at,
+            ..Past::default()
+        };
+        for (start, length, _) in after {
+            self.check_range(taker, &what, start, length, block.serial);
+            self.checker.ranges.cover(start, start + length, |_, segment| {
+                segment.owner = serial;
+                segment.past = past;
+            });
+        }
+        let uses = self.last_uses(&block, None);
+        self.leave(&block, &before, &uses, 0);
+        self.checker.blocks.insert(
+            new,
+            Block {
+                serial,
+                address: new,
+                size,
+                ..block
+            },
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Calls over all the work of a context.
+
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::calls::Call;
+use super::code::*;
+use super::queue::{NEVER, Position};
+use super::state::State;
+use super::{Machine, abort};
+
+impl Machine {
+    /// `cuCtxSynchronize` on the current context: waits for all work in it, destroyed streams' too. Ends captures.
+    pub fn context_synchronize(&self) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::CtxSynchronize)?;
+        let context = state.current(thread)?;
+        state.end_captures_of_device(context)?;
+        let queues = state.contexts[context].queues.clone();
+        let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
+        self.finish(&mut state, &tails);
+        state.healthy(context)?;
+        for queue in queues {
+            state.observe_tail(queue);
+        }
+        self.settle(&mut state);
+        Ok(())
+    }
+
+    /// Gives the context a sticky error: what a kernel that went wrong does to it.
+    pub fn poison(&self, context: usize, code: u32) -> Result<()> {
+        let context = self.context_place(context)?;
+        let mut state = self.state.lock();
+        state.healthy(context)?;
+        state.poison(context, code);
+        self.released.notify_all();
+        Ok(())
+    }
+
+    /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has, destroyed streams' work
+    /// too. Ends captures.
+    pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
+        let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
+        if !self.config.context_events {
+            return Err(NOT_SUPPORTED);
+        }
+        let context = self.context_place(context)?;
+        state.healthy(context)?;
+        if state
+            .events
+            .get(&event)
+            .is_none_or(|event| event.context_id != state.contexts[context].id)
+        {
+            return Err(INVALID_HANDLE);
+        }
+        state.end_captures_of_device(context)?;
+        state.record_context(context, event);
+        Ok(())
+    }
+
+    /// Waits until `positions` are done. A persistent kernel among them must be released by another thread.
+    pub(super) fn finish(&self, state: &mut MutexGuard<'_, State>, positions: &[Position]) {
+        loop {
+            let done = state.queues.done_at(positions);
+            if done != NEVER {
+                return self.hot.advance_to(done);
+            }
+            if self.released.wait_for(state, Duration::from_secs(60)).timed_out() {
+                abort("waited a minute for a kernel that nobody ends");
+            }
+        }
+    }
+}

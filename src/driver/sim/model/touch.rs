@@ -1,0 +1,122 @@
+//! Who may touch which addresses, which physical memory lies under them, and changes of contents.
+
+use super::memory::{Memory, Owner};
+
+/// What a piece of work does to memory, for those who read it from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    Fill { address: u64, byte: u8, bytes: u64 },
+    Copy { to: u64, from: u64, bytes: u64 },
+}
+
+/// Who wants to touch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Host,
+    /// A kernel on that device.
+    Device(u32),
+    /// A copy by that device, which also reaches `malloc` memory of another.
+    Copy(u32),
+}
+
+/// Marks an address outside all device memory in the place of a physical one.
+const FOREIGN: u64 = 1 << 63;
+
+impl Memory {
+    /// Whether `address` lies in a reservation or an allocation of a device.
+    pub(super) fn is_device(&self, address: u64) -> bool {
+        let within = |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
+        within(
+            self.reservations
+                .range(..=address)
+                .next_back()
+                .map(|(start, size)| (start, *size)),
+        ) || within(
+            self.mappings
+                .range(..=address)
+                .next_back()
+                .map(|(start, mapping)| (start, mapping.size)),
+        )
+    }
+
+    /// Calls `piece` with (physical start, bytes, mapping) for what is mapped within a range, in order; whether all of it is.
+    pub(super) fn pieces(
+        &self,
+        address: u64,
+        bytes: u64,
+        mut piece: impl FnMut(u64, u64, &super::memory::Mapping),
+    ) -> bool {
+        let Some(end) = address.checked_add(bytes) else {
+            return false;
+        };
+        let first = self
+            .mappings
+            .range(..=address)
+            .next_back()
+            .map_or(address, |(&start, _)| start);
+        let mut at = address;
+        let mut whole = true;
+        for (&start, mapping) in self.mappings.range(first..end) {
+            let stop = end.min(start + mapping.size);
+            if stop <= at {
+                continue;
+            }
+            whole &= start <= at;
+            at = at.max(start);
+            piece(mapping.offset + (at - start), stop - at, mapping);
+            at = stop;
+        }
+        whole && at >= end
+    }
+
+    /// Err, in words, where `who` may not touch all of a range.
+    pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
+        let mut refused = false;
+        let whole = self.pieces(address, bytes, |_, _, mapping| {
+            let allowed = match who {
+                Access::Host => mapping.access != 0,
+                Access::Copy(_) if matches!(mapping.owner, Owner::Malloc { .. }) => true,
+                Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
+            };
+            refused |= !allowed;
+        });
+        if refused {
+            return Err(format!("{address:#x} + {bytes:#x}, not all of which it has access to"));
+        }
+        let pinned = self.pinned.range(..=address).next_back();
+        let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
+        if whole || pinned {
+            Ok(())
+        } else {
+            Err(format!("{address:#x} + {bytes:#x}, not all of which is mapped"))
+        }
+    }
+
+    /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
+    /// is. Memory that is no device's counts as its own physical memory.
+    pub(super) fn physical(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, u32)) -> bool {
+        if !self.is_device(address) {
+            piece(address | FOREIGN, bytes, 0);
+            return true;
+        }
+        self.pieces(address, bytes, |start, length, mapping| {
+            piece(start, length, mapping.alias)
+        })
+    }
+
+    /// Changes contents. The ranges have been found usable.
+    pub(super) fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
+            Effect::Fill { address, byte, bytes } => unsafe {
+                std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
+            },
+            // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.
+            Effect::Copy { to, from, bytes } => unsafe {
+                std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
+            },
+        }
+    }
+}

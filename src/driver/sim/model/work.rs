@@ -1,0 +1,141 @@
+//! Work on streams: kernels, fills and copies.
+
+use super::Machine;
+use super::calls::Call;
+use super::code::*;
+use super::queue::{Position, Work};
+use super::state::State;
+use super::touch::{Access, Effect};
+
+/// One piece of work.
+#[derive(Debug, Clone)]
+pub(super) struct NodeWork {
+    pub(super) what: &'static str,
+    pub(super) duration: u64,
+    pub(super) ranges: Vec<(u64, u64)>,
+    pub(super) effect: Effect,
+}
+
+impl State {
+    /// Queues or captures a piece of work, and tells the checker of what it touches.
+    pub(super) fn work(&mut self, slot: u32, work: NodeWork, persistent: u64) -> Result<()> {
+        self.refuse_implicit(slot)?;
+        if let Some((capture, queue)) = self.streams[slot as usize].capture {
+            if persistent != 0 {
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            return self.capture_node(capture, queue, work);
+        }
+        let position = self.submit(
+            slot,
+            Work {
+                duration: work.duration,
+                persistent,
+                ..Work::default()
+            },
+        );
+        self.apply(slot, &work, position);
+        Ok(())
+    }
+
+    /// Does to memory what work does, and remembers that it did. Work out of bounds poisons its context.
+    pub(super) fn apply(&mut self, slot: u32, work: &NodeWork, position: Position) {
+        let context = self.streams[slot as usize].context;
+        let device = self.contexts[context].device;
+        for &(address, bytes) in &work.ranges {
+            if let Err(why) = self.memory.usable(address, bytes, Access::Device(device)) {
+                self.fault(format!("{} on {} touches {why}", work.what, self.describe(position)));
+                self.poison(context, ILLEGAL_ADDRESS);
+                return;
+            }
+            self.note_use(address, bytes, position, work.what);
+        }
+        self.memory.perform(work.effect);
+    }
+}
+
+impl Machine {
+    /// A kernel of `duration` simulated nanoseconds that reads and writes `ranges` (address, bytes).
+    pub fn launch(&self, stream: usize, duration: u64, ranges: &[(u64, u64)]) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
+        let work = NodeWork {
+            what: "kernel",
+            duration,
+            ranges: ranges.to_vec(),
+            effect: Effect::None,
+        };
+        state.work(slot, work, 0)
+    }
+
+    /// A kernel that runs until [`Machine::release_persistent`] is called with the number this returns.
+    pub fn launch_persistent(&self, stream: usize, ranges: &[(u64, u64)]) -> Result<u64> {
+        let (thread, mut state) = self.enter(Call::LaunchKernel)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
+        let persistent = state.queues.new_persistent();
+        let work = NodeWork {
+            what: "persistent kernel",
+            duration: 0,
+            ranges: ranges.to_vec(),
+            effect: Effect::None,
+        };
+        state.work(slot, work, persistent)?;
+        Ok(persistent)
+    }
+
+    /// Ends a persistent kernel now; false where there is none of that number.
+    pub fn release_persistent(&self, persistent: u64) -> bool {
+        let mut state = self.state.lock();
+        let now = self.hot.now();
+        let found = persistent != 0 && state.queues.release(persistent, now);
+        self.settle(&mut state);
+        self.released.notify_all();
+        found
+    }
+
+    /// `cuMemsetD8Async`.
+    pub fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemsetAsync)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
+        let device = state.contexts[state.streams[slot as usize].context].device;
+        state
+            .memory
+            .usable(address, bytes, Access::Device(device))
+            .map_err(|_| INVALID_VALUE)?;
+        let work = NodeWork {
+            what: "fill",
+            duration: bytes / 1024,
+            ranges: vec![(address, bytes)],
+            effect: Effect::Fill { address, byte, bytes },
+        };
+        state.work(slot, work, 0)
+    }
+
+    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is no device
+    /// memory of this machine is taken for the host's, and must be valid.
+    pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
+        let slot = self.stream_slot(&mut state, thread, stream)?;
+        let device = state.contexts[state.streams[slot as usize].context].device;
+        let mut ranges = Vec::new();
+        for address in [to, from] {
+            if state.memory.is_device(address) {
+                state
+                    .memory
+                    .usable(address, bytes, Access::Copy(device))
+                    .map_err(|_| INVALID_VALUE)?;
+                ranges.push((address, bytes));
+            }
+        }
+        if ranges.is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        let work = NodeWork {
+            what: "copy",
+            duration: bytes / 1024,
+            ranges,
+            effect: Effect::Copy { to, from, bytes },
+        };
+        state.work(slot, work, 0)
+    }
+}

@@ -1,0 +1,83 @@
+//! The checker where mappings come, go and move.
+
+use crate::checker::{SIZE, clean, mapped_at, scene, used_on, violation};
+use crate::{MIB, mapped};
+
+#[test]
+fn unmapping_early_is_a_fault() {
+    let (m, at, [s, ..]) = scene();
+    m.launch(s, 1_000_000, &[(at + 4 * MIB, SIZE)]).unwrap();
+    m.memory_unmap(at, 8 * MIB).unwrap();
+    let faults = m.faults();
+    assert_eq!(faults.len(), 1);
+    assert!(
+        faults[0].contains("cuMemUnmap") && faults[0].contains("not over"),
+        "{}",
+        faults[0]
+    );
+    assert!(faults[0].contains(&format!("{:#x}", at + 4 * MIB)), "{}", faults[0]);
+}
+
+#[test]
+fn unmapping_what_nobody_has_seen_the_end_of_is_a_fault() {
+    let (m, at, [s, ..]) = scene();
+    m.launch(s, 1_000, &[(at, SIZE)]).unwrap();
+    m.advance(1 << 30);
+    m.memory_unmap(at, 8 * MIB).unwrap();
+    assert!(m.faults()[0].contains("nobody has looked"));
+}
+
+#[test]
+fn unmapping_in_time_is_none() {
+    let (m, at, [s, ..]) = scene();
+    used_on(&m, at, s);
+    m.stream_synchronize(s).unwrap();
+    m.memory_unmap(at, 8 * MIB).unwrap();
+    clean(&m);
+}
+
+#[test]
+fn unmapping_one_of_two_addresses_minds_that_address_only() {
+    let (m, _, [s, ..]) = scene();
+    let (one, handle) = mapped(&m, 2 * MIB);
+    let two = mapped_at(&m, handle, one);
+    m.checker().hand_out(two, SIZE, Some(s));
+    m.launch(s, 1_000_000, &[(two, SIZE)]).unwrap();
+    m.memory_unmap(one, 2 * MIB).unwrap();
+    clean(&m);
+    m.memory_unmap(two, 2 * MIB).unwrap();
+    assert_eq!(m.faults().len(), 2, "work, and a block that is out: {:?}", m.faults());
+}
+
+#[test]
+fn a_block_that_grows_keeps_its_bytes_and_gets_safe_ones() {
+    let (m, at, [s, ..]) = scene();
+    m.checker().hand_out(at, SIZE, Some(s));
+    m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
+    m.checker().resize(at, at, 2 * SIZE);
+    clean(&m);
+    used_on(&m, at + 2 * SIZE, s);
+    m.checker().resize(at, at, 3 * SIZE);
+    violation(&m);
+    m.checker().clear_violations();
+    m.checker().hand_out(at + 3 * SIZE, SIZE, None);
+    m.checker().resize(at, at, 4 * SIZE);
+    assert!(violation(&m).contains("overlaps"));
+}
+
+#[test]
+fn a_block_that_moves_takes_its_memory_along() {
+    let (m, _, [s, t, _]) = scene();
+    let (one, handle) = mapped(&m, 2 * MIB);
+    m.checker().hand_out(one, SIZE, Some(s));
+    m.launch(s, 1_000_000, &[(one, SIZE)]).unwrap();
+    let two = mapped_at(&m, handle, one);
+    m.checker().resize(one, two, 2 * SIZE);
+    clean(&m);
+    m.checker().give_back(two, Some(s));
+    m.checker().hand_out(one, SIZE, Some(s));
+    clean(&m);
+    m.checker().give_back(one, Some(s));
+    m.checker().hand_out(two, SIZE, Some(t));
+    violation(&m);
+}

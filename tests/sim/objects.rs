@@ -1,0 +1,124 @@
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use trtalloc::driver::sim::Machine;
+use trtalloc::driver::sim::model::capture::MODE_GLOBAL;
+use trtalloc::driver::sim::model::code::*;
+
+use crate::{aborts, in_child, machine};
+
+unsafe extern "C" fn count(data: *mut c_void) {
+    // SAFETY: every test passes a counter that outlives its machine.
+    unsafe { &*(data as *const AtomicU32) }.fetch_add(1, SeqCst);
+}
+
+fn retain(m: &Machine, graph: usize, counter: &AtomicU32) {
+    let data = std::ptr::from_ref(counter) as *mut c_void;
+    // SAFETY: the counter outlives the machine in every test.
+    unsafe { m.graph_retain_user_object(graph, count, data) }.unwrap();
+}
+
+/// A graph captured with a counter tied to it.
+fn graph_with(m: &Machine, s: usize, counter: &AtomicU32) -> usize {
+    m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
+    let (_, graph) = m.stream_capture_info(s).unwrap().unwrap();
+    retain(m, graph, counter);
+    m.launch(s, 1_000_000, &[]).unwrap();
+    m.stream_end_capture(s).unwrap()
+}
+
+#[test]
+fn a_destructor_waits_for_graph_executables_and_launches() {
+    let counter = AtomicU32::new(0);
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let graph = graph_with(&m, s, &counter);
+    let exec = m.graph_instantiate(graph).unwrap();
+    m.graph_destroy(graph).unwrap();
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 0, "an executable is there");
+    m.graph_launch(exec, s).unwrap();
+    m.graph_exec_destroy(exec).unwrap();
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 0, "a launch is running");
+    m.stream_synchronize(s).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(counter.load(SeqCst), 0, "it comes late");
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 1);
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 1, "once");
+}
+
+#[test]
+fn a_destructor_comes_by_itself_as_time_passes() {
+    let counter = AtomicU32::new(0);
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let graph = graph_with(&m, s, &counter);
+    m.graph_destroy(graph).unwrap();
+    m.advance(1_000_000);
+    for _ in 0..1000 {
+        if counter.load(SeqCst) == 1 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("it never came");
+}
+
+#[test]
+fn a_failed_capture_takes_its_objects_along() {
+    let counter = AtomicU32::new(0);
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
+    let (_, graph) = m.stream_capture_info(s).unwrap().unwrap();
+    retain(&m, graph, &counter);
+    assert!(m.memory_malloc(1).is_err());
+    assert_eq!(m.stream_end_capture(s), Err(CAPTURE_INVALIDATED));
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 1);
+    let data = std::ptr::from_ref(&counter) as *mut c_void;
+    // SAFETY: as in `retain`.
+    assert_eq!(
+        unsafe { m.graph_retain_user_object(graph, count, data) },
+        Err(INVALID_VALUE)
+    );
+}
+
+#[test]
+fn a_machine_may_go_with_objects_left() {
+    let counter = AtomicU32::new(0);
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    graph_with(&m, s, &counter);
+    drop(m);
+    assert_eq!(counter.load(SeqCst), 0);
+}
+
+unsafe extern "C" fn call_the_driver(data: *mut c_void) {
+    // SAFETY: the one test that uses it passes its machine.
+    let _ = unsafe { &*(data as *const Machine) }.stream_id(0);
+}
+
+#[test]
+fn a_driver_call_in_a_destructor_aborts() {
+    if in_child() {
+        let m = machine();
+        let s = m.stream_create(true).unwrap();
+        m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
+        let (_, graph) = m.stream_capture_info(s).unwrap().unwrap();
+        let data = std::sync::Arc::as_ptr(&m) as *mut c_void;
+        // SAFETY: the machine outlives the callback, which ends the process.
+        unsafe { m.graph_retain_user_object(graph, call_the_driver, data) }.unwrap();
+        let graph = m.stream_end_capture(s).unwrap();
+        m.graph_destroy(graph).unwrap();
+        m.drain_user_objects();
+        return;
+    }
+    aborts(
+        "objects::a_driver_call_in_a_destructor_aborts",
+        "inside a user object's destructor",
+    );
+}

@@ -1,0 +1,355 @@
+use trtalloc::driver::sim::SimConfig;
+use trtalloc::driver::sim::model::code::*;
+
+use crate::{MIB, aborts, in_child, machine, machine_with};
+
+#[test]
+fn work_takes_its_time() {
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let event = m.event_create().unwrap();
+    assert!(m.event_query(event).unwrap(), "never recorded");
+    let start = m.now();
+    m.launch(s, 1_000_000, &[]).unwrap();
+    m.launch(s, 1_000_000, &[]).unwrap();
+    m.event_record(event, s).unwrap();
+    assert!(!m.event_query(event).unwrap());
+    assert!(!m.stream_query(s).unwrap());
+    m.advance(1_500_000);
+    assert!(!m.event_query(event).unwrap());
+    m.advance(600_000);
+    assert!(m.event_query(event).unwrap());
+    assert!(m.stream_query(s).unwrap());
+    assert!(m.now() < start + 2_200_000);
+    m.launch(s, 5_000_000, &[]).unwrap();
+    m.stream_synchronize(s).unwrap();
+    assert!(m.now() >= start + 7_100_000, "a wait moves the clock");
+}
+
+#[test]
+fn a_loop_of_queries_ends() {
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let event = m.event_create().unwrap();
+    m.launch(s, 100_000, &[]).unwrap();
+    m.event_record(event, s).unwrap();
+    let mut asked = 0;
+    while !m.event_query(event).unwrap() {
+        asked += 1;
+        assert!(asked < 10_000);
+    }
+    assert!(asked > 10);
+}
+
+#[test]
+fn latency_is_settable() {
+    let m = machine();
+    assert!(!m.set_latency("cuNothing", 1));
+    assert!(m.set_latency("cuMemCreate", 193_000));
+    let before = m.now();
+    m.memory_create(0, 2 * MIB).unwrap();
+    assert_eq!(m.now() - before, 193_000);
+    let s = m.stream_create(true).unwrap();
+    let before = m.now();
+    m.stream_id(s).unwrap();
+    assert_eq!(m.now(), before, "queries cost nothing at first");
+    assert!(m.set_latency("cuStreamGetId", 70));
+    m.stream_id(s).unwrap();
+    assert_eq!(m.now(), before + 70);
+}
+
+#[test]
+fn waits_order_streams() {
+    let m = machine();
+    let (a, b) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
+    let event = m.event_create().unwrap();
+    m.launch(a, 1_000_000, &[]).unwrap();
+    m.event_record(event, a).unwrap();
+    m.stream_wait_event(b, event).unwrap();
+    m.launch(b, 10, &[]).unwrap();
+    assert!(!m.stream_query(b).unwrap());
+    let before = m.now();
+    m.stream_synchronize(b).unwrap();
+    assert!(m.now() - before > 900_000);
+    // A later record does not change what was waited for.
+    m.launch(a, 1_000_000, &[]).unwrap();
+    m.event_record(event, a).unwrap();
+    assert!(m.stream_query(b).unwrap());
+}
+
+#[test]
+fn a_persistent_kernel_ends_when_told() {
+    let m = machine();
+    let (a, b) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
+    let (first, second) = (m.event_create().unwrap(), m.event_create().unwrap());
+    let kernel = m.launch_persistent(a, &[]).unwrap();
+    m.launch(a, 1_000, &[]).unwrap();
+    m.event_record(first, a).unwrap();
+    m.stream_wait_event(b, first).unwrap();
+    m.launch(b, 1_000, &[]).unwrap();
+    m.event_record(second, b).unwrap();
+    m.advance(1 << 40);
+    assert!(!m.event_query(second).unwrap());
+    let before = m.now();
+    assert!(!m.event_wait(second, 1_000_000).unwrap());
+    assert!(m.now() - before >= 1_000_000, "the whole limit is waited");
+    assert!(m.release_persistent(kernel));
+    assert!(!m.release_persistent(kernel));
+    assert!(!m.stream_query(b).unwrap(), "what waited still has to run");
+    m.advance(3_000);
+    assert!(m.event_query(second).unwrap());
+
+    let kernel = m.launch_persistent(a, &[]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            m.release_persistent(kernel);
+        });
+        m.stream_synchronize(a).unwrap();
+    });
+    assert!(m.stream_query(a).unwrap());
+}
+
+#[test]
+fn the_legacy_stream_is_ordered_with_blocking_ones() {
+    let m = machine();
+    let (blocking, free) = (m.stream_create(false).unwrap(), m.stream_create(true).unwrap());
+    m.launch(blocking, 1_000_000, &[]).unwrap();
+    m.launch(free, 9_000_000, &[]).unwrap();
+    m.launch(0, 1_000_000, &[]).unwrap();
+    m.launch(blocking, 1_000_000, &[]).unwrap();
+    let before = m.now();
+    m.stream_synchronize(blocking).unwrap();
+    let took = m.now() - before;
+    assert!((2_990_000..3_010_000).contains(&took), "{took}");
+    assert!(!m.stream_query(free).unwrap());
+    assert!(m.stream_query(1).unwrap(), "CU_STREAM_LEGACY is the same");
+    // The thread's own stream is a blocking one.
+    m.launch(2, 1_000_000, &[]).unwrap();
+    assert!(!m.stream_query(0).unwrap());
+}
+
+#[test]
+fn default_streams_are_the_contexts_and_the_threads() {
+    let m = machine();
+    let (legacy, own) = (m.stream_id(0).unwrap(), m.stream_id(2).unwrap());
+    assert_eq!(m.stream_id(1), Ok(legacy));
+    assert_ne!(legacy, own);
+    let context = m.context_current().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(m.stream_id(0), Err(INVALID_CONTEXT), "no context here");
+            assert_eq!(m.launch(2, 1, &[]), Err(INVALID_CONTEXT));
+            m.context_push(context).unwrap();
+            assert_eq!(m.stream_id(0), Ok(legacy));
+            m.launch(2, 1, &[]).unwrap();
+            assert_ne!(m.stream_id(2), Ok(own));
+        });
+    });
+    let other = m.context_create(0).unwrap();
+    assert_ne!(m.stream_id(0), Ok(legacy));
+    assert_ne!(m.stream_id(2), Ok(own));
+    assert_eq!(m.stream_context(0), Ok(other));
+    assert_eq!(m.context_pop(), Ok(other));
+    assert_eq!(m.stream_id(0), Ok(legacy));
+    assert_eq!(m.stream_id(2), Ok(own));
+    assert_eq!(m.stream_destroy(0), Err(INVALID_HANDLE));
+}
+
+#[test]
+fn a_handle_comes_back_while_its_work_is_pending() {
+    let m = machine();
+    let old = m.stream_create(true).unwrap();
+    let id = m.stream_id(old).unwrap();
+    let event = m.event_create().unwrap();
+    m.launch(old, 1_000_000, &[]).unwrap();
+    m.event_record(event, old).unwrap();
+    m.stream_destroy(old).unwrap();
+    let new = m.stream_create(true).unwrap();
+    assert_eq!(new, old);
+    assert_ne!(m.stream_id(new), Ok(id));
+    assert!(m.stream_query(new).unwrap(), "the new one has nothing to do");
+    assert!(!m.event_query(event).unwrap(), "the old one's work goes on");
+    let all = m.event_create().unwrap();
+    let context = m.context_current().unwrap();
+    m.context_record_event(context, all).unwrap();
+    assert!(!m.event_query(all).unwrap(), "a context event covers it");
+    m.advance(1_000_000);
+    assert!(m.event_query(event).unwrap());
+    assert!(m.event_query(all).unwrap());
+}
+
+#[test]
+fn context_synchronize_covers_all_streams_of_the_context() {
+    let m = machine();
+    let a = m.stream_create(true).unwrap();
+    m.launch(a, 1_000_000, &[]).unwrap();
+    m.stream_destroy(a).unwrap();
+    let before = m.now();
+    m.context_synchronize().unwrap();
+    assert!(m.now() - before > 900_000);
+    let b = m.stream_create(true).unwrap();
+    m.launch(b, 1_000_000, &[]).unwrap();
+    m.context_create(0).unwrap();
+    let before = m.now();
+    m.context_synchronize().unwrap();
+    assert!(m.now() - before < 10_000, "another context's work is not its business");
+}
+
+macro_rules! dead_stream {
+    ($($name:ident: $call:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            if in_child() {
+                let m = machine();
+                let s = m.stream_create(true).unwrap();
+                let event = m.event_create().unwrap();
+                m.stream_destroy(s).unwrap();
+                let call: fn(&trtalloc::driver::sim::Machine, usize, usize) = $call;
+                call(&m, s, event);
+                return;
+            }
+            aborts(concat!("streams::", stringify!($name)), "was destroyed");
+        }
+    )*};
+}
+
+dead_stream! {
+    dead_id: |m, s, _| { let _ = m.stream_id(s); };
+    dead_context: |m, s, _| { let _ = m.stream_context(s); };
+    dead_capturing: |m, s, _| { let _ = m.stream_is_capturing(s); };
+    dead_info: |m, s, _| { let _ = m.stream_capture_info(s); };
+    dead_query: |m, s, _| { let _ = m.stream_query(s); };
+    dead_launch: |m, s, _| { let _ = m.launch(s, 1, &[]); };
+    dead_record: |m, s, event| { let _ = m.event_record(event, s); };
+    dead_wait: |m, s, event| { let _ = m.stream_wait_event(s, event); };
+    dead_destroy: |m, s, _| { let _ = m.stream_destroy(s); };
+}
+
+#[test]
+fn a_wild_stream_aborts() {
+    if in_child() {
+        let _ = machine().stream_id(0x1234_5678);
+        return;
+    }
+    aborts("streams::a_wild_stream_aborts", "never a stream");
+}
+
+#[test]
+fn a_stream_of_a_reset_context_is_dead() {
+    if in_child() {
+        let m = machine();
+        let s = m.stream_create(true).unwrap();
+        m.primary_reset(0).unwrap();
+        let _ = m.stream_id(s);
+        return;
+    }
+    aborts("streams::a_stream_of_a_reset_context_is_dead", "was destroyed");
+}
+
+#[test]
+fn a_reset_takes_everything_and_the_handle_comes_back() {
+    let m = machine();
+    let context = m.context_current().unwrap();
+    let id = m.context_id(context).unwrap();
+    let event = m.event_create().unwrap();
+    let plain = m.memory_malloc(MIB).unwrap();
+    let (_, handle) = crate::mapped(&m, 2 * MIB);
+    let legacy = m.stream_id(0).unwrap();
+    m.launch_persistent(0, &[]).unwrap();
+    m.primary_reset(0).unwrap();
+    assert!(!m.primary_active(0).unwrap());
+    assert_eq!(m.context_current(), Ok(context), "the stack keeps it");
+    assert_eq!(m.context_id(context), Err(CONTEXT_IS_DESTROYED));
+    assert_eq!(m.stream_id(0), Err(CONTEXT_IS_DESTROYED));
+    assert_eq!(m.event_create(), Err(CONTEXT_IS_DESTROYED));
+    assert_eq!(m.context_push(context), Err(CONTEXT_IS_DESTROYED));
+    assert_eq!(m.memory_info(0), Ok((24 << 30, 24 << 30)));
+    assert_eq!(m.primary_retain(0), Ok(context));
+    assert_ne!(m.context_id(context), Ok(id));
+    assert_ne!(m.stream_id(0), Ok(legacy));
+    assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
+    assert_eq!(m.memory_free(plain), Err(INVALID_VALUE));
+    assert_eq!(m.memory_release(handle), Err(INVALID_VALUE));
+    m.context_synchronize().unwrap();
+    m.primary_release(0).unwrap();
+    assert!(m.primary_active(0).unwrap());
+    m.primary_release(0).unwrap();
+    assert!(!m.primary_active(0).unwrap());
+    assert_eq!(m.primary_release(0), Err(INVALID_CONTEXT));
+}
+
+#[test]
+fn contexts_beside_the_primary_one() {
+    let m = machine_with(SimConfig {
+        devices: 2,
+        ..SimConfig::default()
+    });
+    let primary = m.context_current().unwrap();
+    let other = m.context_create(1).unwrap();
+    assert_eq!(m.context_current(), Ok(other));
+    assert_eq!(m.context_current_device(), Ok(1));
+    assert_ne!(m.context_id(primary), m.context_id(other));
+    let s = m.stream_create(true).unwrap();
+    assert_eq!(m.stream_context(s), Ok(other));
+    let event = m.event_create().unwrap();
+    m.context_pop().unwrap();
+    let mine = m.stream_create(true).unwrap();
+    assert_eq!(
+        m.event_record(event, mine),
+        Err(INVALID_HANDLE),
+        "another context's event"
+    );
+    assert_eq!(m.context_record_event(primary, event), Err(INVALID_HANDLE));
+    m.event_record(event, s).unwrap();
+    m.stream_wait_event(mine, event).unwrap();
+    assert_eq!(m.context_destroy(primary), Err(INVALID_CONTEXT));
+    m.context_destroy(other).unwrap();
+    assert_eq!(m.context_push(other), Err(INVALID_CONTEXT));
+    assert_eq!(m.context_destroy(other), Err(INVALID_CONTEXT));
+    assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
+    m.context_set_current(0).unwrap();
+    assert_eq!(m.context_current(), Ok(0));
+    assert_eq!(m.context_current_device(), Err(INVALID_CONTEXT));
+    assert_eq!(m.context_pop(), Err(INVALID_CONTEXT));
+    assert_eq!(m.context_push(0x77), Err(INVALID_CONTEXT));
+}
+
+#[test]
+fn events_die_once() {
+    let m = machine();
+    let event = m.event_create().unwrap();
+    m.event_destroy(event).unwrap();
+    assert_eq!(m.event_destroy(event), Err(INVALID_HANDLE));
+    assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
+    assert_eq!(m.event_record(event, 0), Err(INVALID_HANDLE));
+    assert_eq!(m.stream_wait_event(0, event), Err(INVALID_HANDLE));
+    assert_ne!(m.event_create(), Ok(event));
+}
+
+#[test]
+fn older_drivers_lack_calls() {
+    let m = machine_with(SimConfig {
+        stream_ids: false,
+        context_events: false,
+        user_objects: false,
+        ..SimConfig::default()
+    });
+    let context = m.context_current().unwrap();
+    let event = m.event_create().unwrap();
+    assert_eq!(m.stream_id(0), Err(NOT_SUPPORTED));
+    assert_eq!(m.context_id(context), Err(NOT_SUPPORTED));
+    assert_eq!(m.context_record_event(context, event), Err(NOT_SUPPORTED));
+}
+
+#[test]
+fn a_full_queue_makes_launches_wait() {
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let before = m.now();
+    for _ in 0..3000 {
+        m.launch(s, 1_000_000, &[]).unwrap();
+    }
+    assert!(m.now() - before > 1_900_000_000);
+    assert!(!m.stream_query(s).unwrap());
+}
