@@ -5,7 +5,7 @@
 mod simcuda;
 
 use std::env;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::ptr::null_mut;
@@ -26,7 +26,9 @@ fn real_driver() -> bool {
 /// Runs the test of that name again in a process of its own, there with the role `test`.
 fn child(test: &str, libraries: Option<&Path>, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test);
     if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries);
     }
@@ -41,11 +43,19 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> bool {
     if env::var(CHILD).is_ok_and(|role| role == test) {
         return true;
     }
-    let folder =
-        (!real_driver()).then(|| simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built"));
+    let folder = (!real_driver()).then(|| {
+        simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built")
+    });
     let output = child(test, folder.as_deref(), variables);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{test}: {}\n{out}\n{err}", output.status);
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{test}: {}\n{out}\n{err}",
+        output.status
+    );
     false
 }
 
@@ -60,7 +70,9 @@ fn needs_simulation() -> bool {
 /// The driver with device 0's primary context current.
 fn open() -> Arc<CudaDriver> {
     let driver = CudaDriver::open().expect("the driver opens");
-    let primary = driver.primary_retain(0).expect("device 0 has a primary context");
+    let primary = driver
+        .primary_retain(0)
+        .expect("device 0 has a primary context");
     driver.context_push(primary).expect("it can be pushed");
     driver
 }
@@ -73,7 +85,12 @@ fn ok(code: sys::CUresult) {
 fn new_stream() -> Stream {
     let mut stream: sys::CUstream = null_mut();
     // SAFETY: a local to write to.
-    ok(unsafe { sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) });
+    ok(unsafe {
+        sys::cuStreamCreate(
+            &mut stream,
+            sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32,
+        )
+    });
     Stream(stream as usize)
 }
 
@@ -109,7 +126,10 @@ fn no_library_is_an_error_that_names_it() {
     }
     if env::var(CHILD).is_ok_and(|role| role == TEST) {
         let error = CudaDriver::open().expect_err("there is no library");
-        assert_eq!((error.failure, error.call), (Failure::Missing, "libcuda.so.1"));
+        assert_eq!(
+            (error.failure, error.call),
+            (Failure::Missing, "libcuda.so.1")
+        );
         assert_eq!(error.to_string(), "libcuda.so.1 is missing");
         return;
     }
@@ -117,11 +137,16 @@ fn no_library_is_an_error_that_names_it() {
         eprintln!("skipped: a driver is installed here, and the loader's cache would find it");
         return;
     }
-    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty-{}", std::process::id()));
+    let empty =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty-{}", std::process::id()));
     std::fs::create_dir_all(&empty).expect("a folder can be made");
     let output = child(TEST, Some(&empty), &[]);
     let _ = std::fs::remove_dir(&empty);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 
@@ -136,19 +161,35 @@ fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
         assert_eq!((error.failure, error.call), (Failure::Missing, "cuInit"));
         return;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("no-driver-{}", std::process::id()));
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("no-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder can be made");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
-    let libc = maps.lines().find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("/libc.so")));
-    std::fs::copy(libc.expect("this program has a libc"), folder.join("libcuda.so.1")).expect("it can be copied");
+    let libc = maps.lines().find_map(|line| {
+        line.split_whitespace()
+            .nth(5)
+            .filter(|path| path.contains("/libc.so"))
+    });
+    std::fs::copy(
+        libc.expect("this program has a libc"),
+        folder.join("libcuda.so.1"),
+    )
+    .expect("it can be copied");
     let output = child(TEST, Some(&folder), &[]);
     let _ = std::fs::remove_dir_all(&folder);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
 }
 
 #[test]
 fn devices_and_contexts() {
-    if !in_child("devices_and_contexts", &[("SIMCUDA_MEMORY", "1073741824"), ("SIMCUDA_DEVICES", "2")]) {
+    if !in_child(
+        "devices_and_contexts",
+        &[("SIMCUDA_MEMORY", "1073741824"), ("SIMCUDA_DEVICES", "2")],
+    ) {
         return;
     }
     let driver = CudaDriver::open().expect("the driver opens");
@@ -176,7 +217,11 @@ fn devices_and_contexts() {
     assert_eq!(driver.primary_active(0), Ok(false));
 
     let primary = driver.primary_retain(0).unwrap();
-    assert_eq!(driver.current_context(), Ok(None), "retaining makes nothing current");
+    assert_eq!(
+        driver.current_context(),
+        Ok(None),
+        "retaining makes nothing current"
+    );
     assert_eq!(driver.primary_active(0), Ok(true));
     driver.context_push(primary).unwrap();
     assert_eq!(driver.current_context(), Ok(Some(primary)));
@@ -193,7 +238,10 @@ fn devices_and_contexts() {
         assert_eq!(driver.current_context(), Ok(Some(primary)));
     }
     driver.context_pop().unwrap();
-    assert_eq!(driver.context_pop().unwrap_err().failure, Failure::NoContext);
+    assert_eq!(
+        driver.context_pop().unwrap_err().failure,
+        Failure::NoContext
+    );
     driver.primary_release(0).unwrap();
     assert_eq!(driver.primary_active(0), Ok(false));
 }
@@ -205,14 +253,24 @@ fn a_context_that_is_gone() {
     }
     let driver = open();
     let primary = driver.current_context().unwrap().expect("one is current");
-    let old = driver.features().stream_ids.then(|| driver.context_id(primary).unwrap());
+    let old = driver
+        .features()
+        .stream_ids
+        .then(|| driver.context_id(primary).unwrap());
     let event = driver.event_create().unwrap();
     // SAFETY: nothing but the event is used after this, and only to be told that it is gone.
     ok(unsafe { sys::cuDevicePrimaryCtxReset_v2(0) });
-    assert_eq!(driver.event_query(event).unwrap_err().failure, Failure::ContextDead);
+    assert_eq!(
+        driver.event_query(event).unwrap_err().failure,
+        Failure::ContextDead
+    );
     let again = driver.primary_retain(0).unwrap();
     if let Some(old) = old {
-        assert_ne!(driver.context_id(again), Ok(old), "a context at an old handle is told apart");
+        assert_ne!(
+            driver.context_id(again),
+            Ok(old),
+            "a context at an old handle is told apart"
+        );
     }
 }
 
@@ -250,7 +308,10 @@ fn streams_and_events() {
     assert_eq!(driver.event_query(event), Ok(false));
     assert_eq!(driver.event_query(behind), Ok(false));
     let start = Instant::now();
-    assert_eq!(driver.event_wait(behind, Duration::from_millis(30)), Ok(false));
+    assert_eq!(
+        driver.event_wait(behind, Duration::from_millis(30)),
+        Ok(false)
+    );
     assert!(start.elapsed() >= Duration::from_millis(30));
     let start = Instant::now();
     assert_eq!(driver.event_wait(behind, Duration::ZERO), Ok(false));
@@ -270,7 +331,10 @@ fn streams_and_events() {
     }
     if !real_driver() {
         // On a real driver a made-up handle is undefined behaviour.
-        assert_eq!(driver.event_query(Event(16)).unwrap_err().failure, Failure::ContextDead);
+        assert_eq!(
+            driver.event_query(Event(16)).unwrap_err().failure,
+            Failure::ContextDead
+        );
     }
 }
 
@@ -285,7 +349,10 @@ fn virtual_memory() {
     let range = driver.reserve(4 * unit, 0).unwrap();
     assert_eq!(range % unit, 0);
     let kinds = HandleKind::default();
-    let (first, second) = (driver.create(0, unit, kinds).unwrap(), driver.create(0, unit, kinds).unwrap());
+    let (first, second) = (
+        driver.create(0, unit, kinds).unwrap(),
+        driver.create(0, unit, kinds).unwrap(),
+    );
     driver.map(range, unit, first).unwrap();
     driver.map(range + unit, unit, second).unwrap();
     driver.set_access(range, 2 * unit, &[0]).unwrap();
@@ -301,15 +368,24 @@ fn virtual_memory() {
     driver.set_access(range + 2 * unit, unit, &[0]).unwrap();
     assert_eq!(read_back(range + 2 * unit, 16), [[9; 8], [7; 8]].concat());
 
-    assert!(driver.map(range, unit, second).is_err(), "mapping over a mapping");
-    assert!(driver.unreserve(range, 4 * unit).is_err(), "something is mapped");
+    assert!(
+        driver.map(range, unit, second).is_err(),
+        "mapping over a mapping"
+    );
+    assert!(
+        driver.unreserve(range, 4 * unit).is_err(),
+        "something is mapped"
+    );
     driver.unmap(range, 3 * unit).unwrap();
     driver.release(first).unwrap();
     driver.release(second).unwrap();
     driver.unreserve(range, 4 * unit).unwrap();
 
     let error = driver.create(0, 1 << 50, kinds).unwrap_err();
-    assert_eq!((error.call, error.code, error.failure), ("cuMemCreate", 2, Failure::OutOfMemory));
+    assert_eq!(
+        (error.call, error.code, error.failure),
+        ("cuMemCreate", 2, Failure::OutOfMemory)
+    );
 }
 
 #[test]
@@ -330,7 +406,10 @@ fn plain_memory() {
     driver.free(device).unwrap();
     assert!(driver.free(device).is_err());
     let error = driver.malloc(1 << 50).unwrap_err();
-    assert_eq!((error.call, error.failure), ("cuMemAlloc_v2", Failure::OutOfMemory));
+    assert_eq!(
+        (error.call, error.failure),
+        ("cuMemAlloc_v2", Failure::OutOfMemory)
+    );
 }
 
 #[test]
@@ -342,24 +421,42 @@ fn capture_and_user_objects() {
     let stream = new_stream();
     assert_eq!(driver.stream_capture(stream), Ok(Capture::None));
     assert_eq!(driver.stream_capture_info(stream), Ok(None));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::Relaxed), Ok(CaptureMode::Global));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::ThreadLocal), Ok(CaptureMode::Relaxed));
-    assert_eq!(driver.exchange_capture_mode(CaptureMode::Global), Ok(CaptureMode::ThreadLocal));
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::Relaxed),
+        Ok(CaptureMode::Global)
+    );
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::ThreadLocal),
+        Ok(CaptureMode::Relaxed)
+    );
+    assert_eq!(
+        driver.exchange_capture_mode(CaptureMode::Global),
+        Ok(CaptureMode::ThreadLocal)
+    );
 
     static DESTROYED: AtomicU32 = AtomicU32::new(0);
     unsafe extern "C" fn destroyed(data: *mut c_void) {
         DESTROYED.fetch_add(data as usize as u32, Ordering::AcqRel);
     }
     let address = driver.malloc(4096).unwrap();
-    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
+    begin_capture(
+        stream,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    );
     assert_eq!(driver.stream_capture(stream), Ok(Capture::Active));
     driver.fill_async(address, 1, 4096, stream).unwrap();
-    let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
+    let info = driver
+        .stream_capture_info(stream)
+        .unwrap()
+        .expect("it captures");
     assert_eq!(driver.stream_capture_info(stream), Ok(Some(info)));
     if driver.features().user_objects {
         assert_ne!(info.graph.0, 0);
         // SAFETY: the function only adds to a static.
-        unsafe { driver.retain_user_object(info.graph, destroyed, std::ptr::without_provenance_mut(1)) }.unwrap();
+        unsafe {
+            driver.retain_user_object(info.graph, destroyed, std::ptr::without_provenance_mut(1))
+        }
+        .unwrap();
     }
     let graph = end_capture(stream);
     assert_eq!(driver.stream_capture(stream), Ok(Capture::None));
@@ -378,9 +475,19 @@ fn capture_and_user_objects() {
     // SAFETY: a local to write to.
     ok(unsafe { sys::cuStreamCreate(&mut blocking, 0) });
     let blocking = Stream(blocking as usize);
-    begin_capture(blocking, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
-    assert_eq!(driver.stream_capture(Stream::DEFAULT), Ok(Capture::Implicit));
-    assert_eq!(driver.stream_capture(blocking), Ok(Capture::Active), "asking does no harm");
+    begin_capture(
+        blocking,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+    );
+    assert_eq!(
+        driver.stream_capture(Stream::DEFAULT),
+        Ok(Capture::Implicit)
+    );
+    assert_eq!(
+        driver.stream_capture(blocking),
+        Ok(Capture::Active),
+        "asking does no harm"
+    );
 
     // cuMemAlloc under a global capture is refused and ends it.
     let error = driver.malloc(4096).unwrap_err();
@@ -397,7 +504,8 @@ fn capture_and_user_objects() {
 #[test]
 fn a_user_object_that_could_not_be_hung_on_its_graph() {
     const TEST: &str = "a_user_object_that_could_not_be_hung_on_its_graph";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuGraphRetainUserObject:1:999")]) {
+    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuGraphRetainUserObject:1:999")])
+    {
         return;
     }
     static DESTROYED: AtomicU32 = AtomicU32::new(0);
@@ -406,13 +514,24 @@ fn a_user_object_that_could_not_be_hung_on_its_graph() {
     }
     let driver = open();
     let stream = new_stream();
-    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-    let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
+    begin_capture(
+        stream,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    );
+    let info = driver
+        .stream_capture_info(stream)
+        .unwrap()
+        .expect("it captures");
     // SAFETY: the function only adds to a static.
-    let error = unsafe { driver.retain_user_object(info.graph, destroyed, null_mut()) }.unwrap_err();
+    let error =
+        unsafe { driver.retain_user_object(info.graph, destroyed, null_mut()) }.unwrap_err();
     assert_eq!((error.call, error.code), ("cuGraphRetainUserObject", 999));
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(DESTROYED.load(Ordering::Acquire), 0, "the data is the caller's again");
+    assert_eq!(
+        DESTROYED.load(Ordering::Acquire),
+        0,
+        "the data is the caller's again"
+    );
     end_capture(stream);
 }
 
@@ -427,9 +546,15 @@ fn injected_failures_carry_their_name_and_code() {
     let unit = driver.device_info(0).unwrap().granularity.0;
     let handle = driver.create(0, unit, HandleKind::default()).unwrap();
     let error = driver.create(0, unit, HandleKind::default()).unwrap_err();
-    assert_eq!((error.call, error.code, error.failure), ("cuMemCreate", 2, Failure::OutOfMemory));
+    assert_eq!(
+        (error.call, error.code, error.failure),
+        ("cuMemCreate", 2, Failure::OutOfMemory)
+    );
     let event = driver.event_create().unwrap();
-    assert_eq!(driver.event_query(event).unwrap_err().failure, Failure::ContextDead);
+    assert_eq!(
+        driver.event_query(event).unwrap_err().failure,
+        Failure::ContextDead
+    );
     let range = driver.reserve(unit, 0).unwrap();
     // A code that no header knows is an ordinary error.
     let error = driver.map(range, unit, handle).unwrap_err();
@@ -447,10 +572,19 @@ fn an_old_driver_only_switches_features_off() {
     assert_eq!(driver.version(), 11020);
     let features = driver.features();
     assert!(!features.stream_ids && !features.context_events && !features.user_objects);
-    assert_eq!(driver.stream_id(Stream::DEFAULT).unwrap_err().failure, Failure::Unsupported);
+    assert_eq!(
+        driver.stream_id(Stream::DEFAULT).unwrap_err().failure,
+        Failure::Unsupported
+    );
     let stream = new_stream();
-    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-    let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
+    begin_capture(
+        stream,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    );
+    let info = driver
+        .stream_capture_info(stream)
+        .unwrap()
+        .expect("it captures");
     assert!(info.id != 0 && info.graph == Graph(0));
     // SAFETY: refused before anything is called.
     let error = unsafe { driver.retain_user_object(info.graph, never, null_mut()) }.unwrap_err();
@@ -468,14 +602,25 @@ fn a_client_of_the_driver_api_finds_its_way() {
         return;
     }
     // cudarc's own safe layer, which knows nothing of this crate.
-    let context = cudarc::driver::result::init().and_then(|()| cudarc::driver::result::device::get(0)).unwrap();
-    let mut name: c_int = 0;
-    // SAFETY: a local to write to.
-    ok(unsafe { sys::cuDriverGetVersion(&mut name) });
-    assert!(name > 0 && context == 0);
+    let context = cudarc::driver::CudaContext::new(0).expect("device 0 has a context");
+    let stream = context.new_stream().expect("it has streams");
+    let there = stream.clone_htod(&[1u8, 2, 3, 4]).expect("bytes go there");
+    assert_eq!(stream.clone_dtoh(&there).expect("and back"), [1, 2, 3, 4]);
+    let zeros = stream.alloc_zeros::<u8>(1 << 20).expect("it has memory");
+    assert!(
+        stream
+            .clone_dtoh(&zeros)
+            .expect("it can be read")
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    drop((there, zeros));
     let mut text = std::ptr::null();
     // SAFETY: a local to write to.
     ok(unsafe { sys::cuGetErrorName(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY, &mut text) });
     // SAFETY: the driver's static text.
-    assert_eq!(unsafe { std::ffi::CStr::from_ptr(text) }, c"CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(
+        unsafe { std::ffi::CStr::from_ptr(text) },
+        c"CUDA_ERROR_OUT_OF_MEMORY"
+    );
 }

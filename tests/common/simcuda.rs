@@ -12,7 +12,11 @@ pub fn directory() -> Option<PathBuf> {
     let built = built()?;
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
     remove_old(parent);
-    let name = format!("simcuda-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let name = format!(
+        "simcuda-{}-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Ordering::Relaxed)
+    );
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder).ok()?;
     std::fs::copy(built, folder.join("libcuda.so.1")).ok()?;
@@ -26,7 +30,13 @@ fn built() -> Option<PathBuf> {
     if let Some(cargo) = env::var_os("CARGO") {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--example", "simcuda", "--manifest-path"]);
+        build.args([
+            "build",
+            "--quiet",
+            "--example",
+            "simcuda",
+            "--manifest-path",
+        ]);
         build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
         build.arg("--target-dir").arg(target);
         // The folder of the profile `dev` is called debug.
@@ -46,7 +56,9 @@ fn built() -> Option<PathBuf> {
 fn remove_old(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix("simcuda-")?.split('-').next());
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("simcuda-")?.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             let _ = std::fs::remove_dir_all(entry.path());
         }

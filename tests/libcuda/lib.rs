@@ -48,8 +48,6 @@ use model::code::{INVALID_VALUE, Result};
 const NOT_INITIALIZED: u32 = 3;
 /// `CUDA_ERROR_NOT_PERMITTED`.
 const NOT_PERMITTED: u32 = 800;
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: u32 = 999;
 
 /// Writes an output that the caller must have asked for.
 ///
@@ -106,7 +104,11 @@ pub(crate) use functions;
 /// `cuInit`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: u32) -> u32 {
-    if flags != 0 { INVALID_VALUE } else { process::initialize() }
+    if flags != 0 {
+        INVALID_VALUE
+    } else {
+        process::initialize()
+    }
 }
 
 /// `cuDriverGetVersion`: answers before `cuInit`, too.
@@ -136,7 +138,11 @@ pub unsafe extern "C" fn cuGetErrorString(error: u32, text: *mut *const c_char) 
 
 type Names = (&'static std::ffi::CStr, &'static std::ffi::CStr);
 
-unsafe fn describe(error: u32, to: *mut *const c_char, which: impl Fn(Names) -> *const c_char) -> u32 {
+unsafe fn describe(
+    error: u32,
+    to: *mut *const c_char,
+    which: impl Fn(Names) -> *const c_char,
+) -> u32 {
     let (code, text) = match config::error_names(error) {
         Some(names) => (0, which(names)),
         None => (INVALID_VALUE, std::ptr::null()),

@@ -335,12 +335,25 @@ impl Driver for CudaDriver {
         } else if self.functions.has("cuStreamGetCaptureInfo_v2") && self.version >= 11030 {
             call!(
                 self,
-                cuStreamGetCaptureInfo_v2(stream(of), &mut status, &mut id, &mut graph, null_mut(), null_mut())
+                cuStreamGetCaptureInfo_v2(
+                    stream(of),
+                    &mut status,
+                    &mut id,
+                    &mut graph,
+                    null_mut(),
+                    null_mut()
+                )
             )?;
         } else {
-            call!(self, cuStreamGetCaptureInfo(stream(of), &mut status, &mut id))?;
+            call!(
+                self,
+                cuStreamGetCaptureInfo(stream(of), &mut status, &mut id)
+            )?;
         }
-        Ok((status == CAPTURE_STATUS_ACTIVE).then_some(CaptureInfo { id, graph: Graph(graph as usize) }))
+        Ok((status == CAPTURE_STATUS_ACTIVE).then_some(CaptureInfo {
+            id,
+            graph: Graph(graph as usize),
+        }))
     }
 
     fn stream_wait_event(&self, waiting: Stream, awaited: Event) -> Result<()> {
