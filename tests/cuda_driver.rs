@@ -597,6 +597,83 @@ unsafe extern "C" fn never(_: *mut c_void) {
 }
 
 #[test]
+fn an_environment_without_meaning_is_refused() {
+    const TEST: &str = "an_environment_without_meaning_is_refused";
+    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuMemCrate:1:2")]) {
+        return;
+    }
+    let error = CudaDriver::open().expect_err("there is no cuMemCrate");
+    assert_eq!(
+        (error.call, error.code, error.failure),
+        ("cuInit", 1, Failure::Other)
+    );
+}
+
+#[test]
+fn published_latencies_pass_on_the_wall_clock() {
+    const TEST: &str = "published_latencies_pass_on_the_wall_clock";
+    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_LATENCY", "peers")]) {
+        return;
+    }
+    let driver = open();
+    let unit = driver.device_info(0).unwrap().granularity.0;
+    let start = Instant::now();
+    for _ in 0..10 {
+        let handle = driver.create(0, unit, HandleKind::default()).unwrap();
+        driver.release(handle).unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_micros(1930));
+}
+
+#[test]
+fn the_driver_does_not_survive_a_fork() {
+    const TEST: &str = "the_driver_does_not_survive_a_fork";
+    if !needs_simulation() || !in_child(TEST, &[]) {
+        return;
+    }
+    let driver = open();
+    // SAFETY: the child makes one call that neither allocates nor locks, and leaves.
+    let forked = unsafe { libc::fork() };
+    if forked == 0 {
+        let code = driver.current_context().err().map_or(0, |error| error.code);
+        // SAFETY: ends the child without running what the parent registered.
+        unsafe { libc::_exit(code as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child and a local to write to.
+    assert_eq!(unsafe { libc::waitpid(forked, &mut status, 0) }, forked);
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 3,
+        "status {status}"
+    );
+    assert!(driver.current_context().is_ok(), "the parent goes on");
+}
+
+#[test]
+fn the_simulated_library_exports_the_drivers_names_only() {
+    if !needs_simulation() {
+        return;
+    }
+    let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let listed = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(folder.join("libcuda.so.1"))
+        .output();
+    let listed = String::from_utf8(listed.expect("binutils are there, as the linker is").stdout)
+        .expect("names");
+    let names: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    assert!(names.contains(&"cuMemCreate"));
+    let strange: Vec<&&str> = names
+        .iter()
+        .filter(|name| !name.starts_with("cu"))
+        .collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
+
+#[test]
 fn a_client_of_the_driver_api_finds_its_way() {
     if !in_child("a_client_of_the_driver_api_finds_its_way", &[]) {
         return;

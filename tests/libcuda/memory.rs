@@ -91,7 +91,9 @@ functions! {
 
     10020 fn cuMemAddressFree(address: u64, bytes: usize) |machine| { machine.memory_unreserve(address, bytes as u64) }
 
-    10020 fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) |machine| {
+    10020 fn cuMemCreate(
+        handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64,
+    ) |machine| {
         if handle.is_null() || flags != 0 {
             return Err(INVALID_VALUE);
         }

@@ -1,9 +1,9 @@
 //! CUDA through libcuda.so.1, which is opened at run time: the crate builds and loads without it.
 //!
 //! `functions` finds the driver's functions, `failure` says what a result code means to the pool, `handles` has the two
-//! structures that cuMemCreate and user objects take. Types and constants come from `cudarc::driver::sys`; none of its functions
-//! is called. Results and enums that the driver *returns* are taken as numbers, so that a newer driver's unknown value is
-//! an ordinary value. Depends on the trait in `crate::driver` only.
+//! structures that cuMemCreate and user objects take. Types and constants come from `cudarc::driver::sys`; none of its
+//! functions is called. Results and enums that the driver *returns* are taken as numbers, so that a newer driver's
+//! unknown value is an ordinary value. Depends on the trait in `crate::driver` only.
 
 mod failure;
 mod functions;
@@ -92,8 +92,8 @@ impl CudaDriver {
     /// Opens libcuda.so.1, looks its functions up and initializes it (`cuInit`). No context is made or made current.
     ///
     /// # Errors
-    /// [`Failure::Missing`] names the library, or the function it should have had; otherwise what `cuInit` says, e.g. where there
-    /// is no device.
+    /// [`Failure::Missing`] names the library, or the function it should have had; otherwise what `cuInit` says, e.g.
+    /// where there is no device.
     pub fn open() -> Result<Arc<CudaDriver>> {
         let functions = Functions::open()?;
         let mut driver = CudaDriver {
@@ -313,7 +313,8 @@ impl Driver for CudaDriver {
         }
     }
 
-    /// None for an invalidated capture, too. The graph is 0 where the driver is older than CUDA 11.3, which does not say.
+    /// None for an invalidated capture, too. The graph is 0 where the driver is older than CUDA 11.3, which does not
+    /// say.
     fn stream_capture_info(&self, of: Stream) -> Result<Option<CaptureInfo>> {
         let (mut status, mut id) = (CAPTURE_STATUS_NONE, 0u64);
         let mut graph: sys::CUgraph = null_mut();
