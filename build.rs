@@ -1,1 +1,39 @@
-fn main() {}
+//! Compiles the C++ side and says how the library is linked.
+
+fn main() {
+    let bridges = ["src/bridge.rs", "src/bridge/client.rs"];
+    let sources = ["cpp/tensorrt10.cpp", "cpp/client.cpp"];
+    let headers = ["cpp/adapter.h", "cpp/client.h", "cpp/hidden.h", "cpp/tensorrt10.h"];
+
+    cxx_build::bridges(bridges)
+        .files(sources)
+        .std("c++17")
+        .flag("-fvisibility=hidden")
+        .flag("-fvisibility-inlines-hidden")
+        .flag("-Wall")
+        .flag("-Wextra")
+        .compile("trtalloc_cpp");
+    for path in bridges.iter().chain(&sources).chain(&headers) {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+
+    // The C++ runtime is linked in: a program that preloads the library may bring a newer one of its own. By its file name,
+    // so that the compiler finds it in its own folder; at the end of the line, so that every object may need it.
+    // (link-cplusplus, which cxx uses, is told to link nothing.)
+    for argument in ["-l:libstdc++.a", "-lm"] {
+        println!("cargo:rustc-link-arg={argument}");
+    }
+
+    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_else(|_| "0".to_owned());
+    for argument in [
+        &format!("-Wl,-soname,libtrtalloc.so.{major}"),
+        // cxx's own names, and the C++ runtime's, are nobody else's to find.
+        "-Wl,--exclude-libs,ALL",
+        // TensorRT may call back after dlclose.
+        "-Wl,-z,nodelete",
+        "-Wl,-z,defs",
+    ] {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
+}

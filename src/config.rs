@@ -1,6 +1,14 @@
 //! Options: `key=value,key=value`, or the environment's `TRTALLOC_KEY`.
+//!
+//! Keys and values are case-insensitive (paths apart), blanks around them and empty items are ignored, and of a key given
+//! twice the last one holds. A value cannot contain a comma. Sizes are bytes, or take K, M, G, T or KiB, MiB, GiB, TiB,
+//! which all count in 1024s. Lists (`peers=0:2:3`) are joined by colons, since commas part the pairs.
 
-use crate::error::Result;
+use std::ffi::OsString;
+
+use crate::error::{Error, Result};
+
+mod value;
 
 /// Which driver to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -151,7 +159,7 @@ pub struct Config {
     pub record: Vec<(String, String)>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
-    /// `log`
+    /// `log`: one for the process. The last one given holds; the default is what holds where none is given.
     pub log: LogLevel,
     /// `passthrough`
     pub passthrough: bool,
@@ -199,10 +207,206 @@ impl Default for Config {
     }
 }
 
+/// Every key there is, in the order of the documentation.
+pub const KEYS: &[&str] = &[
+    "driver",
+    "device",
+    "limit",
+    "backing",
+    "release_threshold",
+    "streams",
+    "peers",
+    "share",
+    "rdma",
+    "kind",
+    "rule",
+    "pad",
+    "wait_ms",
+    "history",
+    "context",
+    "stacks",
+    "max_entries",
+    "snapshot_on_oom",
+    "snapshot_at_exit",
+    "stats",
+    "log",
+    "passthrough",
+    "guard",
+    "fill",
+    "inject",
+    "disable",
+    "sim_memory",
+    "sim_devices",
+];
+
 impl Config {
     /// Reads `key=value,key=value`. The first thing that cannot be read is an error that names it.
     pub fn parse(options: &str) -> Result<Config> {
-        let _ = options;
-        Ok(Config::default())
+        let mut config = Config::default();
+        for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let Some((key, value)) = item.split_once('=') else {
+                return Err(Error::InvalidArgument(format!("option `{item}` is not key=value")));
+            };
+            config.set(key, value)?;
+        }
+        Ok(config)
+    }
+
+    /// Reads the environment's `TRTALLOC_KEY` for every key. A value that cannot be read is named in one line on stderr, and
+    /// its default holds; other variables that begin with `TRTALLOC_` are not options and are ignored.
+    pub fn from_environment() -> Config {
+        let (config, unread) = Config::from_variables(|name| std::env::var_os(name));
+        for error in unread {
+            crate::log::line(&format!("trtalloc: warn: {error}; the default holds"));
+        }
+        config
+    }
+
+    /// The environment's `TRTALLOC_LOG`; the default where it cannot be read, without a word.
+    pub(crate) fn environment_log_level() -> LogLevel {
+        let text = std::env::var("TRTALLOC_LOG").unwrap_or_default();
+        value::log_level(&text.trim().to_ascii_lowercase()).unwrap_or_default()
+    }
+
+    /// [`Config::from_environment`] over any source of variables, with what could not be read.
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<Error>) {
+        let mut config = Config::default();
+        let mut unread = Vec::new();
+        for key in KEYS {
+            let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
+            let Some(text) = variable(&name) else {
+                continue;
+            };
+            let value = text.to_string_lossy();
+            // A variable that is set to nothing is as good as not set.
+            if value.trim().is_empty() {
+                continue;
+            }
+            if config.set(key, &value).is_err() {
+                unread.push(Error::InvalidArgument(format!(
+                    "{name}: cannot read `{value}`{}",
+                    value::expected(key)
+                )));
+            }
+        }
+        (config, unread)
+    }
+
+    /// Sets one option; on an error nothing changes.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let key = key.trim().to_ascii_lowercase();
+        let value = value.trim();
+        if !KEYS.contains(&key.as_str()) {
+            return Err(Error::InvalidArgument(format!("unknown option `{key}`")));
+        }
+        self.assign(&key, value).ok_or_else(|| {
+            Error::InvalidArgument(format!(
+                "option `{key}`: cannot read `{value}`{}",
+                value::expected(&key)
+            ))
+        })
+    }
+
+    /// The value's meaning under a key of [`KEYS`], or none where it has no meaning.
+    fn assign(&mut self, key: &str, text: &str) -> Option<()> {
+        let lower = text.to_ascii_lowercase();
+        let word = lower.as_str();
+        match key {
+            "driver" => {
+                self.driver = match word {
+                    "auto" => DriverChoice::Auto,
+                    "cuda" => DriverChoice::Cuda,
+                    "ascend" => DriverChoice::Ascend,
+                    "sim" => DriverChoice::Sim,
+                    _ => return None,
+                }
+            }
+            "device" => {
+                self.device = match word {
+                    "-1" | "current" => None,
+                    _ => Some(value::device(word)?),
+                }
+            }
+            "limit" => self.limit = value::limit(word)?,
+            "backing" => {
+                self.backing = match word {
+                    "auto" => Backing::Auto,
+                    "vmm" => Backing::Vmm,
+                    "malloc" => Backing::Malloc,
+                    _ => return None,
+                }
+            }
+            "release_threshold" => {
+                self.release_threshold = match word {
+                    "auto" => ReleaseThreshold::Auto,
+                    "all" => ReleaseThreshold::All,
+                    _ => ReleaseThreshold::Bytes(value::size(word)?),
+                }
+            }
+            "streams" => {
+                self.streams_trusted = match word {
+                    "checked" => false,
+                    "trusted" => true,
+                    _ => return None,
+                }
+            }
+            "peers" => self.peers = value::peers(word)?,
+            "share" => {
+                self.share = match word {
+                    "none" => Share::None,
+                    "fd" => Share::Fd,
+                    "fabric" => Share::Fabric,
+                    _ => return None,
+                }
+            }
+            "rdma" => self.rdma = value::boolean(word)?,
+            "kind" => {
+                self.kind = match word {
+                    "device" => Kind::Device,
+                    "pinned" => Kind::Pinned,
+                    _ => return None,
+                }
+            }
+            "rule" => {
+                self.rule = match word {
+                    "cuda" => Rule::Cuda,
+                    "ascend" => Rule::Ascend,
+                    "ascend-media" => Rule::AscendMedia,
+                    "ascend-host" => Rule::AscendHost,
+                    _ => return None,
+                }
+            }
+            "pad" => self.pad = value::number(word).filter(|pad| [0, 16, 32].contains(pad))?,
+            "wait_ms" => self.wait_ms = value::number(word)?,
+            "history" => self.keep(key, value::one_of(word, &["off", "state", "all"])?),
+            "context" => self.keep(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
+            "stacks" => self.keep(key, value::one_of(word, &["none", "native", "python", "all"])?),
+            "max_entries" => self.keep(key, value::number(word).map(|_| word)?),
+            "snapshot_on_oom" | "snapshot_at_exit" => self.keep(key, Some(text).filter(|path| !path.is_empty())?),
+            "stats" => self.stats = value::boolean(word)?,
+            "log" => self.log = value::log_level(word)?,
+            "passthrough" => self.passthrough = value::boolean(word)?,
+            "guard" => self.guard = value::boolean(word)?,
+            "fill" => self.fill = value::fill(word)?,
+            "inject" => self.inject = value::boolean(word)?,
+            "disable" => self.disable = value::boolean(word)?,
+            "sim_memory" => self.sim_memory = value::size(word).filter(|bytes| *bytes > 0)?,
+            "sim_devices" => {
+                self.sim_devices = value::number(word)
+                    .and_then(|n| u32::try_from(n).ok())
+                    .filter(|n| *n > 0)?
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Keeps a recording option as text, in place of an earlier one.
+    fn keep(&mut self, key: &str, text: &str) {
+        self.record.retain(|(earlier, _)| earlier != key);
+        self.record.push((key.to_owned(), text.to_owned()));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,10 +58,6 @@ pub fn remember(error: &Error) {
 /// This thread's last failure as a C string, empty where there was none; valid until this thread's next failure.
 pub fn last() -> *const c_char {
     const NONE: &CStr = c"";
-    LAST.try_with(|last| {
-        last.borrow()
-            .as_ref()
-            .map_or(NONE.as_ptr(), |text| text.as_ptr())
-    })
-    .unwrap_or(NONE.as_ptr())
+    LAST.try_with(|last| last.borrow().as_ref().map_or(NONE.as_ptr(), |text| text.as_ptr()))
+        .unwrap_or(NONE.as_ptr())
 }

@@ -1,1 +1,133 @@
-//! One line a message on stderr.
+//! One line a message on stderr: `trtalloc: warn: message key=value`.
+//!
+//! It works while thread-locals are being destroyed and in a process that has closed its stderr; it writes nothing to stdout.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::config::{Config, LogLevel};
+
+/// The number of a [`LogLevel`], or [`UNSET`].
+static LEVEL: AtomicUsize = AtomicUsize::new(UNSET);
+
+const UNSET: usize = usize::MAX;
+
+/// Writes messages of `level` and graver to stderr from now on. The process has one level; the last one given holds. Where
+/// it already has a subscriber of its own (a Rust program that links this crate), that one gets the messages instead.
+pub fn init(level: LogLevel) {
+    LEVEL.store(level as usize, Ordering::Relaxed);
+    // Whichever call comes first sets the subscriber; later ones only tell call sites to ask again.
+    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Stderr)).is_err() {
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// Takes the environment's level, where none has been given yet.
+pub(crate) fn init_from_environment() {
+    if LEVEL.load(Ordering::Relaxed) == UNSET {
+        init(Config::environment_log_level());
+    }
+}
+
+/// Writes one line to stderr in one call; what cannot be written is lost.
+pub(crate) fn line(text: &str) {
+    let mut line = String::with_capacity(text.len() + 1);
+    line.push_str(text);
+    finish(line);
+}
+
+fn finish(mut line: String) {
+    // A message is one line, whatever is quoted in it.
+    if line.contains('\n') {
+        line = line.replace('\n', " ");
+    }
+    line.push('\n');
+    // SAFETY: the buffer is valid for its length; stderr need not be open.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+fn filter() -> LevelFilter {
+    match LEVEL.load(Ordering::Relaxed) {
+        0 | UNSET => LevelFilter::OFF,
+        1 => LevelFilter::ERROR,
+        2 => LevelFilter::WARN,
+        3 => LevelFilter::INFO,
+        4 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+/// Formats into a string of its own and keeps nothing, so it needs no thread-local.
+struct Stderr;
+
+impl Stderr {
+    fn wants(metadata: &Metadata<'_>) -> bool {
+        // A program may bring other crates that trace; this is our log.
+        metadata.is_event() && *metadata.level() <= filter() && metadata.target().starts_with("trtalloc")
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Stderr {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if Stderr::wants(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        Stderr::wants(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(filter())
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        finish(format_event(event));
+    }
+}
+
+fn format_event(event: &Event<'_>) -> String {
+    let level = match *event.metadata().level() {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    let mut fields = Fields::default();
+    event.record(&mut fields);
+    format!("trtalloc: {level}: {}{}", fields.message, fields.rest)
+}
+
+/// A message and its fields, whatever order they come in.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    rest: String,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.rest, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value}"),
+            name => write!(self.rest, " {name}={value}"),
+        };
+    }
+}

@@ -12,17 +12,14 @@ use std::process::Command;
 fn sources() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe");
     let files = std::fs::read_dir(folder).expect("tests/probe is there");
-    let mut sources: Vec<PathBuf> = files
-        .map(|file| file.expect("can be listed").path())
-        .collect();
+    let mut sources: Vec<PathBuf> = files.map(|file| file.expect("can be listed").path()).collect();
     sources.retain(|path| path.extension().is_some_and(|suffix| suffix == "c"));
     sources.sort();
     sources
 }
 
 fn compile() -> PathBuf {
-    let program =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("probe-{}", std::process::id()));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("probe-{}", std::process::id()));
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command
@@ -43,19 +40,14 @@ fn every_question_has_an_answer() {
     let mut probe = Command::new(&program);
     let simulated = !env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda");
     if simulated {
-        let folder =
-            simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+        let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
         probe.env("LD_LIBRARY_PATH", folder);
     }
     let output = probe.output().expect("the probe starts");
     let _ = std::fs::remove_file(&program);
     let table = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{}\n{table}\n{complaints}",
-        output.status
-    );
+    assert!(output.status.success(), "{}\n{table}\n{complaints}", output.status);
 
     let mut questions = HashSet::new();
     let mut answers = Vec::new();
@@ -64,36 +56,21 @@ fn every_question_has_an_answer() {
         let [question, answer, evidence] = cells[..] else {
             panic!("no row: {line}")
         };
-        assert!(
-            !answer.is_empty() && !evidence.is_empty(),
-            "no answer: {line}"
-        );
-        assert!(
-            questions.insert(question.to_string()),
-            "asked twice: {line}"
-        );
+        assert!(!answer.is_empty() && !evidence.is_empty(), "no answer: {line}");
+        assert!(questions.insert(question.to_string()), "asked twice: {line}");
         answers.push((question.to_string(), answer.to_string()));
     }
     let answer = |question: &str| -> &str {
         let found = answers.iter().find(|(asked, _)| asked == question);
-        &found
-            .unwrap_or_else(|| panic!("not asked: {question}\n{table}"))
-            .1
+        &found.unwrap_or_else(|| panic!("not asked: {question}\n{table}")).1
     };
-    assert_eq!(
-        answer("driver"),
-        if simulated { "simulated" } else { "a GPU" }
-    );
+    assert_eq!(answer("driver"), if simulated { "simulated" } else { "a GPU" });
     for question in [
         "cost of cuStreamGetId",
         "cost of cuStreamIsCapturing",
         "cost of cuCtxGetCurrent",
     ] {
-        assert!(
-            answer(question).ends_with(" ns"),
-            "{question}: {}",
-            answer(question)
-        );
+        assert!(answer(question).ends_with(" ns"), "{question}: {}", answer(question));
     }
     for size in ["2 MiB", "32 MiB", "1 GiB"] {
         for call in [
@@ -106,11 +83,7 @@ fn every_question_has_an_answer() {
             "cuMemFree",
         ] {
             let question = format!("cost of {call}, {size}");
-            assert!(
-                answer(&question).ends_with(" us"),
-                "{question}: {}",
-                answer(&question)
-            );
+            assert!(answer(&question).ends_with(" us"), "{question}: {}", answer(&question));
         }
     }
     if !simulated {
@@ -118,26 +91,14 @@ fn every_question_has_an_answer() {
     }
     // What the simulated device is known to do: its rules, and that the probe can tell.
     for (question, expected) in [
-        (
-            "cuCtxRecordEvent ends another thread's relaxed capture",
-            "yes",
-        ),
+        ("cuCtxRecordEvent ends another thread's relaxed capture", "yes"),
         (
             "cuCtxRecordEvent, relaxed, ends another thread's thread-local capture",
             "yes",
         ),
-        (
-            "the default stream sees a blocking stream's capture",
-            "as implicit",
-        ),
-        (
-            "the default stream sees a non-blocking stream's capture",
-            "not at all",
-        ),
-        (
-            "cuMemAlloc during a global capture",
-            "refused, no wait, capture ended",
-        ),
+        ("the default stream sees a blocking stream's capture", "as implicit"),
+        ("the default stream sees a non-blocking stream's capture", "not at all"),
+        ("cuMemAlloc during a global capture", "refused, no wait, capture ended"),
         (
             "cuMemAlloc during a global capture, thread exchanged to relaxed",
             "allowed, no wait, capture lives",
@@ -150,27 +111,15 @@ fn every_question_has_an_answer() {
             "a write at one address is read at the other, synchronized between",
             "yes",
         ),
-        (
-            "a handle keeps its bytes from one mapping to the next",
-            "yes",
-        ),
+        ("a handle keeps its bytes from one mapping to the next", "yes"),
         ("cuMemRelease keeps the memory while it is mapped", "yes"),
         ("cuCtxRecordEvent covers work of a destroyed stream", "yes"),
         ("cuStreamDestroy waits for the stream's work", "no wait"),
-        (
-            "a dead stream's handle comes back while its work is pending",
-            "yes",
-        ),
+        ("a dead stream's handle comes back while its work is pending", "yes"),
         ("an executable keeps its graph's user objects", "yes"),
         ("a driver call in a user object's destructor", "crashes"),
-        (
-            "after a primary context reset, the new context's handle is",
-            "the same",
-        ),
-        (
-            "after a primary context reset, the new context's id is",
-            "another",
-        ),
+        ("after a primary context reset, the new context's handle is", "the same"),
+        ("after a primary context reset, the new context's id is", "another"),
     ] {
         assert_eq!(answer(question), expected, "{question}\n{table}");
     }

@@ -1,1 +1,8 @@
-fn main() {}
+//! The command `trtalloc`; see `src/command/`.
+
+#[path = "../command/mod.rs"]
+mod command;
+
+fn main() -> std::process::ExitCode {
+    command::main()
+}

@@ -1,1 +1,339 @@
-//! All that one device owns.
+//! All that one device owns: its window, the memory behind it, and the grace of what was freed.
+//!
+//! A request that its stream's cache cannot meet comes to [`Pool::allocate`], which holds the pool's one lock and climbs the
+//! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
+//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::config::ReleaseThreshold;
+use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
+use crate::error::{Error, Result};
+
+mod admin;
+pub mod block;
+mod build;
+pub mod calls;
+mod capture;
+pub mod classes;
+mod free;
+pub mod grace;
+pub mod heap;
+pub mod index;
+mod ladder;
+mod mapping;
+mod resizable;
+pub mod rule;
+mod space;
+mod standalone;
+pub mod stream_cache;
+
+use block::{Block, Blocks};
+use calls::Calls;
+use capture::Captures;
+use grace::Grace;
+use heap::{Heap, NodeId};
+use mapping::Mapping;
+use rule::SegmentRule;
+use space::Space;
+use standalone::Standalone;
+use stream_cache::{StreamCache, StreamCaches};
+
+pub use build::Memory;
+pub use resizable::Special;
+
+/// The largest alignment a request may ask for.
+pub const MOST_ALIGNED: u64 = 2 << 20;
+
+/// What of the options concerns a pool.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How pieces are carved.
+    pub rule: SegmentRule,
+    /// Bytes; 0: none.
+    pub limit: u64,
+    /// What stays reserved.
+    pub release_threshold: ReleaseThreshold,
+    /// The longest wait before out of memory.
+    pub wait: Duration,
+    /// Each request is one driver allocation.
+    pub passthrough: bool,
+    /// An unmapped page behind each block.
+    pub guard: bool,
+    /// A byte over fresh and freed memory.
+    pub fill: Option<u8>,
+    /// Properties of physical memory.
+    pub kind: HandleKind,
+    /// Devices beside its own that may touch it.
+    pub peers: Vec<i32>,
+    /// Whether each of them must; else those that can.
+    pub peers_must: bool,
+}
+
+/// Bytes and counts that are read without the lock.
+#[derive(Default)]
+pub struct Counters {
+    /// Handed out, rounded.
+    pub allocated: AtomicU64,
+    /// The highest of it.
+    pub allocated_peak: AtomicU64,
+    /// Asked for, of what was not allocated through a stream cache.
+    pub requested: AtomicU64,
+    /// Freed, for nobody yet.
+    pub pending: AtomicU64,
+    /// Requests met, of those not met by a stream cache.
+    pub allocations: AtomicU64,
+    /// Blocks taken back, of those not taken by a stream cache.
+    pub frees: AtomicU64,
+    /// Requests refused for want of memory.
+    pub out_of_memory: AtomicU64,
+    /// Successful resizes.
+    pub reallocations: AtomicU64,
+    /// Those that kept the address.
+    pub reallocations_in_place: AtomicU64,
+}
+
+impl Counters {
+    /// So many bytes more are handed out.
+    #[inline]
+    pub fn handed_out(&self, bytes: u64) {
+        let now = self.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if now > self.allocated_peak.load(Ordering::Relaxed) {
+            self.allocated_peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// So many bytes came back.
+    #[inline]
+    pub fn taken_back(&self, bytes: u64) {
+        self.allocated.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What the pool's lock protects.
+struct Core {
+    heap: Heap,
+    mapping: Mapping,
+    grace: Grace,
+    captures: Captures,
+    /// Contexts that have used the pool, with the ids seen then.
+    contexts: Vec<(Context, u64)>,
+    /// The one driver calls are made in where none of the device is current.
+    home: Home,
+    limit: u64,
+    reserved_peak: u64,
+    /// The limit was fixed by the caller's memory.
+    fixed: bool,
+    /// Everything was given back.
+    closed: bool,
+}
+
+/// One device's memory.
+pub struct Pool {
+    /// Its number.
+    pub device: i32,
+    /// See [`Options`].
+    pub options: Options,
+    calls: Arc<Calls>,
+    space: Arc<Space>,
+    /// The blocks by number.
+    pub blocks: Blocks,
+    caches: Arc<StreamCaches>,
+    /// See [`Counters`].
+    pub counters: Counters,
+    dead: OnceLock<String>,
+    core: Mutex<Core>,
+    standalones: RwLock<HashMap<u64, Box<Standalone>>>,
+    #[cfg(test)]
+    pub(crate) sabotage: sabotage::Sabotage,
+}
+
+/// A request's stream, as the allocator found it.
+pub struct Turn<'a> {
+    /// Its cache.
+    pub cache: &'a StreamCache,
+    /// The handle, valid during the call.
+    pub stream: Stream,
+    /// Its id; 1 where streams are trusted.
+    pub id: u64,
+    /// What it says of capture.
+    pub capture: Capture,
+}
+
+/// What is asked of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Bytes, as carved.
+    pub size: u64,
+    /// Bytes, as asked.
+    pub requested: u64,
+    /// A power of two, at least the rule's start.
+    pub align: u64,
+}
+
+impl Pool {
+    /// The block that starts at `address`; none where that is no block of this window.
+    #[inline]
+    pub fn find(&self, address: u64) -> Option<(NodeId, &Block)> {
+        let id = self.space.index.get(self.space.offset(address)?);
+        (id != 0).then(|| (id, self.blocks.get(id)))
+    }
+
+    /// Whether the address lies in the window, or is a block beside it.
+    pub fn knows(&self, address: u64) -> bool {
+        self.space.offset(address).is_some() || self.standalones.read().contains_key(&address)
+    }
+
+    /// Why the pool is dead, if it is.
+    #[inline]
+    pub fn alive(&self) -> Result<()> {
+        match self.dead.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Driver(DriverError {
+                call: "an earlier call",
+                code: 0,
+                failure: Failure::ContextDead,
+            }))
+            .inspect_err(|_| tracing::debug!(device = self.device, %reason, "the pool is dead")),
+        }
+    }
+
+    fn die(&self, reason: String) {
+        if self.dead.set(reason.clone()).is_ok() {
+            tracing::error!(device = self.device, %reason, "the pool is dead: its requests fail from now on");
+        }
+    }
+
+    /// What a failed driver call means to a caller; a dead context kills the pool.
+    fn failed(&self, error: DriverError) -> Error {
+        if grace::is_dead(&error) {
+            self.die(error.to_string());
+        }
+        Error::Driver(error)
+    }
+
+    /// Makes driver calls possible: in the current context where it is of this device, else in the pool's home.
+    fn enter(&self, core: &Core) -> Result<calls::Entered<'_>> {
+        let here = self
+            .calls
+            .ask(|driver| driver.current_device())
+            .map_err(|error| self.failed(error))?;
+        let current = if here == Some(self.device) {
+            self.calls.ask(|driver| driver.current_context())
+        } else {
+            Ok(None)
+        };
+        let context = current.ok().flatten().unwrap_or(core.home.context);
+        self.calls.enter(context).map_err(|error| self.failed(error))
+    }
+
+    /// Refuses to go on where the pool's home was reset: no handle of it may be used again. A home that was created and
+    /// destroyed by the application is left for another one.
+    fn check_context(&self, core: &mut Core) -> Result<()> {
+        if !self.calls.driver().features().stream_ids {
+            return Ok(());
+        }
+        match self.calls.ask(|driver| driver.context_id(core.home.context)) {
+            Ok(id) if id == core.home.id => Ok(()),
+            _ if core.home.primary => Err(self.failed(calls::refused("cuCtxGetId", Failure::ContextDead))),
+            _ => {
+                let gone = core.home.context;
+                core.contexts.retain(|(context, _)| *context != gone);
+                core.grace.context_gone(gone);
+                core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
+                core.note_context(&self.calls, core.home.context);
+                Ok(())
+            }
+        }
+    }
+
+    /// The driver underneath.
+    pub fn driver(&self) -> &dyn Driver {
+        self.calls.driver()
+    }
+}
+
+impl Core {
+    /// A context uses the pool from now on: what is freed without a stream waits for its work too.
+    fn note_context(&mut self, calls: &Calls, context: Context) {
+        let id = calls.ask(|driver| driver.context_id(context)).unwrap_or(0);
+        if self.contexts.contains(&(context, id)) {
+            return;
+        }
+        // Another context at a handle that was known: the old one is gone.
+        if self.contexts.iter().any(|(known, _)| *known == context) {
+            self.contexts.retain(|(known, _)| *known != context);
+            self.grace.context_gone(context);
+        }
+        self.contexts.push((context, id));
+    }
+
+    fn context_handles(&self) -> Vec<Context> {
+        self.contexts.iter().map(|(context, _)| *context).collect()
+    }
+}
+
+/// The context a pool makes its driver calls in.
+#[derive(Debug, Clone, Copy)]
+struct Home {
+    context: Context,
+    /// The driver's id of it; 0 where it has none.
+    id: u64,
+    /// The device's primary context, which the pool has retained.
+    primary: bool,
+}
+
+impl Home {
+    /// The device's primary context, retained.
+    fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
+        let context = calls.submit(|driver| driver.primary_retain(device))?;
+        Ok(Home {
+            context,
+            id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+            primary: true,
+        })
+    }
+
+    /// The current context where it is of `device` and not the primary one, which is retained instead.
+    fn find(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
+        let here = calls.ask(|driver| driver.current_device()).unwrap_or(None) == Some(device);
+        let current = if here {
+            calls.ask(|driver| driver.current_context())?
+        } else {
+            None
+        };
+        // A primary context costs device memory: where nobody has made one, the application's own will do.
+        match current {
+            Some(context) if !calls.ask(|driver| driver.primary_active(device))? => Ok(Home {
+                context,
+                id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+                primary: false,
+            }),
+            _ => Home::primary(calls, device),
+        }
+    }
+}
+
+/// Rules that tests break on purpose, to see that the order checker notices.
+#[cfg(test)]
+pub(crate) mod sabotage {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// One switch for each rule.
+    #[derive(Default)]
+    pub(crate) struct Sabotage {
+        pub reuse_unordered: AtomicBool,
+        pub ignore_generation: AtomicBool,
+        pub unmap_early: AtomicBool,
+        pub coalesce_across: AtomicBool,
+    }
+
+    pub(crate) fn on(switch: &AtomicBool) -> bool {
+        switch.load(Ordering::Relaxed)
+    }
+}

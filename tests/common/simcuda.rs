@@ -30,13 +30,7 @@ fn built() -> Option<PathBuf> {
     if let Some(cargo) = env::var_os("CARGO") {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
         let mut build = Command::new(cargo);
-        build.args([
-            "build",
-            "--quiet",
-            "--example",
-            "simcuda",
-            "--manifest-path",
-        ]);
+        build.args(["build", "--quiet", "--example", "simcuda", "--manifest-path"]);
         build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
         build.arg("--target-dir").arg(target);
         // The folder of the profile `dev` is called debug.

@@ -53,11 +53,7 @@ impl Config {
             Ok(other) => return Err(format!("SIMCUDA_LATENCY={other} is neither zero nor peers")),
         };
         let rules = env::var("SIMCUDA_FAIL").unwrap_or_default();
-        let failures: Option<Vec<Injected>> = rules
-            .split(';')
-            .filter(|rule| !rule.is_empty())
-            .map(failure)
-            .collect();
+        let failures: Option<Vec<Injected>> = rules.split(';').filter(|rule| !rule.is_empty()).map(failure).collect();
         Ok(Config {
             memory: number("SIMCUDA_MEMORY")?,
             devices: number("SIMCUDA_DEVICES")?,
@@ -89,10 +85,7 @@ pub(crate) fn error_names(code: u32) -> Option<(&'static CStr, &'static CStr)> {
         2 => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
         3 => (c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
         4 => (c"CUDA_ERROR_DEINITIALIZED", c"driver shutting down"),
-        100 => (
-            c"CUDA_ERROR_NO_DEVICE",
-            c"no CUDA-capable device is detected",
-        ),
+        100 => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
         101 => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         201 => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         400 => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),

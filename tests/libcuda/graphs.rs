@@ -31,10 +31,7 @@ struct Held {
 /// `object` is alive and has that many references.
 unsafe fn give_up(object: *mut UserObject, count: u32) -> bool {
     // SAFETY: as above.
-    unsafe { &*object }
-        .references
-        .fetch_sub(count, Ordering::AcqRel)
-        == count
+    unsafe { &*object }.references.fetch_sub(count, Ordering::AcqRel) == count
 }
 
 /// The model calls this once graph and executables are gone.

@@ -54,12 +54,7 @@ fn shared(machine: &Arc<Machine>) -> Result<&'static Arc<Shared>> {
 }
 
 /// `cuLaunchHostFunc`. Not modelled on a capturing stream.
-pub(crate) fn launch(
-    machine: &Arc<Machine>,
-    stream: usize,
-    function: HostFunction,
-    data: *mut c_void,
-) -> Result<()> {
+pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFunction, data: *mut c_void) -> Result<()> {
     if machine.stream_is_capturing(stream)? != 0 {
         return Err(CAPTURE_UNSUPPORTED);
     }
@@ -92,11 +87,7 @@ pub(crate) fn launch(
 }
 
 /// Calls `function` on the thread, soon.
-pub(crate) fn call_soon(
-    machine: &Arc<Machine>,
-    function: HostFunction,
-    data: *mut c_void,
-) -> Result<()> {
+pub(crate) fn call_soon(machine: &Arc<Machine>, function: HostFunction, data: *mut c_void) -> Result<()> {
     let shared = shared(machine)?;
     shared.jobs.lock().push(Job {
         turn: None,
@@ -129,10 +120,7 @@ impl Shared {
             let job = jobs.remove(at);
             drop(jobs);
             // An event that is gone went with its context, and so did the work.
-            if job
-                .turn
-                .is_none_or(|(event, _)| machine.event_destroy(event).is_ok())
-            {
+            if job.turn.is_none_or(|(event, _)| machine.event_destroy(event).is_ok()) {
                 INSIDE.with(|inside| inside.set(true));
                 // SAFETY: the client promised that this pair may be called.
                 unsafe { (job.function)(job.data as *mut c_void) };

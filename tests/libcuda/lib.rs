@@ -140,11 +140,7 @@ pub unsafe extern "C" fn cuGetErrorString(error: u32, text: *mut *const c_char) 
 
 type Names = (&'static std::ffi::CStr, &'static std::ffi::CStr);
 
-unsafe fn describe(
-    error: u32,
-    to: *mut *const c_char,
-    which: impl Fn(Names) -> *const c_char,
-) -> u32 {
+unsafe fn describe(error: u32, to: *mut *const c_char, which: impl Fn(Names) -> *const c_char) -> u32 {
     let (code, text) = match config::error_names(error) {
         Some(names) => (0, which(names)),
         None => (INVALID_VALUE, std::ptr::null()),

@@ -50,11 +50,7 @@ unsafe fn device_of(properties: *const AllocationProperties) -> Result<i32> {
     if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
         return Err(INVALID_VALUE);
     }
-    if properties.export != 0
-        || properties.rdma != 0
-        || properties.compression != 0
-        || properties.usage != 0
-    {
+    if properties.export != 0 || properties.rdma != 0 || properties.compression != 0 || properties.usage != 0 {
         return Err(NOT_SUPPORTED);
     }
     Ok(properties.location.id)

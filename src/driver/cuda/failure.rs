@@ -8,11 +8,7 @@ use super::functions::MISSING;
 /// Success, or the error of a call that acts on the calling thread's current context or on none.
 #[inline]
 pub(super) fn check(call: &'static str, code: u32) -> Result<()> {
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(error(call, code))
-    }
+    if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
 /// As [`check`] for a call that is given a context: there an invalid one is not an absent one, but one that was
@@ -114,11 +110,7 @@ fn failure(code: u32) -> Failure {
         Failure::Capture
     } else if DEAD.iter().any(|dead| *dead as u32 == code) {
         Failure::ContextDead
-    } else if UNSUPPORTED
-        .iter()
-        .any(|unsupported| *unsupported as u32 == code)
-        || code == NEWER_DRIVER
-    {
+    } else if UNSUPPORTED.iter().any(|unsupported| *unsupported as u32 == code) || code == NEWER_DRIVER {
         Failure::Unsupported
     } else {
         Failure::Other
@@ -180,10 +172,7 @@ mod tests {
             check_context("cuCtxGetId", 201).unwrap_err().failure,
             Failure::ContextDead
         );
-        assert_eq!(
-            check_context("cuCtxGetId", 400).unwrap_err().failure,
-            Failure::Other
-        );
+        assert_eq!(check_context("cuCtxGetId", 400).unwrap_err().failure, Failure::Other);
         assert_eq!(
             check_event("cuEventQuery", 400).unwrap_err().failure,
             Failure::ContextDead

@@ -124,9 +124,7 @@ mod tests {
             (9, 1, 1)
         );
         assert_eq!(
-            allocation_properties(0, HandleKind::default())
-                .requestedHandleTypes
-                .0,
+            allocation_properties(0, HandleKind::default()).requestedHandleTypes.0,
             0
         );
     }

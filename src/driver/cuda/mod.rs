@@ -20,8 +20,8 @@ use self::failure::{check, check_context, check_event};
 use self::functions::{Functions, LIBRARY};
 use self::handles::{Hook, allocation_properties};
 use super::{
-    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure,
-    Features, Graph, Handle, HandleKind, Result, Stream, UserObjectDestructor,
+    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
+    Handle, HandleKind, Result, Stream, UserObjectDestructor,
 };
 
 const NOT_READY: u32 = sys::CUresult::CUDA_ERROR_NOT_READY as u32;
@@ -29,8 +29,7 @@ const INVALID_CONTEXT: u32 = sys::CUresult::CUDA_ERROR_INVALID_CONTEXT as u32;
 const CAPTURE_IMPLICIT: u32 = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as u32;
 
 const CAPTURE_STATUS_NONE: u32 = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
-const CAPTURE_STATUS_ACTIVE: u32 =
-    sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
+const CAPTURE_STATUS_ACTIVE: u32 = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, the only flag cuUserObjectCreate takes, and it demands it.
 const NO_DESTRUCTOR_SYNC: u32 = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
@@ -163,27 +162,18 @@ impl Driver for CudaDriver {
             cuDeviceGetName(name.as_mut_ptr(), (name.len() - 1) as c_int, device)
         )?;
         // SAFETY: the buffer was zeroed and its last byte was not the driver's to write.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }
-            .to_string_lossy()
-            .into_owned();
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let mut total = 0usize;
         call!(self, cuDeviceTotalMem_v2(&mut total, device))?;
 
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as VIRTUAL_MEMORY;
         let mut granularity = (0, 0);
-        if self.functions.has_virtual_memory()
-            && self
-                .attribute(device, VIRTUAL_MEMORY)
-                .is_ok_and(|value| value != 0)
-        {
+        if self.functions.has_virtual_memory() && self.attribute(device, VIRTUAL_MEMORY).is_ok_and(|value| value != 0) {
             use sys::CUmemAllocationGranularity_flags as Which;
             let properties = allocation_properties(device, HandleKind::default());
             let ask = |which| {
                 let mut bytes = 0usize;
-                call!(
-                    self,
-                    cuMemGetAllocationGranularity(&mut bytes, &properties, which)
-                )?;
+                call!(self, cuMemGetAllocationGranularity(&mut bytes, &properties, which))?;
                 Ok::<u64, DriverError>(bytes as u64)
             };
             if let (Ok(minimum), Ok(recommended)) = (
@@ -247,10 +237,7 @@ impl Driver for CudaDriver {
 
     fn primary_active(&self, device: i32) -> Result<bool> {
         let (mut flags, mut active) = (0u32, 0 as c_int);
-        call!(
-            self,
-            cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)
-        )?;
+        call!(self, cuDevicePrimaryCtxGetState(device, &mut flags, &mut active))?;
         Ok(active != 0)
     }
 
@@ -262,10 +249,7 @@ impl Driver for CudaDriver {
     }
 
     fn context_push(&self, pushed: Context) -> Result<()> {
-        check_context(
-            "cuCtxPushCurrent_v2",
-            code!(self, cuCtxPushCurrent_v2(context(pushed))),
-        )
+        check_context("cuCtxPushCurrent_v2", code!(self, cuCtxPushCurrent_v2(context(pushed))))
     }
 
     fn context_pop(&self) -> Result<()> {
@@ -336,20 +320,10 @@ impl Driver for CudaDriver {
         } else if self.functions.has("cuStreamGetCaptureInfo_v2") && self.version >= 11030 {
             call!(
                 self,
-                cuStreamGetCaptureInfo_v2(
-                    stream(of),
-                    &mut status,
-                    &mut id,
-                    &mut graph,
-                    null_mut(),
-                    null_mut()
-                )
+                cuStreamGetCaptureInfo_v2(stream(of), &mut status, &mut id, &mut graph, null_mut(), null_mut())
             )?;
         } else {
-            call!(
-                self,
-                cuStreamGetCaptureInfo(stream(of), &mut status, &mut id)
-            )?;
+            call!(self, cuStreamGetCaptureInfo(stream(of), &mut status, &mut id))?;
         }
         Ok((status == CAPTURE_STATUS_ACTIVE).then_some(CaptureInfo {
             id,
@@ -363,8 +337,7 @@ impl Driver for CudaDriver {
 
     fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
         const GLOBAL: u32 = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32;
-        const THREAD_LOCAL: u32 =
-            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
+        const THREAD_LOCAL: u32 = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         const RELAXED: u32 = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         let mut value = match mode {
             CaptureMode::Global => GLOBAL,
@@ -387,10 +360,7 @@ impl Driver for CudaDriver {
     }
 
     fn event_destroy(&self, destroyed: Event) -> Result<()> {
-        check_event(
-            "cuEventDestroy_v2",
-            code!(self, cuEventDestroy_v2(event(destroyed))),
-        )
+        check_event("cuEventDestroy_v2", code!(self, cuEventDestroy_v2(event(destroyed))))
     }
 
     fn event_record(&self, recorded: Event, on: Stream) -> Result<()> {
@@ -435,18 +405,12 @@ impl Driver for CudaDriver {
             size("cuMemAddressReserve", bytes)?,
             size("cuMemAddressReserve", alignment)?,
         );
-        call!(
-            self,
-            cuMemAddressReserve(&mut address, bytes, alignment, 0, 0)
-        )?;
+        call!(self, cuMemAddressReserve(&mut address, bytes, alignment, 0, 0))?;
         Ok(address)
     }
 
     fn unreserve(&self, address: u64, bytes: u64) -> Result<()> {
-        call!(
-            self,
-            cuMemAddressFree(address, size("cuMemAddressFree", bytes)?)
-        )
+        call!(self, cuMemAddressFree(address, size("cuMemAddressFree", bytes)?))
     }
 
     fn create(&self, device: i32, bytes: u64, kind: HandleKind) -> Result<Handle> {
@@ -464,10 +428,7 @@ impl Driver for CudaDriver {
     }
 
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<()> {
-        call!(
-            self,
-            cuMemMap(address, size("cuMemMap", bytes)?, 0, handle.0, 0)
-        )
+        call!(self, cuMemMap(address, size("cuMemMap", bytes)?, 0, handle.0, 0))
     }
 
     fn unmap(&self, address: u64, bytes: u64) -> Result<()> {
@@ -487,21 +448,13 @@ impl Driver for CudaDriver {
             .collect();
         call!(
             self,
-            cuMemSetAccess(
-                address,
-                size("cuMemSetAccess", bytes)?,
-                access.as_ptr(),
-                access.len()
-            )
+            cuMemSetAccess(address, size("cuMemSetAccess", bytes)?, access.as_ptr(), access.len())
         )
     }
 
     fn malloc(&self, bytes: u64) -> Result<u64> {
         let mut address: sys::CUdeviceptr = 0;
-        call!(
-            self,
-            cuMemAlloc_v2(&mut address, size("cuMemAlloc_v2", bytes)?)
-        )?;
+        call!(self, cuMemAlloc_v2(&mut address, size("cuMemAlloc_v2", bytes)?))?;
         Ok(address)
     }
 
@@ -565,10 +518,7 @@ impl Driver for CudaDriver {
             unsafe { Hook::drop_unused(hook) };
             return Err(error);
         }
-        let retained = call!(
-            self,
-            cuGraphRetainUserObject(graph.0 as sys::CUgraph, object, 1, MOVE)
-        );
+        let retained = call!(self, cuGraphRetainUserObject(graph.0 as sys::CUgraph, object, 1, MOVE));
         if let Err(error) = retained {
             // SAFETY: the reference is still ours, so the driver has not run the hook.
             unsafe { Hook::disarm(hook) };

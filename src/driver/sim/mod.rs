@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure,
-    Features, Graph, Handle, HandleKind, Result, Stream, UserObjectDestructor,
+    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
+    Handle, HandleKind, Result, Stream, UserObjectDestructor,
 };
 
 pub mod model;
@@ -95,11 +95,7 @@ impl Driver for SimDriver {
     fn device_info(&self, device: i32) -> Result<DeviceInfo> {
         let total = told(Call::DeviceInfo, self.machine.device_total(device))?;
         let config = self.machine.config();
-        let granularity = if config.virtual_memory {
-            config.granularity
-        } else {
-            0
-        };
+        let granularity = if config.virtual_memory { config.granularity } else { 0 };
         Ok(DeviceInfo {
             name: format!("simulated device {device}"),
             total,
@@ -187,10 +183,7 @@ impl Driver for SimDriver {
     }
 
     fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>> {
-        let info = told(
-            Call::StreamGetCaptureInfo,
-            self.machine.stream_capture_info(stream.0),
-        )?;
+        let info = told(Call::StreamGetCaptureInfo, self.machine.stream_capture_info(stream.0))?;
         Ok(info.map(|(id, graph)| CaptureInfo {
             id,
             graph: Graph(graph),
@@ -198,10 +191,7 @@ impl Driver for SimDriver {
     }
 
     fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()> {
-        told(
-            Call::StreamWaitEvent,
-            self.machine.stream_wait_event(stream.0, event.0),
-        )
+        told(Call::StreamWaitEvent, self.machine.stream_wait_event(stream.0, event.0))
     }
 
     fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
@@ -211,10 +201,7 @@ impl Driver for SimDriver {
             CaptureMode::Relaxed => model::capture::MODE_RELAXED,
         };
         Ok(
-            match told(
-                Call::ThreadExchange,
-                self.machine.exchange_capture_mode(mode),
-            )? {
+            match told(Call::ThreadExchange, self.machine.exchange_capture_mode(mode))? {
                 model::capture::MODE_GLOBAL => CaptureMode::Global,
                 model::capture::MODE_THREAD_LOCAL => CaptureMode::ThreadLocal,
                 _ => CaptureMode::Relaxed,
@@ -231,10 +218,7 @@ impl Driver for SimDriver {
     }
 
     fn event_record(&self, event: Event, stream: Stream) -> Result<()> {
-        told(
-            Call::EventRecord,
-            self.machine.event_record(event.0, stream.0),
-        )
+        told(Call::EventRecord, self.machine.event_record(event.0, stream.0))
     }
 
     fn event_query(&self, event: Event) -> Result<bool> {
@@ -248,17 +232,11 @@ impl Driver for SimDriver {
     }
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64> {
-        told(
-            Call::MemAddressReserve,
-            self.machine.memory_reserve(size, alignment),
-        )
+        told(Call::MemAddressReserve, self.machine.memory_reserve(size, alignment))
     }
 
     fn unreserve(&self, address: u64, size: u64) -> Result<()> {
-        told(
-            Call::MemAddressFree,
-            self.machine.memory_unreserve(address, size),
-        )
+        told(Call::MemAddressFree, self.machine.memory_unreserve(address, size))
     }
 
     fn create(&self, device: i32, size: u64, _: HandleKind) -> Result<Handle> {
@@ -270,10 +248,7 @@ impl Driver for SimDriver {
     }
 
     fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()> {
-        told(
-            Call::MemMap,
-            self.machine.memory_map(address, size, 0, handle.0),
-        )
+        told(Call::MemMap, self.machine.memory_map(address, size, 0, handle.0))
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
@@ -304,10 +279,7 @@ impl Driver for SimDriver {
     }
 
     fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result<()> {
-        told(
-            Call::MemcpyAsync,
-            self.machine.copy_async(to, from, bytes, stream.0),
-        )
+        told(Call::MemcpyAsync, self.machine.copy_async(to, from, bytes, stream.0))
     }
 
     fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: Stream) -> Result<()> {
@@ -326,10 +298,7 @@ impl Driver for SimDriver {
         let there = self.machine.config().user_objects;
         offered(there, Call::RetainUserObject, || {
             // SAFETY: the caller's promise is the same.
-            unsafe {
-                self.machine
-                    .graph_retain_user_object(graph.0, destructor, data)
-            }
+            unsafe { self.machine.graph_retain_user_object(graph.0, destructor, data) }
         })
     }
 }

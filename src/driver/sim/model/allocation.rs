@@ -34,9 +34,7 @@ impl State {
             .memory
             .mappings
             .iter()
-            .filter(|(_, mapping)| {
-                mapping.device == device && matches!(mapping.owner, Owner::Handle(_))
-            })
+            .filter(|(_, mapping)| mapping.device == device && matches!(mapping.owner, Owner::Handle(_)))
             .map(|(&address, &mapping)| (address, mapping))
             .collect();
         let mut gone = self.memory.unmap(&mapped).unwrap_or_default();
@@ -153,13 +151,7 @@ impl Machine {
     }
 
     /// `cuMemSetAccess` over whole mappings: read and write for `devices`, or nothing.
-    pub fn memory_set_access(
-        &self,
-        address: u64,
-        size: u64,
-        devices: &[i32],
-        allow: bool,
-    ) -> Result<()> {
+    pub fn memory_set_access(&self, address: u64, size: u64, devices: &[i32], allow: bool) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemSetAccess)?;
         self.vmm()?;
         state.refuse_unsafe_vmm(thread)?;
@@ -184,10 +176,7 @@ impl Machine {
             return Err(INVALID_VALUE);
         };
         let queues = state.contexts[context].queues.clone();
-        let tails: Vec<_> = queues
-            .iter()
-            .map(|&queue| state.queues.tail(queue))
-            .collect();
+        let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
         self.finish(&mut state, &tails);
         for queue in queues {
             state.observe_tail(queue);

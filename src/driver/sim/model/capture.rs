@@ -51,10 +51,7 @@ impl State {
     fn join(&mut self, at: usize, slot: u32) -> u32 {
         let id = self.captures[at].id;
         let stream = &self.streams[slot as usize];
-        let (context, stream_id) = (
-            stream.context,
-            self.queues.get(stream.queue).map_or(0, |q| q.stream_id),
-        );
+        let (context, stream_id) = (stream.context, self.queues.get(stream.queue).map_or(0, |q| q.stream_id));
         let queue = self.queues.open(QueueKind::Virtual(id), context, stream_id);
         self.captures[at].members.push(slot);
         self.streams[slot as usize].capture = Some((id, queue));
@@ -67,36 +64,19 @@ impl State {
     /// Writes down for queries which streams capture.
     fn show_captures(&mut self) {
         let mut implied = vec![false; self.contexts.len()];
-        for (slot, stream) in self
-            .streams
-            .iter()
-            .enumerate()
-            .filter(|(_, stream)| stream.alive)
-        {
+        for (slot, stream) in self.streams.iter().enumerate().filter(|(_, stream)| stream.alive) {
             let shown = match stream.capture {
                 None => CAPTURE_NONE,
                 Some((id, _)) => {
                     implied[stream.context] |= stream.kind == QueueKind::Blocking;
-                    let dead = self
-                        .captures
-                        .iter()
-                        .any(|capture| capture.id == id && capture.invalid);
+                    let dead = self.captures.iter().any(|capture| capture.id == id && capture.invalid);
                     if dead { CAPTURE_DEAD } else { CAPTURE_ACTIVE }
                 }
             };
             self.hot.streams[slot].capture.store(shown, Release);
         }
-        for context in self
-            .contexts
-            .iter()
-            .zip(implied)
-            .filter(|(context, _)| context.id != 0)
-        {
-            let shown = if context.1 {
-                CAPTURE_IMPLIED
-            } else {
-                CAPTURE_NONE
-            };
+        for context in self.contexts.iter().zip(implied).filter(|(context, _)| context.id != 0) {
+            let shown = if context.1 { CAPTURE_IMPLIED } else { CAPTURE_NONE };
             self.hot.streams[context.0.legacy as usize]
                 .capture
                 .store(shown, Release);
@@ -131,15 +111,9 @@ impl State {
     }
 
     /// A wait of which at least one side captures.
-    pub(super) fn wait_in_capture(
-        &mut self,
-        slot: u32,
-        event: Option<CapturedAt>,
-        clock: &Clock,
-    ) -> Result<()> {
+    pub(super) fn wait_in_capture(&mut self, slot: u32, event: Option<CapturedAt>, clock: &Clock) -> Result<()> {
         let own = self.streams[slot as usize].capture;
-        let running =
-            event.filter(|at| self.captures.iter().any(|capture| capture.id == at.capture));
+        let running = event.filter(|at| self.captures.iter().any(|capture| capture.id == at.capture));
         match (own, running) {
             // A stream that captures may not wait for anything outside.
             (Some((capture, _)), None) => {
@@ -201,8 +175,7 @@ impl State {
         let device = self.contexts[context].device;
         let mut hit = false;
         for capture in &mut self.captures {
-            let here =
-                |slot: &u32| self.contexts[self.streams[*slot as usize].context].device == device;
+            let here = |slot: &u32| self.contexts[self.streams[*slot as usize].context].device == device;
             if capture.members.iter().any(here) {
                 capture.invalid = true;
                 hit = true;
@@ -316,11 +289,7 @@ impl Machine {
         if invalid || !joined {
             state.drop_graph(graph);
             self.settle(&mut state);
-            return Err(if invalid {
-                CAPTURE_INVALIDATED
-            } else {
-                CAPTURE_UNJOINED
-            });
+            return Err(if invalid { CAPTURE_INVALIDATED } else { CAPTURE_UNJOINED });
         }
         Ok(graph)
     }

@@ -114,30 +114,17 @@ impl State {
             return true;
         }
         let Some(slot) = taker.slot else { return false };
-        let behind = |queue: u32| {
-            queue == position.0
-                || self
-                    .queues
-                    .get(queue)
-                    .is_some_and(|q| q.clock.covers(position))
-        };
+        let behind =
+            |queue: u32| queue == position.0 || self.queues.get(queue).is_some_and(|q| q.clock.covers(position));
         if behind(taker.queue) {
             return true;
         }
         let stream = &self.streams[slot as usize];
-        stream.alive
-            && stream.capture.is_none()
-            && self.implied(slot).iter().any(|&queue| behind(queue))
+        stream.alive && stream.capture.is_none() && self.implied(slot).iter().any(|&queue| behind(queue))
     }
 
     /// Remembers that work at `position` uses a range.
-    pub(super) fn note_use(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        position: Position,
-        what: &'static str,
-    ) {
+    pub(super) fn note_use(&mut self, address: u64, bytes: u64, position: Position, what: &'static str) {
         if !self.checker.on || bytes == 0 {
             return;
         }
@@ -156,9 +143,9 @@ impl State {
                 what,
                 at,
             };
-            checker.ranges.cover(start, start + length, |_, segment| {
-                segment.used(queues, new)
-            });
+            checker
+                .ranges
+                .cover(start, start + length, |_, segment| segment.used(queues, new));
         });
     }
 
@@ -171,9 +158,7 @@ impl State {
         let (start, end) = (mapping.offset, mapping.offset + mapping.size);
         let mut pending = None;
         let mut owned = None;
-        let State {
-            checker, queues, ..
-        } = self;
+        let State { checker, queues, .. } = self;
         let CheckerState { ranges, blocks, .. } = checker;
         ranges.within(start, end, |from, segment| {
             let used = segment
@@ -187,11 +172,8 @@ impl State {
         });
         // A block is at this address only if it was handed out under it: another mapping of the same memory is not.
         let here = |past: &Past| {
-            let block = blocks
-                .get(&past.address)
-                .filter(|block| block.serial == past.serial);
-            block
-                .is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
+            let block = blocks.get(&past.address).filter(|block| block.serial == past.serial);
+            block.is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
         };
         let owned = owned.filter(here);
         if let Some((from, last, past)) = pending {
@@ -242,10 +224,7 @@ impl State {
                 return;
             }
             if unordered.is_none() {
-                let found = segment
-                    .uses
-                    .iter()
-                    .find(|last| !self.ordered(taker, last.position));
+                let found = segment.uses.iter().find(|last| !self.ordered(taker, last.position));
                 unordered = found.map(|last| (*last, segment.past));
             }
         });
@@ -277,9 +256,9 @@ impl State {
 
     fn physical_ranges(&self, address: u64, size: u64) -> (bool, Vec<(u64, u64, u32)>) {
         let mut found = Vec::new();
-        let whole = self.memory.physical(address, size, |start, length, alias| {
-            found.push((start, length, alias))
-        });
+        let whole = self
+            .memory
+            .physical(address, size, |start, length, alias| found.push((start, length, alias)));
         (whole, found)
     }
 
@@ -303,8 +282,7 @@ impl State {
                 .is_ok()
         });
         if !whole || !reachable {
-            self.checker
-                .violation(format!("{what} is not all mapped with access"));
+            self.checker.violation(format!("{what} is not all mapped with access"));
         }
         self.checker.serials += 1;
         let serial = self.checker.serials;
@@ -322,9 +300,7 @@ impl State {
         }
         for (start, length, alias) in ranges {
             self.check_range(taker, &what, start, length, 0);
-            let State {
-                checker, queues, ..
-            } = self;
+            let State { checker, queues, .. } = self;
             let mut joined = Segment {
                 end: start + length,
                 owner: serial,
@@ -406,10 +382,7 @@ impl State {
     /// Ends a block's hold on what it still has of `ranges`.
     fn leave(&mut self, block: &Block, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
         let State {
-            checker,
-            queues,
-            hot,
-            ..
+            checker, queues, hot, ..
         } = self;
         let at = hot.now();
         for &(start, length, alias) in ranges {
@@ -438,9 +411,7 @@ impl State {
     fn resize(&mut self, old: u64, new: u64, size: u64) {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();
-            return self
-                .checker
-                .violation(format!("{old:#x} resized at {now} is not out"));
+            return self.checker.violation(format!("{old:#x} resized at {now} is not out"));
         };
         let now = self.hot.now();
         let taker = Taker {
@@ -448,10 +419,7 @@ impl State {
             queue: u32::MAX,
             stream_id: 0,
         };
-        let what = format!(
-            "{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}",
-            block.size
-        );
+        let what = format!("{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}", block.size);
         let (_, before) = self.physical_ranges(block.address, block.size);
         let (whole, after) = self.physical_ranges(new, size);
         if !whole {
@@ -469,12 +437,10 @@ impl State {
         };
         for (start, length, _) in after {
             self.check_range(taker, &what, start, length, block.serial);
-            self.checker
-                .ranges
-                .cover(start, start + length, |_, segment| {
-                    segment.owner = serial;
-                    segment.past = past;
-                });
+            self.checker.ranges.cover(start, start + length, |_, segment| {
+                segment.owner = serial;
+                segment.past = past;
+            });
         }
         let uses = self.last_uses(&block, None);
         self.leave(&block, &before, &uses, 0);

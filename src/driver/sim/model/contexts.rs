@@ -96,17 +96,12 @@ impl State {
 }
 
 fn set_current(thread: &ThreadState, stack: &[usize]) {
-    thread
-        .context
-        .store(stack.last().copied().unwrap_or(0), Relaxed);
+    thread.context.store(stack.last().copied().unwrap_or(0), Relaxed);
 }
 
 impl Machine {
     fn context_place(&self, handle: usize) -> Result<usize> {
-        let place = self
-            .hot
-            .place(HandleKind::Context, handle)
-            .ok_or(INVALID_CONTEXT)?;
+        let place = self.hot.place(HandleKind::Context, handle).ok_or(INVALID_CONTEXT)?;
         match self
             .hot
             .contexts
@@ -151,10 +146,7 @@ impl Machine {
         if !self.config.stream_ids {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.contexts[self.context_place(context)?]
-            .id
-            .load(Acquire)
-        {
+        match self.hot.contexts[self.context_place(context)?].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
             id => Ok(id),
         }
@@ -162,9 +154,7 @@ impl Machine {
 
     /// The device of any context that ever lived.
     pub fn context_device(&self, context: usize) -> Result<i32> {
-        Ok(self.hot.contexts[self.context_place(context)?]
-            .device
-            .load(Acquire) as i32)
+        Ok(self.hot.contexts[self.context_place(context)?].device.load(Acquire) as i32)
     }
 
     /// `cuDevicePrimaryCtxRetain`: the handle; does not make it current. Brings it back to life after a reset.
@@ -291,10 +281,7 @@ impl Machine {
         let context = state.current(thread)?;
         state.end_captures_of_device(context)?;
         let queues = state.contexts[context].queues.clone();
-        let tails: Vec<_> = queues
-            .iter()
-            .map(|&queue| state.queues.tail(queue))
-            .collect();
+        let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
         self.finish(&mut state, &tails);
         state.healthy(context)?;
         for queue in queues {
@@ -335,11 +322,7 @@ impl Machine {
     }
 
     /// Waits until `positions` are done. A persistent kernel among them must be released by another thread.
-    pub(super) fn finish(
-        &self,
-        state: &mut parking_lot::MutexGuard<'_, State>,
-        positions: &[super::queue::Position],
-    ) {
+    pub(super) fn finish(&self, state: &mut parking_lot::MutexGuard<'_, State>, positions: &[super::queue::Position]) {
         loop {
             let done = state.queues.done_at(positions);
             if done != super::queue::NEVER {
@@ -357,11 +340,7 @@ impl Machine {
 
     /// The current context's index + 1 and the slots of its streams are read here without a lock.
     pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
-        let context = thread
-            .context
-            .load(Relaxed)
-            .checked_sub(1)
-            .ok_or(INVALID_CONTEXT)?;
+        let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let slot = &self.hot.contexts[context];
         let id = slot.id.load(Acquire);
         if id == 0 {

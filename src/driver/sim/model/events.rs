@@ -149,12 +149,7 @@ impl Machine {
     }
 
     /// What must be done for an event to be complete, where one may ask.
-    fn askable(
-        &self,
-        state: &mut State,
-        thread: &ThreadState,
-        event: usize,
-    ) -> Result<Vec<Position>> {
+    fn askable(&self, state: &mut State, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
         let recorded = self.event(state, event)?;
         state.healthy(recorded.context)?;
         if let Some(at) = recorded.captured {

@@ -132,9 +132,7 @@ impl Machine {
             return false;
         };
         self.latencies[call as usize].store(nanoseconds, Relaxed);
-        let queries = Call::ALL
-            .iter()
-            .filter(|call| call.kind() == CallKind::Query);
+        let queries = Call::ALL.iter().filter(|call| call.kind() == CallKind::Query);
         let any = queries
             .clone()
             .any(|call| self.latencies[*call as usize].load(Relaxed) > 0);
@@ -144,9 +142,7 @@ impl Machine {
 
     /// How often each function was called, by name; those never called are left out.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
-        let all = Call::ALL
-            .iter()
-            .map(|&call| (call.name(), self.threads.total(call)));
+        let all = Call::ALL.iter().map(|&call| (call.name(), self.threads.total(call)));
         all.filter(|(_, count)| *count > 0).collect()
     }
 

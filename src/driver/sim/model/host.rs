@@ -21,14 +21,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-fn mmap(
-    address: u64,
-    size: u64,
-    protection: i32,
-    flags: i32,
-    file: i32,
-    offset: u64,
-) -> io::Result<u64> {
+fn mmap(address: u64, size: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
     // SAFETY: with MAP_FIXED the caller names a range inside a mapping of its own (see the callers); without, the
     // system chooses a free one. Nothing in Rust's hands lies there.
     let at = unsafe {
@@ -74,28 +67,13 @@ impl Backing {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let size = size.next_multiple_of(PAGE);
         // SAFETY: a call on a descriptor that we own; nothing maps the range any more.
-        unsafe {
-            libc::fallocate(
-                self.file.as_raw_fd(),
-                mode,
-                offset as libc::off_t,
-                size as libc::off_t,
-            )
-        };
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as libc::off_t, size as libc::off_t) };
     }
 
     /// Maps a range of the file at `address`, which lies in a reservation, without access.
     pub(super) fn map(&self, address: u64, size: u64, offset: u64) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        mmap(
-            address,
-            size,
-            libc::PROT_NONE,
-            flags,
-            self.file.as_raw_fd(),
-            offset,
-        )
-        .map(drop)
+        mmap(address, size, libc::PROT_NONE, flags, self.file.as_raw_fd(), offset).map(drop)
     }
 
     /// Maps a range of the file wherever there is room, to read and write.
@@ -131,12 +109,7 @@ pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
 /// Gives address space back.
 pub(super) fn unreserve(address: u64, size: u64) {
     // SAFETY: callers name a range that `reserve` gave and that nothing uses any more.
-    unsafe {
-        libc::munmap(
-            address as *mut libc::c_void,
-            size.next_multiple_of(PAGE) as usize,
-        )
-    };
+    unsafe { libc::munmap(address as *mut libc::c_void, size.next_multiple_of(PAGE) as usize) };
 }
 
 /// Makes a mapped range a bare reservation again.

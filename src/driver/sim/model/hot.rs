@@ -4,9 +4,7 @@
 //! a comparison and an index.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
-use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Streams alive at one time in one machine.
 pub(super) const STREAM_SLOTS: usize = 1 << 16;
@@ -88,12 +86,7 @@ fn zeroed<T>(count: usize) -> Box<[T]> {
     }
     // SAFETY: the memory has the layout of `[T; count]`, came from the global allocator, and both table entries are
     // made of atomics only, for which all zeroes is a value.
-    unsafe {
-        Box::from_raw(std::ptr::slice_from_raw_parts_mut(
-            memory.cast::<T>(),
-            count,
-        ))
-    }
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory.cast::<T>(), count)) }
 }
 
 impl Hot {
@@ -134,8 +127,7 @@ impl Hot {
     #[inline]
     pub(super) fn place(&self, kind: HandleKind, handle: usize) -> Option<usize> {
         let n = (handle & ((1 << 44) - 1)) >> 4;
-        (handle >> 44 == (self.tag << 4 | kind as usize) && handle & 15 == 0 && n > 0)
-            .then(|| n - 1)
+        (handle >> 44 == (self.tag << 4 | kind as usize) && handle & 15 == 0 && n > 0).then(|| n - 1)
     }
 
     pub(super) fn set_flag(&self, flag: u32, on: bool) {

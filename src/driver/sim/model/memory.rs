@@ -23,11 +23,7 @@ pub(super) enum Owner {
     /// A mapping of a physical handle.
     Handle(u64),
     /// `malloc`, in the context of that index and id.
-    Malloc {
-        context: usize,
-        id: u64,
-        charged: u64,
-    },
+    Malloc { context: usize, id: u64, charged: u64 },
 }
 
 /// A range of addresses backed by physical memory.
@@ -122,8 +118,7 @@ impl Memory {
         if size == 0 || !self.rounded(size) || (alignment != 0 && !alignment.is_power_of_two()) {
             return Err(INVALID_VALUE);
         }
-        let address =
-            host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
+        let address = host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
         self.reservations.insert(address, size);
         Ok(address)
     }
@@ -132,12 +127,7 @@ impl Memory {
         if self.reservations.get(&address) != Some(&size) {
             return Err(INVALID_VALUE);
         }
-        if self
-            .mappings
-            .range(address..address + size)
-            .next()
-            .is_some()
-        {
+        if self.mappings.range(address..address + size).next().is_some() {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(&address);
@@ -215,9 +205,7 @@ impl Memory {
         let Some(backing) = &self.backing else {
             return Err(OUT_OF_MEMORY);
         };
-        backing
-            .map(address, size, physical.offset)
-            .map_err(|_| OUT_OF_MEMORY)?;
+        backing.map(address, size, physical.offset).map_err(|_| OUT_OF_MEMORY)?;
         if let Some(physical) = self.handles.get_mut(&handle) {
             physical.mappings += 1;
         }
@@ -226,15 +214,7 @@ impl Memory {
         Ok(())
     }
 
-    fn insert(
-        &mut self,
-        address: u64,
-        size: u64,
-        offset: u64,
-        device: u32,
-        owner: Owner,
-        access: u64,
-    ) {
+    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, owner: Owner, access: u64) {
         self.aliases = self.aliases.wrapping_add(1);
         let mapping = Mapping {
             size,
@@ -249,10 +229,7 @@ impl Memory {
 
     /// The whole mappings of handles that make up a range exactly; Err where they do not.
     pub(super) fn whole(&self, address: u64, size: u64) -> Result<Vec<(u64, Mapping)>> {
-        let end = address
-            .checked_add(size)
-            .filter(|_| size > 0)
-            .ok_or(INVALID_VALUE)?;
+        let end = address.checked_add(size).filter(|_| size > 0).ok_or(INVALID_VALUE)?;
         let mut at = address;
         let mut found = Vec::new();
         for (&start, &mapping) in self.mappings.range(address..end) {
@@ -262,11 +239,7 @@ impl Memory {
             at += mapping.size;
             found.push((start, mapping));
         }
-        if at == end {
-            Ok(found)
-        } else {
-            Err(INVALID_VALUE)
-        }
+        if at == end { Ok(found) } else { Err(INVALID_VALUE) }
     }
 
     /// Unmaps what [`Memory::whole`] found. Returns the memory that is gone with that.
@@ -285,19 +258,11 @@ impl Memory {
         Ok(gone)
     }
 
-    pub(super) fn set_access(
-        &mut self,
-        address: u64,
-        size: u64,
-        devices: &[i32],
-        allow: bool,
-    ) -> Result<()> {
+    pub(super) fn set_access(&mut self, address: u64, size: u64, devices: &[i32], allow: bool) -> Result<()> {
         let found = self.whole(address, size)?;
         let mut mask = 0;
         for &device in devices {
-            let known = usize::try_from(device)
-                .ok()
-                .filter(|&d| d < self.devices.len());
+            let known = usize::try_from(device).ok().filter(|&d| d < self.devices.len());
             mask |= 1u64 << known.ok_or(INVALID_DEVICE)?;
         }
         if mask == 0 {
@@ -320,13 +285,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn malloc(
-        &mut self,
-        device: u32,
-        size: u64,
-        context: usize,
-        id: u64,
-    ) -> Result<u64> {
+    pub(super) fn malloc(&mut self, device: u32, size: u64, context: usize, id: u64) -> Result<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -341,11 +300,7 @@ impl Memory {
             self.discharge(device, charged);
             return Err(OUT_OF_MEMORY);
         };
-        let owner = Owner::Malloc {
-            context,
-            id,
-            charged,
-        };
+        let owner = Owner::Malloc { context, id, charged };
         self.insert(address, whole, offset, device, owner, 1 << device);
         Ok(address)
     }
@@ -391,8 +346,7 @@ impl Memory {
 
     /// Whether `address` lies in a reservation or an allocation of a device.
     pub(super) fn is_device(&self, address: u64) -> bool {
-        let within =
-            |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
+        let within = |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
         within(
             self.reservations
                 .range(..=address)
@@ -407,12 +361,7 @@ impl Memory {
     }
 
     /// Calls `piece` with (start, bytes, mapping) for what is mapped within a range, in order; whether all of it is.
-    pub(super) fn pieces(
-        &self,
-        address: u64,
-        bytes: u64,
-        mut piece: impl FnMut(u64, u64, &Mapping),
-    ) -> bool {
+    pub(super) fn pieces(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, &Mapping)) -> bool {
         let Some(end) = address.checked_add(bytes) else {
             return false;
         };
@@ -437,12 +386,7 @@ impl Memory {
     }
 
     /// Err, in words, where `who` may not touch all of a range.
-    pub(super) fn usable(
-        &self,
-        address: u64,
-        bytes: u64,
-        who: Access,
-    ) -> std::result::Result<(), String> {
+    pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
         let mut refused = None;
         let whole = self.pieces(address, bytes, |start, _, mapping| {
             let allowed = match who {
@@ -455,29 +399,20 @@ impl Memory {
             }
         });
         if let Some(at) = refused {
-            return Err(format!(
-                "{address:#x} + {bytes:#x} without access from {at:#x} on"
-            ));
+            return Err(format!("{address:#x} + {bytes:#x} without access from {at:#x} on"));
         }
         let pinned = self.pinned.range(..=address).next_back();
         let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
         if whole || pinned {
             Ok(())
         } else {
-            Err(format!(
-                "{address:#x} + {bytes:#x}, not all of which is mapped"
-            ))
+            Err(format!("{address:#x} + {bytes:#x}, not all of which is mapped"))
         }
     }
 
     /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
     /// is. Memory that is no device's counts as its own physical memory.
-    pub(super) fn physical(
-        &self,
-        address: u64,
-        bytes: u64,
-        mut piece: impl FnMut(u64, u64, u32),
-    ) -> bool {
+    pub(super) fn physical(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, u32)) -> bool {
         if !self.is_device(address) {
             piece(address | FOREIGN, bytes, 0);
             return true;
@@ -505,11 +440,7 @@ impl Memory {
         match effect {
             Effect::None => {}
             // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
-            Effect::Fill {
-                address,
-                byte,
-                bytes,
-            } => unsafe {
+            Effect::Fill { address, byte, bytes } => unsafe {
                 std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
             },
             // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.

@@ -200,8 +200,7 @@ impl Machine {
             }
         }
         let mut state = self.state.lock();
-        self.hot
-            .advance(self.latencies[call as usize].load(Relaxed));
+        self.hot.advance(self.latencies[call as usize].load(Relaxed));
         self.settle(&mut state);
         Ok((thread, state))
     }
@@ -225,8 +224,7 @@ impl Machine {
         if flags & hot::FLAG_ARMED != 0 {
             self.failures.strike(&self.hot, call)?;
         }
-        self.hot
-            .advance(self.latencies[call as usize].load(Relaxed));
+        self.hot.advance(self.latencies[call as usize].load(Relaxed));
         Ok(())
     }
 }

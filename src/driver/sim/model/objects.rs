@@ -183,10 +183,7 @@ impl Machine {
             return;
         }
         let State {
-            objects,
-            queues,
-            hot,
-            ..
+            objects, queues, hot, ..
         } = state;
         let ripe = objects.ripe(queues, hot.now());
         if !ripe.is_empty() {

@@ -71,11 +71,7 @@ impl Queue {
     }
 
     fn trim(&mut self, now: u64) {
-        while self
-            .pending
-            .front()
-            .is_some_and(|operation| operation.done <= now)
-        {
+        while self.pending.front().is_some_and(|operation| operation.done <= now) {
             self.pending.pop_front();
             self.completed += 1;
         }
@@ -175,9 +171,7 @@ impl Queues {
         let mut waits: Vec<Position> = Vec::new();
         let tails = behind.iter().map(|&other| self.tail(other));
         for position in work.waits.iter().copied().chain(tails) {
-            let done = self
-                .get(position.0)
-                .map_or(0, |other| other.done(position.1));
+            let done = self.get(position.0).map_or(0, |other| other.done(position.1));
             if done == NEVER {
                 waits.push(position);
             } else {
@@ -200,11 +194,7 @@ impl Queues {
         }
         q.issued += 1;
         let waiting = q.unresolved > 0 || !waits.is_empty() || work.persistent != 0;
-        let done = if waiting {
-            NEVER
-        } else {
-            start + work.duration
-        };
+        let done = if waiting { NEVER } else { start + work.duration };
         if waiting {
             self.blocked += usize::from(q.unresolved == 0);
             q.unresolved += 1;
@@ -281,12 +271,7 @@ impl Queues {
     }
 
     /// Appends to a virtual queue.
-    pub(super) fn submit_virtual(
-        &mut self,
-        queue: u32,
-        order: Option<&Clock>,
-        node: bool,
-    ) -> Position {
+    pub(super) fn submit_virtual(&mut self, queue: u32, order: Option<&Clock>, node: bool) -> Position {
         let Some(q) = self.get_mut(queue) else {
             return (queue, 0);
         };

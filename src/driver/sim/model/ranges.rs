@@ -45,8 +45,7 @@ impl Segment {
         }
         let order = queues.get(new.position.0).map(|queue| &queue.clock);
         self.uses.retain(|old| {
-            let before = old.position.0 == new.position.0
-                || order.is_some_and(|clock| clock.covers(old.position));
+            let before = old.position.0 == new.position.0 || order.is_some_and(|clock| clock.covers(old.position));
             !(before && old.alias == new.alias) && !queues.observed(old.position)
         });
         self.uses.push(new);

@@ -146,9 +146,7 @@ impl State {
         if q.dead && q.observed >= q.issued {
             let context = q.context;
             self.queues.remove(queue);
-            self.contexts[context]
-                .queues
-                .retain(|&other| other != queue);
+            self.contexts[context].queues.retain(|&other| other != queue);
         }
     }
 

@@ -75,16 +75,12 @@ impl State {
         stream.alive = false;
         let (queue, context) = (stream.queue, stream.context);
         self.free_slots.push(slot);
-        self.contexts[context]
-            .blocking
-            .retain(|&other| other != queue);
+        self.contexts[context].blocking.retain(|&other| other != queue);
         if let Some(q) = self.queues.get_mut(queue) {
             q.dead = true;
             if q.observed >= q.issued {
                 self.queues.remove(queue);
-                self.contexts[context]
-                    .queues
-                    .retain(|&other| other != queue);
+                self.contexts[context].queues.retain(|&other| other != queue);
             }
         }
     }
@@ -95,9 +91,7 @@ impl State {
         let context = &self.contexts[stream.context];
         match stream.kind {
             QueueKind::Legacy => &context.blocking,
-            QueueKind::Blocking => {
-                std::slice::from_ref(&self.streams[context.legacy as usize].queue)
-            }
+            QueueKind::Blocking => std::slice::from_ref(&self.streams[context.legacy as usize].queue),
             QueueKind::NonBlocking | QueueKind::Virtual(_) => &[],
         }
     }
@@ -121,9 +115,7 @@ impl State {
             return Ok(());
         }
         let context = self.streams[slot as usize].context;
-        let blocking = |stream: &StreamState| {
-            stream.context == context && matches!(stream.kind, QueueKind::Blocking)
-        };
+        let blocking = |stream: &StreamState| stream.context == context && matches!(stream.kind, QueueKind::Blocking);
         let hit: Vec<u64> = self
             .streams
             .iter()
@@ -133,11 +125,7 @@ impl State {
         for capture in &hit {
             self.invalidate(*capture);
         }
-        if hit.is_empty() {
-            Ok(())
-        } else {
-            Err(CAPTURE_IMPLICIT)
-        }
+        if hit.is_empty() { Ok(()) } else { Err(CAPTURE_IMPLICIT) }
     }
 
     /// Queues or captures a piece of work, and tells the checker of what it touches.
@@ -167,11 +155,7 @@ impl State {
         let device = self.contexts[context].device;
         for &(address, bytes) in &work.ranges {
             if let Err(why) = self.memory.usable(address, bytes, Access::Device(device)) {
-                self.fault(format!(
-                    "{} on {} touches {why}",
-                    work.what,
-                    self.describe(position)
-                ));
+                self.fault(format!("{} on {} touches {why}", work.what, self.describe(position)));
                 self.poison(context, ILLEGAL_ADDRESS);
                 return;
             }
@@ -193,12 +177,7 @@ impl Machine {
     }
 
     /// The slot of a living stream, for calls under the lock.
-    pub(super) fn stream_slot(
-        &self,
-        state: &State,
-        thread: &ThreadState,
-        handle: usize,
-    ) -> Result<u32> {
+    pub(super) fn stream_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Result<u32> {
         let slot = self.slot(thread, handle)?;
         match state.streams.get(slot) {
             Some(stream) if stream.alive => {
@@ -210,12 +189,7 @@ impl Machine {
     }
 
     /// The slot of a stream that may be dead, and no context need be current: for the checker.
-    pub(super) fn any_slot(
-        &self,
-        state: &State,
-        thread: &ThreadState,
-        handle: usize,
-    ) -> Option<u32> {
+    pub(super) fn any_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
             true => self.special_slot(thread, handle).ok()?,
             false => self.hot.place(HandleKind::Stream, handle)?,
@@ -235,10 +209,7 @@ impl Machine {
         if !self.config.stream_ids {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.streams[self.slot(thread, stream)?]
-            .id
-            .load(Acquire)
-        {
+        match self.hot.streams[self.slot(thread, stream)?].id.load(Acquire) {
             0 => Self::dead(stream),
             id => Ok(id),
         }
@@ -286,12 +257,10 @@ impl Machine {
             CAPTURE_DEAD => return Ok(None),
             _ => {}
         }
-        Ok(state.streams[slot as usize]
-            .capture
-            .and_then(|(capture, _)| {
-                let found = state.captures.iter().find(|c| c.id == capture)?;
-                Some((found.id, found.graph))
-            }))
+        Ok(state.streams[slot as usize].capture.and_then(|(capture, _)| {
+            let found = state.captures.iter().find(|c| c.id == capture)?;
+            Some((found.id, found.graph))
+        }))
     }
 
     /// `cuStreamCreate` in the current context. The handle is that of the stream destroyed last, if there is one.
@@ -406,11 +375,7 @@ impl Machine {
             what: "fill",
             duration: bytes / 1024,
             ranges: vec![(address, bytes)],
-            effect: Effect::Fill {
-                address,
-                byte,
-                bytes,
-            },
+            effect: Effect::Fill { address, byte, bytes },
         };
         state.work(slot, work, 0)
     }

@@ -104,9 +104,7 @@ impl Threads {
             NUMBER.with(|own| own.set(number));
         }
         let mut all = self.all.lock();
-        let state: *const ThreadState = &**all
-            .entry(number)
-            .or_insert_with(|| Box::new(ThreadState::new(number)));
+        let state: *const ThreadState = &**all.entry(number).or_insert_with(|| Box::new(ThreadState::new(number)));
         CACHED.with(|cached| cached.set((self.machine, state)));
         // SAFETY: as in `here`: boxes do not move and live as long as `self`.
         unsafe { &*state }

@@ -1,0 +1,241 @@
+/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi.rs by tests/header.rs. */
+
+#ifndef TRTALLOC_TRTALLOC_H
+#define TRTALLOC_TRTALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
+#define TRTALLOC_RESIZABLE 1u
+
+/* Sizes are bytes. Every function may be called from any thread; nothing is thrown, and nothing is written to stdout.
+   An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
+   legacy default stream of the current context. */
+
+// What became of a call. trtalloc_last_error() says why.
+typedef enum trtalloc_status {
+  // It was done.
+  TRTALLOC_STATUS_OK = 0,
+  // An argument has no meaning: a null pointer, an option that cannot be read, an address that is not a block's.
+  TRTALLOC_STATUS_INVALID_ARGUMENT = 1,
+  // The request cannot be met within the limit and the device's memory.
+  TRTALLOC_STATUS_OUT_OF_MEMORY = 2,
+  // Not in this build, or not possible with this driver or for this block.
+  TRTALLOC_STATUS_UNSUPPORTED = 3,
+  // A driver call failed.
+  TRTALLOC_STATUS_DRIVER = 4,
+  // A file could not be read or written.
+  TRTALLOC_STATUS_IO = 5,
+  // The library itself failed; the call was undone as far as that is possible.
+  TRTALLOC_STATUS_PANIC = 6,
+} trtalloc_status;
+
+// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
+// trtalloc_destroy the handle stays valid and answers every request with NULL.
+typedef struct trtalloc_allocator trtalloc_allocator;
+
+// One device's figures, in bytes or counts. Fields are only ever added, at the end.
+typedef struct trtalloc_stats {
+  // Bytes handed out, as rounded.
+  uint64_t allocated;
+  // Highest `allocated` since creation or trtalloc_stats_reset_peaks.
+  uint64_t allocated_peak;
+  // Bytes asked for, before rounding.
+  uint64_t requested;
+  // Bytes that are free and reusable: by the stream that freed them, or by anybody.
+  uint64_t cached;
+  // Bytes freed that nobody may reuse yet.
+  uint64_t pending;
+  // Physical memory held.
+  uint64_t reserved;
+  // Highest `reserved` since creation or trtalloc_stats_reset_peaks.
+  uint64_t reserved_peak;
+  // The limit on `reserved`; 0: none.
+  uint64_t limit;
+  // Requests that were met.
+  uint64_t allocations;
+  // Blocks taken back.
+  uint64_t frees;
+  // Successful calls of trtalloc_reallocate.
+  uint64_t reallocations;
+  // Those that kept the address.
+  uint64_t reallocations_in_place;
+  // Requests refused for want of memory.
+  uint64_t out_of_memory;
+  // Driver calls made that submit work or may block.
+  uint64_t driver_calls;
+  // Driver calls made that only ask.
+  uint64_t driver_queries;
+  // Bytes copied by trtalloc_reallocate, where virtual memory is missing.
+  uint64_t bytes_copied;
+  // Pieces of memory moved to another address to make a contiguous range.
+  uint64_t remaps;
+} trtalloc_stats;
+
+// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
+typedef bool (*trtalloc_oom_handler)(void *context, int32_t device, uint64_t size);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Makes an allocator. `options` is "key=value,key=value", or NULL for the defaults; the environment is not read. Opens
+// the driver, and fails where there is none, or an option cannot be read.
+// `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
+enum trtalloc_status trtalloc_create(const char *options, struct trtalloc_allocator **out);
+
+// Makes an allocator over `bytes` bytes of device memory at `base`. The memory stays the caller's: it is never touched
+// and never freed, and must live until the last block of it is given back. `options` and `out` as in trtalloc_create.
+enum trtalloc_status trtalloc_create_from(void *base,
+                                          uint64_t bytes,
+                                          const char *options,
+                                          struct trtalloc_allocator **out);
+
+// The process's own allocator, with the options of the environment (TRTALLOC_KEY). Never NULL, never destroyed. Opens no
+// driver before its first allocation; if that fails, every request gets NULL for the same reason.
+struct trtalloc_allocator *trtalloc_default(void);
+
+// Closes an allocator: new requests get NULL; blocks still out stay valid and may be freed through it or its adapters;
+// memory goes with the last block. NULL and a second time are harmless; trtalloc_default() is left as it is.
+void trtalloc_destroy(struct trtalloc_allocator *allocator);
+
+// A block of `size` bytes or more on the current device, for use by anybody at once; NULL where the request cannot be
+// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE.
+// The block is the caller's until it is given back.
+void *trtalloc_allocate(struct trtalloc_allocator *allocator, uint64_t size, uint64_t alignment, uint32_t flags);
+
+// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the default
+// stream of the current context), on the stream's device.
+void *trtalloc_allocate_async(struct trtalloc_allocator *allocator,
+                              uint64_t size,
+                              uint64_t alignment,
+                              uint32_t flags,
+                              void *stream);
+
+// As trtalloc_allocate_async, on `device`, which is the stream's; -1: the stream's, whichever it is.
+void *trtalloc_allocate_on(struct trtalloc_allocator *allocator,
+                           int32_t device,
+                           uint64_t size,
+                           uint64_t alignment,
+                           uint32_t flags,
+                           void *stream);
+
+// Makes a block that was allocated TRTALLOC_RESIZABLE larger or smaller and keeps the bytes that both sizes have; where
+// virtual memory is there, none is copied. Returns the block's address, which may be another; NULL where it could not be
+// done, and then the old block stands as it was.
+void *trtalloc_reallocate(struct trtalloc_allocator *allocator,
+                          void *address,
+                          uint64_t alignment,
+                          uint64_t new_size);
+
+// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
+bool trtalloc_deallocate(struct trtalloc_allocator *allocator, void *memory);
+
+// Takes a block back. Work queued so far on `stream` may still use it, and on the streams of trtalloc_record_stream; work
+// on others must have completed, or be ordered before this point of `stream`. True where it was taken; NULL always is.
+bool trtalloc_deallocate_async(struct trtalloc_allocator *allocator,
+                               void *memory,
+                               void *stream);
+
+// Declares that the block is also used on `stream`: once it is freed, it waits for the work queued there too.
+enum trtalloc_status trtalloc_record_stream(struct trtalloc_allocator *allocator, void *memory, void *stream);
+
+// Says that `stream` is about to be destroyed, so that what it freed can serve others. Not calling it is safe.
+enum trtalloc_status trtalloc_stream_release(struct trtalloc_allocator *allocator, void *stream);
+
+// Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
+// `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
+// trtalloc_default() has only zeroes before its first allocation.
+enum trtalloc_status trtalloc_stats_get(struct trtalloc_allocator *allocator,
+                                        int32_t device,
+                                        struct trtalloc_stats *out,
+                                        size_t out_size);
+
+// Starts a device's peaks anew from what is now. `device` -1: the current one.
+enum trtalloc_status trtalloc_stats_reset_peaks(struct trtalloc_allocator *allocator, int32_t device);
+
+// Gives memory that is free back to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
+// `*released` gets the bytes given back; `released` may be NULL.
+enum trtalloc_status trtalloc_trim(struct trtalloc_allocator *allocator,
+                                   int32_t device,
+                                   uint64_t keep_bytes,
+                                   uint64_t *released);
+
+// Caps what a device's pool holds; 0: no cap. What it holds beyond the cap it gives back as that falls free. `device` -1:
+// the current one. Opens the driver where trtalloc_default() has not been used yet.
+enum trtalloc_status trtalloc_set_limit(struct trtalloc_allocator *allocator,
+                                        int32_t device,
+                                        uint64_t bytes);
+
+// Sets what is recorded: "off", "state" or "all", then ",context=none|state|alloc|all", ",stacks=none|native|python|all",
+// ",max_entries=N", ",device=N". Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
+enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
+                                      const char *options);
+
+// Writes what is held, and the history, to a file: .pickle, .json or .html by suffix.
+// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
+enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator, const char *path);
+
+// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
+// Has no effect in this version.
+void trtalloc_set_tag(const char *tag);
+
+// Sets what is called, with `context`, when a request cannot be met; NULL: nothing.
+// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
+enum trtalloc_status trtalloc_on_oom(struct trtalloc_allocator *allocator, trtalloc_oom_handler handler, void *context);
+
+// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
+// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
+enum trtalloc_status trtalloc_inject(int32_t on);
+
+// Why this thread's last failing call failed, in words. Never NULL; empty where none has failed. Valid until the thread's
+// next call of this library.
+const char *trtalloc_last_error(void);
+
+// The library's version, as "0.1.0". Valid for ever.
+const char *trtalloc_version(void);
+
+// The allocator as an nvinfer1::IGpuAllocator* for the ABI of `tensorrt_version`: NV_TENSORRT_VERSION, or the version that
+// createInfer* is given. The same pointer each time. It belongs to the allocator, is never to be deleted, and stays valid
+// for ever. NULL where this library does not know that version's interface.
+void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
+                                  int32_t tensorrt_version);
+
+// The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
+// Not in this version: NULL.
+void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator, int32_t tensorrt_version);
+
+// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_allocate_on with trtalloc_default().
+void *trtalloc_torch_malloc(size_t size, int device, void *stream);
+
+// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). Size and device are
+// ignored.
+void trtalloc_torch_free(void *memory, size_t size, int device, void *stream);
+
+// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_record_stream with trtalloc_default().
+void trtalloc_torch_record_stream(void *memory, void *stream);
+
+// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default().
+void *trtalloc_ort_alloc(size_t size);
+
+// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
+void trtalloc_ort_free(void *memory);
+
+// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
+void trtalloc_ort_empty_cache(void);
+
+// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
+void *trtalloc_cupy_malloc(void *param, size_t size, int device);
+
+// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
+void trtalloc_cupy_free(void *param,
+                        void *memory,
+                        int device);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TRTALLOC_TRTALLOC_H */

@@ -1,0 +1,195 @@
+//! What the functions of the C ABI have in common: callers' pointers in, numbers and states out.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
+use crate::allocator::{Allocator, Request};
+use crate::config::{Config, LogLevel};
+use crate::driver::Stream;
+use crate::error::{Error, Result};
+use crate::handle::{Handle, call};
+use crate::stats::Stats;
+
+/// The handle behind a caller's pointer.
+///
+/// # Safety
+/// Null, or from this library; such a handle is never freed.
+#[inline]
+pub(super) unsafe fn handle(allocator: *mut trtalloc_allocator) -> Result<&'static Handle> {
+    // SAFETY: as this function demands.
+    match unsafe { allocator.cast::<Handle>().as_ref() } {
+        Some(handle) => Ok(handle),
+        None => Err(Error::InvalidArgument("allocator is NULL".into())),
+    }
+}
+
+/// [`handle`], with the failure told.
+///
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(super) unsafe fn handle_or_report(
+    call: &'static str,
+    allocator: *mut trtalloc_allocator,
+) -> Option<&'static Handle> {
+    // SAFETY: as this function demands.
+    match unsafe { handle(allocator) } {
+        Ok(handle) => Some(handle),
+        Err(error) => {
+            call::report(call, &error);
+            None
+        }
+    }
+}
+
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(super) unsafe fn allocate(call: &'static str, allocator: *mut trtalloc_allocator, request: Request) -> *mut c_void {
+    // SAFETY: as this function demands.
+    match unsafe { handle_or_report(call, allocator) } {
+        Some(handle) => pointer(call::allocate(call, handle, request)),
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(super) unsafe fn deallocate(
+    call: &'static str,
+    allocator: *mut trtalloc_allocator,
+    memory: *mut c_void,
+    stream: Option<Stream>,
+) -> bool {
+    // SAFETY: as this function demands.
+    match unsafe { handle_or_report(call, allocator) } {
+        Some(handle) => call::deallocate(call, handle, number(memory), stream),
+        None => false,
+    }
+}
+
+/// Reads the options, makes the allocator and writes its handle to `out`.
+///
+/// # Safety
+/// `options` is null or a C string, `out` null or writable.
+pub(super) unsafe fn make(
+    options: *const c_char,
+    out: *mut *mut trtalloc_allocator,
+    allocator: impl FnOnce(Config) -> Result<Arc<Allocator>>,
+) -> Result<()> {
+    // SAFETY: as this function demands.
+    let Some(out) = (unsafe { out.as_mut() }) else {
+        return Err(Error::InvalidArgument("out is NULL".into()));
+    };
+    *out = std::ptr::null_mut();
+    let config = if options.is_null() {
+        Config::default()
+    } else {
+        // SAFETY: as this function demands.
+        Config::parse(unsafe { text("options", options) }?)?
+    };
+    crate::log::init_from_environment();
+    if config.log != LogLevel::default() {
+        crate::log::init(config.log);
+    }
+    *out = pointer_to(Handle::new(allocator(config)?));
+    Ok(())
+}
+
+/// # Safety
+/// `text` is null or a C string that lives as long as what is returned.
+pub(super) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(Error::InvalidArgument(format!("{name} is NULL")));
+    }
+    // SAFETY: as this function demands.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map_err(|_| Error::InvalidArgument(format!("{name} is not UTF-8")))
+}
+
+pub(super) fn pointer_to(handle: &'static Handle) -> *mut trtalloc_allocator {
+    // Shared all the same: everything in a handle that changes is atomic.
+    std::ptr::from_ref(handle).cast::<trtalloc_allocator>().cast_mut()
+}
+
+pub(super) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> trtalloc_status {
+    match call::status(call, body) {
+        0 => trtalloc_status::Ok,
+        1 => trtalloc_status::InvalidArgument,
+        2 => trtalloc_status::OutOfMemory,
+        3 => trtalloc_status::Unsupported,
+        4 => trtalloc_status::Driver,
+        5 => trtalloc_status::Io,
+        _ => trtalloc_status::Panic,
+    }
+}
+
+pub(super) fn not_yet(what: &str) -> Error {
+    Error::Unsupported(format!("{what}: not in trtalloc {}", env!("CARGO_PKG_VERSION")))
+}
+
+/// The stream a C caller means: always one, for NULL is the default stream.
+pub(super) fn of(stream: *mut c_void) -> Option<Stream> {
+    Some(Stream(number(stream)))
+}
+
+/// The device a C caller means: negative is the current one.
+pub(super) fn ordinal(device: i32) -> Option<i32> {
+    (device >= 0).then_some(device)
+}
+
+/// Device addresses and driver handles are numbers to us.
+pub(super) fn number(pointer: *mut c_void) -> usize {
+    pointer.expose_provenance()
+}
+
+pub(super) fn pointer(number: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(number)
+}
+
+impl From<Stats> for trtalloc_stats {
+    fn from(stats: Stats) -> trtalloc_stats {
+        // Named one by one: a field that only one of the two has does not compile.
+        let Stats {
+            allocated,
+            allocated_peak,
+            requested,
+            cached,
+            pending,
+            reserved,
+            reserved_peak,
+            limit,
+            allocations,
+            frees,
+            reallocations,
+            reallocations_in_place,
+            out_of_memory,
+            driver_calls,
+            driver_queries,
+            bytes_copied,
+            remaps,
+        } = stats;
+        trtalloc_stats {
+            allocated,
+            allocated_peak,
+            requested,
+            cached,
+            pending,
+            reserved,
+            reserved_peak,
+            limit,
+            allocations,
+            frees,
+            reallocations,
+            reallocations_in_place,
+            out_of_memory,
+            driver_calls,
+            driver_queries,
+            bytes_copied,
+            remaps,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Calls the allocator as TensorRT does, through the virtual functions of `nvinfer1::IGpuAllocator`, and keeps count.
+
+use std::time::{Duration, Instant};
+
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::bridge::client::Client;
+use trtalloc::driver::Stream;
+use trtalloc::error::{Error, Result};
+
+use super::super::device::Device;
+use super::last_error;
+
+/// Calls made, and the time inside them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Calls {
+    /// All calls.
+    pub made: u64,
+    /// Those that gave null.
+    pub refused: u64,
+    /// Time inside the calls, without what reading the clock takes.
+    pub time: Duration,
+}
+
+/// One caller; blocks are addresses, none is null.
+pub struct Caller<'a> {
+    device: &'a Device,
+    client: Client,
+    calls: Calls,
+    clock: Duration,
+    last_refusal: String,
+    compared: u64,
+    lost: u64,
+}
+
+impl Caller<'_> {
+    pub fn new(device: &Device, client: Client) -> Caller<'_> {
+        // The least of many readings is what the clock itself takes.
+        let clock = (0..1000).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
+        Caller {
+            device,
+            client,
+            calls: Calls::default(),
+            clock,
+            last_refusal: String::new(),
+            compared: 0,
+            lost: 0,
+        }
+    }
+
+    /// The calls since this was last asked.
+    pub fn take_calls(&mut self) -> Calls {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Why the last request that was refused was refused.
+    pub fn last_refusal(&self) -> &str {
+        &self.last_refusal
+    }
+
+    /// `allocate`: memory without a stream, as engines ask for weights.
+    pub fn allocate(&mut self, size: u64) -> Option<usize> {
+        let block = self.block(|client| client.allocate(size, 0, 0))?;
+        self.device.handed_out(block as u64, size, None);
+        Some(block)
+    }
+
+    /// `allocateAsync`.
+    pub fn allocate_async(&mut self, size: u64, stream: Stream) -> Option<usize> {
+        self.with_flags(size, 0, stream)
+    }
+
+    /// `allocateAsync` of a block that [`Caller::reallocate`] may be called with.
+    pub fn allocate_resizable(&mut self, size: u64, stream: Stream) -> Option<usize> {
+        self.with_flags(size, RESIZABLE, stream)
+    }
+
+    fn with_flags(&mut self, size: u64, flags: u32, stream: Stream) -> Option<usize> {
+        let block = self.block(|client| client.allocate_async(size, 0, flags, stream.0))?;
+        self.device.handed_out(block as u64, size, Some(stream));
+        Some(block)
+    }
+
+    /// `reallocate`; none: the old block stands.
+    pub fn reallocate(&mut self, block: usize, size: u64) -> Option<usize> {
+        let grown = self.block(|client| client.reallocate(block, 0, size))?;
+        self.device.resized(block as u64, grown as u64, size);
+        Some(grown)
+    }
+
+    /// Looks whether `address` holds `byte`, where the host can.
+    pub fn compare(&mut self, address: u64, byte: u8) {
+        if let Some(found) = self.device.byte_at(address) {
+            self.compared += 1;
+            self.lost += u64::from(found != byte);
+        }
+    }
+
+    /// How often [`Caller::compare`] looked, and how often something else was there.
+    pub fn compared(&self) -> (u64, u64) {
+        (self.compared, self.lost)
+    }
+
+    /// `deallocate`.
+    pub fn deallocate(&mut self, block: usize) -> Result<()> {
+        self.device.giving_back(block as u64, None);
+        self.taken(|client| client.deallocate(block))
+    }
+
+    /// `deallocateAsync`.
+    pub fn deallocate_async(&mut self, block: usize, stream: Stream) -> Result<()> {
+        self.device.giving_back(block as u64, Some(stream));
+        self.taken(|client| client.deallocate_async(block, stream.0))
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(Client) -> T) -> T {
+        let begun = Instant::now();
+        let result = call(self.client);
+        self.calls.time += begun.elapsed().saturating_sub(self.clock);
+        self.calls.made += 1;
+        result
+    }
+
+    fn block(&mut self, call: impl FnOnce(Client) -> usize) -> Option<usize> {
+        match self.timed(call) {
+            0 => {
+                self.calls.refused += 1;
+                self.last_refusal = last_error();
+                None
+            }
+            block => Some(block),
+        }
+    }
+
+    fn taken(&mut self, call: impl FnOnce(Client) -> bool) -> Result<()> {
+        match self.timed(call) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument(format!(
+                "a block was not taken back: {}",
+                last_error()
+            ))),
+        }
+    }
+}

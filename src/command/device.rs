@@ -1,0 +1,200 @@
+//! The device that a subcommand works on, and the application that works on it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+
+use trtalloc::config::{Config, DriverChoice};
+use trtalloc::driver::cuda::CudaDriver;
+use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::driver::{Driver, Stream};
+use trtalloc::error::{Error, Result};
+use trtalloc::trace::application::{Application, CudaStreams, SimStreams, Streams};
+
+use super::table::size;
+
+/// What to do where the driver is to be found out and no GPU answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Otherwise {
+    /// It is an error.
+    Fail,
+    /// Take the simulated device.
+    Simulate,
+}
+
+/// A device with its application, current to this thread.
+pub struct Device {
+    driver: Arc<dyn Driver>,
+    application: Application,
+    description: String,
+    memory: u64,
+    simulation: Option<Arc<SimDriver>>,
+    checked: Cell<u64>,
+}
+
+/// A driver, the application's side of it, and the simulation where it is one.
+pub struct Opened {
+    pub driver: Arc<dyn Driver>,
+    streams: Box<dyn Streams>,
+    simulation: Option<Arc<SimDriver>>,
+}
+
+/// Opens the driver that `config` names; one that is to be found out is CUDA's.
+pub fn open(config: &Config) -> Result<Opened> {
+    match config.driver {
+        DriverChoice::Auto | DriverChoice::Cuda => {
+            let driver = CudaDriver::open()?;
+            let streams = Box::new(CudaStreams::new(driver.clone())?);
+            Ok(Opened {
+                driver,
+                streams,
+                simulation: None,
+            })
+        }
+        DriverChoice::Sim => {
+            let (devices, memory) = (config.sim_devices, config.sim_memory);
+            let driver = SimDriver::new(SimConfig {
+                devices,
+                memory,
+                ..SimConfig::default()
+            });
+            let streams = Box::new(SimStreams::new(driver.clone()));
+            Ok(Opened {
+                driver: driver.clone(),
+                streams,
+                simulation: Some(driver),
+            })
+        }
+        DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
+    }
+}
+
+impl Device {
+    /// Opens the device that `config` names; where it leaves the driver open and no GPU answers, `otherwise` holds.
+    pub fn open(config: &Config, otherwise: Otherwise) -> Result<Device> {
+        let answer = open(config).and_then(|found| match found.driver.device_count()? {
+            0 => Err(Error::Unsupported("no CUDA device".into())),
+            _ => Ok(found),
+        });
+        let (opened, why) = match (answer, config.driver, otherwise) {
+            (Ok(found), ..) => (found, None),
+            (Err(error), DriverChoice::Auto, Otherwise::Simulate) => (
+                open(&Config {
+                    driver: DriverChoice::Sim,
+                    ..config.clone()
+                })?,
+                Some(error),
+            ),
+            (Err(error), DriverChoice::Auto, Otherwise::Fail) => {
+                return Err(Error::Unsupported(format!(
+                    "{error}; --driver sim takes the simulated device"
+                )));
+            }
+            (Err(error), ..) => return Err(error),
+        };
+        let Opened {
+            driver,
+            streams,
+            simulation,
+        } = opened;
+        let index = config.device.unwrap_or(0);
+        let application = Application::new(driver.clone(), streams, index)?;
+        let info = driver.device_info(index)?;
+        let mut description = format!("{index}: {}, {}, driver {}", info.name, size(info.total), driver.name());
+        if let Some(error) = why {
+            description.push_str(&format!("; no GPU answers: {error}"));
+        }
+        Ok(Device {
+            driver,
+            application,
+            description,
+            memory: info.total,
+            simulation,
+            checked: Cell::new(0),
+        })
+    }
+
+    /// Its driver.
+    pub fn driver(&self) -> Arc<dyn Driver> {
+        self.driver.clone()
+    }
+
+    /// The application on it.
+    pub fn application(&self) -> &Application {
+        &self.application
+    }
+
+    /// Its physical memory in bytes.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Whether it is the simulated one.
+    pub fn is_simulated(&self) -> bool {
+        self.simulation.is_some()
+    }
+
+    /// Queues work on `stream` that uses `[address, address + bytes)`.
+    pub fn work(&self, stream: Stream, address: u64, bytes: u64) -> trtalloc::driver::Result<()> {
+        self.application.launch(stream, address, bytes)
+    }
+
+    /// Tells the order checker, where there is one, that a block was just handed out.
+    pub fn handed_out(&self, address: u64, bytes: u64, stream: Option<Stream>) {
+        if let Some(simulation) = &self.simulation {
+            self.checked.set(self.checked.get() + 1);
+            simulation
+                .machine()
+                .checker()
+                .hand_out(address, bytes, stream.map(|stream| stream.0));
+        }
+    }
+
+    /// Tells the order checker that a block is about to be given back.
+    pub fn giving_back(&self, address: u64, stream: Option<Stream>) {
+        if let Some(simulation) = &self.simulation {
+            simulation
+                .machine()
+                .checker()
+                .give_back(address, stream.map(|stream| stream.0));
+        }
+    }
+
+    /// Tells the order checker that the block at `old` is now at `new` with `bytes`.
+    pub fn resized(&self, old: u64, new: u64, bytes: u64) {
+        if let Some(simulation) = &self.simulation {
+            self.checked.set(self.checked.get() + 1);
+            simulation.machine().checker().resize(old, new, bytes);
+        }
+    }
+
+    /// How many hand-outs the order checker was told of.
+    pub fn checked(&self) -> u64 {
+        self.checked.get()
+    }
+
+    /// What the simulated device saw that must never be: hand-outs of memory that is still in use, with both histories;
+    /// memory unmapped under pending work.
+    pub fn violations(&self) -> Vec<String> {
+        let Some(simulation) = &self.simulation else {
+            return Vec::new();
+        };
+        let mut seen = simulation.machine().checker().violations();
+        seen.extend(simulation.machine().faults());
+        seen
+    }
+
+    /// The byte at `address`; none where the host cannot read the device's memory.
+    pub fn byte_at(&self, address: u64) -> Option<u8> {
+        self.simulation.as_ref()?;
+        // SAFETY: the caller holds the block; the simulated device's memory is the host's, and contents change when a
+        // fill is queued.
+        Some(unsafe { std::ptr::read_volatile(std::ptr::with_exposed_provenance::<u8>(address as usize)) })
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.description)
+    }
+}

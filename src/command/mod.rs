@@ -1,0 +1,153 @@
+//! The command `trtalloc`: demo, replay, trace, doctor and bench, and what will come.
+//!
+//! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
+//! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
+//! where the arguments make no sense, 3 where a later version is needed.
+
+mod bench;
+mod demo;
+mod device;
+mod doctor;
+mod generate;
+mod progress;
+mod replay;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use trtalloc::config::Config;
+use trtalloc::error::{Error, Result};
+
+/// A GPU memory allocator for TensorRT: what it does, shown and measured.
+#[derive(Parser)]
+#[command(name = "trtalloc", version)]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// A TensorRT-shaped life through the C++ interface: engines, contexts, streams, requests, a swap under a cap
+    Demo(demo::Arguments),
+    /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it
+    Replay(replay::Arguments),
+    /// Writes a generated trace as CSV
+    Trace(generate::Arguments),
+    /// What driver, devices, virtual memory and TensorRT libraries are here
+    Doctor(doctor::Arguments),
+    /// Nanoseconds of one allocateAsync and deallocateAsync, through the C++ interface
+    Bench(bench::Arguments),
+    /// Runs a program with the allocator injected (comes with a later version)
+    Run {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
+    },
+    /// Summarizes a snapshot (comes with a later version)
+    Report {
+        /// The snapshot
+        snapshot: PathBuf,
+        /// The page to write
+        #[arg(short)]
+        output: Option<PathBuf>,
+    },
+}
+
+/// Options of the allocator that a subcommand takes, over those of the environment.
+#[derive(Args, Clone, Default)]
+struct AllocatorArguments {
+    /// auto, cuda or sim
+    #[arg(long)]
+    driver: Option<String>,
+    /// A cap on reserved memory: bytes, 4GiB, or a percentage of the device's
+    #[arg(long)]
+    limit: Option<String>,
+    /// checked, or trusted: streams outlive the allocator and never capture
+    #[arg(long)]
+    streams: Option<String>,
+    /// Any other options, as key=value,key=value
+    #[arg(long)]
+    options: Option<String>,
+}
+
+impl AllocatorArguments {
+    /// The environment's options, then `--options`, then the others.
+    fn config(&self) -> Result<Config> {
+        let mut config = Config::from_environment();
+        for item in self
+            .options
+            .iter()
+            .flat_map(|text| text.split(','))
+            .filter(|item| !item.trim().is_empty())
+        {
+            let (key, value) = item
+                .split_once('=')
+                .ok_or_else(|| Error::InvalidArgument(format!("--options: {item:?} is not key=value")))?;
+            config.set(key, value)?;
+        }
+        let named = [
+            ("driver", &self.driver),
+            ("limit", &self.limit),
+            ("streams", &self.streams),
+        ];
+        for (key, value) in named {
+            if let Some(value) = value {
+                config.set(key, value)?;
+            }
+        }
+        trtalloc::log::init(config.log);
+        Ok(config)
+    }
+}
+
+/// Whether all that was asked was done; if not, stdout says what was not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    All,
+    NotAll,
+    /// What is missing is not built yet.
+    Later,
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let command = Command::parse();
+    let result = match command.what {
+        What::Demo(arguments) => demo::run(&arguments),
+        What::Replay(arguments) => replay::run(&arguments),
+        What::Trace(arguments) => generate::run(&arguments),
+        What::Doctor(arguments) => doctor::run(&arguments),
+        What::Bench(arguments) => bench::run(&arguments),
+        What::Run { program } => Ok(later(&format!("run {}: injecting the allocator", program.join(" ")))),
+        What::Report { snapshot, output } => {
+            let output = output.map(|path| format!(" to {}", path.display())).unwrap_or_default();
+            Ok(later(&format!("report of {}{output}", snapshot.display())))
+        }
+    };
+    match result {
+        Ok(Done::All) => ExitCode::SUCCESS,
+        Ok(Done::NotAll) => ExitCode::from(1),
+        Ok(Done::Later) => ExitCode::from(3),
+        Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
+        Err(error) => failed(&error, 1),
+    }
+}
+
+fn failed(error: &Error, status: u8) -> ExitCode {
+    eprintln!("trtalloc: {error}");
+    ExitCode::from(status)
+}
+
+fn later(what: &str) -> Done {
+    eprintln!("trtalloc: {what} comes with a later version");
+    Done::Later
+}
+
+/// A line on stdout. A reader that has gone is no failure of ours.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.strip_suffix('\n').unwrap_or(text));
+}

@@ -1,0 +1,224 @@
+//! `trtalloc replay TRACE`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+use trtalloc::allocator::Allocator;
+use trtalloc::driver::Stream;
+use trtalloc::error::{Error, Result};
+use trtalloc::trace::replay::{Observer, Pass, replay};
+use trtalloc::trace::{Trace, csv};
+
+use super::device::{Device, Otherwise};
+use super::table::{Table, mib, size};
+use super::{AllocatorArguments, Done, later, progress, say};
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The trace, as CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked
+    trace: PathBuf,
+    #[command(flatten)]
+    allocator: AllocatorArguments,
+    /// How often the trace is run; each pass is a row of the table
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Queue work on every block, so that pending work stands in the way; the simulated device checks every hand-out
+    #[arg(long)]
+    work: bool,
+    /// Fail where reserved ÷ peak is above this in any pass
+    #[arg(long)]
+    max_ratio: Option<f64>,
+    /// Fail where the last pass remaps more than this for each thousand requests
+    #[arg(long)]
+    max_remaps: Option<f64>,
+    /// Write a snapshot (comes with a later version)
+    #[arg(long)]
+    snapshot: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Done> {
+    let config = arguments.allocator.config()?;
+    let trace = csv::open(&arguments.trace)?;
+    if trace.ops().is_empty() {
+        return Err(Error::InvalidArgument(format!(
+            "{}: no rows",
+            arguments.trace.display()
+        )));
+    }
+    if let Some(path) = &arguments.snapshot {
+        return Ok(later(&format!("--snapshot {}", path.display())));
+    }
+    let device = Device::open(&config, Otherwise::Fail)?;
+    say(&head(arguments, &trace, &device));
+    say("");
+    let allocator = Allocator::with_driver(device.driver(), config)?;
+    let result = passes(arguments, &trace, &device, &allocator);
+    // Nothing of the pool may outlive the streams and the context it was used with.
+    allocator.close();
+    let passes = result?;
+    say(&table(&passes, arguments.work));
+    Ok(verdict(arguments, &trace, &device, &passes))
+}
+
+fn head(arguments: &Arguments, trace: &Trace, device: &Device) -> String {
+    let streams = match trace.streams().len() {
+        1 => "1 stream".to_string(),
+        count => format!("{count} streams"),
+    };
+    let threads = match trace.threads().len() {
+        0 | 1 => String::new(),
+        count => format!(", {count} threads in order on one"),
+    };
+    format!(
+        "trace   {}: {} rows, {streams}{threads}, peak in use {} MiB\ndevice  {device}",
+        arguments.trace.display(),
+        trace.ops().len(),
+        mib(trace.peak()),
+    )
+}
+
+/// Shows progress. Where work is wanted, it is an application that uses each block on its stream, and that orders
+/// streams where a block is given back on another one.
+struct Watch<'a> {
+    bar: ProgressBar,
+    work_on: Option<&'a Device>,
+    used_on: HashMap<u64, Stream>,
+}
+
+impl Observer for Watch<'_> {
+    fn progress(&mut self, rows: u64) {
+        self.bar.set_position(rows);
+    }
+
+    fn handed_out(&mut self, address: u64, size: u64, stream: Option<Stream>) -> Result<()> {
+        let Some(device) = self.work_on else { return Ok(()) };
+        device.handed_out(address, size, stream);
+        if let Some(stream) = stream {
+            self.used_on.insert(address, stream);
+            device.work(stream, address, size)?;
+        }
+        Ok(())
+    }
+
+    fn resized(&mut self, old: u64, new: u64, size: u64, _: Option<Stream>) -> Result<()> {
+        let Some(device) = self.work_on else { return Ok(()) };
+        device.resized(old, new, size);
+        if let Some(stream) = self.used_on.remove(&old) {
+            self.used_on.insert(new, stream);
+            device.work(stream, new, size)?;
+        }
+        Ok(())
+    }
+
+    fn giving_back(&mut self, address: u64, stream: Option<Stream>) -> Result<()> {
+        let Some(device) = self.work_on else { return Ok(()) };
+        match (self.used_on.remove(&address), stream) {
+            (Some(used), Some(stream)) if used != stream => device.application().order(used, stream)?,
+            _ => {}
+        }
+        device.giving_back(address, stream);
+        Ok(())
+    }
+}
+
+fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &Allocator) -> Result<Vec<Pass>> {
+    let streams = trace.streams().iter().map(|_| device.application().create_stream());
+    let streams = streams.collect::<trtalloc::driver::Result<Vec<Stream>>>()?;
+    let mut passes = Vec::new();
+    for number in 1..=arguments.repeat {
+        let bar = progress::bar(trace.ops().len() as u64).with_message(format!("pass {number}"));
+        let mut watch = Watch {
+            bar,
+            work_on: arguments.work.then_some(device),
+            used_on: HashMap::new(),
+        };
+        let pass = replay(trace, allocator, &streams, &mut watch);
+        watch.bar.finish_and_clear();
+        passes.push(pass?);
+        device.application().synchronize()?;
+    }
+    for stream in streams {
+        allocator.stream_release(stream)?;
+        device.application().destroy_stream(stream)?;
+    }
+    Ok(passes)
+}
+
+/// With work queued between the calls their time is not the allocator's, and is not shown.
+fn table(passes: &[Pass], work: bool) -> String {
+    let mut table = Table::new(&[
+        "pass",
+        "ops",
+        "ns/op",
+        "peak MiB",
+        "reserved MiB",
+        "ratio",
+        "remaps",
+        "driver calls",
+        "queries",
+        "failures",
+    ]);
+    for (number, pass) in passes.iter().enumerate() {
+        table.row(vec![
+            (number + 1).to_string(),
+            pass.ops.to_string(),
+            if work {
+                "-".to_string()
+            } else {
+                format!("{:.1}", pass.ns_per_op())
+            },
+            mib(pass.peak),
+            mib(pass.reserved_peak),
+            format!("{:.4}", pass.ratio()),
+            pass.remaps.to_string(),
+            pass.driver_calls.to_string(),
+            pass.driver_queries.to_string(),
+            pass.failures.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// Says what was not as it should be.
+fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass]) -> Done {
+    let mut faults = Vec::new();
+    for (number, pass) in passes.iter().enumerate() {
+        if let Some(reason) = &pass.first_failure {
+            let count = pass.failures;
+            faults.push(format!(
+                "pass {}: {count} requests were refused, the first: {reason}",
+                number + 1
+            ));
+        }
+        if let Some(most) = arguments.max_ratio.filter(|&most| pass.ratio() > most) {
+            let (reserved, peak) = (size(pass.reserved_peak), size(pass.peak));
+            let ratio = pass.ratio();
+            faults.push(format!(
+                "pass {}: {reserved} reserved for {peak}, {ratio:.4} is above {most}",
+                number + 1
+            ));
+        }
+    }
+    if let (Some(most), Some(last)) = (arguments.max_remaps, passes.last()) {
+        let remaps = last.remaps_per_thousand(trace);
+        if remaps > most {
+            faults.push(format!(
+                "the last pass remapped {remaps:.2} times for each 1,000 requests, above {most}"
+            ));
+        }
+    }
+    let violations = device.violations();
+    if arguments.work && device.is_simulated() {
+        say(&format!(
+            "{} hand-outs checked, {} violations",
+            device.checked(),
+            violations.len()
+        ));
+    }
+    faults.extend(violations.into_iter().take(3));
+    for fault in &faults {
+        say(&format!("failed: {fault}"));
+    }
+    if faults.is_empty() { Done::All } else { Done::NotAll }
+}

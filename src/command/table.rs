@@ -1,0 +1,98 @@
+//! Plain text that lines up.
+
+use std::fmt::Write;
+
+/// Rows under a header.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+    words: bool,
+}
+
+impl Table {
+    /// A table with these column names: the first column is words and stands left, the others are figures and stand right.
+    pub fn new(header: &[&str]) -> Table {
+        Table {
+            rows: vec![header.iter().map(|name| name.to_string()).collect()],
+            words: false,
+        }
+    }
+
+    /// A table of words, all of which stand left.
+    pub fn words(header: &[&str]) -> Table {
+        Table {
+            words: true,
+            ..Table::new(header)
+        }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The text, a line a row.
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let mut widths = vec![0; columns];
+        for (column, cell) in self.rows.iter().flat_map(|row| row.iter().enumerate()) {
+            widths[column] = widths[column].max(cell.chars().count());
+        }
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let wide = widths[column];
+                // Writing to a String cannot fail.
+                let _ = match column {
+                    0 => write!(line, "{cell:<wide$}"),
+                    _ if self.words => write!(line, "  {cell:<wide$}"),
+                    _ => write!(line, "  {cell:>wide$}"),
+                };
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes as MiB with one decimal.
+pub fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / (1u64 << 20) as f64)
+}
+
+/// Bytes in the unit one would say them in.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["what", "n"]);
+        table.row(vec!["a".into(), "1000".into()]);
+        table.row(vec!["longer".into(), "2".into()]);
+        assert_eq!(table.text(), "what       n\na       1000\nlonger     2\n");
+    }
+
+    #[test]
+    fn sizes_are_said_in_their_unit() {
+        assert_eq!(size(512), "512 B");
+        assert_eq!(size(24 << 30), "24.0 GiB");
+        assert_eq!(mib(3 << 19), "1.5");
+    }
+}

@@ -1,0 +1,226 @@
+use super::*;
+
+/// The defaults with one change.
+fn with(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config::default();
+    change(&mut config);
+    config
+}
+
+#[test]
+fn what_can_be_read() {
+    let record = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    let table: Vec<(&str, Config)> = vec![
+        ("", Config::default()),
+        (" , ,, ", Config::default()),
+        ("driver=sim", with(|c| c.driver = DriverChoice::Sim)),
+        ("driver=cuda", with(|c| c.driver = DriverChoice::Cuda)),
+        ("driver=ascend", with(|c| c.driver = DriverChoice::Ascend)),
+        ("driver=auto", Config::default()),
+        (
+            "  DRIVER = Sim ,, device= 3 ,",
+            with(|c| (c.driver, c.device) = (DriverChoice::Sim, Some(3))),
+        ),
+        ("device=-1", Config::default()),
+        ("device=4,device=current", Config::default()),
+        ("device=0", with(|c| c.device = Some(0))),
+        ("limit=4096", with(|c| c.limit = Limit::Bytes(4096))),
+        ("limit=1k", with(|c| c.limit = Limit::Bytes(1 << 10))),
+        ("limit=2KiB", with(|c| c.limit = Limit::Bytes(2 << 10))),
+        ("limit=512M", with(|c| c.limit = Limit::Bytes(512 << 20))),
+        ("limit=3mib", with(|c| c.limit = Limit::Bytes(3 << 20))),
+        ("limit=4GiB", with(|c| c.limit = Limit::Bytes(4 << 30))),
+        ("limit=4 g", with(|c| c.limit = Limit::Bytes(4 << 30))),
+        ("limit=2T", with(|c| c.limit = Limit::Bytes(2 << 40))),
+        ("limit=1TIB", with(|c| c.limit = Limit::Bytes(1 << 40))),
+        ("limit=1.5GiB", with(|c| c.limit = Limit::Bytes(3 << 29))),
+        ("limit=18446744073709551615", with(|c| c.limit = Limit::Bytes(u64::MAX))),
+        ("limit=80%", with(|c| c.limit = Limit::Percent(80.0))),
+        ("limit=12.5 %", with(|c| c.limit = Limit::Percent(12.5))),
+        ("limit=100%", with(|c| c.limit = Limit::Percent(100.0))),
+        ("limit=1G,limit=none", Config::default()),
+        ("limit=1G,limit=0", Config::default()),
+        ("limit=1G,limit=2G", with(|c| c.limit = Limit::Bytes(2 << 30))),
+        ("backing=vmm", with(|c| c.backing = Backing::Vmm)),
+        ("backing=malloc", with(|c| c.backing = Backing::Malloc)),
+        (
+            "release_threshold=all",
+            with(|c| c.release_threshold = ReleaseThreshold::All),
+        ),
+        (
+            "release_threshold=0",
+            with(|c| c.release_threshold = ReleaseThreshold::Bytes(0)),
+        ),
+        (
+            "release_threshold=64M",
+            with(|c| c.release_threshold = ReleaseThreshold::Bytes(64 << 20)),
+        ),
+        ("release_threshold=auto", Config::default()),
+        ("streams=trusted", with(|c| c.streams_trusted = true)),
+        ("streams=trusted,streams=checked", Config::default()),
+        ("peers=auto", with(|c| c.peers = Peers::Auto)),
+        ("peers=0:2:3", with(|c| c.peers = Peers::List(vec![0, 2, 3]))),
+        ("peers=1", with(|c| c.peers = Peers::List(vec![1]))),
+        ("peers=1,peers=none", Config::default()),
+        ("share=fd", with(|c| c.share = Share::Fd)),
+        ("share=FABRIC", with(|c| c.share = Share::Fabric)),
+        ("rdma=1", with(|c| c.rdma = true)),
+        ("kind=pinned", with(|c| c.kind = Kind::Pinned)),
+        ("rule=ascend", with(|c| c.rule = Rule::Ascend)),
+        ("rule=ascend-media", with(|c| c.rule = Rule::AscendMedia)),
+        ("rule=ascend-host", with(|c| c.rule = Rule::AscendHost)),
+        ("pad=0", with(|c| c.pad = 0)),
+        ("pad=16", with(|c| c.pad = 16)),
+        ("wait_ms=0", with(|c| c.wait_ms = 0)),
+        ("wait_ms=15000", with(|c| c.wait_ms = 15000)),
+        ("history=All", with(|c| c.record = record("history", "all"))),
+        ("history=all,history=off", with(|c| c.record = record("history", "off"))),
+        ("context=alloc", with(|c| c.record = record("context", "alloc"))),
+        ("stacks=native", with(|c| c.record = record("stacks", "native"))),
+        ("max_entries=1000", with(|c| c.record = record("max_entries", "1000"))),
+        (
+            "snapshot_on_oom=/tmp/Oom-%p.pickle",
+            with(|c| c.record = record("snapshot_on_oom", "/tmp/Oom-%p.pickle")),
+        ),
+        (
+            "snapshot_at_exit=a=b",
+            with(|c| c.record = record("snapshot_at_exit", "a=b")),
+        ),
+        ("stats=yes", with(|c| c.stats = true)),
+        ("log=off", with(|c| c.log = LogLevel::Off)),
+        ("log=error", with(|c| c.log = LogLevel::Error)),
+        ("log=Info", with(|c| c.log = LogLevel::Info)),
+        ("log=debug", with(|c| c.log = LogLevel::Debug)),
+        ("log=trace", with(|c| c.log = LogLevel::Trace)),
+        ("passthrough=on", with(|c| c.passthrough = true)),
+        ("guard=TRUE", with(|c| c.guard = true)),
+        ("guard=1,guard=no", Config::default()),
+        ("guard=1,guard=off", Config::default()),
+        ("guard=1,guard=false", Config::default()),
+        ("guard=1,guard=0", Config::default()),
+        ("fill=165", with(|c| c.fill = Some(165))),
+        ("fill=0", with(|c| c.fill = Some(0))),
+        ("fill=0xA5", with(|c| c.fill = Some(0xa5))),
+        ("fill=1,fill=none", Config::default()),
+        ("inject=1", with(|c| c.inject = true)),
+        ("disable=1", with(|c| c.disable = true)),
+        ("sim_memory=1GiB", with(|c| c.sim_memory = 1 << 30)),
+        ("sim_devices=4", with(|c| c.sim_devices = 4)),
+    ];
+    for (options, expected) in table {
+        match Config::parse(options) {
+            Ok(config) => assert_eq!(config, expected, "{options}"),
+            Err(error) => panic!("{options}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let table = [
+        ("limit", "`limit` is not key=value"),
+        ("guard=1,oops", "`oops` is not key=value"),
+        ("=1", "unknown option ``"),
+        ("limitt=1G", "unknown option `limitt`"),
+        ("guard=1,colour=red", "unknown option `colour`"),
+        (
+            "driver=opencl",
+            "option `driver`: cannot read `opencl` (auto, cuda, ascend or sim)",
+        ),
+        ("device=-2", "option `device`: cannot read `-2`"),
+        ("device=+2", "option `device`: cannot read `+2`"),
+        ("device=2147483648", "option `device`"),
+        ("device=", "option `device`: cannot read ``"),
+        ("limit=", "option `limit`: cannot read ``"),
+        ("limit=G", "option `limit`: cannot read `G`"),
+        ("limit=4GB", "option `limit`: cannot read `4GB`"),
+        ("limit=-1", "option `limit`: cannot read `-1`"),
+        ("limit=1.5", "option `limit`: cannot read `1.5`"),
+        ("limit=.5G", "option `limit`"),
+        ("limit=5.G", "option `limit`"),
+        ("limit=1e3M", "option `limit`"),
+        ("limit=0%", "option `limit`"),
+        ("limit=100.5%", "option `limit`"),
+        ("limit=%", "option `limit`"),
+        ("limit=nan%", "option `limit`"),
+        ("limit=18446744073709551616", "option `limit`"),
+        ("limit=16777216T", "option `limit`"),
+        ("limit=16777216.0T", "option `limit`"),
+        ("limit=1٣", "option `limit`"),
+        ("limit=4Gí", "option `limit`"),
+        (
+            "backing=mmap",
+            "option `backing`: cannot read `mmap` (auto, vmm or malloc)",
+        ),
+        ("release_threshold=some", "option `release_threshold`"),
+        ("streams=1", "option `streams`"),
+        ("peers=", "option `peers`"),
+        ("peers=0:", "option `peers`"),
+        ("peers=0+1", "option `peers`"),
+        ("share=yes", "option `share`"),
+        (
+            "rdma=2",
+            "option `rdma`: cannot read `2` (1, 0, true, false, yes, no, on or off)",
+        ),
+        ("kind=host", "option `kind`"),
+        ("rule=ascend_media", "option `rule`"),
+        ("pad=8", "option `pad`: cannot read `8` (0, 16 or 32)"),
+        ("wait_ms=2s", "option `wait_ms`"),
+        ("history=on", "option `history`"),
+        ("context=some", "option `context`"),
+        ("stacks=1", "option `stacks`"),
+        ("max_entries=many", "option `max_entries`"),
+        ("snapshot_on_oom=", "option `snapshot_on_oom`"),
+        ("log=verbose", "option `log`"),
+        ("fill=256", "option `fill`"),
+        ("fill=0x", "option `fill`"),
+        ("fill=0x+1", "option `fill`"),
+        ("sim_memory=0", "option `sim_memory`"),
+        ("sim_devices=0", "option `sim_devices`"),
+    ];
+    for (options, named) in table {
+        match Config::parse(options) {
+            Err(Error::InvalidArgument(text)) => assert!(text.contains(named), "{options}: {text}"),
+            other => panic!("{options}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn every_key_can_be_set_and_has_its_variable() {
+    for key in KEYS {
+        let refused = Config::default().set(key, "\u{1}");
+        if !key.starts_with("snapshot_") {
+            assert!(refused.is_err(), "{key}");
+        }
+        let value = ["1", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off"]
+            .into_iter()
+            .find(|value| Config::default().set(key, value).is_ok());
+        assert!(value.is_some(), "no value for {key}");
+        let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
+        let (_, unread) = Config::from_variables(|asked| (asked == name).then(|| value.unwrap_or_default().into()));
+        assert!(unread.is_empty(), "{unread:?}");
+    }
+}
+
+#[test]
+fn the_environment_keeps_the_default_of_what_cannot_be_read() {
+    let (config, unread) = Config::from_variables(|name| match name {
+        "TRTALLOC_LIMIT" => Some("lots".into()),
+        "TRTALLOC_GUARD" => Some("yes".into()),
+        "TRTALLOC_FILL" => Some(" ".into()),
+        "TRTALLOC_WAIT_MS" => Some("77".into()),
+        _ => None,
+    });
+    assert_eq!(config, with(|c| (c.guard, c.wait_ms) = (true, 77)));
+    let unread: Vec<String> = unread.iter().map(ToString::to_string).collect();
+    assert_eq!(unread.len(), 1);
+    assert!(unread[0].contains("TRTALLOC_LIMIT: cannot read `lots`"), "{unread:?}");
+}
+
+#[test]
+fn an_error_changes_nothing() {
+    let mut config = with(|c| c.limit = Limit::Bytes(1));
+    assert!(config.set("limit", "much").is_err());
+    assert_eq!(config, with(|c| c.limit = Limit::Bytes(1)));
+}

@@ -1,0 +1,101 @@
+//! What `trtalloc_allocator` points to: an allocator, or the promise of one, and the adapters made of it.
+//!
+//! A handle is never freed, so that a pointer to it, or to one of its adapters, stays valid however late it is used; after
+//! `trtalloc_destroy` it is a tombstone. Used by the faces ([`crate::capi`], [`crate::bridge`]); knows [`crate::allocator`].
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::allocator::Allocator;
+use crate::bridge::{self, Generation};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+pub(crate) mod call;
+
+/// An allocator for other languages. Safe from any thread.
+pub struct Handle {
+    /// Null until there is an allocator; what it points to is never freed. One load leads every call to its allocator.
+    allocator: AtomicPtr<Allocator>,
+    /// How the first allocation went; only the process's own handle starts without.
+    opened: OnceLock<Result<&'static Allocator>>,
+    adapters: [OnceLock<usize>; Generation::COUNT],
+}
+
+static DEFAULT: Handle = Handle::empty();
+
+impl Handle {
+    const fn empty() -> Handle {
+        Handle {
+            allocator: AtomicPtr::new(ptr::null_mut()),
+            opened: OnceLock::new(),
+            adapters: [const { OnceLock::new() }; Generation::COUNT],
+        }
+    }
+
+    /// A handle to `allocator`. Neither is ever freed.
+    pub fn new(allocator: Arc<Allocator>) -> &'static Handle {
+        let handle: &'static Handle = Box::leak(Box::new(Handle::empty()));
+        handle.publish(allocator);
+        handle
+    }
+
+    /// The process's own, which the environment describes. Touches no driver before its first allocation, and what went
+    /// wrong there is what every request gets.
+    pub fn process() -> &'static Handle {
+        &DEFAULT
+    }
+
+    /// Whether this is the process's own.
+    pub fn is_process(&self) -> bool {
+        ptr::eq(self, &DEFAULT)
+    }
+
+    /// The allocator; the process's own is opened here.
+    #[inline]
+    pub fn allocator(&self) -> Result<&'static Allocator> {
+        match self.existing() {
+            Some(allocator) => Ok(allocator),
+            None => self.open(),
+        }
+    }
+
+    /// The allocator, where there is one already.
+    #[inline]
+    pub fn existing(&self) -> Option<&'static Allocator> {
+        let allocator = self.allocator.load(Ordering::Acquire);
+        // SAFETY: null, or from `publish`, which gave up a count of an Arc, so that it is never freed.
+        unsafe { allocator.as_ref() }
+    }
+
+    #[cold]
+    fn open(&self) -> Result<&'static Allocator> {
+        let opened = self.opened.get_or_init(|| {
+            crate::log::init_from_environment();
+            Allocator::from_config(Config::from_environment()).map(|allocator| self.publish(allocator))
+        });
+        match opened {
+            Ok(allocator) => Ok(allocator),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    fn publish(&self, allocator: Arc<Allocator>) -> &'static Allocator {
+        let allocator = Arc::into_raw(allocator);
+        self.allocator.store(allocator.cast_mut(), Ordering::Release);
+        // SAFETY: from an Arc whose count was given up in the line above, so it is never freed.
+        unsafe { &*allocator }
+    }
+
+    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the handle: the
+    /// same pointer each time, for ever. An error where no interface of that version is built in.
+    pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
+        let generation = Generation::of(version)?;
+        let adapter = *self.adapters[generation as usize].get_or_init(|| bridge::make_adapter(self, generation));
+        if adapter == 0 {
+            return Err(Error::OutOfMemory("host memory for the adapter".into()));
+        }
+        Ok(adapter)
+    }
+}

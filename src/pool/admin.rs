@@ -1,0 +1,157 @@
+//! Figures, trimming, limits, and the end of a pool.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::{Core, Pool};
+use crate::error::Result;
+use crate::process;
+use crate::stats::Stats;
+
+impl Pool {
+    /// The pool's figures now.
+    pub fn stats(&self) -> Stats {
+        let core = self.core.lock();
+        let counters = &self.counters;
+        let mut stats = Stats {
+            allocated: counters.allocated.load(Relaxed),
+            allocated_peak: counters.allocated_peak.load(Relaxed),
+            requested: counters.requested.load(Relaxed),
+            pending: counters.pending.load(Relaxed),
+            reserved: core.mapping.reserved(),
+            reserved_peak: core.reserved_peak,
+            limit: core.limit,
+            allocations: counters.allocations.load(Relaxed),
+            frees: counters.frees.load(Relaxed),
+            reallocations: counters.reallocations.load(Relaxed),
+            reallocations_in_place: counters.reallocations_in_place.load(Relaxed),
+            out_of_memory: counters.out_of_memory.load(Relaxed),
+            driver_calls: self.calls.submitted.load(Relaxed),
+            driver_queries: self.calls.asked.load(Relaxed),
+            remaps: core.mapping.remaps,
+            ..Stats::default()
+        };
+        for cache in self.caches.all() {
+            let inner = cache.inner.lock();
+            if inner
+                .generation
+                .as_ref()
+                .is_some_and(|generation| generation.device == self.device)
+            {
+                stats.requested = stats.requested.wrapping_add_signed(inner.requested);
+                stats.allocations += inner.allocations;
+                stats.frees += inner.frees;
+                stats.driver_queries += inner.queries;
+            }
+        }
+        stats.cached = stats.reserved.saturating_sub(stats.allocated + stats.pending);
+        stats
+    }
+
+    /// Starts the peaks anew.
+    pub fn reset_peaks(&self) {
+        let mut core = self.core.lock();
+        core.reserved_peak = core.mapping.reserved();
+        self.counters
+            .allocated_peak
+            .store(self.counters.allocated.load(Relaxed), Relaxed);
+    }
+
+    /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
+    /// request may; returns the bytes.
+    pub fn trim(&self, keep: u64) -> Result<u64> {
+        self.alive()?;
+        let mut core = self.core.lock();
+        self.bury_graphs(&mut core);
+        let _entered = self.enter(&core)?;
+        self.check_context(&mut core)?;
+        let (mut deadline, mut covered, mut released) = (None, false, 0);
+        loop {
+            self.flush_all(&mut core);
+            self.settle(&mut core)?;
+            if !core.fixed {
+                let Core { heap, mapping, .. } = &mut *core;
+                released += mapping.release(heap, keep, None);
+            }
+            if core.mapping.reserved() <= keep || core.fixed || !self.wait(&mut core, &mut deadline, &mut covered)? {
+                return Ok(released);
+            }
+        }
+    }
+
+    /// Caps reserved memory; 0: no cap. What is free beyond it goes back at once, the rest as it falls free.
+    pub fn set_limit(&self, bytes: u64) -> Result<()> {
+        let over = {
+            let mut core = self.core.lock();
+            core.limit = bytes;
+            bytes != 0 && core.mapping.reserved() > bytes
+        };
+        if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Whether no block is out.
+    pub fn is_idle(&self) -> bool {
+        self.counters.allocated.load(Relaxed) == 0
+    }
+
+    /// Gives everything back to the driver once no block is out; what has not completed within the longest wait of a request
+    /// stays, and a later call goes on. Whether nothing is left.
+    pub fn shut_down(&self) -> bool {
+        if process::usable().is_err() || self.dead.get().is_some() {
+            self.core.lock().mapping.forget();
+            return true;
+        }
+        if self.trim(0).is_err() || !self.is_idle() {
+            return false;
+        }
+        let mut core = self.core.lock();
+        let Ok(entered) = self.enter(&core) else { return false };
+        let mut covered = false;
+        let mut deadline = Some(Instant::now() + self.options.wait.max(Duration::from_millis(1)));
+        while !core.grace.is_empty() && matches!(self.wait(&mut core, &mut deadline, &mut covered), Ok(true)) {
+            if self.settle(&mut core).is_err() {
+                return false;
+            }
+        }
+        if !core.grace.is_empty() || !core.mapping.is_empty() || !core.captures.is_empty() {
+            return false;
+        }
+        core.grace.destroy_events(&self.calls);
+        if let Some(base) = self.space.base().filter(|_| !core.closed) {
+            if let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size)) {
+                tracing::warn!(%error, "the window could not be given back");
+            }
+        }
+        drop(entered);
+        if core.home.primary && !core.closed {
+            let _ = self.calls.submit(|driver| driver.primary_release(self.device));
+        }
+        core.closed = true;
+        drop(core);
+        let _ = self.dead.set("the allocator was destroyed".into());
+        true
+    }
+
+    /// Whether every invariant holds; else which does not. For tests.
+    pub fn validate(&self) -> std::result::Result<(), String> {
+        let core = self.core.lock();
+        core.heap.validate()?;
+        if self.space.base().is_some() && core.heap.backed() != core.mapping.mapped() {
+            return Err(format!(
+                "{} bytes backed, {} mapped",
+                core.heap.backed(),
+                core.mapping.mapped()
+            ));
+        }
+        let beside: u64 = self.standalones.read().values().map(|block| block.committed()).sum();
+        let (known, reserved) = (
+            core.mapping.mapped() + core.mapping.kept() + beside,
+            core.mapping.reserved(),
+        );
+        if known > reserved {
+            Err(format!("{known} bytes known, {reserved} reserved"))
+        } else {
+            Ok(())
+        }
+    }
+}

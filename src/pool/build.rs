@@ -1,0 +1,169 @@
+//! How a pool comes to be: its context, its window, and what backs it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::block::Blocks;
+use super::calls::{Calls, refused};
+use super::capture::Captures;
+use super::grace::Grace;
+use super::heap::Heap;
+use super::mapping::Mapping;
+use super::space::Space;
+use super::stream_cache::StreamCaches;
+use super::{Core, Counters, Home, Options, Pool};
+use crate::config::Backing;
+use crate::driver::{DeviceInfo, Driver, Failure, Result};
+
+/// What a pool is to be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// The driver's, obtained as needed.
+    Driver(Backing),
+    /// The caller's: address and bytes. Never touched, never freed.
+    Caller(u64, u64),
+}
+
+/// Granularity where the driver has no virtual memory.
+const PAGE: u64 = 2 << 20;
+/// Keeps address space for others: CUDA has 128 TiB.
+const MOST_WINDOW: u64 = 4 << 40;
+
+impl Pool {
+    /// A pool for `device`. Retains its primary context unless the application made one of its own.
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        device: i32,
+        memory: Memory,
+        options: Options,
+        caches: Arc<StreamCaches>,
+    ) -> Result<Pool> {
+        let calls = Arc::new(Calls::new(driver));
+        let info = calls.ask(|driver| driver.device_info(device))?;
+        let home = Home::find(&calls, device)?;
+        let entered = calls.enter(home.context)?;
+        let granule = options.rule.start.max(64);
+        let mut access = vec![device];
+        let (space, page) = Self::window(&calls, &mut access, memory, &info, granule, &options)?;
+        drop(entered);
+        let space = Arc::new(space);
+        let mut heap = Heap::new(space.size, granule);
+        let mut mapping = Mapping::new(calls.clone(), space.clone(), device, page, options.kind, access);
+        if let Memory::Caller(base, bytes) = memory {
+            let start = base.next_multiple_of(granule);
+            let size = (base + bytes).saturating_sub(start) / granule * granule;
+            if size > 0 {
+                mapping.adopt(&mut heap, start, start % PAGE, size);
+            }
+        }
+        let core = Core {
+            heap,
+            reserved_peak: mapping.reserved(),
+            mapping,
+            grace: Grace::default(),
+            captures: Captures::default(),
+            contexts: vec![(home.context, home.id)],
+            home,
+            limit: options.limit,
+            fixed: matches!(memory, Memory::Caller(..)),
+            closed: false,
+        };
+        Ok(Pool {
+            device,
+            options,
+            calls,
+            space,
+            blocks: Blocks::new(),
+            caches,
+            counters: Counters::default(),
+            dead: OnceLock::new(),
+            core: Mutex::new(core),
+            standalones: RwLock::new(HashMap::new()),
+            #[cfg(test)]
+            sabotage: Default::default(),
+        })
+    }
+
+    fn window(
+        calls: &Calls,
+        access: &mut Vec<i32>,
+        memory: Memory,
+        info: &DeviceInfo,
+        granule: u64,
+        options: &Options,
+    ) -> Result<(Space, u64)> {
+        let room = info
+            .total
+            .saturating_mul(4)
+            .next_power_of_two()
+            .clamp(64 << 20, MOST_WINDOW);
+        let backing = match memory {
+            Memory::Caller(base, bytes) => {
+                let size = (base % PAGE + bytes).next_multiple_of(PAGE) + PAGE;
+                return Ok((Space::segments(size, granule), PAGE));
+            }
+            Memory::Driver(backing) => backing,
+        };
+        let page = info.granularity.0.max(info.granularity.1);
+        let reservation = match backing {
+            Backing::Malloc => None,
+            Backing::Vmm => Some(Self::reserve(calls, access, page, room, options)?),
+            Backing::Auto => Self::reserve(calls, access, page, room, options)
+                .inspect_err(
+                    |error| tracing::info!(device = access[0], %error, "no virtual memory here: backing=malloc"),
+                )
+                .ok(),
+        };
+        Ok(match reservation {
+            Some((base, size)) => (Space::window(base, size, granule), page),
+            None => (Space::segments(room, granule), PAGE),
+        })
+    }
+
+    /// Reserves the window, smaller where the address space is short, and proves by one page that memory can be mapped.
+    fn reserve(calls: &Calls, access: &mut Vec<i32>, page: u64, room: u64, options: &Options) -> Result<(u64, u64)> {
+        if page == 0 {
+            return Err(refused("cuMemGetAllocationGranularity", Failure::Unsupported));
+        }
+        let mut size = room.next_multiple_of(page);
+        let base = loop {
+            match calls.submit(|driver| driver.reserve(size, page.max(PAGE))) {
+                Ok(base) => break base,
+                Err(error) if size / 2 < 64 * page => return Err(error),
+                Err(_) => size = (size / 2).next_multiple_of(page),
+            }
+        };
+        match Self::trial(calls, access, base, page, options) {
+            Ok(()) => Ok((base, size)),
+            Err(error) => {
+                let _ = calls.submit(|driver| driver.unreserve(base, size));
+                Err(error)
+            }
+        }
+    }
+
+    /// One page mapped and given back. Peers that can touch it join `access`.
+    fn trial(calls: &Calls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
+        let device = access[0];
+        let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
+            // A full device proves nothing against virtual memory.
+            Err(error) if error.failure == Failure::OutOfMemory => return Ok(()),
+            handle => handle?,
+        };
+        let mut outcome = calls.submit(|driver| driver.map(base, page, handle));
+        if outcome.is_ok() {
+            outcome = calls.submit(|driver| driver.set_access(base, page, &[device]));
+            for peer in options.peers.iter().copied().filter(|peer| *peer != device) {
+                match calls.submit(|driver| driver.set_access(base, page, &[device, peer])) {
+                    Ok(()) => access.push(peer),
+                    Err(error) if options.peers_must => outcome = outcome.and(Err(error)),
+                    Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
+                }
+            }
+            outcome = outcome.and(calls.submit(|driver| driver.unmap(base, page)));
+        }
+        outcome.and(calls.submit(|driver| driver.release(handle)))
+    }
+}

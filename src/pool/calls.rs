@@ -1,0 +1,83 @@
+//! The driver as the pool calls it: every call counted, in a context, and never in the way of a capture.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
+
+/// A driver with counters.
+pub struct Calls {
+    driver: Arc<dyn Driver>,
+    /// Calls that submit work or may block.
+    pub submitted: AtomicU64,
+    /// Calls that only ask.
+    pub asked: AtomicU64,
+}
+
+impl Calls {
+    /// Counts from zero.
+    pub fn new(driver: Arc<dyn Driver>) -> Calls {
+        Calls {
+            driver,
+            submitted: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// The driver itself, for calls that are counted elsewhere.
+    pub fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// A call that submits work or may block.
+    pub fn submit<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
+        self.submitted.fetch_add(1, Ordering::Relaxed);
+        call(&*self.driver)
+    }
+
+    /// A call that only asks.
+    pub fn ask<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        call(&*self.driver)
+    }
+
+    /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in
+    /// relaxed mode do not end captures of other threads (PyTorch does the same).
+    pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
+        let pushed = self.ask(|driver| driver.current_context())? != Some(context);
+        if pushed {
+            self.ask(|driver| driver.context_push(context))?;
+        }
+        let mode = self
+            .ask(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed))
+            .ok();
+        Ok(Entered {
+            calls: self,
+            pushed,
+            mode,
+        })
+    }
+}
+
+/// While this lives, driver calls may be made.
+pub struct Entered<'a> {
+    calls: &'a Calls,
+    pushed: bool,
+    mode: Option<CaptureMode>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if let Some(mode) = self.mode {
+            let _ = self.calls.ask(|driver| driver.exchange_capture_mode(mode));
+        }
+        if self.pushed {
+            let _ = self.calls.ask(|driver| driver.context_pop());
+        }
+    }
+}
+
+/// An error of our own where the driver was not asked.
+pub fn refused(call: &'static str, failure: Failure) -> DriverError {
+    DriverError { call, code: 0, failure }
+}

@@ -1,0 +1,149 @@
+//! Memory of stream captures: it belongs to the graph.
+//!
+//! What is allocated on a capturing stream is reused inside that capture on the same stream, and nowhere else until the graph
+//! and every executable made of it are gone *and* the block's owner has freed it. The driver tells by a user object's
+//! destructor, which may make no driver call and runs on a thread shared with others: it sets a flag and counts.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::calls::Calls;
+use super::heap::{Heap, NodeId, Owner};
+use crate::driver::{CaptureInfo, Result, Stream};
+
+/// What a graph's destructor tells.
+struct Notice {
+    gone: AtomicBool,
+    /// How many graphs are gone, of all.
+    count: Arc<AtomicU64>,
+}
+
+/// One capture and the graph that came of it.
+struct Capture {
+    id: u64,
+    notice: Arc<Notice>,
+    /// Free space of each of its streams.
+    owners: HashMap<Stream, Owner>,
+    /// Blocks out.
+    live: HashSet<NodeId>,
+    /// Blocks whose owner freed them, but not inside the capture.
+    freed: Vec<NodeId>,
+}
+
+/// What a graph that is gone leaves.
+pub struct Remains {
+    /// Free space that nothing uses any more.
+    pub owners: Vec<Owner>,
+    /// Blocks that are ordinary blocks from now on.
+    pub live: Vec<NodeId>,
+    /// Blocks that were freed while the graph lived.
+    pub freed: Vec<NodeId>,
+}
+
+/// Every capture of one pool whose graph may still be there.
+#[derive(Default)]
+pub struct Captures {
+    captures: HashMap<u32, Capture>,
+    numbers: u32,
+    count: Arc<AtomicU64>,
+    seen: u64,
+}
+
+unsafe extern "C" fn graph_gone(data: *mut c_void) {
+    // SAFETY: `data` came from `Arc::into_raw` in `Captures::number`, and the driver calls this once.
+    let notice = unsafe { Arc::from_raw(data.cast::<Notice>()) };
+    notice.gone.store(true, Ordering::Release);
+    notice.count.fetch_add(1, Ordering::Release);
+}
+
+impl Captures {
+    /// The number of a running capture, whose graph is bound to it the first time. Where the driver has no user objects
+    /// (before CUDA 11.3), such memory is kept for the process's life.
+    pub fn number(&mut self, calls: &Calls, info: CaptureInfo) -> Result<u32> {
+        if let Some((number, _)) = self.captures.iter().find(|(_, capture)| capture.id == info.id) {
+            return Ok(*number);
+        }
+        let notice = Arc::new(Notice {
+            gone: AtomicBool::new(false),
+            count: self.count.clone(),
+        });
+        if calls.driver().features().user_objects {
+            let data = Arc::into_raw(notice.clone()).cast_mut().cast::<c_void>();
+            // SAFETY: the destructor touches nothing but `data`, which it owns and which is safe to use from any thread.
+            let bound = calls.submit(|driver| unsafe { driver.retain_user_object(info.graph, graph_gone, data) });
+            if let Err(error) = bound {
+                // SAFETY: the driver refused the object, so nobody else owns `data`.
+                drop(unsafe { Arc::from_raw(data.cast::<Notice>()) });
+                return Err(error);
+            }
+        }
+        self.numbers += 1;
+        let (owners, live, freed) = (HashMap::new(), HashSet::new(), Vec::new());
+        self.captures.insert(
+            self.numbers,
+            Capture {
+                id: info.id,
+                notice,
+                owners,
+                live,
+                freed,
+            },
+        );
+        Ok(self.numbers)
+    }
+
+    /// Whose free space `stream` uses inside capture `number`.
+    pub fn owner(&mut self, heap: &mut Heap, number: u32, stream: Stream) -> Option<Owner> {
+        let capture = self.captures.get_mut(&number)?;
+        Some(*capture.owners.entry(stream).or_insert_with(|| heap.add_owner()))
+    }
+
+    /// A block was allocated inside capture `number`.
+    pub fn allocated(&mut self, number: u32, id: NodeId) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            capture.live.insert(id);
+        }
+    }
+
+    /// A block of capture `number` was freed inside it, on a stream of it: whose free space it becomes.
+    pub fn freed_inside(&mut self, number: u32, id: NodeId, stream: Stream) -> Option<Owner> {
+        let capture = self.captures.get_mut(&number)?;
+        let owner = *capture.owners.get(&stream)?;
+        capture.live.remove(&id);
+        Some(owner)
+    }
+
+    /// A block of capture `number` was freed elsewhere; false where the graph is gone already.
+    pub fn freed_outside(&mut self, number: u32, id: NodeId) -> bool {
+        let Some(capture) = self.captures.get_mut(&number) else {
+            return false;
+        };
+        capture.live.remove(&id);
+        capture.freed.push(id);
+        true
+    }
+
+    /// What the graphs that have gone since the last call leave.
+    pub fn gone(&mut self) -> Vec<Remains> {
+        let count = self.count.load(Ordering::Acquire);
+        if count == self.seen {
+            return Vec::new();
+        }
+        self.seen = count;
+        self.captures
+            .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
+            .map(|(_, capture)| Remains {
+                owners: capture.owners.into_values().collect(),
+                live: capture.live.into_iter().collect(),
+                freed: capture.freed,
+            })
+            .collect()
+    }
+
+    /// Whether no graph holds memory.
+    pub fn is_empty(&self) -> bool {
+        self.captures.is_empty()
+    }
+}

@@ -1,0 +1,434 @@
+//! The ways back: into a stream's free space, behind a grace, or to a graph.
+
+use std::sync::atomic::Ordering;
+
+use super::block::{Block, NONE};
+use super::grace::Freed;
+use super::heap::{COMMON, NodeId, Owner};
+use super::mapping::LARGE;
+use super::stream_cache::{Inner, StreamCache};
+use super::{Core, Pool, Turn};
+use crate::config::ReleaseThreshold;
+use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::error::Result;
+
+impl Pool {
+    /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
+    /// or of another device, used on other streams too, or a graph's.
+    pub fn free(&self, id: NodeId, block: &Block, cache: Option<&StreamCache>, may_cover: bool) {
+        let size = block.size();
+        self.counters.taken_back(size);
+        self.counters.frees.fetch_add(1, Ordering::Relaxed);
+        self.counters
+            .requested
+            .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.counters.pending.fetch_add(size, Ordering::Relaxed);
+        if self.dead.get().is_some() {
+            return;
+        }
+        let mut core = self.core.lock();
+        self.bury_graphs(&mut core);
+        let number = block.capture.load(Ordering::Relaxed);
+        if number != 0 {
+            let inside = cache.filter(|cache| cache.inner.lock().capture == number);
+            let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key.stream));
+            if let Some(owner) = owner {
+                // Memory of a capture stays pending for everybody else.
+                self.retract(&mut core, id);
+                core.heap.give(id, owner, 0);
+                return;
+            }
+            if core.captures.freed_outside(number, id) {
+                return;
+            }
+        }
+        match cache.map(|cache| {
+            cache
+                .inner
+                .lock()
+                .generation
+                .as_ref()
+                .map(|generation| generation.context)
+        }) {
+            Some(Some(context)) => core.note_context(&self.calls, context),
+            // A stream that was never allocated on: its context is most likely the current one.
+            Some(None) => self.note_current(&mut core),
+            None => {}
+        }
+        let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
+        core.grace.free(Freed::Block {
+            id,
+            give_back: may_cover && large,
+        });
+        if may_cover {
+            self.note_current(&mut core);
+            self.cover(&mut core);
+            let _ = self.settle(&mut core);
+        }
+    }
+
+    /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
+    /// stream's next stamp.
+    pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
+        let Some(block) = self.standalones.write().remove(&address) else {
+            return false;
+        };
+        self.counters.taken_back(block.size);
+        self.counters.frees.fetch_add(1, Ordering::Relaxed);
+        self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
+        self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        if self.dead.get().is_some() {
+            return true;
+        }
+        let mut core = self.core.lock();
+        let shared = block.shared;
+        let freed = Freed::Standalone(block);
+        let behind = cache.filter(|_| !shared).and_then(|cache| {
+            let mut inner = cache.inner.lock();
+            let generation = inner.generation.as_ref()?;
+            let mine = generation.device == self.device && inner.capture == 0;
+            let place = (generation.owner, inner.next_stamp);
+            inner.unstamped += u64::from(mine);
+            mine.then_some(place)
+        });
+        match behind {
+            Some((owner, stamp)) => core.grace.free_behind(owner, stamp, freed),
+            None => core.grace.free(freed),
+        }
+        if may_cover {
+            self.note_current(&mut core);
+            self.cover(&mut core);
+            let _ = self.settle(&mut core);
+        }
+        true
+    }
+
+    /// A block stops being one: its number means nothing any more.
+    fn retract(&self, core: &mut Core, id: NodeId) {
+        let block = self.blocks.get(id);
+        block.state.store(NONE, Ordering::Release);
+        block.capture.store(0, Ordering::Relaxed);
+        self.space.index.set(core.heap.span(id).0, 0);
+    }
+
+    /// Moves what a cache holds into its owner's coalesced free space.
+    pub(super) fn flush(&self, core: &mut Core, inner: &mut Inner, owner: Owner) {
+        let Inner { ready, .. } = inner;
+        ready.drain(&self.blocks, |id| {
+            self.retract(core, id);
+            let stamp = self.blocks.get(id).stamp.load(Ordering::Relaxed);
+            #[cfg(test)]
+            let owner = if super::sabotage::on(&self.sabotage.coalesce_across) {
+                COMMON
+            } else {
+                owner
+            };
+            core.heap.give(id, owner, stamp);
+        });
+    }
+
+    /// Flushes every cache of this device.
+    pub(super) fn flush_all(&self, core: &mut Core) {
+        for cache in self.caches.all() {
+            let mut inner = cache.inner.lock();
+            let owner = inner
+                .generation
+                .as_ref()
+                .filter(|generation| generation.device == self.device)
+                .map(|g| g.owner);
+            if let Some(owner) = owner {
+                self.flush(core, &mut inner, owner);
+            }
+        }
+    }
+
+    /// Leaves a cache's generation behind as an orphan.
+    pub(super) fn retire(&self, core: &mut Core, inner: &mut Inner) {
+        let Some(generation) = inner.generation.take() else {
+            return;
+        };
+        self.counters
+            .allocations
+            .fetch_add(std::mem::take(&mut inner.allocations), Ordering::Relaxed);
+        self.counters
+            .frees
+            .fetch_add(std::mem::take(&mut inner.frees), Ordering::Relaxed);
+        self.counters
+            .requested
+            .fetch_add(std::mem::take(&mut inner.requested) as u64, Ordering::Relaxed);
+        self.flush(core, inner, generation.owner);
+        core.grace.orphan(generation.owner);
+        (inner.next_stamp, inner.unstamped) = (1, 0);
+    }
+
+    /// The stream is about to be destroyed, or its handle serves another device now: stamps what it freed where the call
+    /// was given it, and leaves the rest behind.
+    pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
+        let mut core = self.core.lock();
+        let mut inner = cache.inner.lock();
+        if let (Some(stream), Ok(_entered)) = (stream, self.enter(&core)) {
+            self.stamp_cache(&mut core, &mut inner, stream);
+        }
+        self.retire(&mut core, &mut inner);
+    }
+
+    /// A stream frees and never allocates: stamps what it freed, as `deallocate` was given it. A stream that was unknown
+    /// becomes known.
+    pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+        let mut core = self.core.lock();
+        let Ok(_entered) = self.enter(&core) else { return };
+        let capture = self.calls.ask(|driver| driver.stream_capture(stream));
+        if capture != Ok(Capture::None) {
+            return;
+        }
+        let id = if trusted {
+            Ok(1)
+        } else {
+            self.calls.ask(|driver| driver.stream_id(stream))
+        };
+        let Ok(id) = id else { return };
+        if self
+            .join_stream(
+                &mut core,
+                &Turn {
+                    cache,
+                    stream,
+                    id,
+                    capture: Capture::None,
+                },
+            )
+            .is_ok()
+        {
+            self.stamp_cache(&mut core, &mut cache.inner.lock(), stream);
+            let _ = self.settle(&mut core);
+        }
+    }
+
+    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen.
+    pub(super) fn cover(&self, core: &mut Core) {
+        if core.grace.has_open() {
+            self.cover_owners(core, Vec::new());
+        }
+    }
+
+    /// Everything freed in any way is covered. Whether anything was.
+    pub(super) fn cover_all(&self, core: &mut Core) -> bool {
+        let mut owners = Vec::new();
+        for cache in self.caches.all() {
+            let mut inner = cache.inner.lock();
+            let owner = inner
+                .generation
+                .as_ref()
+                .filter(|generation| generation.device == self.device)
+                .map(|g| g.owner);
+            if let Some(owner) = owner {
+                self.flush(core, &mut inner, owner);
+                owners.push((owner, inner.next_stamp));
+                inner.next_stamp += 1;
+                inner.unstamped = 0;
+            }
+        }
+        owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
+        owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
+        let something = core.grace.has_open() || !owners.is_empty();
+        something && self.cover_owners(core, owners)
+    }
+
+    fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
+        let Ok(_entered) = self.enter(core) else { return false };
+        if self.check_context(core).is_err() {
+            return false;
+        }
+        // The legacy stream tells of captures on blocking streams, without harm to them.
+        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
+        if !matches!(capture, Ok(Capture::None)) {
+            tracing::debug!(
+                device = self.device,
+                ?capture,
+                "a capture runs: what was freed is covered later"
+            );
+            return false;
+        }
+        loop {
+            let contexts = core.context_handles();
+            match core.grace.cover(&self.calls, &contexts, owners.clone()) {
+                Ok(()) => return true,
+                Err(error) => {
+                    let before = core.contexts.len();
+                    self.drop_dead_contexts(core);
+                    if core.contexts.len() == before || self.dead.get().is_some() {
+                        tracing::debug!(%error, "what was freed could not be covered");
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets contexts that the application has destroyed.
+    fn drop_dead_contexts(&self, core: &mut Core) {
+        if self.check_context(core).is_err() {
+            return;
+        }
+        for (context, id) in core.contexts.clone() {
+            if self.calls.ask(|driver| driver.context_id(context)) != Ok(id) {
+                core.contexts.retain(|(known, _)| *known != context);
+                core.grace.context_gone(context);
+            }
+        }
+    }
+
+    /// A driver call in `context` failed: if the context is gone, so is what was waited for; if it is the pool's own, or
+    /// carries an error that will not go away, the pool is dead.
+    pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
+        let before = core.contexts.len();
+        self.drop_dead_contexts(core);
+        self.alive()?;
+        if core.contexts.len() == before {
+            let _ = context;
+            return Err(self.failed(error));
+        }
+        Ok(())
+    }
+
+    /// Collects what has completed.
+    pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
+        let settled = core.grace.settle(&self.calls);
+        for (owner, complete) in settled.owners {
+            if core.heap.transfer(owner, COMMON, complete, 0) > 0 || core.heap.free_bytes(owner) == 0 {
+                self.forget_orphan(core, owner);
+            }
+        }
+        for freed in settled.freed {
+            self.return_freed(core, freed);
+        }
+        self.keep_to_threshold(core);
+        match settled.failed {
+            Some((context, error)) => self.context_failed(core, context, error),
+            None => Ok(()),
+        }
+    }
+
+    fn forget_orphan(&self, core: &mut Core, owner: Owner) {
+        if core.heap.free_bytes(owner) == 0 && core.grace.remove(owner) {
+            core.heap.remove_owner(owner);
+        }
+    }
+
+    /// Something whose grace is over goes where everybody may have it.
+    pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
+        match freed {
+            Freed::Block { id, give_back } => {
+                let (offset, size) = core.heap.span(id);
+                self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+                self.retract(core, id);
+                core.heap.give(id, COMMON, 0);
+                if give_back && !core.fixed {
+                    if let Ok(_entered) = self.enter(core) {
+                        let page = core.mapping.page;
+                        let within = (offset / page * page, (offset + size).next_multiple_of(page));
+                        let Core { heap, mapping, .. } = core;
+                        mapping.release(heap, 0, Some(within));
+                    }
+                }
+            }
+            Freed::Standalone(block) => {
+                self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+                if let Ok(_entered) = self.enter(core) {
+                    block.destroy(&self.calls, &mut core.mapping);
+                    // A block of its own is a request like any other: what is over the limit does not stay.
+                    if core.limit != 0 && core.mapping.reserved() > core.limit {
+                        core.mapping.release_kept(core.limit);
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep_to_threshold(&self, core: &mut Core) {
+        let threshold = match self.options.release_threshold {
+            ReleaseThreshold::Bytes(bytes) => bytes,
+            _ if core.limit != 0 => core.limit,
+            _ => return,
+        };
+        if core.mapping.reserved() > threshold && !core.fixed {
+            if let Ok(_entered) = self.enter(core) {
+                let Core { heap, mapping, .. } = core;
+                mapping.release(heap, threshold, None);
+            }
+        }
+    }
+
+    /// What graphs that are gone leave: their free space is free, and what their owners had freed waits for a grace.
+    pub(super) fn bury_graphs(&self, core: &mut Core) {
+        for remains in core.captures.gone() {
+            for owner in remains.owners {
+                let bytes = core.heap.transfer(owner, COMMON, u64::MAX, 0);
+                self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                core.heap.remove_owner(owner);
+            }
+            for id in remains.live {
+                self.blocks.get(id).capture.store(0, Ordering::Relaxed);
+            }
+            for id in remains.freed {
+                core.grace.free(Freed::Block { id, give_back: false });
+            }
+        }
+    }
+
+    /// The context of a caller without a stream uses the pool from now on.
+    pub(super) fn note_current(&self, core: &mut Core) {
+        let here = self.calls.ask(|driver| driver.current_device());
+        if let (Ok(Some(device)), Ok(Some(context))) = (here, self.calls.ask(|driver| driver.current_context())) {
+            if device == self.device {
+                core.note_context(&self.calls, context);
+            }
+        }
+    }
+
+    /// The block at `address` is used on a stream of `context` too; false where there is no such block.
+    pub fn share(&self, address: u64, context: Context) -> bool {
+        let found = match self.find(address) {
+            Some((_, block)) => {
+                block.shared.store(1, Ordering::Relaxed);
+                true
+            }
+            None => self
+                .standalones
+                .write()
+                .get_mut(&address)
+                .map(|block| block.shared = true)
+                .is_some(),
+        };
+        if found {
+            self.core.lock().note_context(&self.calls, context);
+        }
+        found
+    }
+
+    /// Runs `work` with the pool's home current.
+    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let home = self.core.lock().home.context;
+        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
+        Ok(work())
+    }
+
+    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns.
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) {
+        let core = self.core.lock();
+        let Ok(_entered) = self.enter(&core) else { return };
+        let order = stream.unwrap_or(Stream::LEGACY);
+        if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
+            return;
+        }
+        let mut outcome = self
+            .calls
+            .submit(|driver| driver.fill_async(address, byte, bytes, order));
+        if outcome.is_ok() && stream.is_none() {
+            outcome = self.calls.submit(|driver| driver.context_synchronize());
+        }
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "memory could not be filled");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! When is freed memory safe, and for whom.
+//!
+//! Two kinds of events answer. A *stamp* is recorded on a stream, inside a call that was given that stream, and covers all
+//! that was freed on it before. A *batch* is a set of context events, one for each context that has used the pool, and
+//! covers everything freed before it, with or without a stream; where the driver has no context events (before CUDA 12.5)
+//! it is a synchronisation that is owed. What an event covers becomes common free space once the event has completed.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::calls::Calls;
+use super::heap::{NodeId, Owner};
+use super::standalone::Standalone;
+use crate::driver::{Context, DriverError, Event, Failure, Result, Stream};
+
+/// A freed thing that no stream may reuse before its grace is over.
+pub enum Freed {
+    /// A block of the window; `give_back`: its pages go back to the driver.
+    Block {
+        /// Its node.
+        id: NodeId,
+        /// Whether its memory is to be given back.
+        give_back: bool,
+    },
+    /// A block with a range of its own.
+    Standalone(Box<Standalone>),
+}
+
+/// The stamps of one owner of free space: a stream's generation.
+struct Ledger {
+    context: Context,
+    /// Recorded and not known to be complete, oldest first.
+    stamps: VecDeque<(u64, Event)>,
+    /// The highest number whose stamp is complete.
+    complete: u64,
+    /// The stream is gone: it gets no stamps any more.
+    orphan: bool,
+}
+
+struct Batch {
+    number: u64,
+    /// Not yet complete. An event of none is a synchronisation that is owed.
+    events: Vec<(Context, Option<Event>)>,
+    freed: Vec<Freed>,
+    /// What it covers of each owner's frees.
+    covers: Vec<(Owner, u64)>,
+}
+
+/// What a wait would wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// An event.
+    Event(Context, Event),
+    /// A synchronisation of that context; the batch it is for.
+    Synchronisation(Context, u64),
+}
+
+/// What has become safe for everybody.
+#[derive(Default)]
+pub struct Settled {
+    /// Owners' frees up to a stamp.
+    pub owners: Vec<(Owner, u64)>,
+    /// Single things.
+    pub freed: Vec<Freed>,
+    /// A query that failed, and the context of its event.
+    pub failed: Option<(Context, DriverError)>,
+}
+
+/// The bookkeeping of one pool's grace.
+#[derive(Default)]
+pub struct Grace {
+    ledgers: HashMap<Owner, Ledger>,
+    /// Freed, and covered by no batch yet.
+    open: Vec<Freed>,
+    /// Things freed on a stream that are not its cache's: behind a stamp.
+    behind: Vec<(Owner, u64, Freed)>,
+    batches: VecDeque<Batch>,
+    numbers: u64,
+    spare: HashMap<Context, Vec<Event>>,
+}
+
+impl Grace {
+    /// A new owner whose stamps are recorded in `context`.
+    pub fn add(&mut self, owner: Owner, context: Context) {
+        self.ledgers.insert(
+            owner,
+            Ledger {
+                context,
+                stamps: VecDeque::new(),
+                complete: 0,
+                orphan: false,
+            },
+        );
+    }
+
+    /// The stream of `owner` is gone, or may be.
+    pub fn orphan(&mut self, owner: Owner) {
+        if let Some(ledger) = self.ledgers.get_mut(&owner) {
+            ledger.orphan = true;
+        }
+    }
+
+    /// Orphans among the owners.
+    pub fn orphans(&self) -> Vec<Owner> {
+        self.ledgers
+            .iter()
+            .filter(|(_, ledger)| ledger.orphan)
+            .map(|(owner, _)| *owner)
+            .collect()
+    }
+
+    /// Every owner with a ledger.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.ledgers.keys().copied().collect()
+    }
+
+    /// Forgets an orphan nothing waits for; false where something does.
+    pub fn remove(&mut self, owner: Owner) -> bool {
+        let idle = self
+            .ledgers
+            .get(&owner)
+            .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
+            && !self.behind.iter().any(|(behind, ..)| *behind == owner)
+            && !self
+                .batches
+                .iter()
+                .any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
+        if idle {
+            self.ledgers.remove(&owner);
+        }
+        idle
+    }
+
+    /// Something freed without a stream.
+    pub fn free(&mut self, freed: Freed) {
+        self.open.push(freed);
+    }
+
+    /// Something freed on `owner`'s stream, to be safe behind `stamp`.
+    pub fn free_behind(&mut self, owner: Owner, stamp: u64, freed: Freed) {
+        self.behind.push((owner, stamp, freed));
+    }
+
+    /// Whether anything waits that no event covers yet.
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether things wait behind stamps of `owner` that are not recorded yet.
+    pub fn has_unstamped(&self, owner: Owner) -> bool {
+        let last = self.last_stamp(owner);
+        self.behind
+            .iter()
+            .any(|(behind, stamp, _)| *behind == owner && *stamp > last)
+    }
+
+    /// The last stamp that was recorded (or is known complete) for `owner`.
+    pub fn last_stamp(&self, owner: Owner) -> u64 {
+        self.ledgers.get(&owner).map_or(0, |ledger| {
+            ledger.stamps.back().map_or(ledger.complete, |(number, _)| *number)
+        })
+    }
+
+    /// The event of `owner`'s last recorded stamp, if it is not known to be complete.
+    pub fn last_event(&self, owner: Owner) -> Option<Event> {
+        self.ledgers.get(&owner)?.stamps.back().map(|(_, event)| *event)
+    }
+
+    /// Records stamp `number` on `stream`, which the running call was given, and which does not capture.
+    pub fn stamp(&mut self, calls: &Calls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
+        let Some(context) = self.ledgers.get(&owner).map(|ledger| ledger.context) else {
+            return Ok(());
+        };
+        let event = self.event(calls, context)?;
+        if let Err(error) = calls.submit(|driver| driver.event_record(event, stream)) {
+            self.spare.entry(context).or_default().push(event);
+            return Err(error);
+        }
+        if let Some(ledger) = self.ledgers.get_mut(&owner) {
+            ledger.stamps.push_back((number, event));
+        }
+        Ok(())
+    }
+
+    /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
+    /// `contexts`. On an error what could not be covered stays open.
+    pub fn cover(&mut self, calls: &Calls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
+        if self.open.is_empty() && covers.is_empty() {
+            return Ok(());
+        }
+        let mut events = Vec::new();
+        for context in contexts {
+            let event = match self.context_event(calls, *context) {
+                Ok(event) => event,
+                Err(error) => {
+                    events
+                        .into_iter()
+                        .for_each(|(context, event): (Context, Option<Event>)| {
+                            self.spare.entry(context).or_default().extend(event);
+                        });
+                    return Err(error);
+                }
+            };
+            events.push((*context, event));
+        }
+        self.numbers += 1;
+        let freed = std::mem::take(&mut self.open);
+        self.batches.push_back(Batch {
+            number: self.numbers,
+            events,
+            freed,
+            covers,
+        });
+        Ok(())
+    }
+
+    fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+        if !calls.driver().features().context_events {
+            return Ok(None);
+        }
+        let event = self.event(calls, context)?;
+        if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
+            self.spare.entry(context).or_default().push(event);
+            return Err(error);
+        }
+        Ok(Some(event))
+    }
+
+    fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+        if let Some(event) = self.spare.get_mut(&context).and_then(Vec::pop) {
+            return Ok(event);
+        }
+        let _entered = calls.enter(context)?;
+        calls.submit(|driver| driver.event_create())
+    }
+
+    /// Asks which stamps and batches have completed, and hands out what they covered.
+    pub fn settle(&mut self, calls: &Calls) -> Settled {
+        let mut settled = Settled::default();
+        let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
+            Ok(complete) => complete,
+            Err(error) => {
+                settled.failed = Some((context, error));
+                false
+            }
+        };
+        for ledger in self.ledgers.values_mut() {
+            while let Some((number, event)) = ledger.stamps.front().copied() {
+                if !complete(ledger.context, event) {
+                    break;
+                }
+                ledger.complete = ledger.complete.max(number);
+                ledger.stamps.pop_front();
+                self.spare.entry(ledger.context).or_default().push(event);
+            }
+        }
+        // Batches complete in the order they were made, but for contexts that come and go.
+        while let Some(batch) = self.batches.front_mut() {
+            while let Some((context, Some(event))) = batch.events.last().copied() {
+                if !complete(context, event) {
+                    break;
+                }
+                self.spare.entry(context).or_default().push(event);
+                batch.events.pop();
+            }
+            if !batch.events.is_empty() {
+                break;
+            }
+            settled.freed.append(&mut batch.freed);
+            for (owner, number) in batch.covers.drain(..) {
+                if let Some(ledger) = self.ledgers.get_mut(&owner) {
+                    ledger.complete = ledger.complete.max(number);
+                }
+            }
+            self.batches.pop_front();
+        }
+        settled.owners = self
+            .ledgers
+            .iter()
+            .map(|(owner, ledger)| (*owner, ledger.complete))
+            .collect();
+        let ledgers = &self.ledgers;
+        let is_over = |owner: &Owner, stamp: u64| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= stamp);
+        let mut at = 0;
+        while at < self.behind.len() {
+            if is_over(&self.behind[at].0, self.behind[at].1) {
+                settled.freed.push(self.behind.swap_remove(at).2);
+            } else {
+                at += 1;
+            }
+        }
+        settled
+    }
+
+    /// What to wait for so that more memory becomes safe: the oldest of everything outstanding.
+    pub fn awaited(&self) -> Option<Awaited> {
+        let batch = self.batches.iter().find_map(|batch| {
+            batch.events.last().map(|(context, event)| match event {
+                Some(event) => Awaited::Event(*context, *event),
+                None => Awaited::Synchronisation(*context, batch.number),
+            })
+        });
+        batch.or_else(|| {
+            let ledger = self.ledgers.values().find(|ledger| !ledger.stamps.is_empty())?;
+            ledger
+                .stamps
+                .front()
+                .map(|(_, event)| Awaited::Event(ledger.context, *event))
+        })
+    }
+
+    /// The synchronisation of `context` that batch `number` was owed, and every older one, has been made.
+    pub fn synchronised(&mut self, context: Context, number: u64) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.number <= number) {
+            batch.events.retain(|(owed, event)| *owed != context || event.is_some());
+        }
+    }
+
+    /// `context` is gone, and with it its work and its events.
+    pub fn context_gone(&mut self, context: Context) {
+        self.spare.remove(&context);
+        for batch in &mut self.batches {
+            batch.events.retain(|(of, _)| *of != context);
+        }
+        for ledger in self.ledgers.values_mut().filter(|ledger| ledger.context == context) {
+            // What it had stamped is complete; what it had not waits for a batch of the other contexts.
+            if let Some((number, _)) = ledger.stamps.back() {
+                ledger.complete = ledger.complete.max(*number);
+            }
+            ledger.stamps.clear();
+            ledger.orphan = true;
+        }
+    }
+
+    /// Whether nothing freed waits for anything.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty()
+    }
+
+    /// Destroys every event that nothing waits for.
+    pub fn destroy_events(&mut self, calls: &Calls) {
+        for (context, events) in std::mem::take(&mut self.spare) {
+            let Ok(_entered) = calls.enter(context) else { continue };
+            for event in events {
+                let _ = calls.submit(|driver| driver.event_destroy(event));
+            }
+        }
+    }
+}
+
+/// Waits for `awaited` at most `limit`; whether it came.
+pub fn wait(calls: &Calls, awaited: Awaited, limit: Duration) -> Result<bool> {
+    match awaited {
+        Awaited::Event(_, event) => calls.submit(|driver| driver.event_wait(event, limit)),
+        Awaited::Synchronisation(context, _) => {
+            let _entered = calls.enter(context)?;
+            calls.submit(|driver| driver.context_synchronize()).map(|()| true)
+        }
+    }
+}
+
+/// Whether an error means that the context it came from is no more.
+pub fn is_dead(error: &DriverError) -> bool {
+    error.failure == Failure::ContextDead
+}

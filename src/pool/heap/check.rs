@@ -1,0 +1,101 @@
+//! Invariants, walked whole: called by tests after every step.
+
+use super::{Bins, COMMON, Heap, Node, State};
+
+impl Heap {
+    /// Whether everything this module promises holds; else what does not.
+    pub fn validate(&self) -> Result<(), String> {
+        let Some(first) =
+            (1..self.nodes.len()).find(|id| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0)
+        else {
+            return Err("no first node".into());
+        };
+        let (mut id, mut at, mut last) = (first, 0, None);
+        let mut free = vec![0; self.spaces.len()];
+        let mut holes = 0;
+        let mut seen = 0;
+        while id != 0 {
+            let node = &self.nodes[id];
+            seen += 1;
+            if node.offset != at || node.size == 0 || node.size % self.granule != 0 {
+                return Err(format!(
+                    "node {id} at {:#x}+{:#x} does not tile at {at:#x}",
+                    node.offset, node.size
+                ));
+            }
+            match node.state {
+                State::Unused => return Err(format!("node {id} is linked and unused")),
+                State::Used => {}
+                State::Free(owner) => {
+                    free[owner.0 as usize] += node.size;
+                    if last == Some(node.state) {
+                        return Err(format!("free neighbours of owner {} at {at:#x}", owner.0));
+                    }
+                    if !self.in_bin(id as u32, node, owner.0 as usize) {
+                        return Err(format!("free node {id} is not in its bin"));
+                    }
+                }
+                State::Hole => {
+                    holes += 1;
+                    if last == Some(State::Hole) || self.holes.get(&at) != Some(&(id as u32)) {
+                        return Err(format!("hole at {at:#x} is unknown or has a hole beside it"));
+                    }
+                }
+            }
+            last = Some(node.state);
+            at += node.size;
+            id = node.after as usize;
+        }
+        if holes != self.holes.len() {
+            return Err(format!("{} holes known, {holes} there", self.holes.len()));
+        }
+        if seen + self.spare.len() + 1 != self.nodes.len() {
+            return Err("nodes were lost".into());
+        }
+        for (owner, space) in self.spaces.iter().enumerate() {
+            if space.bytes != free[owner] {
+                return Err(format!(
+                    "owner {owner} has {} bytes free, says {}",
+                    free[owner], space.bytes
+                ));
+            }
+            let (mut bytes, mut stamp, mut id) = (0, 0, space.oldest as usize);
+            while id != 0 {
+                let node = &self.nodes[id];
+                if node.state != State::Free(super::Owner(owner as u32)) || node.stamp < stamp {
+                    return Err(format!("age list of owner {owner} is out of order at node {id}"));
+                }
+                (bytes, stamp, id) = (bytes + node.size, node.stamp, node.younger as usize);
+            }
+            if bytes != space.bytes {
+                return Err(format!("age list of owner {owner} misses ranges"));
+            }
+        }
+        Ok(())
+    }
+
+    fn in_bin(&self, id: u32, node: &Node, owner: usize) -> bool {
+        let mut at = self.spaces[owner].bins.head(Bins::of(node.size / self.granule));
+        while at != 0 && at != id {
+            at = self.nodes[at as usize].bin_after;
+        }
+        at == id
+    }
+
+    /// Bytes in the window that memory backs: used or free.
+    pub fn backed(&self) -> u64 {
+        let holes: u64 = self.holes.values().map(|id| self.nodes[*id as usize].size).sum();
+        let all: u64 = self
+            .nodes
+            .iter()
+            .filter(|node| node.state != State::Unused)
+            .map(|node| node.size)
+            .sum();
+        all - holes
+    }
+
+    /// The largest common free range in bytes.
+    pub fn largest_common(&self) -> u64 {
+        self.ranges(COMMON).map(|(_, _, size)| size).max().unwrap_or(0)
+    }
+}

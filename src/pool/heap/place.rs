@@ -1,0 +1,172 @@
+//! Holes: where memory can be mapped, and where it was taken away.
+
+use super::{COMMON, Heap, Node, NodeId, Owner, State, fits};
+
+/// Where mapping new memory makes room for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The range to map: page-aligned, inside one hole.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whose free space it is to become one with.
+    pub owner: Owner,
+}
+
+/// How many holes are considered.
+const HOLES: usize = 256;
+
+impl Heap {
+    /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes: beside free ranges of `owner`, or
+    /// common ones, that already hold a part of it. None where the window is exhausted.
+    pub fn place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
+        let mut best: Option<Place> = None;
+        for id in self.holes.values().take(HOLES) {
+            for owner in [COMMON, owner] {
+                let place = self.place_at(*id, owner, size, align, page);
+                if let Some(place) = place.filter(|place| best.is_none_or(|best| place.size < best.size)) {
+                    best = Some(place);
+                }
+            }
+        }
+        best
+    }
+
+    fn place_at(&self, id: NodeId, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
+        let hole = &self.nodes[id as usize];
+        let free = |id: NodeId| Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(owner));
+        let begin = hole.offset.next_multiple_of(page);
+        let end = (hole.offset + hole.size) / page * page;
+        if begin >= end {
+            return None;
+        }
+        // Against the left neighbour, upwards: the request starts inside it, or at the hole's first page.
+        let left = free(hole.before)
+            .filter(|_| begin == hole.offset)
+            .map_or(begin, |left| left.offset);
+        let start = left.next_multiple_of(align.max(1));
+        let mut best = None;
+        let mut consider = |offset: u64, stop: u64| {
+            if offset < stop && stop <= end && best.is_none_or(|best: Place| stop - offset < best.size) {
+                best = Some(Place {
+                    offset,
+                    size: stop - offset,
+                    owner,
+                });
+            }
+        };
+        let stop = start.checked_add(size)?.next_multiple_of(page);
+        let from = (start / page * page).max(begin);
+        consider(from, stop);
+        // Against the right neighbour, downwards, or across the whole hole into it.
+        if let Some(right) = free(hole.after).filter(|_| end == hole.offset + hole.size) {
+            let limit = right.offset + right.size;
+            if fits(start, limit.saturating_sub(start), size, align) && start.checked_add(size)? > end {
+                consider(from, end);
+            }
+            if let Some(start) = limit.checked_sub(size).map(|start| start / align.max(1) * align.max(1)) {
+                let from = start / page * page;
+                if from >= begin {
+                    consider(from, end);
+                }
+            }
+        }
+        best
+    }
+
+    /// Memory was mapped at `[offset, offset + size)`, inside a hole: it becomes `owner`'s free space behind `stamp`.
+    pub fn open(&mut self, offset: u64, size: u64, owner: Owner, stamp: u64) -> bool {
+        let id = self.bury(offset, size);
+        id.is_some_and(|id| self.release(id, owner, stamp) != 0)
+    }
+
+    /// Makes `[offset, offset + size)`, inside a hole, a used node, which nothing will be mapped over.
+    pub fn bury(&mut self, offset: u64, size: u64) -> Option<NodeId> {
+        let (&at, &id) = self.holes.range(..=offset).next_back()?;
+        if offset + size > at + self.nodes[id as usize].size {
+            return None;
+        }
+        self.holes.remove(&at);
+        let id = self.cut(id, offset, size);
+        self.nodes[id as usize].state = State::Used;
+        Some(id)
+    }
+
+    /// The memory at `[offset, offset + size)`, wholly inside the common free range `id`, is going away: it becomes a hole.
+    /// What lies before it in the range keeps the number `id`, so several pieces are closed from the last to the first.
+    pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
+        let Node {
+            offset: from,
+            size: whole,
+            state,
+            ..
+        } = self.nodes[id as usize];
+        if state != State::Free(COMMON) || offset < from || offset + size > from + whole {
+            return false;
+        }
+        self.unlink(id);
+        self.nodes[id as usize].state = State::Used;
+        let middle = self.cut(id, offset, size);
+        self.nodes[middle as usize].state = State::Hole;
+        self.join_hole(middle);
+        true
+    }
+
+    /// A multiple of `page` at which a hole has room for `size` bytes.
+    pub fn fresh(&self, size: u64, page: u64) -> Option<u64> {
+        self.holes.values().find_map(|id| {
+            let hole = &self.nodes[*id as usize];
+            fits(hole.offset, hole.size, size, page).then(|| hole.offset.next_multiple_of(page))
+        })
+    }
+
+    /// Cuts `[offset, offset + size)` out of a node that is a hole or used; what is left beside it stays what it was (a used
+    /// node's rests become common free space). Returns the node of the cut.
+    fn cut(&mut self, id: NodeId, offset: u64, size: u64) -> NodeId {
+        let Node {
+            offset: from,
+            size: whole,
+            state,
+            ..
+        } = self.nodes[id as usize];
+        let (front, back) = (offset - from, from + whole - offset - size);
+        let mut middle = id;
+        if front > 0 {
+            self.nodes[id as usize].size = front;
+            middle = self.insert_after(id, offset, size, state);
+        }
+        self.nodes[middle as usize].size = size;
+        if back > 0 {
+            let rest = self.insert_after(middle, offset + size, back, state);
+            self.settle(rest, state);
+        }
+        if front > 0 {
+            self.settle(id, state);
+        }
+        middle
+    }
+
+    fn settle(&mut self, id: NodeId, state: State) {
+        if state == State::Hole {
+            self.holes.insert(self.nodes[id as usize].offset, id);
+        } else {
+            self.release(id, COMMON, 0);
+        }
+    }
+
+    /// Makes a new hole one with the holes beside it.
+    fn join_hole(&mut self, mut id: NodeId) {
+        let Node { before, after, .. } = self.nodes[id as usize];
+        if before != 0 && self.nodes[before as usize].state == State::Hole {
+            self.nodes[before as usize].size += self.nodes[id as usize].size;
+            self.drop_node(id);
+            id = before;
+        }
+        if after != 0 && self.nodes[after as usize].state == State::Hole {
+            self.holes.remove(&self.nodes[after as usize].offset);
+            self.nodes[id as usize].size += self.nodes[after as usize].size;
+            self.drop_node(after);
+        }
+        self.holes.insert(self.nodes[id as usize].offset, id);
+    }
+}

@@ -1,0 +1,415 @@
+//! The ladder: where memory for a request comes from, in this order.
+//!
+//!  1. the stream's own cache, exact size (in `allocator.rs`, under the stream's lock alone)
+//!  2. the stream's own free space, coalesced, best fit
+//!  3. what has completed since, then common free space
+//!  4. kept handles
+//!  5. new handles, while reserved stays within 1.04 × the peak in use with this request, and within the limit
+//!  6. complete free handles, moved
+//!  7. other streams' free space, behind their stamp
+//!  8. new handles, up to the limit
+//!  9. kept handles given back, and once more
+//! 10. a bounded wait, and once more
+//! 11. out-of-memory handlers (with the record)
+//! 12. null, with the reason
+//!
+//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+
+use super::block::{Blocks, LIVE};
+use super::grace::{self, Awaited};
+use super::heap::{COMMON, NodeId, Owner};
+use super::mapping::Sources;
+use super::stream_cache::{Generation, Inner};
+use super::{Core, Pool, Turn, Want};
+use crate::driver::{Capture, DriverError, Failure, Stream};
+use crate::error::{Error, Result};
+
+/// Who asks, as the ladder sees it.
+#[derive(Clone, Copy)]
+enum Who<'a> {
+    /// A caller without a stream.
+    Anybody,
+    /// A stream; its own free space.
+    Stream(&'a Turn<'a>, Owner),
+    /// A capturing stream; its capture's free space and number.
+    Capture(Owner, u32),
+}
+
+impl Who<'_> {
+    fn owner(&self) -> Owner {
+        match self {
+            Who::Anybody => COMMON,
+            Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
+        }
+    }
+}
+
+impl Pool {
+    /// Memory for a request that no stream cache could meet at once.
+    pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
+        self.alive()?;
+        let mut core = self.core.lock();
+        self.bury_graphs(&mut core);
+        let who = match turn {
+            None => {
+                self.note_current(&mut core);
+                Who::Anybody
+            }
+            Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?,
+            Some(turn) if turn.capture == Capture::Invalidated => {
+                return Err(Error::Unsupported(
+                    "the stream's capture was invalidated and must be ended first".into(),
+                ));
+            }
+            Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
+        };
+        let id = self.climb(&mut core, &want, who)?;
+        if id > Blocks::MOST {
+            core.heap.give(id, who.owner(), u64::MAX >> 1);
+            return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MOST)));
+        }
+        let address = self.publish(&core, id, &want)?;
+        if let Who::Capture(_, number) = who {
+            self.blocks.get(id).capture.store(number, Ordering::Relaxed);
+            core.captures.allocated(number, id);
+        }
+        drop(core);
+        self.counters.handed_out(want.size);
+        self.counters.allocations.fetch_add(1, Ordering::Relaxed);
+        self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
+        if let Some(id) = self
+            .own(core, want, who)
+            .or_else(|| core.heap.take(COMMON, want.size, want.align))
+        {
+            return Ok(id);
+        }
+        if core.fixed && want.size > core.mapping.reserved() {
+            return Err(self.out_of_memory(core, want, None));
+        }
+        let _entered = self.enter(core)?;
+        self.check_context(core)?;
+        let mut deadline = None;
+        let mut covered = false;
+        let mut refusal = None;
+        loop {
+            self.stamp(core, who);
+            self.settle(core)?;
+            if let Some(id) = self.found(core, want, who) {
+                return Ok(id);
+            }
+            let budget = self.budget(core, want);
+            for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
+                if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
+                    return Ok(id);
+                }
+            }
+            if let Who::Stream(turn, owner) = who {
+                if let Some(id) = self.steal(core, want, turn, owner) {
+                    return Ok(id);
+                }
+            }
+            for give_back in [false, true] {
+                if give_back && self.give_back(core) == 0 {
+                    break;
+                }
+                for remap in [false, true] {
+                    let create = self.room(core);
+                    if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
+                        return Ok(id);
+                    }
+                }
+            }
+            if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
+                return Err(self.out_of_memory(core, want, refusal));
+            }
+        }
+    }
+
+    /// Rung 2: the asker's own free space, with what its cache holds uncoalesced where the rest does not do.
+    fn own(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
+        let owner = who.owner();
+        if let Some(id) = core.heap.take(owner, want.size, want.align) {
+            if matches!(who, Who::Capture(..)) {
+                self.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
+            }
+            return Some(id);
+        }
+        let Who::Stream(turn, _) = who else { return None };
+        let mut inner = turn.cache.inner.lock();
+        if inner.ready.bytes() == 0
+            || inner
+                .generation
+                .as_ref()
+                .is_none_or(|generation| generation.owner != owner)
+        {
+            return None;
+        }
+        self.flush(core, &mut inner, owner);
+        drop(inner);
+        core.heap.take(owner, want.size, want.align)
+    }
+
+    /// Rung 3, after collecting: own, common, and the two together.
+    fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
+        self.own(core, want, who)
+            .or_else(|| core.heap.take(COMMON, want.size, want.align))
+            .or_else(|| match who {
+                Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
+                _ => None,
+            })
+    }
+
+    /// Rungs 4, 5, 6 and 8. A refusal for want of memory is remembered, and the climb goes on.
+    fn grow(
+        &self,
+        core: &mut Core,
+        want: &Want,
+        who: Who<'_>,
+        sources: Sources,
+        refusal: &mut Option<DriverError>,
+    ) -> Result<Option<NodeId>> {
+        if core.fixed {
+            return Ok(None);
+        }
+        // What a capture has freed counts as pending, so new memory for it is common at first.
+        let owner = if matches!(who, Who::Capture(..)) {
+            COMMON
+        } else {
+            who.owner()
+        };
+        let Core { heap, mapping, .. } = core;
+        let grown = mapping.grow(heap, owner, want.size, want.align, sources);
+        core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
+        match grown {
+            Ok(true) => Ok(self.found(core, want, who)),
+            Ok(false) => Ok(None),
+            Err(error) if grace::is_dead(&error) => Err(self.failed(error)),
+            Err(error) => {
+                tracing::debug!(device = self.device, %error, "growing failed");
+                *refusal = Some(error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Rung 7: a range of another stream, behind that stream's stamp.
+    fn steal(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, owner: Owner) -> Option<NodeId> {
+        self.flush_all(core);
+        // What had completed already is common now.
+        self.settle(core).ok()?;
+        if let Some(id) = core.heap.take(COMMON, want.size, want.align) {
+            return Some(id);
+        }
+        if let Some(id) = core.heap.take_joined(owner, want.size, want.align) {
+            return Some(id);
+        }
+        for other in core.grace.owners() {
+            let Some(event) = core.grace.last_event(other).filter(|_| other != owner) else {
+                continue;
+            };
+            let through = core.grace.last_stamp(other);
+            #[cfg(test)]
+            let through = if super::sabotage::on(&self.sabotage.reuse_unordered) {
+                u64::MAX
+            } else {
+                through
+            };
+            let Some(id) = core.heap.take_stamped(other, want.size, want.align, through) else {
+                continue;
+            };
+            #[cfg(test)]
+            if super::sabotage::on(&self.sabotage.reuse_unordered) {
+                return Some(id);
+            }
+            match self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {
+                Ok(()) => return Some(id),
+                Err(error) => {
+                    tracing::debug!(%error, "a stream could not be made to wait for another");
+                    core.heap.give(id, other, through);
+                }
+            }
+        }
+        None
+    }
+
+    /// Rung 9: what is kept (and, without virtual memory, what is free in whole segments) goes back to the driver.
+    fn give_back(&self, core: &mut Core) -> u64 {
+        let Core { heap, mapping, .. } = core;
+        match self.space.base() {
+            Some(_) => mapping.release_kept(0),
+            None => mapping.release(heap, 0, None),
+        }
+    }
+
+    /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event
+    /// covers yet is covered first, once. False where there is nothing to wait for or no time left.
+    pub(super) fn wait(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        deadline: &mut Option<Instant>,
+        covered: &mut bool,
+    ) -> Result<bool> {
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.options.wait);
+        if !std::mem::replace(covered, true) && self.cover_all(core) {
+            return Ok(true);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else {
+            return Ok(false);
+        };
+        let outcome = MutexGuard::unlocked(core, || grace::wait(&self.calls, awaited, left));
+        match (outcome, awaited) {
+            (Ok(came), Awaited::Event(..)) => Ok(came),
+            (Ok(_), Awaited::Synchronisation(context, batch)) => {
+                core.grace.synchronised(context, batch);
+                Ok(true)
+            }
+            (Err(error), Awaited::Event(context, _) | Awaited::Synchronisation(context, _)) => {
+                self.context_failed(core, context, error)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Bytes that may be created on rung 5.
+    fn budget(&self, core: &Core, want: &Want) -> u64 {
+        let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
+        let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
+        (peak + peak / 25)
+            .saturating_sub(core.mapping.reserved())
+            .min(self.room(core))
+    }
+
+    /// Bytes that may be created on rung 8.
+    pub(super) fn room(&self, core: &Core) -> u64 {
+        if core.limit == 0 {
+            u64::MAX
+        } else {
+            core.limit.saturating_sub(core.mapping.reserved())
+        }
+    }
+
+    /// The own free space of a stream, made where the stream is new: another id at a known handle orphans the old one.
+    pub(super) fn join_stream(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Owner> {
+        let mut inner = turn.cache.inner.lock();
+        inner.capture = 0;
+        inner.frees_in_a_row = 0;
+        if let Some(generation) = &inner.generation {
+            let same = generation.id == turn.id;
+            #[cfg(test)]
+            let same = same || super::sabotage::on(&self.sabotage.ignore_generation);
+            if same && generation.device == self.device {
+                return Ok(generation.owner);
+            }
+        }
+        self.retire(core, &mut inner);
+        let context = self
+            .calls
+            .ask(|driver| driver.stream_context(turn.stream))
+            .map_err(|error| self.failed(error))?;
+        core.note_context(&self.calls, context);
+        let owner = core.heap.add_owner();
+        core.grace.add(owner, context);
+        inner.generation = Some(Generation {
+            id: turn.id,
+            device: self.device,
+            owner,
+            context,
+        });
+        (inner.next_stamp, inner.unstamped) = (1, 0);
+        Ok(owner)
+    }
+
+    /// The free space of a capturing stream.
+    fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Who<'static>> {
+        let _entered = self.enter(core)?;
+        let info = self
+            .calls
+            .ask(|driver| driver.stream_capture_info(turn.stream))
+            .map_err(|error| self.failed(error))?
+            .ok_or_else(|| Error::Unsupported("the stream's capture ended during the call".into()))?;
+        let Core { heap, captures, .. } = core;
+        let number = captures.number(&self.calls, info).map_err(|error| self.failed(error))?;
+        let owner = captures
+            .owner(heap, number, turn.cache.key.stream)
+            .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
+        turn.cache.inner.lock().capture = number;
+        Ok(Who::Capture(owner, number))
+    }
+
+    /// Records a stamp where the asker's stream has freed something that none covers.
+    fn stamp(&self, core: &mut Core, who: Who<'_>) {
+        if let Who::Stream(turn, _) = who {
+            if turn.capture == Capture::None {
+                self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
+            }
+        }
+    }
+
+    /// Stamps everything freed on `stream` so far; the running call was given it, and it does not capture.
+    pub(super) fn stamp_cache(&self, core: &mut Core, inner: &mut Inner, stream: Stream) {
+        let Some(owner) = inner.generation.as_ref().map(|generation| generation.owner) else {
+            return;
+        };
+        let number = inner.next_stamp;
+        if std::mem::take(&mut inner.unstamped) == 0 {
+            return;
+        }
+        // Raised first: what is freed from now on belongs to the next stamp.
+        inner.next_stamp = number + 1;
+        if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
+            tracing::debug!(%error, "a stamp could not be recorded");
+            if error.failure == Failure::ContextDead {
+                self.die(error.to_string());
+            }
+        }
+    }
+
+    /// Makes a taken node a block.
+    fn publish(&self, core: &Core, id: NodeId, want: &Want) -> Result<u64> {
+        let (offset, _) = core.heap.span(id);
+        let address = self
+            .space
+            .address(offset)
+            .ok_or_else(|| Error::Unsupported("an offset without memory".into()))?;
+        let block = self.blocks.get(id);
+        block.address.store(address, Ordering::Relaxed);
+        block.size.store(want.size, Ordering::Relaxed);
+        block.requested.store(want.requested, Ordering::Relaxed);
+        block.capture.store(0, Ordering::Relaxed);
+        block.shared.store(0, Ordering::Relaxed);
+        block.state.store(LIVE, Ordering::Release);
+        self.space.index.set(offset, id);
+        Ok(address)
+    }
+
+    pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
+        self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
+        let allocated = self.counters.allocated.load(Ordering::Relaxed);
+        let pending = self.counters.pending.load(Ordering::Relaxed);
+        let limit = if core.limit == 0 {
+            "none".into()
+        } else {
+            format!("{} bytes", core.limit)
+        };
+        let mut text = format!(
+            "{} bytes on device {}: {allocated} allocated, {pending} pending, {} reserved, limit {limit}",
+            want.requested,
+            self.device,
+            core.mapping.reserved()
+        );
+        if let Some(refusal) = refusal {
+            text.push_str(&format!("; {refusal}"));
+        }
+        Error::OutOfMemory(text)
+    }
+}

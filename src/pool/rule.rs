@@ -1,0 +1,62 @@
+//! How a piece is carved out of a bigger one.
+
+/// Bytes asked for → bytes carved: `round` up, add `tail`, start at multiples of `start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentRule {
+    /// Lengths are rounded up to this; a power of two.
+    pub round: u64,
+    /// Added behind the rounded length: the owner may touch it.
+    pub tail: u64,
+    /// Where a piece may start; a power of two. The granule of the heap.
+    pub start: u64,
+}
+
+impl SegmentRule {
+    /// CUDA: any length, starts at 512 bytes.
+    pub const CUDA: SegmentRule = SegmentRule {
+        round: 1,
+        tail: 0,
+        start: 512,
+    };
+
+    /// Ascend: 32-byte lengths with `pad` bytes behind them, starts at 64 (device) or 128 (where media output feeds a model).
+    pub const fn ascend(pad: u64, start: u64) -> SegmentRule {
+        SegmentRule {
+            round: 32,
+            tail: pad,
+            start,
+        }
+    }
+
+    /// What the owner of `length` bytes may touch; none where it overflows.
+    pub fn extent(&self, length: u64) -> Option<u64> {
+        align_up(length, self.round)?.checked_add(self.tail)
+    }
+
+    /// What is carved for `length` bytes: the distance to the next piece. None where it overflows.
+    pub fn stride(&self, length: u64) -> Option<u64> {
+        align_up(self.extent(length)?, self.start)
+    }
+}
+
+/// The next multiple of `to`, a power of two; none where it overflows.
+#[inline]
+pub fn align_up(value: u64, to: u64) -> Option<u64> {
+    debug_assert!(to.is_power_of_two());
+    Some(value.checked_add(to - 1)? & !(to - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ascends_example_and_cudas_granule() {
+        let device = SegmentRule::ascend(32, 64);
+        assert_eq!((device.extent(1000), device.stride(1000)), (Some(1056), Some(1088)));
+        assert_eq!(SegmentRule::ascend(32, 128).stride(1000), Some(1152));
+        assert_eq!(SegmentRule::CUDA.stride(1), Some(512));
+        assert_eq!(SegmentRule::CUDA.stride(512), Some(512));
+        assert_eq!(SegmentRule::CUDA.stride(u64::MAX), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Offsets in a pool's window ↔ addresses.
+
+use parking_lot::RwLock;
+
+use super::index::Index;
+
+/// One piece of memory that came with an address of its own.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    address: u64,
+    size: u64,
+    offset: u64,
+}
+
+/// How a window's offsets become addresses.
+enum Layout {
+    /// One reservation.
+    Window(u64),
+    /// Segments from the driver's malloc or from the caller, sorted by address. Their offsets keep the address modulo
+    /// 2 MiB, so that an aligned offset is an aligned address.
+    Segments(RwLock<Vec<Segment>>),
+}
+
+/// A window of `size` bytes of offsets.
+pub struct Space {
+    layout: Layout,
+    /// Bytes.
+    pub size: u64,
+    /// Which blocks start where.
+    pub index: Index,
+}
+
+impl Space {
+    /// A window that lies at `base`.
+    pub fn window(base: u64, size: u64, granule: u64) -> Space {
+        Space {
+            layout: Layout::Window(base),
+            size,
+            index: Index::new(size, granule),
+        }
+    }
+
+    /// A window made of segments.
+    pub fn segments(size: u64, granule: u64) -> Space {
+        Space {
+            layout: Layout::Segments(RwLock::new(Vec::new())),
+            size,
+            index: Index::new(size, granule),
+        }
+    }
+
+    /// The reservation, where it is one.
+    pub fn base(&self) -> Option<u64> {
+        match self.layout {
+            Layout::Window(base) => Some(base),
+            Layout::Segments(_) => None,
+        }
+    }
+
+    /// The address of an offset that memory backs.
+    pub fn address(&self, offset: u64) -> Option<u64> {
+        match &self.layout {
+            Layout::Window(base) => Some(base + offset),
+            Layout::Segments(segments) => {
+                let segments = segments.read();
+                let segment = segments
+                    .iter()
+                    .find(|s| s.offset <= offset && offset < s.offset + s.size)?;
+                Some(segment.address + (offset - segment.offset))
+            }
+        }
+    }
+
+    /// The offset of an address; none where the address is not of this window.
+    #[inline]
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        match &self.layout {
+            Layout::Window(base) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
+            Layout::Segments(segments) => {
+                let segments = segments.read();
+                let at = segments
+                    .partition_point(|segment| segment.address <= address)
+                    .checked_sub(1)?;
+                let segment = segments[at];
+                (address - segment.address < segment.size).then(|| segment.offset + (address - segment.address))
+            }
+        }
+    }
+
+    /// A segment was obtained.
+    pub fn add(&self, address: u64, size: u64, offset: u64) {
+        if let Layout::Segments(segments) = &self.layout {
+            let mut segments = segments.write();
+            let at = segments.partition_point(|segment| segment.address < address);
+            segments.insert(at, Segment { address, size, offset });
+        }
+    }
+
+    /// The segment at `offset` is gone.
+    pub fn remove(&self, offset: u64) {
+        if let Layout::Segments(segments) = &self.layout {
+            segments.write().retain(|segment| segment.offset != offset);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What was freed on a stream and is ready for that stream again, behind a lock of its own.
+//!
+//! A cache is found by the stream's handle and belongs to one *generation* of it: the stream with the id seen when it was last
+//! allocated on. A handle may die and come back as another stream. The next allocation sees another id then, and the old
+//! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
+//! cache is never handed out too early. Freeing asks the driver nothing.
+
+use once_cell::race::OnceBox;
+use parking_lot::Mutex;
+
+use super::classes::Classes;
+use super::heap::Owner;
+use crate::driver::{Context, Stream};
+
+/// What a stream handle means: the special ones only together with the current context, and with the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The handle; null is [`Stream::LEGACY`].
+    pub stream: Stream,
+    /// The current context, for special handles; else 0.
+    pub context: usize,
+    /// The thread, for the per-thread default stream; else 0.
+    pub thread: usize,
+}
+
+/// The stream that a cache serves now.
+pub struct Generation {
+    /// The driver's id of it.
+    pub id: u64,
+    /// Its device.
+    pub device: i32,
+    /// Whose free space its blocks become.
+    pub owner: Owner,
+    /// Its context.
+    pub context: Context,
+}
+
+/// A cache's contents.
+pub struct Inner {
+    /// None until the first allocation on the handle.
+    pub generation: Option<Generation>,
+    /// Blocks ready for reuse.
+    pub ready: Classes,
+    /// The number of the stamp that will cover what is freed now.
+    pub next_stamp: u64,
+    /// Frees since the last stamp.
+    pub unstamped: u64,
+    /// Frees since the last allocation, and how many of them are borne before one takes a stamp.
+    pub frees_in_a_row: u64,
+    /// See `frees_in_a_row`; doubled each time it ran out on a stream that does allocate, so that such a stream is soon left
+    /// alone.
+    pub patience: u64,
+    /// Whether anything was allocated here since patience last ran out.
+    pub allocates: bool,
+    /// The pool's number of the capture this stream was last seen in; 0: not capturing.
+    pub capture: u32,
+    /// Requests met and blocks taken back here.
+    pub allocations: u64,
+    /// See `allocations`.
+    pub frees: u64,
+    /// Bytes asked for less bytes given back here; may be negative.
+    pub requested: i64,
+    /// Stream queries made.
+    pub queries: u64,
+}
+
+/// Frees in a row after which memory on a stream that never allocates is stamped.
+pub const PATIENCE: u64 = 64;
+
+/// One handle's cache.
+pub struct StreamCache {
+    /// What it is found by.
+    pub key: Key,
+    /// The contents.
+    pub inner: Mutex<Inner>,
+    next: OnceBox<StreamCache>,
+}
+
+impl StreamCache {
+    fn new(key: Key) -> StreamCache {
+        let inner = Inner {
+            generation: None,
+            ready: Classes::new(),
+            next_stamp: 1,
+            unstamped: 0,
+            frees_in_a_row: 0,
+            patience: PATIENCE,
+            allocates: false,
+            capture: 0,
+            allocations: 0,
+            frees: 0,
+            requested: 0,
+            queries: 0,
+        };
+        StreamCache {
+            key,
+            inner: Mutex::new(inner),
+            next: OnceBox::new(),
+        }
+    }
+}
+
+impl Inner {
+    /// Counts a free; whether the stream has freed so often without allocating that a stamp is due.
+    #[inline]
+    pub fn count_free(&mut self) -> bool {
+        self.unstamped += 1;
+        self.frees_in_a_row += 1;
+        if self.frees_in_a_row < self.patience {
+            return false;
+        }
+        self.frees_in_a_row = 0;
+        if std::mem::take(&mut self.allocates) {
+            self.patience = self.patience.saturating_mul(2);
+        }
+        true
+    }
+}
+
+const BUCKETS: usize = 1024;
+
+/// Every stream cache of an allocator. Found without a lock; never removed.
+pub struct StreamCaches {
+    buckets: Box<[OnceBox<StreamCache>]>,
+}
+
+impl StreamCaches {
+    /// None yet.
+    pub fn new() -> StreamCaches {
+        StreamCaches {
+            buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
+        }
+    }
+
+    /// The cache of `key`, made where there was none.
+    #[inline]
+    pub fn get(&self, key: Key) -> &StreamCache {
+        let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
+        let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
+        let mut cache = self.buckets[bucket].get_or_init(|| Box::new(StreamCache::new(key)));
+        while cache.key != key {
+            cache = cache.next.get_or_init(|| Box::new(StreamCache::new(key)));
+        }
+        cache
+    }
+
+    /// Every cache.
+    pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
+        self.buckets
+            .iter()
+            .flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
+    }
+}

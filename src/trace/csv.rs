@@ -1,0 +1,232 @@
+//! Traces as CSV: `op,id,bytes[,stream[,thread]]`, plain or gzip.
+//!
+//! The first line names the columns; their order is free and columns of other names are skipped. `op` is alloc, free or
+//! realloc. `id` names a block from its alloc to its free and may come again afterwards. `bytes` of a free is not
+//! needed. Without a `stream` column everything is on one stream; an empty stream cell is a call without a stream.
+//! Numbers are decimal, or hexadecimal with `0x`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::{Block, Kind, Trace};
+use crate::error::{Error, Result};
+
+/// Reads the trace in the file at `path`, unpacking it where it is gzip. Errors name the file and the line.
+pub fn open(path: &Path) -> Result<Trace> {
+    let named = |text: String| format!("{}: {text}", path.display());
+    let file = File::open(path).map_err(|error| Error::Io(named(error.to_string())))?;
+    read(BufReader::with_capacity(1 << 16, file)).map_err(|error| match error {
+        Error::InvalidArgument(text) => Error::InvalidArgument(named(text)),
+        Error::Io(text) => Error::Io(named(text)),
+        other => other,
+    })
+}
+
+/// Reads a trace line by line, unpacking it where it begins as gzip does. Errors name the line.
+pub fn read(mut input: impl BufRead) -> Result<Trace> {
+    const GZIP: [u8; 2] = [0x1f, 0x8b];
+    let start = input.fill_buf().map_err(|error| Error::Io(error.to_string()))?;
+    if start.starts_with(&GZIP) {
+        read_plain(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(input)))
+    } else {
+        read_plain(input)
+    }
+}
+
+fn read_plain(mut input: impl BufRead) -> Result<Trace> {
+    let mut line = String::new();
+    let mut columns: Option<Columns> = None;
+    let mut rows = Rows::default();
+    for number in 1u64.. {
+        line.clear();
+        let at = |text: &dyn std::fmt::Display| format!("line {number}: {text}");
+        let bytes = input.read_line(&mut line).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => Error::InvalidArgument(at(&"not UTF-8 text")),
+            _ => Error::Io(at(&error)),
+        })?;
+        if bytes == 0 {
+            break;
+        }
+        let text = if number == 1 {
+            line.trim_start_matches('\u{feff}')
+        } else {
+            &line
+        }
+        .trim();
+        if text.is_empty() {
+            continue;
+        }
+        match &columns {
+            None => columns = Some(Columns::parse(text).map_err(|text| Error::InvalidArgument(at(&text)))?),
+            Some(columns) => rows
+                .add(columns, text)
+                .map_err(|text| Error::InvalidArgument(at(&text)))?,
+        }
+    }
+    match columns {
+        Some(_) => Ok(rows.trace),
+        None => Err(Error::InvalidArgument(
+            "line 1: no header; expected op,id,bytes[,stream[,thread]]".into(),
+        )),
+    }
+}
+
+/// Where each column stands.
+struct Columns {
+    op: usize,
+    id: usize,
+    bytes: usize,
+    stream: Option<usize>,
+    thread: Option<usize>,
+    count: usize,
+}
+
+impl Columns {
+    fn parse(header: &str) -> std::result::Result<Columns, String> {
+        let names: Vec<&str> = header.split(',').map(str::trim).collect();
+        let find = |name: &str| {
+            let mut places = names
+                .iter()
+                .enumerate()
+                .filter(|(_, known)| **known == name)
+                .map(|(at, _)| at);
+            match (places.next(), places.next()) {
+                (_, Some(_)) => Err(format!("column {name:?} stands twice in the header")),
+                (place, None) => Ok(place),
+            }
+        };
+        let need = |name: &str| {
+            find(name)?.ok_or_else(|| {
+                format!("the header {header:?} has no column {name:?}; expected op,id,bytes[,stream[,thread]]")
+            })
+        };
+        Ok(Columns {
+            op: need("op")?,
+            id: need("id")?,
+            bytes: need("bytes")?,
+            stream: find("stream")?,
+            thread: find("thread")?,
+            count: names.len(),
+        })
+    }
+}
+
+/// The trace so far, and which block each live id of the file names.
+#[derive(Default)]
+struct Rows {
+    trace: Trace,
+    live: HashMap<u64, Block>,
+}
+
+impl Rows {
+    fn add(&mut self, columns: &Columns, row: &str) -> std::result::Result<(), String> {
+        let mut cells = [""; 5];
+        let mut count = 0;
+        for (at, cell) in row.split(',').enumerate() {
+            count = at + 1;
+            let places = [
+                Some(columns.op),
+                Some(columns.id),
+                Some(columns.bytes),
+                columns.stream,
+                columns.thread,
+            ];
+            if let Some(place) = places.iter().position(|place| *place == Some(at)) {
+                cells[place] = cell.trim();
+            }
+        }
+        if count != columns.count {
+            return Err(format!("{count} columns, the header has {}", columns.count));
+        }
+        let [op, id, bytes, stream, thread] = cells;
+        let id = number("id", id)?;
+        if !thread.is_empty() && !self.trace.set_thread(number("thread", thread)?) {
+            return Err("more than 65,535 threads".into());
+        }
+        let label = match columns.stream {
+            None => Some(0),
+            Some(_) if stream.is_empty() => None,
+            Some(_) => Some(number("stream", stream)?),
+        };
+        let stream = match label {
+            None => None,
+            Some(label) => Some(self.trace.stream(label).ok_or("more than 65,535 streams")?),
+        };
+        let size = || match number("bytes", bytes)? {
+            0 => Err("0 bytes cannot be allocated".to_string()),
+            size => Ok(size),
+        };
+        match op {
+            "alloc" => {
+                if self.live.contains_key(&id) {
+                    return Err(format!("alloc of id {id}, which is still live"));
+                }
+                let block = self.trace.alloc(size()?, stream);
+                self.live.insert(id, block);
+            }
+            "realloc" => {
+                let block = self
+                    .live
+                    .get(&id)
+                    .ok_or_else(|| format!("realloc of id {id}, which is not live"))?;
+                self.trace.realloc(block, size()?, stream);
+            }
+            "free" => {
+                let block = self
+                    .live
+                    .remove(&id)
+                    .ok_or_else(|| format!("free of id {id}, which is not live"))?;
+                self.trace.free(block, stream);
+            }
+            other => return Err(format!("op {other:?}; expected alloc, free or realloc")),
+        }
+        Ok(())
+    }
+}
+
+fn number(column: &str, text: &str) -> std::result::Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .map_err(|error| format!("{column} {text:?}: {error}"))
+}
+
+/// Writes `trace` so that [`read`] makes an equal one of it, up to the numbers of slots.
+pub fn write(trace: &Trace, mut output: impl Write) -> std::io::Result<()> {
+    let streams = trace.streams().len() > 1
+        || trace.streams().first().is_some_and(|&label| label != 0)
+        || trace.ops().iter().any(|op| op.stream.is_none());
+    let threads = !trace.threads().is_empty();
+    let mut ids = vec![0u64; trace.blocks()];
+    let mut next = 0;
+    let stream_column = if streams { ",stream" } else { "" };
+    let thread_column = if threads { ",thread" } else { "" };
+    writeln!(output, "op,id,bytes{stream_column}{thread_column}")?;
+    for op in trace.ops() {
+        let name = match op.kind {
+            Kind::Alloc { .. } => {
+                ids[op.block as usize] = next;
+                next += 1;
+                "alloc"
+            }
+            Kind::Free => "free",
+            Kind::Realloc => "realloc",
+        };
+        write!(output, "{name},{},{}", ids[op.block as usize], op.bytes)?;
+        match op.stream {
+            Some(stream) if streams => write!(output, ",{}", trace.streams()[stream as usize])?,
+            None if streams => write!(output, ",")?,
+            _ => {}
+        }
+        match trace.threads().get(op.thread as usize) {
+            Some(label) => writeln!(output, ",{label}")?,
+            None => writeln!(output)?,
+        }
+    }
+    output.flush()
+}

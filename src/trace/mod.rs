@@ -1,0 +1,189 @@
+//! Traces of allocations: read from CSV, made by a generator, replayed on an allocator.
+//!
+//! [`csv`] reads and writes them, [`generate`] makes them from a seed, [`replay`](mod@replay) runs them and measures,
+//! [`application`] stands for the program that owns streams and queues work. May depend on [`crate::allocator`],
+//! [`crate::driver`] and [`crate::stats`]; nothing in the library depends on it but the command and the benches.
+
+pub mod application;
+pub mod csv;
+pub mod generate;
+pub mod random;
+pub mod replay;
+
+/// What a block's size is rounded up to where use is summed: the granule of the CUDA carving rule.
+pub const GRANULE: u64 = 512;
+
+/// What one row asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A block of `bytes`; `resizable` where the trace resizes it before it frees it.
+    Alloc {
+        /// Whether a [`Kind::Realloc`] of this block follows.
+        resizable: bool,
+    },
+    /// The block is given back; `bytes` is the size it had.
+    Free,
+    /// The block is resized to `bytes`.
+    Realloc,
+}
+
+/// One row of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// What is asked.
+    pub kind: Kind,
+    /// The size meant, in bytes.
+    pub bytes: u64,
+    /// Which block: a slot below [`Trace::blocks`] that is taken again once its block is freed.
+    pub block: u32,
+    /// Index into [`Trace::streams`]; none: a call without a stream.
+    pub stream: Option<u16>,
+    /// Index of the thread that made the call.
+    pub thread: u16,
+}
+
+/// A sequence of allocations that is consistent by construction: no block is freed or resized that is not live.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trace {
+    ops: Vec<Op>,
+    streams: Vec<u64>,
+    threads: Vec<u64>,
+    /// For each slot: where its live block was allocated, and that block's size; none while the slot is free.
+    live: Vec<Option<Live>>,
+    free_slots: Vec<u32>,
+    next_thread: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Live {
+    allocated_at: usize,
+    bytes: u64,
+}
+
+/// A live block of a [`Trace`] under construction.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block(u32);
+
+impl Trace {
+    /// A trace without rows.
+    pub fn new() -> Trace {
+        Trace::default()
+    }
+
+    /// The rows, in order.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// How many slots [`Op::block`] ranges over: the most blocks ever live at once.
+    pub fn blocks(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The streams by their numbers in the file, in order of appearance.
+    pub fn streams(&self) -> &[u64] {
+        &self.streams
+    }
+
+    /// The threads by their numbers in the file, in order of appearance; empty where the trace names none.
+    pub fn threads(&self) -> &[u64] {
+        &self.threads
+    }
+
+    /// The most bytes in use at once, each block rounded up to [`GRANULE`].
+    pub fn peak(&self) -> u64 {
+        self.peak_without(&[])
+    }
+
+    /// [`Trace::peak`] where the rows whose indices are in `failed` (ascending) were refused: a refused allocation holds
+    /// nothing, a refused resize leaves the block as it was.
+    pub fn peak_without(&self, failed: &[u32]) -> u64 {
+        let mut held = vec![0u64; self.live.len()];
+        let (mut in_use, mut peak) = (0u64, 0u64);
+        let mut failed = failed.iter().copied().peekable();
+        for (index, op) in self.ops.iter().enumerate() {
+            let refused = failed.next_if(|&at| at as usize == index).is_some();
+            let slot = &mut held[op.block as usize];
+            let now = match op.kind {
+                Kind::Free => 0,
+                Kind::Alloc { .. } if refused => 0,
+                Kind::Realloc if refused || *slot == 0 => *slot,
+                Kind::Alloc { .. } | Kind::Realloc => op.bytes.div_ceil(GRANULE).saturating_mul(GRANULE),
+            };
+            in_use = in_use.saturating_sub(*slot).saturating_add(now);
+            *slot = now;
+            peak = peak.max(in_use);
+        }
+        peak
+    }
+
+    /// The blocks that the trace never frees: their slots and the streams they were allocated on.
+    pub fn leftovers(&self) -> impl Iterator<Item = (u32, Option<u16>)> + '_ {
+        let with_slot = self.live.iter().enumerate();
+        with_slot.filter_map(|(slot, live)| live.map(|live| (slot as u32, self.ops[live.allocated_at].stream)))
+    }
+
+    /// The index of the stream numbered `label`, made where it is new; none where there are 65,535 already.
+    pub fn stream(&mut self, label: u64) -> Option<u16> {
+        index_of(&mut self.streams, label)
+    }
+
+    /// The rows that follow are made by the thread numbered `label`; false where there are 65,535 threads already.
+    pub fn set_thread(&mut self, label: u64) -> bool {
+        match index_of(&mut self.threads, label) {
+            Some(thread) => self.next_thread = thread,
+            None => return false,
+        }
+        true
+    }
+
+    /// Adds an allocation.
+    pub fn alloc(&mut self, bytes: u64, stream: Option<u16>) -> Block {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.live.push(None);
+            (self.live.len() - 1) as u32
+        });
+        self.live[slot as usize] = Some(Live {
+            allocated_at: self.ops.len(),
+            bytes,
+        });
+        self.push(Kind::Alloc { resizable: false }, bytes, slot, stream);
+        Block(slot)
+    }
+
+    /// Adds a resize of a live block, whose allocation becomes a resizable one.
+    pub fn realloc(&mut self, block: &Block, bytes: u64, stream: Option<u16>) {
+        if let Some(live) = &mut self.live[block.0 as usize] {
+            live.bytes = bytes;
+            self.ops[live.allocated_at].kind = Kind::Alloc { resizable: true };
+        }
+        self.push(Kind::Realloc, bytes, block.0, stream);
+    }
+
+    /// Adds the freeing of a live block.
+    pub fn free(&mut self, block: Block, stream: Option<u16>) {
+        let bytes = self.live[block.0 as usize].take().map_or(0, |live| live.bytes);
+        self.free_slots.push(block.0);
+        self.push(Kind::Free, bytes, block.0, stream);
+    }
+
+    fn push(&mut self, kind: Kind, bytes: u64, block: u32, stream: Option<u16>) {
+        self.ops.push(Op {
+            kind,
+            bytes,
+            block,
+            stream,
+            thread: self.next_thread,
+        });
+    }
+}
+
+/// The place of `label` in `labels`, where it is put if it is new and there is room for it in a `u16`.
+fn index_of(labels: &mut Vec<u64>, label: u64) -> Option<u16> {
+    let at = labels.iter().position(|&known| known == label).unwrap_or(labels.len());
+    let index = u16::try_from(at).ok().filter(|&index| index < u16::MAX)?;
+    if at == labels.len() {
+        labels.push(label);
+    }
+    Some(index)
+}

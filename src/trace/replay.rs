@@ -1,0 +1,196 @@
+//! Runs a trace on an allocator and measures it.
+
+use std::time::{Duration, Instant};
+
+use super::{Kind, Trace};
+use crate::allocator::{Allocator, RESIZABLE, Request};
+use crate::driver::Stream;
+use crate::error::{Error, Result};
+use crate::stats::Stats;
+
+/// What a trace can be replayed on.
+pub trait Memory {
+    /// A block of `size` bytes to be used on `stream` first.
+    fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64>;
+    /// The block at `address` with `size` bytes; on an error it stands as it was.
+    fn reallocate(&self, address: u64, size: u64) -> Result<u64>;
+    /// Gives a block back, last used on `stream`.
+    fn deallocate(&self, address: u64, stream: Option<Stream>) -> Result<()>;
+    /// The figures so far.
+    fn stats(&self) -> Result<Stats>;
+    /// Starts the peaks in [`Memory::stats`] anew.
+    fn reset_peaks(&self) -> Result<()>;
+}
+
+impl Memory for Allocator {
+    fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64> {
+        let flags = if resizable { RESIZABLE } else { 0 };
+        Allocator::allocate(
+            self,
+            Request {
+                size,
+                alignment: 0,
+                flags,
+                stream,
+                device: None,
+            },
+        )
+    }
+
+    fn reallocate(&self, address: u64, size: u64) -> Result<u64> {
+        Allocator::reallocate(self, address, 0, size)
+    }
+
+    fn deallocate(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        Allocator::deallocate(self, address, stream)
+    }
+
+    fn stats(&self) -> Result<Stats> {
+        Allocator::stats(self, None)
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        Allocator::reset_peaks(self, None)
+    }
+}
+
+/// One pass over a trace, in figures.
+#[derive(Debug, Clone, Default)]
+pub struct Pass {
+    /// Calls made: rows of blocks that were refused earlier are not among them.
+    pub ops: u64,
+    /// Wall-clock time of these calls.
+    pub time: Duration,
+    /// The most bytes in use at once, each block rounded up to 512; refused blocks hold nothing.
+    pub peak: u64,
+    /// The most physical memory reserved at once in this pass.
+    pub reserved_peak: u64,
+    /// Physical memory reserved at its end, with every block given back.
+    pub reserved: u64,
+    /// Allocations and resizes that were refused.
+    pub failures: u64,
+    /// The first refusal, in words.
+    pub first_failure: Option<String>,
+    /// Handles moved to another address.
+    pub remaps: u64,
+    /// Driver calls that submit work or may block.
+    pub driver_calls: u64,
+    /// Driver calls that only ask.
+    pub driver_queries: u64,
+    /// Resizes that kept the address.
+    pub in_place: u64,
+}
+
+impl Pass {
+    /// Nanoseconds a call.
+    pub fn ns_per_op(&self) -> f64 {
+        self.time.as_nanos() as f64 / self.ops.max(1) as f64
+    }
+
+    /// Reserved ÷ in use, both at their peak; infinite where nothing was in use.
+    pub fn ratio(&self) -> f64 {
+        match self.peak {
+            0 if self.reserved_peak == 0 => 1.0,
+            0 => f64::INFINITY,
+            peak => self.reserved_peak as f64 / peak as f64,
+        }
+    }
+
+    /// Remaps for each thousand allocations and resizes of `trace`.
+    pub fn remaps_per_thousand(&self, trace: &Trace) -> f64 {
+        let requests = trace.ops().iter().filter(|op| op.kind != Kind::Free).count();
+        self.remaps as f64 * 1000.0 / requests.max(1) as f64
+    }
+}
+
+/// What is done beside the calls themselves, on the time of the calls.
+pub trait Observer {
+    /// Called every few thousand rows with the number of rows done.
+    fn progress(&mut self, _rows: u64) {}
+    /// `address` was just handed out with `size` bytes.
+    fn handed_out(&mut self, _address: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
+        Ok(())
+    }
+    /// The block at `old` is now at `new` with `size` bytes.
+    fn resized(&mut self, _old: u64, _new: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
+        Ok(())
+    }
+    /// The block at `address` is about to be given back.
+    fn giving_back(&mut self, _address: u64, _stream: Option<Stream>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Nothing beside the calls.
+impl Observer for () {}
+
+/// Runs all rows in order on the calling thread, on the stream in `streams` that belongs to each, then gives back what
+/// the trace leaves. Refusals are counted and survived; a block that cannot be given back is an error.
+pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer: &mut impl Observer) -> Result<Pass> {
+    const ROWS_PER_REPORT: usize = 4096;
+    if streams.len() < trace.streams().len() {
+        let text = format!("{} streams for a trace of {}", streams.len(), trace.streams().len());
+        return Err(Error::InvalidArgument(text));
+    }
+    let stream_of = |index: Option<u16>| index.map(|index| streams[index as usize]);
+    memory.reset_peaks()?;
+    let before = memory.stats()?;
+    let mut pass = Pass::default();
+    let mut refused: Vec<u32> = Vec::new();
+    let mut addresses = vec![0u64; trace.blocks()];
+    for (part, ops) in trace.ops().chunks(ROWS_PER_REPORT).enumerate() {
+        let first = part * ROWS_PER_REPORT;
+        observer.progress(first as u64);
+        let begun = Instant::now();
+        for (at, op) in ops.iter().enumerate() {
+            let stream = stream_of(op.stream);
+            let address = &mut addresses[op.block as usize];
+            // A block that was refused can be neither resized nor given back.
+            if *address == 0 && !matches!(op.kind, Kind::Alloc { .. }) {
+                continue;
+            }
+            pass.ops += 1;
+            let result = match op.kind {
+                Kind::Alloc { resizable } => memory.allocate(op.bytes, resizable, stream),
+                Kind::Realloc => memory.reallocate(*address, op.bytes),
+                Kind::Free => {
+                    observer.giving_back(*address, stream)?;
+                    memory.deallocate(std::mem::take(address), stream)?;
+                    continue;
+                }
+            };
+            match result {
+                Ok(granted) => {
+                    match op.kind {
+                        Kind::Realloc => observer.resized(*address, granted, op.bytes, stream)?,
+                        _ => observer.handed_out(granted, op.bytes, stream)?,
+                    }
+                    *address = granted;
+                }
+                Err(error) => {
+                    pass.first_failure.get_or_insert_with(|| error.to_string());
+                    refused.push((first + at) as u32);
+                }
+            }
+        }
+        pass.time += begun.elapsed();
+    }
+    observer.progress(trace.ops().len() as u64);
+    for (slot, stream) in trace.leftovers() {
+        let address = std::mem::take(&mut addresses[slot as usize]);
+        if address != 0 {
+            observer.giving_back(address, stream_of(stream))?;
+            memory.deallocate(address, stream_of(stream))?;
+        }
+    }
+    let after = memory.stats()?;
+    pass.failures = refused.len() as u64;
+    pass.peak = trace.peak_without(&refused);
+    pass.reserved_peak = after.reserved_peak;
+    pass.reserved = after.reserved;
+    pass.remaps = after.remaps - before.remaps;
+    pass.driver_calls = after.driver_calls - before.driver_calls;
+    pass.driver_queries = after.driver_queries - before.driver_queries;
+    pass.in_place = after.reallocations_in_place - before.reallocations_in_place;
+    Ok(pass)
+}

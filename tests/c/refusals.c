@@ -1,0 +1,123 @@
+/* What needs no driver: nulls, unreadable options, what is not there yet, and the process's own allocator at rest. */
+#include <string.h>
+
+#include "check.h"
+
+static bool again(void *context, int32_t device, uint64_t size) {
+  (void)context, (void)device, (void)size;
+  return false;
+}
+
+static void nulls(void) {
+  trtalloc_stats stats;
+  int block;
+  CHECK(trtalloc_allocate(NULL, 1, 0, 0) == NULL);
+  CHECK(strstr(trtalloc_last_error(), "allocator is NULL") != NULL);
+  CHECK(trtalloc_allocate_async(NULL, 1, 0, 0, NULL) == NULL);
+  CHECK(trtalloc_allocate_on(NULL, 0, 1, 0, 0, NULL) == NULL);
+  CHECK(trtalloc_reallocate(NULL, &block, 0, 1) == NULL);
+  CHECK(!trtalloc_deallocate(NULL, &block));
+  CHECK(!trtalloc_deallocate_async(NULL, &block, NULL));
+  CHECK(trtalloc_record_stream(NULL, &block, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_stream_release(NULL, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_stats_get(NULL, -1, &stats, sizeof stats) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_stats_get(trtalloc_default(), -1, NULL, sizeof stats) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_stats_reset_peaks(NULL, -1) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_trim(NULL, -1, 0, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_set_limit(NULL, -1, 0) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_history(NULL, "off") == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_history(trtalloc_default(), NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_snapshot(NULL, "x.json") == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_snapshot(trtalloc_default(), NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_on_oom(NULL, again, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_tensorrt_allocator(NULL, 110400) == NULL);
+  CHECK(trtalloc_tensorrt_output_allocator(NULL, 110400) == NULL);
+  trtalloc_destroy(NULL);
+  trtalloc_set_tag(NULL);
+  trtalloc_set_tag("tag");
+}
+
+static void options(void) {
+  trtalloc_allocator *allocator = (trtalloc_allocator *)1;
+  CHECK(trtalloc_create("driver=sim", NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_create("driver=sim,limit=lots", &allocator) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(allocator == NULL);
+  CHECK(strstr(trtalloc_last_error(), "`lots`") != NULL);
+  CHECK(trtalloc_create("limits=4GiB", &allocator) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(strstr(trtalloc_last_error(), "`limits`") != NULL);
+  CHECK(trtalloc_create("log=\xff", &allocator) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(strstr(trtalloc_last_error(), "UTF-8") != NULL);
+  CHECK(trtalloc_create_from(NULL, 0, "pad=7", &allocator) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(allocator == NULL);
+}
+
+static void at_rest(void) {
+  trtalloc_allocator *own = trtalloc_default();
+  trtalloc_stats stats;
+  unsigned char bytes[sizeof stats + 8];
+  uint64_t released = 1;
+  size_t size, i;
+  int block;
+
+  CHECK(own != NULL && own == trtalloc_default());
+  trtalloc_destroy(own);
+  CHECK(own == trtalloc_default());
+  for (size = 0; size <= sizeof bytes; size++) {
+    memset(bytes, 0xee, sizeof bytes);
+    CHECK(trtalloc_stats_get(own, -1, (trtalloc_stats *)(void *)bytes, size) == TRTALLOC_STATUS_OK);
+    for (i = 0; i < sizeof bytes; i++) CHECK(bytes[i] == (i < size ? 0 : 0xee));
+  }
+  CHECK(trtalloc_stats_reset_peaks(own, -1) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_trim(own, -1, 0, &released) == TRTALLOC_STATUS_OK && released == 0);
+  CHECK(trtalloc_trim(own, 0, 0, NULL) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_stream_release(own, NULL) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_record_stream(own, &block, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+
+  CHECK(trtalloc_deallocate(own, NULL));
+  CHECK(trtalloc_deallocate_async(own, NULL, NULL));
+  CHECK(!trtalloc_deallocate(own, &block));
+  CHECK(strstr(trtalloc_last_error(), "not of a block") != NULL);
+  CHECK(!trtalloc_deallocate_async(own, &block, NULL));
+  CHECK(trtalloc_reallocate(own, &block, 0, 8) == NULL);
+  CHECK(trtalloc_allocate(own, 0, 0, 0) == NULL);
+  CHECK(strstr(trtalloc_last_error(), "size is 0") != NULL);
+  CHECK(trtalloc_allocate_async(own, 0, 0, 0, NULL) == NULL);
+  CHECK(trtalloc_allocate_on(own, -1, 0, 0, 0, NULL) == NULL);
+  trtalloc_torch_free(NULL, 0, 0, NULL);
+  trtalloc_torch_record_stream(&block, NULL);
+  trtalloc_ort_free(NULL);
+  trtalloc_ort_empty_cache();
+  trtalloc_cupy_free(NULL, NULL, 0);
+  CHECK(trtalloc_torch_malloc(0, 0, NULL) == NULL);
+  CHECK(trtalloc_ort_alloc(0) == NULL);
+  CHECK(trtalloc_cupy_malloc(NULL, 0, 0) == NULL);
+}
+
+static void later(void) {
+  trtalloc_allocator *own = trtalloc_default();
+  CHECK(trtalloc_history(own, "all") == TRTALLOC_STATUS_UNSUPPORTED);
+  CHECK(strstr(trtalloc_last_error(), "history") != NULL);
+  CHECK(trtalloc_snapshot(own, "x.json") == TRTALLOC_STATUS_UNSUPPORTED);
+  CHECK(trtalloc_on_oom(own, again, NULL) == TRTALLOC_STATUS_UNSUPPORTED);
+  CHECK(trtalloc_inject(0) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_inject(1) == TRTALLOC_STATUS_UNSUPPORTED);
+  CHECK(trtalloc_inject(2) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_tensorrt_output_allocator(own, 110400) == NULL);
+  CHECK(strstr(trtalloc_last_error(), "output allocator") != NULL);
+  CHECK(trtalloc_tensorrt_allocator(own, 8601) == NULL);
+  CHECK(strstr(trtalloc_last_error(), "8 and 9") != NULL);
+  CHECK(trtalloc_tensorrt_allocator(own, 120000) == NULL);
+  CHECK(trtalloc_tensorrt_allocator(own, 0) == NULL);
+  CHECK(trtalloc_tensorrt_allocator(own, 110400) != NULL);
+  CHECK(trtalloc_tensorrt_allocator(own, 110400) == trtalloc_tensorrt_allocator(own, 10300));
+}
+
+int main(void) {
+  CHECK(strcmp(trtalloc_last_error(), "") == 0);
+  CHECK(strcmp(trtalloc_version(), TRTALLOC_EXPECTED_VERSION) == 0);
+  nulls();
+  options();
+  at_rest();
+  later();
+  return 0;
+}

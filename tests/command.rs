@@ -1,0 +1,284 @@
+//! The command, run as a user runs it: what it prints, and its exit status.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use trtalloc::trace::csv;
+use trtalloc::trace::generate::generate;
+
+fn trtalloc(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRTALLOC_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[track_caller]
+fn expect(output: &Output, status: i32) {
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "stdout:\n{}stderr:\n{}",
+        stdout(output),
+        stderr(output)
+    );
+}
+
+/// A file with that text, in a folder of its own.
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = common::scratch(&format!("command-{name}")).join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+const SMALL: &str = "op,id,bytes,stream\nalloc,0,3145728,\nalloc,1,1000,5\nalloc,2,2097152,6\nfree,1,1000,5\n\
+                     alloc,3,1000,5\nrealloc,2,4194304,6\nfree,2,4194304,6\nfree,3,1000,5\n";
+
+#[test]
+fn replay_prints_a_row_for_each_pass() {
+    let path = file("small.csv", SMALL);
+    let output = trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim", "--repeat", "2"]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("8 rows, 2 streams, peak in use 7.0 MiB"), "{text}");
+    assert!(text.contains("simulated"), "{text}");
+    let table: Vec<Vec<&str>> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("pass"))
+        .map(|line| line.split("  ").collect())
+        .collect();
+    let cells = |row: usize| -> Vec<&str> {
+        table[row]
+            .iter()
+            .map(|cell| cell.trim())
+            .filter(|c| !c.is_empty())
+            .collect()
+    };
+    assert_eq!(
+        cells(0),
+        [
+            "pass",
+            "ops",
+            "ns/op",
+            "peak MiB",
+            "reserved MiB",
+            "ratio",
+            "remaps",
+            "driver calls",
+            "queries",
+            "failures"
+        ]
+    );
+    for pass in [1, 2] {
+        let row = cells(pass);
+        assert_eq!(
+            (row[0], row[1], row[3]),
+            (pass.to_string().as_str(), "8", "7.0"),
+            "{text}"
+        );
+        assert_eq!(row[9], "0", "{text}");
+        let (reserved, ratio): (f64, f64) = (row[4].parse().unwrap(), row[5].parse().unwrap());
+        assert!((reserved / 7.0 - ratio).abs() < 0.02 && ratio > 1.0, "{text}");
+    }
+    assert_eq!(stderr(&output), "", "there is no terminal to show progress on");
+}
+
+#[test]
+fn replay_survives_refusals_and_says_that_not_all_was_done() {
+    let path = file(
+        "large.csv",
+        "op,id,bytes\nalloc,0,33554432\nalloc,1,67108864\nfree,0,0\nfree,1,0\n",
+    );
+    let output = trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim", "--limit", "64MiB"]);
+    expect(&output, 1);
+    assert!(stdout(&output).contains("failed: pass 1: 1 requests were refused, the first: out of memory"));
+}
+
+#[test]
+fn bounds_that_are_not_held_make_it_fail() {
+    let path = file("bounds.csv", SMALL);
+    let replay = |more: &[&str]| trtalloc(&[&["replay", path.to_str().unwrap(), "--driver", "sim"], more].concat());
+    let output = replay(&["--max-ratio", "0.9"]);
+    expect(&output, 1);
+    assert!(stdout(&output).contains("is above 0.9"));
+    expect(&replay(&["--max-ratio", "1000", "--max-remaps", "1000"]), 0);
+}
+
+#[test]
+fn work_on_every_block_is_no_violation() {
+    let path = file("work.csv", SMALL);
+    expect(
+        &trtalloc(&[
+            "replay",
+            path.to_str().unwrap(),
+            "--driver",
+            "sim",
+            "--work",
+            "--repeat",
+            "3",
+        ]),
+        0,
+    );
+}
+
+#[test]
+fn a_trace_that_cannot_be_read_is_named_with_its_line() {
+    let path = file("broken.csv", "op,id,bytes\nalloc,0,512\nfree,1,512\n");
+    let output = trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim"]);
+    expect(&output, 2);
+    let said = stderr(&output);
+    assert!(
+        said.contains("broken.csv: line 3: free of id 1, which is not live"),
+        "{said}"
+    );
+    let output = trtalloc(&["replay", "/nonexistent/trace.csv", "--driver", "sim"]);
+    expect(&output, 1);
+    assert!(stderr(&output).contains("/nonexistent/trace.csv: "));
+    let output = trtalloc(&[
+        "replay",
+        file("empty.csv", "op,id,bytes\n").to_str().unwrap(),
+        "--driver",
+        "sim",
+    ]);
+    expect(&output, 2);
+}
+
+#[test]
+fn what_comes_later_says_so() {
+    let path = file("later.csv", SMALL);
+    let cases: [&[&str]; 3] = [
+        &["run", "--", "/bin/true"],
+        &["report", "snapshot.pickle", "-o", "page.html"],
+        &[
+            "replay",
+            path.to_str().unwrap(),
+            "--driver",
+            "sim",
+            "--snapshot",
+            "x.pickle",
+        ],
+    ];
+    for arguments in cases {
+        let output = trtalloc(arguments);
+        expect(&output, 3);
+        assert!(stderr(&output).contains("comes with a later version"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn arguments_without_meaning_are_refused() {
+    let path = file("arguments.csv", SMALL);
+    let path = path.to_str().unwrap();
+    let cases: [&[&str]; 7] = [
+        &[],
+        &["dance"],
+        &["replay", path, "--driver", "steam"],
+        &["replay", path, "--driver", "sim", "--limit", "lots"],
+        &["replay", path, "--driver", "sim", "--options", "colour=red"],
+        &["replay", path, "--driver", "sim", "--repeat", "0"],
+        &["trace", "nothing"],
+    ];
+    for arguments in cases {
+        let output = trtalloc(arguments);
+        expect(&output, 2);
+        assert!(!stderr(&output).is_empty(), "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_generated_trace_is_the_same_on_stdout_and_packed_in_a_file() {
+    let trace = generate("growing", 7).unwrap();
+    let mut text = Vec::new();
+    csv::write(&trace, &mut text).unwrap();
+    let output = trtalloc(&["trace", "growing", "--seed", "7"]);
+    expect(&output, 0);
+    assert_eq!(output.stdout, text);
+    let path = file("growing.csv.gz", "");
+    expect(
+        &trtalloc(&["trace", "growing", "--seed", "7", "-o", path.to_str().unwrap()]),
+        0,
+    );
+    assert!(std::fs::metadata(&path).unwrap().len() < text.len() as u64 / 2);
+    assert_eq!(csv::open(&path).unwrap(), trace);
+    expect(&trtalloc(&["trace", "growing", "-o", "/nonexistent/x.csv"]), 1);
+}
+
+#[test]
+fn the_demo_holds_its_promises_on_the_simulated_device() {
+    let output = trtalloc(&["demo", "--short", "--driver", "sim"]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    for phase in [
+        "load two engines",
+        "serve, shapes vary",
+        "contexts come and go",
+        "swap an engine",
+        "unload everything",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(phase)), "{phase}:\n{text}");
+    }
+    assert!(
+        text.lines().filter(|line| line.starts_with("ok ")).count() >= 10,
+        "{text}"
+    );
+    assert!(text.contains("0 violations"), "{text}");
+    assert!(!text.contains("FAILED"), "{text}");
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn the_demo_says_which_device_it_took() {
+    let output = trtalloc(&["demo", "--short"]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(text.starts_with("device  0: "), "{text}");
+    assert!(
+        text.contains("driver cuda") || text.contains("no GPU answers"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_demo_says_what_it_could_not_do() {
+    let output = trtalloc(&["demo", "--short", "--driver", "sim", "--limit", "1GiB"]);
+    expect(&output, 1);
+    assert!(
+        stdout(&output).contains("FAILED  two engines load under the cap: out of memory"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn doctor_tries_what_it_reports() {
+    let output = trtalloc(&["doctor"]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("driver sim ") && line.contains("devices: 1")),
+        "{text}"
+    );
+    assert!(text.contains("works by trial, handles of 2.0 MiB"), "{text}");
+    assert!(text.contains("libnvinfer.so.10"), "{text}");
+}
+
+#[test]
+fn bench_measures_what_it_can_and_owns_to_the_rest() {
+    let output = trtalloc(&["bench", "--driver", "sim", "--pairs", "1000"]);
+    expect(&output, 3);
+    assert!(stdout(&output).contains("streams=trusted"));
+    assert!(stderr(&output).contains("later version"));
+}

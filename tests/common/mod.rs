@@ -1,0 +1,91 @@
+//! What several test files need. Each uses a part of it.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Says why a test, or a part of it, is not run. Where TRTALLOC_TEST_REQUIRE is `all`, or names `what` in a list with
+/// commas, a missing piece is a failure.
+pub fn skip(what: &str, reason: &str) {
+    let required = std::env::var("TRTALLOC_TEST_REQUIRE").unwrap_or_default();
+    if required
+        .split(',')
+        .any(|item| item.trim() == "all" || item.trim() == what)
+    {
+        panic!("{what} is required, but: {reason}");
+    }
+    println!("skipped: {what}: {reason}");
+}
+
+/// The folder that has the libtrtalloc.so of this build.
+pub fn library_dir() -> PathBuf {
+    // cargo builds the library beside the test executables; the copy a folder higher may be of an earlier build.
+    let executable = std::env::current_exe().unwrap();
+    let dir = executable.parent().unwrap().to_owned();
+    assert!(
+        dir.join("libtrtalloc.so").exists(),
+        "no libtrtalloc.so in {}",
+        dir.display()
+    );
+    dir
+}
+
+/// A fresh folder for one test, in the build's own.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs to the end; a failure shows everything it wrote.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    output
+}
+
+/// The C compiler, with the warnings that headers of ours must not raise.
+pub fn cc() -> Command {
+    compiler("CC", "cc", "-std=c99")
+}
+
+/// The C++ compiler, likewise.
+pub fn cxx() -> Command {
+    compiler("CXX", "c++", "-std=c++17")
+}
+
+fn compiler(variable: &str, usual: &str, standard: &str) -> Command {
+    let mut command = Command::new(std::env::var(variable).unwrap_or_else(|_| usual.to_owned()));
+    command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+    command.arg("-I").arg(root().join("include"));
+    command
+}
+
+/// Adds what links a program of `dir` with the library, so that it is found at run time.
+pub fn link(command: &mut Command, dir: &Path) {
+    let library = library_dir().join("libtrtalloc.so");
+    for name in ["libtrtalloc.so", "libtrtalloc.so.0"] {
+        let link = dir.join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(&library, link).unwrap();
+        }
+    }
+    command
+        .arg("-L")
+        .arg(dir)
+        .arg("-ltrtalloc")
+        .arg(format!("-Wl,-rpath,{}", dir.display()));
+}

@@ -1,0 +1,55 @@
+// trtalloc.hpp over the simulated device.
+#include <trtalloc/trtalloc.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#define CHECK(condition)                                                                 \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);         \
+            std::exit(1);                                                                \
+        }                                                                                \
+    } while (false)
+
+int main() {
+    try {
+        trtalloc::Allocator none{"driver=none"};
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        CHECK(std::string_view(error.what()).find("`none`") != std::string_view::npos);
+    }
+
+    trtalloc::Allocator a{"driver=sim,limit=1GiB"};
+    void* block = a.allocate(1U << 20, 512, TRTALLOC_RESIZABLE);
+    CHECK(block != nullptr);
+    block = a.reallocate(block, 3U << 20);
+    CHECK(block != nullptr && a.stats().reallocations == 1);
+    void* queued = a.allocate_async(100, nullptr);
+    CHECK(queued != nullptr);
+    a.record_stream(queued, nullptr);
+    CHECK(a.deallocate_async(queued, nullptr));
+    a.stream_release(nullptr);
+
+    trtalloc::Allocator b{std::move(a)};
+    CHECK(a.get() == nullptr && a.allocate(1) == nullptr);
+    CHECK(b.deallocate(block));
+    CHECK(b.stats().allocated == 0);
+    b.reset_peaks();
+    CHECK(b.stats().allocated_peak == 0);
+    b.set_limit(0);
+    CHECK(b.stats().limit == 0);
+    CHECK(b.trim() > 0 && b.stats().reserved == 0);
+    try {
+        b.record_stream(&block, nullptr);
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    }
+    a = std::move(b);
+    CHECK(a.get() != nullptr && b.get() == nullptr);
+    return 0;
+}

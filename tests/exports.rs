@@ -1,0 +1,132 @@
+//! What the built library shows and needs: the contract's names, and nothing of a C++ runtime.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+const NAMES: &[&str] = &[
+    "trtalloc_allocate",
+    "trtalloc_allocate_async",
+    "trtalloc_allocate_on",
+    "trtalloc_create",
+    "trtalloc_create_from",
+    "trtalloc_cupy_free",
+    "trtalloc_cupy_malloc",
+    "trtalloc_deallocate",
+    "trtalloc_deallocate_async",
+    "trtalloc_default",
+    "trtalloc_destroy",
+    "trtalloc_history",
+    "trtalloc_inject",
+    "trtalloc_last_error",
+    "trtalloc_on_oom",
+    "trtalloc_ort_alloc",
+    "trtalloc_ort_empty_cache",
+    "trtalloc_ort_free",
+    "trtalloc_reallocate",
+    "trtalloc_record_stream",
+    "trtalloc_set_limit",
+    "trtalloc_set_tag",
+    "trtalloc_snapshot",
+    "trtalloc_stats_get",
+    "trtalloc_stats_reset_peaks",
+    "trtalloc_stream_release",
+    "trtalloc_tensorrt_allocator",
+    "trtalloc_tensorrt_output_allocator",
+    "trtalloc_torch_free",
+    "trtalloc_torch_malloc",
+    "trtalloc_torch_record_stream",
+    "trtalloc_trim",
+    "trtalloc_version",
+];
+
+/// Runs one of binutils over a file; none where it is not installed.
+fn tool(name: &str, arguments: &[&str], file: &Path) -> Option<String> {
+    if Command::new(name).arg("--version").output().is_err() {
+        common::skip("binutils", &format!("no {name}"));
+        return None;
+    }
+    let output = common::run(Command::new(name).args(arguments).arg(file));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// The words in square brackets on the lines that have `tag`.
+fn bracketed<'a>(text: &'a str, tag: &str) -> BTreeSet<&'a str> {
+    let lines = text.lines().filter(|line| line.contains(tag));
+    lines
+        .filter_map(|line| line.split_once('[')?.1.split_once(']'))
+        .map(|(word, _)| word)
+        .collect()
+}
+
+#[test]
+fn the_contracts_names_are_exported_and_nothing_else() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    let Some(text) = tool("nm", &["-D", "--defined-only", "--format=posix"], &library) else {
+        return;
+    };
+    let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(exported, NAMES.iter().copied().collect());
+}
+
+#[test]
+fn nothing_but_libc_is_needed() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    // This test too is an executable over the library's C++ side, once it uses it.
+    let client = trtalloc::bridge::client::Client::new(trtalloc::handle::Handle::process()).unwrap();
+    assert!(client.deallocate(0));
+    let executable = std::env::current_exe().unwrap();
+    for file in [
+        library.as_path(),
+        Path::new(env!("CARGO_BIN_EXE_trtalloc")),
+        &executable,
+    ] {
+        let Some(text) = tool("readelf", &["-dW"], file) else {
+            return;
+        };
+        let needed = bracketed(&text, "(NEEDED)");
+        let surplus: Vec<_> = needed
+            .iter()
+            .filter(|name| !["libc.so.6", "libgcc_s.so.1", "libm.so.6"].contains(name) && !name.starts_with("ld-linux"))
+            .collect();
+        assert!(surplus.is_empty(), "{}: {surplus:?}", file.display());
+    }
+    let Some(text) = tool("readelf", &["-dW"], &library) else {
+        return;
+    };
+    assert_eq!(bracketed(&text, "(SONAME)"), BTreeSet::from(["libtrtalloc.so.0"]));
+    assert!(text.contains("NODELETE"), "{text}");
+}
+
+/// A version as numbers, so that 2.9 is before 2.10.
+fn version(text: &str) -> Vec<u32> {
+    text.split('.').map_while(|part| part.parse().ok()).collect()
+}
+
+#[test]
+fn no_newer_libc_is_needed_than_this_machines() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    let Some(text) = tool("nm", &["-D", "--undefined-only", "--with-symbol-versions"], &library) else {
+        return;
+    };
+    let newest = text
+        .split("@GLIBC_")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next())
+        .max_by_key(|v| version(v));
+    let newest = newest.expect("libc is used");
+    // SAFETY: returns a static C string.
+    let here = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) }
+        .to_str()
+        .unwrap();
+    println!("newest GLIBC version needed: {newest}; this machine has {here}");
+    assert!(version(newest) <= version(here), "{newest} > {here}");
+    for runtime in ["GLIBCXX_", "CXXABI_"] {
+        assert!(
+            !text.contains(runtime),
+            "a symbol of the C++ runtime is not linked in: {text}"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! The log: what a line looks like, who gets one, and that it works while a thread ends.
+
+use std::process::{Command, Output};
+
+use trtalloc::config::LogLevel;
+
+const ROLE: &str = "TRTALLOC_TEST_ROLE";
+
+/// Runs one test of this file in a process of its own, in which it finds `role`.
+fn child(test: &str, role: &str) -> Output {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .output()
+        .unwrap()
+}
+
+/// The library's own lines, without those of the test harness.
+fn lines(output: &Output) -> Vec<String> {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    text.lines()
+        .filter(|line| line.starts_with("trtalloc: "))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn speak() {
+    tracing::error!(target: "trtalloc::test", "worst");
+    tracing::warn!(target: "trtalloc::test", size = 4096u64, name = "a b", "out of {}", "luck");
+    tracing::info!(target: "trtalloc::pool", "chosen");
+    tracing::debug!(target: "trtalloc::test", "slow");
+    tracing::trace!(target: "trtalloc::test", "all\nlines");
+    tracing::error!(target: "somebody_else", "not ours");
+}
+
+#[test]
+fn a_level_lets_through_what_is_as_grave() {
+    if let Ok(role) = std::env::var(ROLE) {
+        let levels = match role.as_str() {
+            "off" => vec![LogLevel::Off],
+            "warn" => vec![LogLevel::Warn],
+            "info" => vec![LogLevel::Info],
+            "again" => vec![LogLevel::Warn, LogLevel::Trace, LogLevel::Error],
+            _ => unreachable!(),
+        };
+        for level in levels {
+            trtalloc::log::init(level);
+            speak();
+        }
+        return;
+    }
+    let all = [
+        "trtalloc: error: worst",
+        "trtalloc: warn: out of luck size=4096 name=a b",
+        "trtalloc: info: chosen",
+        "trtalloc: debug: slow",
+        "trtalloc: trace: all lines",
+    ];
+    for (role, expected) in [
+        ("off", vec![]),
+        ("warn", all[..2].to_vec()),
+        ("info", all[..3].to_vec()),
+        // The last level given holds.
+        ("again", [&all[..2], &all[..], &all[..1]].concat()),
+    ] {
+        let output = child("a_level_lets_through_what_is_as_grave", role);
+        assert!(output.status.success(), "{role}: {output:?}");
+        assert_eq!(lines(&output), expected, "{role}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(!stdout.contains("trtalloc: "), "{role}: {stdout}");
+    }
+}
+
+struct SpeaksAtTheEnd;
+
+impl Drop for SpeaksAtTheEnd {
+    fn drop(&mut self) {
+        tracing::warn!(target: "trtalloc::test", "a thread ends");
+    }
+}
+
+thread_local! {
+    static LATE: SpeaksAtTheEnd = const { SpeaksAtTheEnd };
+}
+
+#[test]
+fn a_thread_may_log_while_it_ends() {
+    if std::env::var_os(ROLE).is_some() {
+        trtalloc::log::init(LogLevel::Warn);
+        std::thread::spawn(|| {
+            // Registered first, so it is destroyed after whatever the log itself would keep.
+            LATE.with(|_| {});
+            tracing::warn!(target: "trtalloc::test", "a thread runs");
+        })
+        .join()
+        .unwrap();
+        return;
+    }
+    let output = child("a_thread_may_log_while_it_ends", "end");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        lines(&output),
+        ["trtalloc: warn: a thread runs", "trtalloc: warn: a thread ends"]
+    );
+}

@@ -1,0 +1,340 @@
+//! Traces: reading and writing, the peak, the generators, and replay on an allocator that can do nothing wrong.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::Write;
+
+use proptest::prelude::*;
+use trtalloc::driver::Stream;
+use trtalloc::error::{Error, Result};
+use trtalloc::stats::Stats;
+use trtalloc::trace::generate::{NAMES, generate};
+use trtalloc::trace::replay::{Memory, replay};
+use trtalloc::trace::{GRANULE, Kind, Trace, csv};
+
+fn read(text: &str) -> Result<Trace> {
+    csv::read(text.as_bytes())
+}
+
+fn refusal(text: &str) -> String {
+    match read(text) {
+        Ok(trace) => panic!("read {trace:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn text_of(trace: &Trace) -> String {
+    let mut text = Vec::new();
+    csv::write(trace, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn columns_are_found_by_name_and_others_skipped() {
+    let trace =
+        read("time,bytes,stream,id,op\r\n1.5,100,7,0x2,alloc\r\n\r\n2.5,200,,2,realloc\n3.5,,9,2,free").unwrap();
+    let rows: Vec<_> = trace.ops().iter().map(|op| (op.kind, op.bytes, op.stream)).collect();
+    assert_eq!(
+        rows,
+        [
+            (Kind::Alloc { resizable: true }, 100, Some(0)),
+            (Kind::Realloc, 200, None),
+            (Kind::Free, 200, Some(1))
+        ]
+    );
+    assert_eq!(trace.streams(), [7, 9]);
+    assert_eq!(trace.blocks(), 1);
+}
+
+#[test]
+fn without_a_stream_column_all_is_on_one_stream() {
+    let trace = read("op,id,bytes\nalloc,0,1\nalloc,1,1\nfree,0,1\n").unwrap();
+    assert!(trace.ops().iter().all(|op| op.stream == Some(0)));
+    assert_eq!(trace.streams().len(), 1);
+    assert_eq!(trace.leftovers().collect::<Vec<_>>(), [(1, Some(0))]);
+}
+
+#[test]
+fn gzip_is_known_by_its_first_bytes() {
+    let plain = text_of(&generate("varying", 3).unwrap());
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(plain.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    assert_eq!(csv::read(&packed[..]).unwrap(), read(&plain).unwrap());
+    let error = csv::read(&packed[..packed.len() / 2]).unwrap_err();
+    assert!(
+        matches!(&error, Error::Io(text) if text.starts_with("line ")),
+        "{error}"
+    );
+}
+
+#[test]
+fn errors_name_the_line_and_what_is_wrong() {
+    let cases = [
+        ("", "line 1: no header"),
+        ("op,id\n", "line 1: the header \"op,id\" has no column \"bytes\""),
+        ("op,id,bytes,id\n", "line 1: column \"id\" stands twice"),
+        ("op,id,bytes\nalloc,1\n", "line 2: 2 columns, the header has 3"),
+        ("op,id,bytes\nalloc,1,2,3\n", "line 2: 4 columns, the header has 3"),
+        (
+            "op,id,bytes\n\nalloc,1,10\nalloc,1,10\n",
+            "line 4: alloc of id 1, which is still live",
+        ),
+        ("op,id,bytes\nfree,1,10\n", "line 2: free of id 1, which is not live"),
+        (
+            "op,id,bytes\nalloc,1,1\nfree,1,1\nfree,1,1\n",
+            "line 4: free of id 1, which is not live",
+        ),
+        (
+            "op,id,bytes\nrealloc,1,10\n",
+            "line 2: realloc of id 1, which is not live",
+        ),
+        ("op,id,bytes\nalloc,1,0\n", "line 2: 0 bytes cannot be allocated"),
+        ("op,id,bytes\nalloc,1,\n", "line 2: bytes \"\""),
+        ("op,id,bytes\nalloc,x,1\n", "line 2: id \"x\""),
+        ("op,id,bytes\nalloc,1,-5\n", "line 2: bytes \"-5\""),
+        (
+            "op,id,bytes\nalloc,1,99999999999999999999\n",
+            "line 2: bytes \"99999999999999999999\"",
+        ),
+        ("op,id,bytes,stream\nalloc,1,1,a\n", "line 2: stream \"a\""),
+        (
+            "op,id,bytes\nmalloc,1,1\n",
+            "line 2: op \"malloc\"; expected alloc, free or realloc",
+        ),
+    ];
+    for (text, expected) in cases {
+        let said = refusal(text);
+        assert!(said.contains(expected), "{text:?} gave {said:?}, not {expected:?}");
+    }
+    assert!(
+        csv::read(&b"op,id,bytes\nalloc,\xff,1\n"[..])
+            .unwrap_err()
+            .to_string()
+            .contains("line 2: not UTF-8")
+    );
+}
+
+#[test]
+fn what_is_written_reads_as_the_same_trace() {
+    for (name, _) in NAMES {
+        let trace = generate(name, 11).unwrap();
+        assert_eq!(read(&text_of(&trace)).unwrap(), trace, "{name}");
+    }
+    let threads = "op,id,bytes,stream,thread\nalloc,0,5,3,9\nalloc,1,6,,4\nrealloc,0,7,3,9\nfree,0,7,8,4\n";
+    assert_eq!(text_of(&read(threads).unwrap()), threads);
+}
+
+#[test]
+fn a_seed_always_makes_the_same_trace() {
+    for (name, _) in NAMES {
+        let trace = generate(name, 1).unwrap();
+        assert_eq!(trace, generate(name, 1).unwrap(), "{name}");
+        assert_ne!(trace, generate(name, 2).unwrap(), "{name}");
+    }
+    assert!(generate("nothing", 1).is_none());
+    // The numbers themselves are fixed, on every machine: FNV-1a over the rows as text.
+    let hashes: Vec<u64> = NAMES
+        .iter()
+        .map(|(name, _)| fnv(&text_of(&generate(name, 1).unwrap())))
+        .collect();
+    assert_eq!(
+        hashes,
+        [
+            6538634000264986445,
+            2273960643572356507,
+            8279310106577977670,
+            15560318132111677276
+        ]
+    );
+}
+
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+#[test]
+fn generated_traces_are_large_enough_to_mean_something() {
+    for (name, _) in NAMES {
+        let trace = generate(name, 1).unwrap();
+        let (rows, peak) = (trace.ops().len(), trace.peak());
+        println!(
+            "{name}: {rows} rows, {} blocks, peak {} MiB",
+            trace.blocks(),
+            peak >> 20
+        );
+        assert!((20_000..=100_000).contains(&rows), "{name} has {rows} rows");
+        assert!((256 << 20..4 << 30).contains(&peak), "{name} has a peak of {peak}");
+        assert_eq!(trace.leftovers().count(), 0, "{name}");
+    }
+    assert_eq!(generate("streams", 1).unwrap().streams().len(), 4);
+    assert!(
+        generate("growing", 1)
+            .unwrap()
+            .ops()
+            .iter()
+            .any(|op| op.kind == Kind::Realloc)
+    );
+}
+
+/// Hands out addresses that never come again, up to a limit, and remembers which are out.
+#[derive(Default)]
+struct Naive {
+    limit: u64,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    out: HashMap<u64, (u64, bool)>,
+    in_use: u64,
+    peak: u64,
+    calls: u64,
+}
+
+impl Naive {
+    fn with_limit(limit: u64) -> Naive {
+        Naive {
+            limit,
+            ..Naive::default()
+        }
+    }
+}
+
+fn rounded(size: u64) -> u64 {
+    size.div_ceil(GRANULE) * GRANULE
+}
+
+impl Memory for Naive {
+    fn allocate(&self, size: u64, resizable: bool, _: Option<Stream>) -> Result<u64> {
+        let mut state = self.state.borrow_mut();
+        state.calls += 1;
+        if state.in_use + rounded(size) > self.limit {
+            return Err(Error::OutOfMemory("the cap".into()));
+        }
+        state.next += 1;
+        let address = state.next << 20;
+        state.out.insert(address, (size, resizable));
+        state.in_use += rounded(size);
+        state.peak = state.peak.max(state.in_use);
+        Ok(address)
+    }
+
+    fn reallocate(&self, address: u64, size: u64) -> Result<u64> {
+        let mut state = self.state.borrow_mut();
+        state.calls += 1;
+        let (old, resizable) = state.out[&address];
+        assert!(resizable, "a block that is resized was not asked for as resizable");
+        if state.in_use - rounded(old) + rounded(size) > self.limit {
+            return Err(Error::OutOfMemory("the cap".into()));
+        }
+        state.in_use = state.in_use - rounded(old) + rounded(size);
+        state.peak = state.peak.max(state.in_use);
+        state.out.insert(address, (size, true));
+        Ok(address)
+    }
+
+    fn deallocate(&self, address: u64, _: Option<Stream>) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        state.calls += 1;
+        let (size, _) = state.out.remove(&address).expect("freed what is not out");
+        state.in_use -= rounded(size);
+        Ok(())
+    }
+
+    fn stats(&self) -> Result<Stats> {
+        let state = self.state.borrow();
+        Ok(Stats {
+            reserved: state.in_use,
+            reserved_peak: state.peak,
+            ..Stats::default()
+        })
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        state.peak = state.in_use;
+        Ok(())
+    }
+}
+
+const STREAMS: [Stream; 4] = [Stream(10), Stream(11), Stream(12), Stream(13)];
+
+#[test]
+fn replay_makes_every_call_and_the_peak_is_the_naive_one() {
+    for (name, _) in NAMES {
+        let trace = generate(name, 5).unwrap();
+        let memory = Naive::with_limit(u64::MAX);
+        for _ in 0..2 {
+            let pass = replay(&trace, &memory, &STREAMS, &mut ()).unwrap();
+            assert_eq!(pass.ops, trace.ops().len() as u64);
+            assert_eq!((pass.failures, pass.reserved), (0, 0));
+            assert_eq!(pass.peak, trace.peak());
+            assert_eq!(pass.peak, pass.reserved_peak, "{name}");
+            assert_eq!(pass.ratio(), 1.0);
+        }
+        assert_eq!(memory.state.borrow().calls, 2 * trace.ops().len() as u64);
+    }
+}
+
+#[test]
+fn refusals_are_counted_and_survived() {
+    for (name, _) in NAMES {
+        let trace = generate(name, 5).unwrap();
+        let memory = Naive::with_limit(trace.peak() / 2);
+        let pass = replay(&trace, &memory, &STREAMS, &mut ()).unwrap();
+        assert!(pass.failures > 0, "{name}");
+        assert!(pass.first_failure.as_ref().is_some_and(|text| text.contains("the cap")));
+        assert_eq!(pass.peak, pass.reserved_peak, "{name}");
+        assert!(pass.ops < trace.ops().len() as u64);
+        assert!(memory.state.borrow().out.is_empty());
+    }
+}
+
+#[test]
+fn what_the_trace_leaves_is_given_back() {
+    let trace = read("op,id,bytes\nalloc,0,600\nalloc,1,100\nrealloc,1,3000\n").unwrap();
+    let memory = Naive::with_limit(u64::MAX);
+    let pass = replay(&trace, &memory, &STREAMS, &mut ()).unwrap();
+    assert_eq!((pass.ops, pass.peak), (3, 1024 + 3072));
+    assert!(memory.state.borrow().out.is_empty());
+    assert!(
+        replay(&trace, &memory, &[], &mut ()).is_err(),
+        "there is no stream to run it on"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_trace_survives_writing_and_any_refusals(
+        steps in prop::collection::vec((0u8..3, any::<u8>(), 1u64..1 << 30, prop::option::of(0u64..5)), 0..200),
+        limit in 0u64..1 << 32,
+    ) {
+        let mut trace = Trace::new();
+        let mut live = Vec::new();
+        for (kind, which, bytes, stream) in steps {
+            if kind != 0 && live.is_empty() {
+                continue;
+            }
+            let stream = stream.and_then(|label| trace.stream(label));
+            match kind {
+                0 => live.push(trace.alloc(bytes, stream)),
+                1 => trace.free(live.swap_remove(which as usize % live.len()), stream),
+                _ => trace.realloc(&live[which as usize % live.len()], bytes, stream),
+            }
+        }
+        let streams: Vec<Stream> = (10..15).map(Stream).collect();
+        let memory = Naive::with_limit(limit);
+        let pass = replay(&trace, &memory, &streams, &mut ()).unwrap();
+        prop_assert_eq!(pass.peak, pass.reserved_peak);
+        prop_assert!(memory.state.borrow().out.is_empty());
+        let again = read(&text_of(&trace)).unwrap();
+        prop_assert_eq!(again.ops(), trace.ops());
+        prop_assert_eq!(again.peak(), trace.peak());
+    }
+}

@@ -1,0 +1,67 @@
+//! The adapter through its C++ virtual functions, from Rust: what the demo and the benches do.
+
+use std::sync::Arc;
+use std::thread;
+
+use trtalloc::allocator::{Allocator, RESIZABLE};
+use trtalloc::bridge::client::Client;
+use trtalloc::handle::Handle;
+
+fn last_error() -> String {
+    // SAFETY: a C string, valid until this thread's next failure.
+    unsafe { std::ffi::CStr::from_ptr(trtalloc::error::last()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[test]
+fn at_rest() {
+    let client = Client::new(Handle::process()).unwrap();
+    assert_eq!(client.allocate(0, 0, 0), 0);
+    assert_eq!(client.allocate_async(0, 0, 0, 0), 0);
+    assert!(last_error().contains("size is 0"), "{}", last_error());
+    assert!(client.deallocate(0) && client.deallocate_async(0, 0));
+    assert!(!client.deallocate(64) && !client.deallocate_async(64, 0));
+    assert_eq!(client.reallocate(64, 0, 64), 0);
+    assert!(last_error().contains("not of a block"), "{}", last_error());
+}
+
+#[test]
+fn an_allocator_has_one_adapter_for_a_generation() {
+    let handle = Handle::process();
+    let adapter = handle.tensorrt(110_400).unwrap();
+    assert_ne!(adapter, 0);
+    assert_eq!(handle.tensorrt(101_600).unwrap(), adapter);
+    assert_eq!(handle.tensorrt(10_300).unwrap(), adapter);
+    assert!(handle.tensorrt(8601).is_err());
+    let others: Vec<usize> = (0..8)
+        .map(|_| {
+            thread::spawn(|| Handle::process().tensorrt(100_000).unwrap())
+                .join()
+                .unwrap()
+        })
+        .collect();
+    assert!(others.iter().all(|other| *other == adapter));
+}
+
+#[test]
+fn memory() {
+    let allocator = Allocator::create("driver=sim,sim_memory=1GiB").unwrap();
+    let client = Client::new(Handle::new(Arc::clone(&allocator))).unwrap();
+    let block = client.allocate_async(1 << 20, 256, 0, 0);
+    assert!(block != 0 && block % 256 == 0, "{}", last_error());
+    assert!(client.deallocate_async(block, 0));
+    assert_eq!(client.allocate_async(1 << 20, 256, 0, 0), block);
+    assert!(client.deallocate(block));
+    assert!(!client.deallocate(block));
+    let grown = client.allocate(1 << 20, 0, RESIZABLE);
+    let grown = client.reallocate(grown, 0, 9 << 20);
+    assert_ne!(grown, 0, "{}", last_error());
+    assert!(client.deallocate_async(grown, 0));
+    assert_eq!(client.allocate(2 << 30, 0, 0), 0);
+    assert!(last_error().starts_with("out of memory"), "{}", last_error());
+    let stats = allocator.stats(None).unwrap();
+    assert_eq!((stats.allocated, stats.allocations, stats.frees), (0, 3, 3));
+    allocator.close();
+    assert_eq!(client.allocate(1, 0, 0), 0);
+}
