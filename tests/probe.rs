@@ -1,5 +1,5 @@
-//! The probe compiles with nothing but a C compiler, and has an answer in every row: over the simulated libcuda.so.1, or
-//! (with `TRTALLOC_TEST_DRIVER=cuda`) over the driver that is installed.
+//! The probe compiles with nothing but a C compiler, and has an answer in every row: over the simulated libcuda.so.1,
+//! or (with `TRTALLOC_TEST_DRIVER=cuda`) over the driver that is installed.
 
 #[path = "common/simcuda.rs"]
 mod simcuda;

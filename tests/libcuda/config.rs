@@ -25,14 +25,22 @@ pub(crate) struct Config {
 
 fn number<T: std::str::FromStr>(name: &str) -> Result<Option<T>, String> {
     match env::var(name) {
-        Ok(text) => text.trim().parse().map(Some).map_err(|_| format!("{name}={text} is not a number")),
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("{name}={text} is not a number")),
         Err(_) => Ok(None),
     }
 }
 
 fn failure(rule: &str) -> Option<Injected> {
     let mut parts = rule.trim().split(':');
-    let parsed = (parts.next()?.to_string(), parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let parsed = (
+        parts.next()?.to_string(),
+        parts.next()?.parse().ok()?,
+        parts.next()?.parse().ok()?,
+    );
     (parts.next().is_none() && parsed.1 > 0 && parsed.2 > 0).then_some(parsed)
 }
 
@@ -81,23 +89,56 @@ pub(crate) fn error_names(code: u32) -> Option<(&'static CStr, &'static CStr)> {
         101 => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         201 => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         400 => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
-        401 => (c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state"),
+        401 => (
+            c"CUDA_ERROR_ILLEGAL_STATE",
+            c"the operation cannot be performed in the present state",
+        ),
         500 => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         600 => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
-        700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+        700 => (
+            c"CUDA_ERROR_ILLEGAL_ADDRESS",
+            c"an illegal memory access was encountered",
+        ),
         709 => (c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed"),
         719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
         800 => (c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
         801 => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
-        900 => (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
-        901 => (c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
-        902 => (c"CUDA_ERROR_STREAM_CAPTURE_MERGE", c"operation would result in a merge of separate capture sequences"),
-        903 => (c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", c"capture was not ended in the same stream as it began"),
-        904 => (c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", c"capturing stream has unjoined work"),
-        905 => (c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", c"dependency created on uncaptured work in another stream"),
-        906 => (c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", c"operation would make the legacy stream depend on a capture"),
-        907 => (c"CUDA_ERROR_CAPTURED_EVENT", c"operation not permitted on an event last recorded in a capturing stream"),
-        908 => (c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", c"attempt to terminate a capture from another thread"),
+        900 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            c"operation not permitted when stream is capturing",
+        ),
+        901 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            c"operation failed due to a previous error during capture",
+        ),
+        902 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_MERGE",
+            c"operation would result in a merge of separate capture sequences",
+        ),
+        903 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+            c"capture was not ended in the same stream as it began",
+        ),
+        904 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+            c"capturing stream has unjoined work",
+        ),
+        905 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+            c"dependency created on uncaptured work in another stream",
+        ),
+        906 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+            c"operation would make the legacy stream depend on a capture",
+        ),
+        907 => (
+            c"CUDA_ERROR_CAPTURED_EVENT",
+            c"operation not permitted on an event last recorded in a capturing stream",
+        ),
+        908 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+            c"attempt to terminate a capture from another thread",
+        ),
         999 => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,
     })

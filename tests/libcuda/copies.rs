@@ -18,7 +18,11 @@ fn copy_and_wait(machine: &Machine, to: u64, from: u64, bytes: usize) -> Result<
 }
 
 fn copy(machine: &Machine, to: u64, from: u64, bytes: usize, stream: usize) -> Result<()> {
-    if bytes == 0 { Ok(()) } else { machine.copy_async(to, from, bytes as u64, stream) }
+    if bytes == 0 {
+        Ok(())
+    } else {
+        machine.copy_async(to, from, bytes as u64, stream)
+    }
 }
 
 functions! {

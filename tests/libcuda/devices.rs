@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::model::code::{INVALID_DEVICE, INVALID_VALUE, Result};
 use crate::model::Machine;
+use crate::model::code::{INVALID_DEVICE, INVALID_VALUE, Result};
 use crate::{functions, put};
 
 /// What every device calls itself.
@@ -19,11 +19,11 @@ fn known(machine: &Machine, device: c_int) -> Result<()> {
 /// The value of a `CU_DEVICE_ATTRIBUTE_`; 0, which means "no" or "none", for those that say nothing here.
 fn attribute(machine: &Machine, attribute: u32) -> c_int {
     match attribute {
-        1 => 1024,   // MAX_THREADS_PER_BLOCK
-        10 => 32,    // WARP_SIZE
-        16 => 132,   // MULTIPROCESSOR_COUNT
-        41 => 1,     // UNIFIED_ADDRESSING
-        75 => 9,     // COMPUTE_CAPABILITY_MAJOR
+        1 => 1024,                                           // MAX_THREADS_PER_BLOCK
+        10 => 32,                                            // WARP_SIZE
+        16 => 132,                                           // MULTIPROCESSOR_COUNT
+        41 => 1,                                             // UNIFIED_ADDRESSING
+        75 => 9,                                             // COMPUTE_CAPABILITY_MAJOR
         102 => c_int::from(machine.config().virtual_memory), // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         _ => 0,
     }

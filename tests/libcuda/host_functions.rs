@@ -66,10 +66,16 @@ pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFuncti
     let event = event?;
     // Under the lock, so that the functions of one stream stand in the list in their order.
     let mut jobs = shared.jobs.lock();
-    let kernel = machine.event_record(event, stream).and_then(|()| machine.launch_persistent(stream, &[]));
+    let kernel = machine
+        .event_record(event, stream)
+        .and_then(|()| machine.launch_persistent(stream, &[]));
     match kernel {
         Ok(kernel) => {
-            jobs.push(Job { turn: Some((event, kernel)), function, data: data as usize });
+            jobs.push(Job {
+                turn: Some((event, kernel)),
+                function,
+                data: data as usize,
+            });
             shared.changed.notify_all();
             Ok(())
         }
@@ -83,7 +89,11 @@ pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFuncti
 /// Calls `function` on the thread, soon.
 pub(crate) fn call_soon(machine: &Arc<Machine>, function: HostFunction, data: *mut c_void) -> Result<()> {
     let shared = shared(machine)?;
-    shared.jobs.lock().push(Job { turn: None, function, data: data as usize });
+    shared.jobs.lock().push(Job {
+        turn: None,
+        function,
+        data: data as usize,
+    });
     shared.changed.notify_all();
     Ok(())
 }
@@ -99,7 +109,10 @@ impl Shared {
                 self.changed.wait(&mut jobs);
                 continue;
             }
-            let ready = |job: &Job| job.turn.is_none_or(|(event, _)| machine.event_query(event) != Ok(false));
+            let ready = |job: &Job| {
+                job.turn
+                    .is_none_or(|(event, _)| machine.event_query(event) != Ok(false))
+            };
             let Some(at) = jobs.iter().position(ready) else {
                 self.changed.wait_for(&mut jobs, Duration::from_micros(50));
                 continue;

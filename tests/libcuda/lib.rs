@@ -1,5 +1,5 @@
-//! A `libcuda.so.1` over the simulated device, for what must go through the driver's own names: the crate's CUDA driver,
-//! the probe, clients that know nothing of this crate, and child processes.
+//! A `libcuda.so.1` over the simulated device, for what must go through the driver's own names: the crate's CUDA
+//! driver, the probe, clients that know nothing of this crate, and child processes.
 //!
 //! Documented driver functions only, under their exported names, and nothing else is exported. What it answers is the
 //! model's, which it takes in by path; no code of the crate is linked. One machine for each process, made by `cuInit`:
@@ -9,8 +9,8 @@
 //! | `SIMCUDA_MEMORY` | bytes of each device | 24 GiB |
 //! | `SIMCUDA_DEVICES` | how many devices | 1 |
 //! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; newer functions answer CUDA_ERROR_NOT_SUPPORTED | 12090 |
-//! | `SIMCUDA_LATENCY` | `zero`: calls cost their own work only; `peers`: they spin as long as published for an A100 | zero |
-//! | `SIMCUDA_FAIL` | `call:n:code`, several joined by `;`: the n-th call of that function fails with that `CUresult` | none |
+//! | `SIMCUDA_LATENCY` | `zero`: a call costs its own work; `peers`: it spins as long as published for an A100 | zero |
+//! | `SIMCUDA_FAIL` | `call:n:code`, joined by `;`: the n-th call of that function fails with that `CUresult` | none |
 //!
 //! The simulated clock follows the wall clock, and a call that waits moves it on at once. Memory that is unmapped under
 //! pending work, and work out of bounds, is a line on stderr. Not here: timing of events, priorities, kernels, modules,
@@ -48,8 +48,6 @@ use model::code::{INVALID_VALUE, Result};
 const NOT_INITIALIZED: u32 = 3;
 /// `CUDA_ERROR_NOT_PERMITTED`.
 const NOT_PERMITTED: u32 = 800;
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: u32 = 999;
 
 /// Writes an output that the caller must have asked for.
 ///
@@ -88,10 +86,12 @@ fn answer(name: &'static str, since: u32, run: impl FnOnce(&Arc<Machine>) -> Res
     }
 }
 
-/// Defines exported functions: the CUDA version that brought each, its exported name, its parameters, and what it does
-/// with the machine.
+/// Defines exported functions: the CUDA version that brought each, its exported name, its parameters, and what it
+/// does with the machine.
 macro_rules! functions {
-    ($( $since:literal fn $name:ident ( $($parameter:ident : $kind:ty),* $(,)? ) |$machine:pat_param| $body:block )*) => {
+    ($(
+        $since:literal fn $name:ident ( $($parameter:ident : $kind:ty),* $(,)? ) |$machine:pat_param| $body:block
+    )*) => {
         $(
             #[doc = concat!("`", stringify!($name), "`")]
             #[unsafe(no_mangle)]
@@ -106,7 +106,11 @@ pub(crate) use functions;
 /// `cuInit`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: u32) -> u32 {
-    if flags != 0 { INVALID_VALUE } else { process::initialize() }
+    if flags != 0 {
+        INVALID_VALUE
+    } else {
+        process::initialize()
+    }
 }
 
 /// `cuDriverGetVersion`: answers before `cuInit`, too.

@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use crate::config::{self, Config, Latency};
 use crate::model::code::{INVALID_VALUE, NOT_SUPPORTED};
 use crate::model::{Machine, MachineConfig};
-use crate::{NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN, host_functions};
+use crate::{NOT_INITIALIZED, NOT_PERMITTED, host_functions};
 
 /// What `cuInit` made.
 pub(crate) struct Process {
@@ -46,7 +48,9 @@ pub(crate) fn initialize() -> u32 {
     match PROCESS.get_or_init(make) {
         Ok(_) => TICKER.call_once(|| {
             // Without the thread, time passes in calls only.
-            let _ = std::thread::Builder::new().name("simcuda-clock".into()).spawn(keep_time);
+            let _ = std::thread::Builder::new()
+                .name("simcuda-clock".into())
+                .spawn(keep_time);
         }),
         Err(code) => return *code,
     }
@@ -60,11 +64,26 @@ pub(crate) fn tick() {
     }
 }
 
+/// Writes new faults of the model on stderr: a real device would have no word for them, or a sticky error.
+pub(crate) fn report_faults() {
+    static PRINTED: Mutex<usize> = Mutex::new(0);
+    let Some(Ok(process)) = PROCESS.get() else {
+        return;
+    };
+    let faults = process.machine.faults();
+    let mut printed = PRINTED.lock();
+    for fault in faults.iter().skip(*printed) {
+        eprintln!("simcuda: {fault}");
+    }
+    *printed = faults.len().max(*printed);
+}
+
 /// What a client sees happen by itself happens at these ticks: work completes, user objects are destroyed.
 fn keep_time() {
     while let Some(Ok(process)) = PROCESS.get() {
         std::thread::sleep(Duration::from_millis(1));
         process.tick();
+        report_faults();
     }
 }
 
@@ -84,14 +103,12 @@ fn make() -> Result<Process, u32> {
         context_events: config.version >= 12050,
         user_objects: config.version >= 11030,
         ..defaults
-    })
-    .map_err(|error| {
-        eprintln!("simcuda: {error}");
-        UNKNOWN
-    })?;
+    });
     for (call, n, code) in &config.failures {
         if !machine.fail_nth(Some(call), *n, *code) {
-            return Err(refuse(format!("SIMCUDA_FAIL names {call}, which is no function of the model")));
+            return Err(refuse(format!(
+                "SIMCUDA_FAIL names {call}, which is no function of the model"
+            )));
         }
     }
     // SAFETY: the handler only stores to an atomic, which is allowed between fork and exec.
@@ -108,7 +125,9 @@ fn make() -> Result<Process, u32> {
 /// The machine, for a function that came with CUDA `since`; lets its latency pass.
 #[inline]
 pub(crate) fn get(name: &'static str, since: u32) -> Result<&'static Process, u32> {
-    let Some(Ok(process)) = PROCESS.get() else { return Err(NOT_INITIALIZED) };
+    let Some(Ok(process)) = PROCESS.get() else {
+        return Err(NOT_INITIALIZED);
+    };
     if FORKED.load(Ordering::Relaxed) {
         return Err(NOT_INITIALIZED);
     }

@@ -36,7 +36,7 @@ static void during(long argument) {
     give_access(range + 2 * unit, unit);
     MUST(cuMemAlloc_v2, &plain, unit);
     CUstream capturing = new_stream(), busy = new_stream();
-    MUST(cuCtxSynchronize);
+    synchronize();
 
     struct gate gate;
     close_gate(&gate, busy);

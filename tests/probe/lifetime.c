@@ -16,7 +16,7 @@ static void context_event_covers(long destroyed) {
     CUstream stream = new_stream();
     CUevent event = new_event();
     CUdeviceptr at = new_mapping(granularity());
-    MUST(cuCtxSynchronize);
+    synchronize();
     struct gate gate;
     close_gate(&gate, stream);
     MUST(cuMemsetD8Async, at, 1, granularity(), stream);
@@ -93,9 +93,8 @@ static void on_destroy(void *data) {
     watch->when = now();
     watch->thread = pthread_self();
     if (watch->makes_a_call) {
-        CUcontext context;
-        watch->code = p_cuMemGetInfo_v2 ? p_cuCtxGetCurrent(&context) : 0;
-        if (!watch->code) watch->code = p_cuCtxSynchronize();
+        size_t free_bytes, total;
+        watch->code = p_cuMemGetInfo_v2(&free_bytes, &total);
     }
     __sync_lock_test_and_set(&watch->called, 1);
 }
@@ -146,12 +145,13 @@ static void user_object_kept_by_executable(long unused) {
     double start = now();
     MUST(cuGraphExecDestroy, executable);
     int later = wait_for(&watch.called, 2000);
-    row(NULL, !early && later ? "yes" : "no", "called with the executable alive: %s; after its destruction: %s, %.3f ms",
-        early ? "yes" : "no", later ? "yes" : "no", later && !early ? (watch.when - start) * 1e3 : -1.0);
+    row(NULL, !early && later ? "yes" : "no",
+        "called with the executable alive: %s; after its destruction: %s, %.3f ms", early ? "yes" : "no",
+        later ? "yes" : "no", later && !early ? (watch.when - start) * 1e3 : -1.0);
 }
 
-/* The gate is on the launching stream, ahead of the launch. Where the driver has them, a memory wait makes it, so that no
- * host function holds the thread that the callback may need. */
+/* The gate is on the launching stream, ahead of the launch. Where the driver has them, a memory wait makes it, so that
+ * no host function holds the thread that the callback may need. */
 static void user_object_during_launch(long unused) {
     (void)unused;
     setup();
@@ -183,7 +183,8 @@ static void user_object_during_launch(long unused) {
     int later = wait_for(&watch.called, 3000);
     CUresult code = p_cuStreamSynchronize(stream);
     int last = later || wait_for(&watch.called, 2000);
-    row(NULL, early ? "before the launch ended" : later ? "after, by itself" : last ? "after the next driver call" : "never",
+    const char *when = last ? "after the next driver call" : "never";
+    row(NULL, early ? "before the launch ended" : later ? "after, by itself" : when,
         "launch held by %s; called %.3f ms after it could run; the stream says %u", with,
         watch.called ? (watch.when - start) * 1e3 : -1.0, code);
 }
@@ -191,6 +192,7 @@ static void user_object_during_launch(long unused) {
 static void user_object_driver_call(long unused) {
     (void)unused;
     setup();
+    NEED(cuMemGetInfo_v2);
     static struct watch watch = {.makes_a_call = 1};
     CUgraph graph = watched_graph(&watch);
     MUST(cuGraphDestroy, graph);
@@ -213,7 +215,7 @@ static void after_reset(long what) {
     CUevent event = new_event();
     CUstream stream = new_stream();
     MUST(cuEventRecord, event, stream);
-    MUST(cuCtxSynchronize);
+    synchronize();
     unsigned long long old_id = 0, new_id = 0;
     if (p_cuCtxGetId) p_cuCtxGetId(primary, &old_id);
     MUST(cuDevicePrimaryCtxReset_v2, 0);
@@ -224,7 +226,8 @@ static void after_reset(long what) {
     switch (what) {
     case CURRENT:
         code = p_cuCtxGetCurrent(&current);
-        row(NULL, code ? "an error" : current == primary ? "the old one" : current ? "another" : "none", "code %u", code);
+        row(NULL, code ? "an error" : current == primary ? "the old one" : current ? "another" : "none", "code %u",
+            code);
         return;
     case DEVICE:
         code = p_cuCtxGetDevice(&device);

@@ -96,7 +96,7 @@ static void goes_while_used(long how) {
         give_access(at, unit);
     }
     CUstream stream = new_stream();
-    MUST(cuCtxSynchronize);
+    synchronize();
     struct gate gate;
     close_gate(&gate, stream);
     MUST(cuMemsetD8Async, at, 1, unit, stream);

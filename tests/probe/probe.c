@@ -1,10 +1,11 @@
 /* probe: what does this driver really do? Answers questions about libcuda.so.1 that its documentation leaves open, as a
  * table on stdout. Needs a driver and nothing else:
  *
- *     cc -std=c99 -O2 -o probe tests/probe/ *.c -ldl -pthread    (without the blank)
+ *     cd tests/probe && cc -std=c99 -O2 -o probe *.c -ldl -pthread
  *     ./probe [TEXT]      only the questions that contain TEXT
  *
- * Every question is asked in a child process, forked before this one touches the driver: a crash or a hang is an answer.
+ * Every question is asked in a child process, forked before this one touches the driver: a crash or a hang is an
+ * answer.
  * Work is made of memsets, copies and host functions, so no kernel and no compiler for one is needed. */
 #define _GNU_SOURCE
 #include "probe.h"
@@ -27,7 +28,7 @@
 FUNCTIONS(DEFINE)
 #undef DEFINE
 
-enum { TIMEOUT_SECONDS = 60, QUESTION_WIDTH = 84, ANSWER_WIDTH = 34 };
+enum { TIMEOUT_SECONDS = 20, QUESTION_WIDTH = 84, ANSWER_WIDTH = 34 };
 
 CUcontext primary;
 static const char *asking = "";
@@ -72,6 +73,12 @@ void setup(void) {
     MUST(cuInit, 0);
     MUST(cuDevicePrimaryCtxRetain, &primary, 0);
     MUST(cuCtxSetCurrent, primary);
+}
+
+void synchronize(void) {
+    NEED(cuCtxSynchronize);
+    CUresult code = p_cuCtxSynchronize();
+    if (code) not_asked("cuCtxSynchronize", code);
 }
 
 CUstream new_stream(void) {
@@ -254,6 +261,12 @@ static pid_t start(void (*ask)(long), long argument, int *from) {
     return child;
 }
 
+/* Ends a child that hangs. One that the kernel cannot end, as its driver call does not return, is left behind. */
+static void stop(pid_t child) {
+    kill(child, SIGKILL);
+    for (int tries = 0; tries < 100 && waitpid(child, NULL, WNOHANG) == 0; tries++) pause_ms(50);
+}
+
 static void ask(const struct question *question) {
     int from, status = 0;
     asking = question->text;
@@ -261,11 +274,14 @@ static void ask(const struct question *question) {
     int rows = read_rows(from);
     close(from);
     char line[1024];
-    if (rows < 0) kill(child, SIGKILL);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     if (rows < 0) {
+        stop(child);
         snprintf(line, sizeof line, "%s\thangs\tno answer within %d s", question->text, TIMEOUT_SECONDS);
-    } else if (WIFSIGNALED(status)) {
+        print_line(line);
+        return;
+    }
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    if (WIFSIGNALED(status)) {
         snprintf(line, sizeof line, "%s\tcrashes\tsignal %d (%s)", question->text, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     } else if (rows == 0) {
@@ -302,8 +318,8 @@ int main(int count, char **arguments) {
     pid_t child = start(describe, 0, &from);
     int rows = read_rows(from);
     close(from);
-    if (rows < 0) kill(child, SIGKILL);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    if (rows < 0) stop(child);
+    else while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     if (rows != 1 || status != 0) {
         fprintf(stderr, "probe: no driver here answers\n");
         return 1;

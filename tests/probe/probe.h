@@ -132,6 +132,7 @@ extern const struct question cost_questions[], capture_questions[], memory_quest
 /* What every child begins with: device 0's primary context, current. */
 extern CUcontext primary;
 void setup(void);
+void synchronize(void); /* the context */
 
 CUstream new_stream(void);      /* non-blocking */
 CUevent new_event(void);

@@ -11,7 +11,8 @@ pub(super) fn check(call: &'static str, code: u32) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// As [`check`] for a call that is given a context: there an invalid one is not an absent one, but one that was destroyed.
+/// As [`check`] for a call that is given a context: there an invalid one is not an absent one, but one that was
+/// destroyed.
 #[inline]
 pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
     const INVALID: u32 = R::CUDA_ERROR_INVALID_CONTEXT as u32;
@@ -26,8 +27,8 @@ pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
     }
 }
 
-/// As [`check`] for a call that is given an event of our own and nothing else: an invalid handle is one whose context was
-/// destroyed or reset.
+/// As [`check`] for a call that is given an event of our own and nothing else: an invalid handle is one whose context
+/// was destroyed or reset.
 #[inline]
 pub(super) fn check_event(call: &'static str, code: u32) -> Result<()> {
     const INVALID: u32 = R::CUDA_ERROR_INVALID_HANDLE as u32;
@@ -65,7 +66,7 @@ fn failure(code: u32) -> Failure {
         // The driver is shutting down: nothing can be used again.
         R::CUDA_ERROR_DEINITIALIZED,
         R::CUDA_ERROR_CONTEXT_IS_DESTROYED,
-        // Sticky: "this leaves the process in an inconsistent state and any further CUDA work will return the same error".
+        // Sticky: "any further CUDA work will return the same error".
         R::CUDA_ERROR_ECC_UNCORRECTABLE,
         R::CUDA_ERROR_NVLINK_UNCORRECTABLE,
         R::CUDA_ERROR_CONTAINED,

@@ -60,7 +60,8 @@ macro_rules! functions {
                         unsafe extern "C" fn absent_function($(_: $argument),*) -> u32 {
                             MISSING
                         }
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        const TEXT: &str = concat!(stringify!($name), "\0");
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
                             Ok(name) => name,
                             Err(_) => panic!("an identifier has no null byte"),
                         };

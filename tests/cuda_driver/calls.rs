@@ -1,90 +1,15 @@
-//! The CUDA driver through the names of libcuda.so.1: every method of the trait, in child processes whose
-//! `LD_LIBRARY_PATH` has the simulated one, or (with `TRTALLOC_TEST_DRIVER=cuda`) over the driver that is installed.
+//! Every method of the trait, as it should be on any driver.
 
-#[path = "common/simcuda.rs"]
-mod simcuda;
-
-use std::env;
-use std::ffi::{c_int, c_void};
-use std::path::Path;
-use std::process::{Command, Output};
+use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use trtalloc::driver::cuda::CudaDriver;
-use trtalloc::driver::{Capture, CaptureMode, Driver, Event, Failure, Graph, HandleKind, Stream};
+use trtalloc::driver::{Capture, CaptureMode, Driver, Event, Failure, HandleKind, Stream};
 
-const CHILD: &str = "TRTALLOC_TEST_ROLE";
-
-fn real_driver() -> bool {
-    env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda")
-}
-
-/// Runs the test of that name again in a process of its own, there with the role `test`.
-fn child(test: &str, libraries: Option<&Path>, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env::current_exe().expect("this program has a path"));
-    command
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, test);
-    if let Some(libraries) = libraries {
-        command.env("LD_LIBRARY_PATH", libraries);
-    }
-    for (name, value) in variables {
-        command.env(name, value);
-    }
-    command.output().expect("a child process starts")
-}
-
-/// Whether this process is the child of that test; else starts it and demands that it passes.
-fn in_child(test: &str, variables: &[(&str, &str)]) -> bool {
-    if env::var(CHILD).is_ok_and(|role| role == test) {
-        return true;
-    }
-    let folder =
-        (!real_driver()).then(|| simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built"));
-    let output = child(test, folder.as_deref(), variables);
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(
-        output.status.success() && out.contains("1 passed"),
-        "{test}: {}\n{out}\n{err}",
-        output.status
-    );
-    false
-}
-
-/// Whether the test is about a driver that only the simulation can be.
-fn needs_simulation() -> bool {
-    if real_driver() {
-        eprintln!("skipped: needs the simulated libcuda.so.1");
-    }
-    !real_driver()
-}
-
-/// The driver with device 0's primary context current.
-fn open() -> Arc<CudaDriver> {
-    let driver = CudaDriver::open().expect("the driver opens");
-    let primary = driver.primary_retain(0).expect("device 0 has a primary context");
-    driver.context_push(primary).expect("it can be pushed");
-    driver
-}
-
-fn ok(code: sys::CUresult) {
-    assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
-}
-
-/// A non-blocking stream, made by cudarc's own path to the same library.
-fn new_stream() -> Stream {
-    let mut stream: sys::CUstream = null_mut();
-    // SAFETY: a local to write to.
-    ok(unsafe { sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) });
-    Stream(stream as usize)
-}
+use crate::{begin_capture, end_capture, in_child, new_stream, ok, open, real_driver};
 
 fn synchronize(stream: Stream) {
     // SAFETY: a living stream.
@@ -98,69 +23,10 @@ fn read_back(address: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-fn begin_capture(stream: Stream, mode: sys::CUstreamCaptureMode) {
-    // SAFETY: a living stream.
-    ok(unsafe { sys::cuStreamBeginCapture_v2(stream.0 as sys::CUstream, mode) });
-}
-
-fn end_capture(stream: Stream) -> Graph {
-    let mut graph: sys::CUgraph = null_mut();
-    // SAFETY: a living stream and a local to write to.
-    ok(unsafe { sys::cuStreamEndCapture(stream.0 as sys::CUstream, &mut graph) });
-    Graph(graph as usize)
-}
-
-#[test]
-fn no_library_is_an_error_that_names_it() {
-    const TEST: &str = "no_library_is_an_error_that_names_it";
-    if !needs_simulation() {
-        return;
-    }
-    if env::var(CHILD).is_ok_and(|role| role == TEST) {
-        let error = CudaDriver::open().expect_err("there is no library");
-        assert_eq!((error.failure, error.call), (Failure::Missing, "libcuda.so.1"));
-        assert_eq!(error.to_string(), "libcuda.so.1 is missing");
-        return;
-    }
-    if Path::new("/dev/nvidiactl").exists() {
-        eprintln!("skipped: a driver is installed here, and the loader's cache would find it");
-        return;
-    }
-    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty-{}", std::process::id()));
-    std::fs::create_dir_all(&empty).expect("a folder can be made");
-    let output = child(TEST, Some(&empty), &[]);
-    let _ = std::fs::remove_dir(&empty);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
-}
-
-#[test]
-fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
-    const TEST: &str = "a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks";
-    if !needs_simulation() {
-        return;
-    }
-    if env::var(CHILD).is_ok_and(|role| role == TEST) {
-        let error = CudaDriver::open().expect_err("libm is no driver");
-        assert_eq!((error.failure, error.call), (Failure::Missing, "cuInit"));
-        return;
-    }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("no-driver-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder can be made");
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
-    let libc = maps
-        .lines()
-        .find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("/libc.so")));
-    std::fs::copy(libc.expect("this program has a libc"), folder.join("libcuda.so.1")).expect("it can be copied");
-    let output = child(TEST, Some(&folder), &[]);
-    let _ = std::fs::remove_dir_all(&folder);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
 #[test]
 fn devices_and_contexts() {
     if !in_child(
-        "devices_and_contexts",
+        "calls::devices_and_contexts",
         &[("SIMCUDA_MEMORY", "1073741824"), ("SIMCUDA_DEVICES", "2")],
     ) {
         return;
@@ -214,7 +80,7 @@ fn devices_and_contexts() {
 
 #[test]
 fn a_context_that_is_gone() {
-    if !in_child("a_context_that_is_gone", &[]) {
+    if !in_child("calls::a_context_that_is_gone", &[]) {
         return;
     }
     let driver = open();
@@ -239,7 +105,7 @@ fn a_context_that_is_gone() {
 
 #[test]
 fn streams_and_events() {
-    if !in_child("streams_and_events", &[]) {
+    if !in_child("calls::streams_and_events", &[]) {
         return;
     }
     let driver = open();
@@ -297,7 +163,7 @@ fn streams_and_events() {
 
 #[test]
 fn virtual_memory() {
-    if !in_child("virtual_memory", &[]) {
+    if !in_child("calls::virtual_memory", &[]) {
         return;
     }
     let driver = open();
@@ -341,7 +207,7 @@ fn virtual_memory() {
 
 #[test]
 fn plain_memory() {
-    if !in_child("plain_memory", &[]) {
+    if !in_child("calls::plain_memory", &[]) {
         return;
     }
     let driver = open();
@@ -362,7 +228,7 @@ fn plain_memory() {
 
 #[test]
 fn capture_and_user_objects() {
-    if !in_child("capture_and_user_objects", &[]) {
+    if !in_child("calls::capture_and_user_objects", &[]) {
         return;
     }
     let driver = open();
@@ -432,98 +298,4 @@ fn capture_and_user_objects() {
     let code = unsafe { sys::cuStreamEndCapture(blocking.0 as sys::CUstream, &mut graph) };
     assert_ne!(code, sys::CUresult::CUDA_SUCCESS);
     driver.free(address).unwrap();
-}
-
-#[test]
-fn a_user_object_that_could_not_be_hung_on_its_graph() {
-    const TEST: &str = "a_user_object_that_could_not_be_hung_on_its_graph";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuGraphRetainUserObject:1:999")]) {
-        return;
-    }
-    static DESTROYED: AtomicU32 = AtomicU32::new(0);
-    unsafe extern "C" fn destroyed(_: *mut c_void) {
-        DESTROYED.fetch_add(1, Ordering::AcqRel);
-    }
-    let driver = open();
-    let stream = new_stream();
-    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-    let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
-    // SAFETY: the function only adds to a static.
-    let error = unsafe { driver.retain_user_object(info.graph, destroyed, null_mut()) }.unwrap_err();
-    assert_eq!((error.call, error.code), ("cuGraphRetainUserObject", 999));
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(DESTROYED.load(Ordering::Acquire), 0, "the data is the caller's again");
-    end_capture(stream);
-}
-
-#[test]
-fn injected_failures_carry_their_name_and_code() {
-    const TEST: &str = "injected_failures_carry_their_name_and_code";
-    const RULES: &str = "cuMemCreate:2:2;cuEventQuery:1:700;cuMemMap:1:424242";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", RULES)]) {
-        return;
-    }
-    let driver = open();
-    let unit = driver.device_info(0).unwrap().granularity.0;
-    let handle = driver.create(0, unit, HandleKind::default()).unwrap();
-    let error = driver.create(0, unit, HandleKind::default()).unwrap_err();
-    assert_eq!(
-        (error.call, error.code, error.failure),
-        ("cuMemCreate", 2, Failure::OutOfMemory)
-    );
-    let event = driver.event_create().unwrap();
-    assert_eq!(driver.event_query(event).unwrap_err().failure, Failure::ContextDead);
-    let range = driver.reserve(unit, 0).unwrap();
-    // A code that no header knows is an ordinary error.
-    let error = driver.map(range, unit, handle).unwrap_err();
-    assert_eq!((error.code, error.failure), (424242, Failure::Other));
-    driver.map(range, unit, handle).unwrap();
-}
-
-#[test]
-fn an_old_driver_only_switches_features_off() {
-    const TEST: &str = "an_old_driver_only_switches_features_off";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_VERSION", "11020")]) {
-        return;
-    }
-    let driver = open();
-    assert_eq!(driver.version(), 11020);
-    let features = driver.features();
-    assert!(!features.stream_ids && !features.context_events && !features.user_objects);
-    assert_eq!(
-        driver.stream_id(Stream::DEFAULT).unwrap_err().failure,
-        Failure::Unsupported
-    );
-    let stream = new_stream();
-    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-    let info = driver.stream_capture_info(stream).unwrap().expect("it captures");
-    assert!(info.id != 0 && info.graph == Graph(0));
-    // SAFETY: refused before anything is called.
-    let error = unsafe { driver.retain_user_object(info.graph, never, null_mut()) }.unwrap_err();
-    assert_eq!(error.failure, Failure::Missing);
-    end_capture(stream);
-}
-
-unsafe extern "C" fn never(_: *mut c_void) {
-    unreachable!("was refused")
-}
-
-#[test]
-fn a_client_of_the_driver_api_finds_its_way() {
-    if !in_child("a_client_of_the_driver_api_finds_its_way", &[]) {
-        return;
-    }
-    // cudarc's own safe layer, which knows nothing of this crate.
-    let context = cudarc::driver::result::init()
-        .and_then(|()| cudarc::driver::result::device::get(0))
-        .unwrap();
-    let mut name: c_int = 0;
-    // SAFETY: a local to write to.
-    ok(unsafe { sys::cuDriverGetVersion(&mut name) });
-    assert!(name > 0 && context == 0);
-    let mut text = std::ptr::null();
-    // SAFETY: a local to write to.
-    ok(unsafe { sys::cuGetErrorName(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY, &mut text) });
-    // SAFETY: the driver's static text.
-    assert_eq!(unsafe { std::ffi::CStr::from_ptr(text) }, c"CUDA_ERROR_OUT_OF_MEMORY");
 }
