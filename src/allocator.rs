@@ -118,7 +118,7 @@ impl Allocator {
             config,
             rule,
             memory,
-            caches: Arc::new(StreamCaches::new()),
+            caches: Arc::new(StreamCaches::default()),
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
             making: Mutex::new(()),
             closed: AtomicBool::new(false),
@@ -143,6 +143,9 @@ impl Allocator {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }
         let want = self.want(request.size, request.alignment)?;
+        if request.flags & !RESIZABLE != 0 {
+            return Err(unknown_flags(request.flags));
+        }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
             _ => self.allocate_anywhere(want, request),
@@ -160,32 +163,32 @@ impl Allocator {
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
-            if let Some(generation) = inner.generation.as_ref().filter(|generation| generation.id == id) {
-                if request.device.is_none_or(|device| device == generation.device) {
-                    let Some(pool) = self.made(generation.device) else {
-                        return self.no_device(generation.device);
-                    };
-                    pool.alive()?;
-                    inner.capture = 0;
-                    // A stream that holds what others want is stamped first, on the way of a miss.
-                    let content = inner.hunger == pool.hunger.load(Ordering::Relaxed) || inner.unstamped == 0;
-                    let ready = if content {
-                        inner.ready.pop(&pool.blocks, want.size, want.align)
-                    } else {
-                        None
-                    };
-                    if let Some(node) = ready {
-                        let block = pool.blocks.get(node);
-                        block.requested.store(want.requested, Ordering::Relaxed);
-                        block.state.store(LIVE, Ordering::Release);
-                        inner.allocations += 1;
-                        inner.requested += want.requested as i64;
-                        inner.frees_in_a_row = 0;
-                        inner.allocates = true;
-                        drop(inner);
-                        pool.counters.handed_out(want.size);
-                        return Ok(block.address.load(Ordering::Relaxed));
-                    }
+            if let Some(generation) = inner.generation.as_ref().filter(|generation| generation.id == id)
+                && request.device.is_none_or(|device| device == generation.device)
+            {
+                let Some(pool) = self.made(generation.device) else {
+                    return self.no_device(generation.device);
+                };
+                pool.alive()?;
+                inner.capture = 0;
+                // A stream that holds what others want is stamped first, on the way of a miss.
+                let content = inner.hunger == pool.hunger.load(Ordering::Relaxed) || inner.unstamped == 0;
+                let ready = if content {
+                    inner.ready.pop(&pool.blocks, want.size, want.align)
+                } else {
+                    None
+                };
+                if let Some(node) = ready {
+                    let block = pool.blocks.get(node);
+                    block.requested.store(want.requested, Ordering::Relaxed);
+                    block.state.store(LIVE, Ordering::Release);
+                    inner.allocations += 1;
+                    inner.requested += want.requested as i64;
+                    inner.frees_in_a_row = 0;
+                    inner.allocates = true;
+                    drop(inner);
+                    pool.counters.handed_out(want.size);
+                    return Ok(block.address.load(Ordering::Relaxed));
                 }
             }
         }
@@ -349,10 +352,8 @@ impl Allocator {
             drop(inner);
             pool.free(id, block, Some(cache), false);
         }
-        if due {
-            if let Some(stream) = stream {
-                pool.stamp_freeing(cache, stream, self.config.streams_trusted);
-            }
+        if due && let Some(stream) = stream {
+            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
         }
         Ok(())
     }
@@ -375,7 +376,11 @@ impl Allocator {
     /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
     pub fn record_stream(&self, address: u64, stream: Stream) -> Result<()> {
         process::usable()?;
-        let context = self.driver.stream_context(stream)?;
+        // A default stream where no context is current is the one of the pool's own.
+        let context = match self.key(stream)? {
+            Some(_) => Some(self.driver.stream_context(stream)?),
+            None => None,
+        };
         for pool in self.all_pools() {
             if pool.share(address, context) {
                 return Ok(());
@@ -627,6 +632,11 @@ fn bad_request(size: u64, alignment: u64) -> Error {
         0 => "size 0".into(),
         _ => format!("alignment {alignment} is not 0 or a power of two up to {MOST_ALIGNED}"),
     })
+}
+
+#[cold]
+fn unknown_flags(flags: u32) -> Error {
+    Error::InvalidArgument(format!("flags {flags:#x} has bits other than TRTALLOC_RESIZABLE"))
 }
 
 #[cold]

@@ -49,7 +49,7 @@ fn memory() {
     let allocator = Allocator::create("driver=sim,sim_memory=1GiB").unwrap();
     let client = Client::new(Handle::new(Arc::clone(&allocator))).unwrap();
     let block = client.allocate_async(1 << 20, 256, 0, 0);
-    assert!(block != 0 && block % 256 == 0, "{}", last_error());
+    assert!(block != 0 && block.is_multiple_of(256), "{}", last_error());
     assert!(client.deallocate_async(block, 0));
     assert_eq!(client.allocate_async(1 << 20, 256, 0, 0), block);
     assert!(client.deallocate(block));

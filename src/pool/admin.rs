@@ -117,10 +117,10 @@ impl Pool {
             return false;
         }
         core.grace.destroy_events(&self.calls);
-        if let Some(base) = self.space.base().filter(|_| !core.closed) {
-            if let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size)) {
-                tracing::warn!(%error, "the window could not be given back");
-            }
+        if let Some(base) = self.space.base().filter(|_| !core.closed)
+            && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))
+        {
+            tracing::warn!(%error, "the window could not be given back");
         }
         drop(entered);
         if core.home.primary && !core.closed {

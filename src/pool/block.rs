@@ -73,14 +73,15 @@ pub struct Blocks {
     chunks: Box<[OnceBox<[Block; CHUNK]>]>,
 }
 
-impl Blocks {
-    /// No blocks yet.
-    pub fn new() -> Blocks {
+impl Default for Blocks {
+    fn default() -> Blocks {
         Blocks {
             chunks: (0..CHUNKS).map(|_| OnceBox::new()).collect(),
         }
     }
+}
 
+impl Blocks {
     /// Highest number there can be.
     pub const MOST: NodeId = (CHUNK * CHUNKS - 1) as NodeId;
 

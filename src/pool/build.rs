@@ -76,7 +76,7 @@ impl Pool {
             options,
             calls,
             space,
-            blocks: Blocks::new(),
+            blocks: Blocks::default(),
             caches,
             counters: Counters::default(),
             hunger: AtomicU64::new(0),

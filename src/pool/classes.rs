@@ -21,16 +21,17 @@ pub struct Classes {
     bytes: u64,
 }
 
-impl Classes {
-    /// None ready.
-    pub fn new() -> Classes {
+impl Default for Classes {
+    fn default() -> Classes {
         Classes {
             table: vec![Class::default(); 64],
             known: 0,
             bytes: 0,
         }
     }
+}
 
+impl Classes {
     /// Bytes in all lists.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn last_in_first_out_by_exact_size_and_alignment() {
-        let blocks = Blocks::new();
-        let mut classes = Classes::new();
+        let blocks = Blocks::default();
+        let mut classes = Classes::default();
         for id in 1..=1000u32 {
             blocks.get(id).address.store(u64::from(id) * 4096, Ordering::Relaxed);
             classes.push(&blocks, u64::from(id % 300 + 1) * 512, id);

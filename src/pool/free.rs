@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use super::block::{Block, NONE};
 use super::grace::Freed;
 use super::heap::{COMMON, NodeId, Owner};
-use super::mapping::LARGE;
 use super::stream_cache::{Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::Result;
+
+/// With `release_threshold=auto`, a stream-less free of this size or more is given back.
+const LARGE: u64 = 32 << 20;
 
 impl Pool {
     /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
@@ -323,13 +325,14 @@ impl Pool {
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
-                if give_back && !core.fixed {
-                    if let Ok(_entered) = self.enter(core) {
-                        let page = core.mapping.page;
-                        let within = (offset / page * page, (offset + size).next_multiple_of(page));
-                        let Core { heap, mapping, .. } = core;
-                        mapping.release(heap, 0, Some(within));
-                    }
+                if give_back
+                    && !core.fixed
+                    && let Ok(_entered) = self.enter(core)
+                {
+                    let page = core.mapping.page;
+                    let within = (offset / page * page, (offset + size).next_multiple_of(page));
+                    let Core { heap, mapping, .. } = core;
+                    mapping.release(heap, 0, Some(within));
                 }
             }
             Freed::Standalone(block) => {
@@ -351,11 +354,12 @@ impl Pool {
             _ if core.limit != 0 => core.limit,
             _ => return,
         };
-        if core.mapping.reserved() > threshold && !core.fixed {
-            if let Ok(_entered) = self.enter(core) {
-                let Core { heap, mapping, .. } = core;
-                mapping.release(heap, threshold, None);
-            }
+        if core.mapping.reserved() > threshold
+            && !core.fixed
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.release(heap, threshold, None);
         }
     }
 
@@ -379,15 +383,16 @@ impl Pool {
     /// The context of a caller without a stream uses the pool from now on.
     pub(super) fn note_current(&self, core: &mut Core) {
         let here = self.calls.ask(|driver| driver.current_device());
-        if let (Ok(Some(device)), Ok(Some(context))) = (here, self.calls.ask(|driver| driver.current_context())) {
-            if device == self.device {
-                core.note_context(&self.calls, context);
-            }
+        if let (Ok(Some(device)), Ok(Some(context))) = (here, self.calls.ask(|driver| driver.current_context()))
+            && device == self.device
+        {
+            core.note_context(&self.calls, context);
         }
     }
 
-    /// The block at `address` is used on a stream of `context` too; false where there is no such block.
-    pub fn share(&self, address: u64, context: Context) -> bool {
+    /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where
+    /// there is no such block.
+    pub fn share(&self, address: u64, context: Option<Context>) -> bool {
         let found = match self.find(address) {
             Some((_, block)) => {
                 block.shared.store(1, Ordering::Relaxed);
@@ -400,7 +405,7 @@ impl Pool {
                 .map(|block| block.shared = true)
                 .is_some(),
         };
-        if found {
+        if let Some(context) = context.filter(|_| found) {
             self.core.lock().note_context(&self.calls, context);
         }
         found

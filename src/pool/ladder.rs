@@ -137,10 +137,10 @@ impl Pool {
                     return Ok(id);
                 }
             }
-            if let Who::Stream(turn, owner) = who {
-                if let Some(id) = self.steal(core, want, turn, owner) {
-                    return Ok(id);
-                }
+            if let Who::Stream(turn, owner) = who
+                && let Some(id) = self.steal(core, want, turn, owner)
+            {
+                return Ok(id);
             }
             for give_back in [false, true] {
                 if give_back && self.give_back(core) == 0 {
@@ -172,11 +172,11 @@ impl Pool {
                 return;
             }
         }
-        if let Ok(_entered) = self.enter(core) {
-            if self.check_context(core).is_ok() {
-                self.stamp(core, who);
-                let _ = self.settle(core);
-            }
+        if let Ok(_entered) = self.enter(core)
+            && self.check_context(core).is_ok()
+        {
+            self.stamp(core, who);
+            let _ = self.settle(core);
         }
     }
 
@@ -314,7 +314,7 @@ impl Pool {
     }
 
     /// Bytes that may be created on rung 5.
-    fn budget(&self, core: &Core, want: &Want) -> u64 {
+    pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
         let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
         let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
         (peak + (peak / 25).max(SLACK))
@@ -381,10 +381,10 @@ impl Pool {
 
     /// Records a stamp where the asker's stream has freed something that none covers.
     fn stamp(&self, core: &mut Core, who: Who<'_>) {
-        if let Who::Stream(turn, _) = who {
-            if turn.capture == Capture::None {
-                self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
-            }
+        if let Who::Stream(turn, _) = who
+            && turn.capture == Capture::None
+        {
+            self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
         }
     }
 

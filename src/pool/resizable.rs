@@ -121,12 +121,16 @@ impl Pool {
         let mut refusal = None;
         let (mut deadline, mut covered): (Option<Instant>, bool) = (None, false);
         loop {
-            for give_back in [false, true] {
+            for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
                 if give_back {
                     self.settle(core)?;
                     self.release_for(core, want.size);
                 }
-                let room = self.room(core);
+                let room = if within_budget {
+                    self.budget(core, want)
+                } else {
+                    self.room(core)
+                };
                 let built = build(self, core, room);
                 core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
                 match built {

@@ -230,7 +230,7 @@ impl Standalone {
         let mut left = bytes;
         let mut create = create;
         while left > 0 && matches!(outcome, Ok(true)) {
-            let size = left.min(LARGEST);
+            let size = mapping.largest_kept(left).unwrap_or(left.min(LARGEST));
             let before = mapping.reserved();
             outcome = match mapping.handle(size, create) {
                 Ok(Some(handle)) => {

@@ -85,7 +85,7 @@ impl StreamCache {
     fn new(key: Key) -> StreamCache {
         let inner = Inner {
             generation: None,
-            ready: Classes::new(),
+            ready: Classes::default(),
             next_stamp: 1,
             unstamped: 0,
             frees_in_a_row: 0,
@@ -138,14 +138,15 @@ pub struct StreamCaches {
     buckets: Box<[OnceBox<StreamCache>]>,
 }
 
-impl StreamCaches {
-    /// None yet.
-    pub fn new() -> StreamCaches {
+impl Default for StreamCaches {
+    fn default() -> StreamCaches {
         StreamCaches {
             buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
         }
     }
+}
 
+impl StreamCaches {
     /// The cache of `key`, made where there was none.
     #[inline]
     pub fn get(&self, key: Key) -> &StreamCache {

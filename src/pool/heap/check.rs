@@ -17,7 +17,7 @@ impl Heap {
         while id != 0 {
             let node = &self.nodes[id];
             seen += 1;
-            if node.offset != at || node.size == 0 || node.size % self.granule != 0 {
+            if node.offset != at || node.size == 0 || !node.size.is_multiple_of(self.granule) {
                 return Err(format!(
                     "node {id} at {:#x}+{:#x} does not tile at {at:#x}",
                     node.offset, node.size

@@ -35,6 +35,9 @@ pub const COMMON: Owner = Owner(0);
 /// How many ranges of a bin are looked at for the best one.
 const LOOKS: usize = 8;
 
+/// Smaller pieces are carved from the end of a range.
+const SMALL: u64 = 1 << 20;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Unused,
@@ -319,10 +322,12 @@ impl Heap {
         let State::Free(owner) = self.nodes[id as usize].state else {
             unreachable!("only free nodes are carved")
         };
-        let start = if size < (1 << 20) {
-            (offset + whole - size) / align.max(1) * align.max(1)
+        let align = align.max(1);
+        // Small pieces from the end, so that what large ones leave stays in one piece.
+        let start = if size < SMALL {
+            (offset + whole - size) / align * align
         } else {
-            offset.next_multiple_of(align.max(1))
+            offset.next_multiple_of(align)
         };
         let (front, back) = (start - offset, whole - (start - offset) - size);
         if front == 0 && back == 0 {

@@ -9,6 +9,8 @@ pub struct Place {
     pub offset: u64,
     /// Its size in bytes.
     pub size: u64,
+    /// How large it could be.
+    pub room: u64,
     /// Whose free space it is to become one with.
     pub owner: Owner,
 }
@@ -48,6 +50,7 @@ impl Heap {
                 best = Some(Place {
                     offset,
                     size: stop - offset,
+                    room: end - offset,
                     owner,
                 });
             }
