@@ -318,7 +318,7 @@ impl Allocator {
 
     #[inline]
     fn take_back(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, stream: Option<Stream>) -> Result<()> {
-        let cache = self.cache(stream);
+        let cache = self.cache(stream, pool);
         if let (Some(byte), Some(stream)) = (self.config.fill, stream) {
             pool.fill(address, byte, block.size(), Some(stream));
         }
@@ -360,17 +360,14 @@ impl Allocator {
 
     #[cold]
     fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let cache = self.cache(stream);
-        if self
-            .all_pools()
-            .any(|pool| pool.free_standalone(address, cache, stream.is_none()))
-        {
-            if self.closed.load(Ordering::Relaxed) {
-                self.finish();
-            }
-            return Ok(());
+        let taken = |pool: &Pool| pool.free_standalone(address, self.cache(stream, pool), stream.is_none());
+        if !self.all_pools().any(taken) {
+            return Err(foreign(address));
         }
-        Err(foreign(address))
+        if self.closed.load(Ordering::Relaxed) {
+            self.finish();
+        }
+        Ok(())
     }
 
     /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
@@ -392,9 +389,10 @@ impl Allocator {
     /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
     pub fn stream_release(&self, stream: Stream) -> Result<()> {
         process::usable()?;
-        let Some(cache) = self.cache(Some(stream)) else {
+        let Some(key) = self.key(stream)? else {
             return Ok(());
         };
+        let cache = self.caches.get(key);
         let device = cache
             .inner
             .lock()
@@ -494,31 +492,21 @@ impl Allocator {
                 thread: 0,
             }));
         }
-        let Some(context) = self.driver.current_context()? else {
-            return Ok(None);
-        };
-        Ok(Some(if stream == Stream::PER_THREAD {
-            // SAFETY: always succeeds.
-            Key {
-                stream,
-                context: context.0,
-                thread: unsafe { libc::pthread_self() } as usize,
-            }
-        } else {
-            Key {
-                stream: Stream::LEGACY,
-                context: context.0,
-                thread: 0,
-            }
-        }))
+        Ok(self
+            .driver
+            .current_context()?
+            .map(|context| Key::special(stream, context)))
     }
 
-    /// The cache a free goes to; none for a stream-less one, or where streams mean nothing.
+    /// The cache a free in `pool` goes to; none for a stream-less one, or where streams mean nothing. A default stream where
+    /// no context is current is the one of the pool's own.
     #[inline]
-    fn cache(&self, stream: Option<Stream>) -> Option<&StreamCache> {
-        let key = stream
-            .filter(|_| self.streams)
-            .and_then(|stream| self.key(stream).ok().flatten())?;
+    fn cache(&self, stream: Option<Stream>, pool: &Pool) -> Option<&StreamCache> {
+        let stream = stream.filter(|_| self.streams)?;
+        let key = self
+            .key(stream)
+            .ok()?
+            .unwrap_or_else(|| Key::special(stream, pool.home()));
         Some(self.caches.get(key))
     }
 

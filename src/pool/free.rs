@@ -411,6 +411,11 @@ impl Pool {
         found
     }
 
+    /// The context the pool makes its calls in where none of the device is current.
+    pub fn home(&self) -> Context {
+        self.core.lock().home.context
+    }
+
     /// Runs `work` with the pool's home current.
     pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let home = self.core.lock().home.context;

@@ -23,6 +23,22 @@ pub struct Key {
     pub thread: usize,
 }
 
+impl Key {
+    /// A default stream of `context`; the per-thread one is the calling thread's.
+    pub fn special(stream: Stream, context: Context) -> Key {
+        let (stream, thread) = match stream {
+            // SAFETY: takes nothing and always succeeds.
+            Stream::PER_THREAD => (stream, unsafe { libc::pthread_self() } as usize),
+            _ => (Stream::LEGACY, 0),
+        };
+        Key {
+            stream,
+            context: context.0,
+            thread,
+        }
+    }
+}
+
 /// The stream that a cache serves now.
 pub struct Generation {
     /// The driver's id of it.
