@@ -2,8 +2,15 @@
 
 fn main() {
     let bridges = ["src/bridge.rs", "src/bridge/client.rs"];
-    let sources = ["cpp/tensorrt10.cpp", "cpp/client.cpp"];
-    let headers = ["cpp/adapter.h", "cpp/client.h", "cpp/hidden.h", "cpp/tensorrt10.h"];
+    let sources = ["cpp/tensorrt8.cpp", "cpp/tensorrt10.cpp", "cpp/client.cpp"];
+    let headers = [
+        "cpp/adapter.h",
+        "cpp/client.h",
+        "cpp/hidden.h",
+        "cpp/slot.h",
+        "cpp/tensorrt10.h",
+        "cpp/tensorrt8.h",
+    ];
 
     cxx_build::bridges(bridges)
         .files(sources)
