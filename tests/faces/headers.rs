@@ -124,6 +124,14 @@ pub fn all() -> &'static [Headers] {
     })
 }
 
+/// The headers of the TensorRT of that name, of the newest crate that has them.
+pub fn of(name: &str) -> &'static Headers {
+    all()
+        .iter()
+        .find(|headers| headers.name == name)
+        .expect("a name of CRATES")
+}
+
 /// How the interface is laid out in what `include` finds, as tests/faces/layout.cpp prints it.
 fn layout(name: &str, include: impl FnOnce(&mut Command) -> Result<(), Outcome>) -> Result<String, Outcome> {
     let dir = common::scratch(&format!("faces_layout_{name}"));

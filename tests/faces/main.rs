@@ -11,7 +11,9 @@ mod common;
 
 mod eight;
 mod headers;
+mod libraries;
+mod packages;
 mod table;
 
 /// What the table is made of, in its order.
-const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows];
+const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows];
