@@ -84,20 +84,21 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// The folder of the headers, and that of the crate's two-typedef cuda_runtime_api.h.
+    pub fn folders(&self) -> Result<&[PathBuf; 2], Outcome> {
+        self.folders
+            .as_ref()
+            .map_err(|reason| Outcome::Skipped("tensorrt-headers", reason.clone()))
+    }
+
     /// Adds the folders to a compiler's command.
     pub fn include(&self, compile: &mut Command) -> Result<(), Outcome> {
-        match &self.folders {
-            // The crate's two-typedef cuda_runtime_api.h stands one folder higher. Some methods are deprecated there, and
-            // still called by older TensorRTs.
-            Ok(folders) => {
-                for folder in folders {
-                    compile.arg("-isystem").arg(folder);
-                }
-                compile.arg("-Wno-deprecated-declarations");
-                Ok(())
-            }
-            Err(reason) => Err(Outcome::Skipped("tensorrt-headers", reason.clone())),
+        for folder in self.folders()? {
+            compile.arg("-isystem").arg(folder);
         }
+        // Some methods are deprecated there, and still called by older TensorRTs.
+        compile.arg("-Wno-deprecated-declarations");
+        Ok(())
     }
 }
 

@@ -11,9 +11,10 @@ mod common;
 
 mod eight;
 mod headers;
+mod installed;
 mod libraries;
 mod packages;
 mod table;
 
 /// What the table is made of, in its order.
-const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows];
+const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows, installed::rows];
