@@ -294,20 +294,6 @@ fn the_demo_says_what_it_could_not_do() {
 }
 
 #[test]
-fn doctor_tries_what_it_reports() {
-    let output = trtalloc(&["doctor"]);
-    expect(&output, 0);
-    let text = stdout(&output);
-    assert!(
-        text.lines()
-            .any(|line| line.starts_with("driver sim ") && line.contains("devices: 1")),
-        "{text}"
-    );
-    assert!(text.contains("works by trial, handles of 2.0 MiB"), "{text}");
-    assert!(text.contains("libnvinfer.so.10"), "{text}");
-}
-
-#[test]
 fn bench_measures_what_it_can_and_owns_to_the_rest() {
     let output = trtalloc(&["bench", "--driver", "sim", "--pairs", "1000"]);
     expect(&output, 3);
@@ -339,6 +325,6 @@ fn through_libcuda_it_is_the_same() {
     assert!(
         stdout(&output)
             .lines()
-            .any(|line| line.starts_with("driver cuda ") && line.contains("devices: 1"))
+            .any(|line| line.starts_with("  cuda ") && line.contains("yes: ") && line.ends_with("devices: 1"))
     );
 }
