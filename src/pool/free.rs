@@ -40,7 +40,8 @@ impl Pool {
                 core.heap.give(id, owner, 0);
                 return;
             }
-            if core.captures.freed_outside(number, id) {
+            let freed = Freed::Block { id, give_back: false };
+            if core.captures.freed_outside(number, freed).is_none() {
                 return;
             }
         }
@@ -83,8 +84,11 @@ impl Pool {
             return true;
         }
         let mut core = self.core.lock();
-        let (shared, size) = (block.shared, block.size);
-        let freed = Freed::Standalone(block);
+        self.bury_graphs(&mut core);
+        let (shared, size, number) = (block.shared, block.size, block.capture);
+        let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
+            return true;
+        };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
             let generation = inner.generation.as_ref()?;
@@ -385,8 +389,8 @@ impl Pool {
             for id in remains.live {
                 self.blocks.get(id).capture.store(0, Ordering::Relaxed);
             }
-            for id in remains.freed {
-                core.grace.free(Freed::Block { id, give_back: false });
+            for freed in remains.freed {
+                core.grace.free(freed);
             }
         }
     }

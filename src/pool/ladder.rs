@@ -67,12 +67,11 @@ impl Pool {
                 self.note_current(&mut core);
                 Who::Anybody
             }
-            Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?,
-            Some(turn) if turn.capture == Capture::Invalidated => {
-                return Err(Error::Unsupported(
-                    "the stream's capture was invalidated and must be ended first".into(),
-                ));
+            Some(turn) if turn.capture == Capture::Active => {
+                let (owner, number) = self.join_capture(&mut core, turn)?;
+                Who::Capture(owner, number)
             }
+            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
@@ -378,8 +377,8 @@ impl Pool {
         Ok(owner)
     }
 
-    /// The free space of a capturing stream.
-    fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Who<'static>> {
+    /// The free space of a capturing stream, and its capture's number.
+    pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
         let _entered = self.enter(core)?;
         let info = self
             .calls
@@ -392,7 +391,7 @@ impl Pool {
             .owner(heap, number, turn.cache.key.stream)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         turn.cache.inner.lock().capture = number;
-        Ok(Who::Capture(owner, number))
+        Ok((owner, number))
     }
 
     /// Records a stamp where the asker's stream has freed something that none covers.
@@ -461,4 +460,9 @@ impl Pool {
         }
         Error::OutOfMemory(text)
     }
+}
+
+#[cold]
+pub(super) fn capture_invalidated() -> Error {
+    Error::Unsupported("the stream's capture was invalidated and must be ended first".into())
 }
