@@ -61,10 +61,11 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         let who = match turn {
             None => {
-                self.note_current(&mut core);
+                self.note_current(&mut core).map_err(|error| self.failed(error))?;
                 Who::Anybody
             }
             Some(turn) if turn.capture == Capture::Active => {
@@ -100,7 +101,6 @@ impl Pool {
             return Err(self.out_of_memory(core, want, None));
         }
         let _entered = self.enter(core)?;
-        self.check_context(core)?;
         let mut deadline = None;
         let mut covered = false;
         let mut refusal = None;
@@ -187,9 +187,7 @@ impl Pool {
                 return;
             }
         }
-        if let Ok(_entered) = self.enter(core)
-            && self.check_context(core).is_ok()
-        {
+        if let Ok(_entered) = self.enter(core) {
             self.stamp(core, who);
             let _ = self.settle(core);
         }

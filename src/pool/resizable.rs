@@ -38,10 +38,10 @@ impl Pool {
     pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
-        self.bury_graphs(&mut core);
-        self.note_current(&mut core);
-        let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
+        self.bury_graphs(&mut core);
+        self.note_current(&mut core).map_err(|error| self.failed(error))?;
+        let _entered = self.enter(&core)?;
         let capture = match turn {
             Some(turn) if turn.capture == Capture::None => self.join_stream(&mut core, turn).map(|_| 0)?,
             Some(_) if special == Special::Passthrough => {
