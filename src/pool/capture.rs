@@ -35,7 +35,7 @@ struct Capture {
 
 /// What a graph that is gone leaves.
 pub struct Remains {
-    /// Free space that nothing uses any more.
+    /// Free space of its streams.
     pub owners: Vec<Owner>,
     /// Blocks that are ordinary blocks from now on.
     pub live: Vec<NodeId>,

@@ -378,12 +378,14 @@ impl Pool {
         }
     }
 
-    /// What graphs that are gone leave: their free space is free, and what their owners had freed waits for a grace.
+    /// What graphs that are gone leave waits for a grace like anything freed without a stream: a free that its cache took
+    /// for one inside the capture may have come after it, behind work that still runs.
     pub(super) fn bury_graphs(&self, core: &mut Core) {
         for remains in core.captures.gone() {
             for owner in remains.owners {
-                let bytes = core.heap.transfer(owner, COMMON, u64::MAX, 0);
-                self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                for id in core.heap.take_all(owner) {
+                    core.grace.free(Freed::Block { id, give_back: false });
+                }
                 core.heap.remove_owner(owner);
             }
             for id in remains.live {
