@@ -157,7 +157,13 @@ impl Mapping {
         if need > sources.create {
             return Ok(false);
         }
-        self.fill(heap, place, kept, idle, need)?;
+        let before = self.reserved;
+        let filled = self.fill(heap, place, kept, idle, need);
+        if filled.is_err() {
+            // What was created for this and has no use now does not stay.
+            self.release_kept(before);
+        }
+        filled?;
         Ok(true)
     }
 

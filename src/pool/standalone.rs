@@ -226,6 +226,7 @@ impl Standalone {
             return Ok(false);
         }
         let (mut added, mut outcome) = (Vec::new(), Ok(true));
+        let reserved = mapping.reserved();
         let mut at = *committed;
         let mut left = bytes;
         let mut create = create;
@@ -266,6 +267,8 @@ impl Standalone {
                 }
                 at += size;
             }
+            // What was created for this and has no use now does not stay.
+            mapping.release_kept(reserved);
         }
         outcome
     }
