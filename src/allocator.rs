@@ -69,10 +69,15 @@ impl Allocator {
 
     /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
+    }
+
+    /// [`Allocator::over`] with a driver that is already open.
+    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
         }
-        Self::build(Self::open(&config)?, config, Memory::Caller(base, bytes))
+        Self::build(driver, config, Memory::Caller(base, bytes))
     }
 
     /// An allocator over a driver that is already open.
