@@ -418,8 +418,8 @@ impl Allocator {
             .as_ref()
             .map(|generation| generation.device);
         if let Some(pool) = device.and_then(|device| self.made(device)) {
-            let idle = self.driver.stream_capture(stream)? == Capture::None;
-            pool.release_stream(cache, Some(stream).filter(|_| idle));
+            let (id, capture) = self.ask(stream)?;
+            pool.release_stream(cache, Some((stream, id)).filter(|_| capture == Capture::None));
         }
         Ok(())
     }
