@@ -164,7 +164,10 @@ impl Allocator {
             return self.allocate_at_home(want, request);
         };
         let cache = self.caches.get(key);
-        let (id, capture) = self.ask(stream)?;
+        let (id, capture) = match self.ask(stream) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.unanswered(cache, error)),
+        };
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
@@ -207,6 +210,18 @@ impl Allocator {
                 capture,
             },
         )
+    }
+
+    /// A stream could not be asked: where its context carries an error that will not go away, the pool is dead.
+    #[cold]
+    fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
+        let known = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.context));
+        if let (Error::Driver(cause), Some((device, context))) = (&error, known)
+            && let Some(pool) = self.made(device)
+        {
+            pool.stream_failed(context, *cause);
+        }
+        error
     }
 
     #[cold]

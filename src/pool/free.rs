@@ -305,6 +305,16 @@ impl Pool {
         Ok(())
     }
 
+    /// A stream of `context` could not be asked. If the context is gone, so is only what was waited for there; if it is
+    /// there and lost to an error, the pool is dead.
+    pub fn stream_failed(&self, context: Context, error: DriverError) {
+        let mut core = self.core.lock();
+        self.drop_dead_contexts(&mut core);
+        if core.contexts.iter().any(|(known, _)| *known == context) {
+            self.failed(error);
+        }
+    }
+
     /// Collects what has completed.
     pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
         let settled = core.grace.settle(&self.calls);
