@@ -250,7 +250,7 @@ impl Allocator {
         let pool = self.pool(wanted)?;
         turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
-            let address = pool.allocate_special(want, special)?;
+            let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return Ok(self.filled(
                 pool,
                 address,
@@ -272,7 +272,7 @@ impl Allocator {
     fn allocate_anywhere(&self, want: Want, request: Request) -> Result<u64> {
         let pool = self.pool(self.device(request.device)?)?;
         let address = match pool.special(request.flags & RESIZABLE != 0) {
-            Some(special) => pool.allocate_special(want, special)?,
+            Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
         Ok(self.filled(pool, address, want.size, None))
