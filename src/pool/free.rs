@@ -330,6 +330,12 @@ impl Pool {
         for freed in settled.freed {
             self.return_freed(core, freed);
         }
+        if core.mapping.has_lost()
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.retry(heap);
+        }
         self.keep_to_threshold(core);
         match settled.failed {
             Some((context, error)) => self.context_failed(core, context, error),
@@ -362,13 +368,15 @@ impl Pool {
                 }
             }
             Freed::Standalone(block) => {
+                let Ok(_entered) = self.enter(core) else {
+                    // Later, then.
+                    return core.grace.free(Freed::Standalone(block));
+                };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                if let Ok(_entered) = self.enter(core) {
-                    block.destroy(&self.calls, &mut core.mapping);
-                    // A block of its own is a request like any other: what is over the limit does not stay.
-                    if core.limit != 0 && core.mapping.reserved() > core.limit {
-                        core.mapping.release_kept(core.limit);
-                    }
+                block.destroy(&mut core.mapping);
+                // A block of its own is a request like any other: what is over the limit does not stay.
+                if core.limit != 0 && core.mapping.reserved() > core.limit {
+                    core.mapping.release_kept(core.limit);
                 }
             }
         }

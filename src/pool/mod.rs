@@ -26,6 +26,7 @@ pub mod grace;
 pub mod heap;
 pub mod index;
 mod ladder;
+mod lost;
 mod mapping;
 mod resizable;
 pub mod rule;
@@ -292,9 +293,12 @@ impl Home {
     /// The device's primary context, retained.
     fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
+        let id = calls.context_id(context).inspect_err(|_| {
+            let _ = calls.submit(|driver| driver.primary_release(device));
+        })?;
         Ok(Home {
             context,
-            id: calls.context_id(context)?,
+            id,
             primary: true,
         })
     }
