@@ -481,6 +481,12 @@ impl Allocator {
         self.all_pools().try_for_each(Pool::validate)
     }
 
+    /// The pool of a device that has been used.
+    #[cfg(test)]
+    pub(crate) fn pool_of(&self, device: i32) -> &Pool {
+        self.made(device).expect("the device has a pool")
+    }
+
     #[cold]
     fn finish(&self) {
         for pool in self.all_pools().filter(|pool| pool.is_idle()) {

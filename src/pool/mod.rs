@@ -33,6 +33,8 @@ pub mod rule;
 mod space;
 mod standalone;
 pub mod stream_cache;
+#[cfg(test)]
+mod tests;
 
 use block::{Block, Blocks};
 use calls::Calls;
