@@ -426,16 +426,18 @@ impl Allocator {
             return Ok(());
         };
         let cache = self.caches.get(key);
-        let device = cache
+        let known = cache
             .inner
             .lock()
             .generation
             .as_ref()
-            .map(|generation| generation.device);
-        if let Some(pool) = device.and_then(|device| self.made(device)) {
-            let (id, capture) = self.ask(stream)?;
-            pool.release_stream(cache, Some((stream, id)).filter(|_| capture == Capture::None));
-        }
+            .map(|generation| (generation.id, generation.device));
+        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
+            return Ok(());
+        };
+        // A stamp on another stream at the same handle would say nothing of this one's work.
+        let (now, capture) = self.ask(stream)?;
+        pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
 

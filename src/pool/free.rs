@@ -168,12 +168,11 @@ impl Pool {
     }
 
     /// The stream is about to be destroyed, or its handle serves another device now: stamps what it freed where the call
-    /// was given it with its id, and leaves the rest behind. What the handle's stream before that one freed is not stamped.
-    pub fn release_stream(&self, cache: &StreamCache, stream: Option<(Stream, u64)>) {
+    /// was given it, and leaves the rest behind.
+    pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
         let mut core = self.core.lock();
         let mut inner = cache.inner.lock();
-        let same = |id| inner.generation.as_ref().is_some_and(|generation| generation.id == id);
-        if let (Some((stream, _)), Ok(_entered)) = (stream.filter(|(_, id)| same(*id)), self.enter(&core)) {
+        if let (Some(stream), Ok(_entered)) = (stream, self.enter(&core)) {
             self.stamp_cache(&mut core, &mut inner, stream);
         }
         self.retire(&mut core, &mut inner);

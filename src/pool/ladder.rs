@@ -407,13 +407,15 @@ impl Pool {
             return;
         };
         let number = inner.next_stamp;
-        if std::mem::take(&mut inner.unstamped) == 0 {
+        let unstamped = std::mem::take(&mut inner.unstamped);
+        if unstamped == 0 {
             return;
         }
         // Raised first: what is freed from now on belongs to the next stamp.
         inner.next_stamp = number + 1;
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");
+            inner.unstamped = unstamped;
             if error.failure == Failure::ContextDead {
                 self.die(error.to_string());
             }
