@@ -69,10 +69,15 @@ impl Allocator {
 
     /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
+    }
+
+    /// [`Allocator::over`] with a driver that is already open.
+    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
         }
-        Self::build(Self::open(&config)?, config, Memory::Caller(base, bytes))
+        Self::build(driver, config, Memory::Caller(base, bytes))
     }
 
     /// An allocator over a driver that is already open.
@@ -159,7 +164,10 @@ impl Allocator {
             return self.allocate_at_home(want, request);
         };
         let cache = self.caches.get(key);
-        let (id, capture) = self.ask(stream)?;
+        let (id, capture) = match self.ask(stream) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.unanswered(cache, error)),
+        };
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
@@ -202,6 +210,18 @@ impl Allocator {
                 capture,
             },
         )
+    }
+
+    /// A stream could not be asked: where its context carries an error that will not go away, the pool is dead.
+    #[cold]
+    fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
+        let known = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.context));
+        if let (Error::Driver(cause), Some((device, context))) = (&error, known)
+            && let Some(pool) = self.made(device)
+        {
+            pool.stream_failed(context, *cause);
+        }
+        error
     }
 
     #[cold]
@@ -461,6 +481,12 @@ impl Allocator {
     /// Whether every invariant of every pool holds; else which does not. Walks everything: for tests.
     pub fn validate(&self) -> std::result::Result<(), String> {
         self.all_pools().try_for_each(Pool::validate)
+    }
+
+    /// The pool of a device that has been used.
+    #[cfg(test)]
+    pub(crate) fn pool_of(&self, device: i32) -> &Pool {
+        self.made(device).expect("the device has a pool")
     }
 
     #[cold]

@@ -308,6 +308,16 @@ impl Pool {
         Ok(())
     }
 
+    /// A stream of `context` could not be asked. If the context is gone, so is only what was waited for there; if it is
+    /// there and lost to an error, the pool is dead.
+    pub fn stream_failed(&self, context: Context, error: DriverError) {
+        let mut core = self.core.lock();
+        self.drop_dead_contexts(&mut core);
+        if core.contexts.iter().any(|(known, _)| *known == context) {
+            self.failed(error);
+        }
+    }
+
     /// Collects what has completed.
     pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
         let settled = core.grace.settle(&self.calls);
@@ -318,6 +328,12 @@ impl Pool {
         }
         for freed in settled.freed {
             self.return_freed(core, freed);
+        }
+        if core.mapping.has_lost()
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.retry(heap);
         }
         self.keep_to_threshold(core);
         match settled.failed {
@@ -351,13 +367,15 @@ impl Pool {
                 }
             }
             Freed::Standalone(block) => {
+                let Ok(_entered) = self.enter(core) else {
+                    // Later, then.
+                    return core.grace.free(Freed::Standalone(block));
+                };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                if let Ok(_entered) = self.enter(core) {
-                    block.destroy(&self.calls, &mut core.mapping);
-                    // A block of its own is a request like any other: what is over the limit does not stay.
-                    if core.limit != 0 && core.mapping.reserved() > core.limit {
-                        core.mapping.release_kept(core.limit);
-                    }
+                block.destroy(&mut core.mapping);
+                // A block of its own is a request like any other: what is over the limit does not stay.
+                if core.limit != 0 && core.mapping.reserved() > core.limit {
+                    core.mapping.release_kept(core.limit);
                 }
             }
         }

@@ -26,12 +26,15 @@ pub mod grace;
 pub mod heap;
 pub mod index;
 mod ladder;
+mod lost;
 mod mapping;
 mod resizable;
 pub mod rule;
 mod space;
 mod standalone;
 pub mod stream_cache;
+#[cfg(test)]
+mod tests;
 
 use block::{Block, Blocks};
 use calls::Calls;
@@ -292,9 +295,12 @@ impl Home {
     /// The device's primary context, retained.
     fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
+        let id = calls.context_id(context).inspect_err(|_| {
+            let _ = calls.submit(|driver| driver.primary_release(device));
+        })?;
         Ok(Home {
             context,
-            id: calls.context_id(context)?,
+            id,
             primary: true,
         })
     }

@@ -96,6 +96,13 @@ impl Heap {
         Some(id)
     }
 
+    /// Makes a node that was buried a hole again.
+    pub fn unbury(&mut self, id: NodeId) {
+        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        self.nodes[id as usize].state = State::Hole;
+        self.join_hole(id);
+    }
+
     /// The memory at `[offset, offset + size)`, wholly inside the common free range `id`, is going away: it becomes a hole.
     /// What lies before it in the range keeps the number `id`, so several pieces are closed from the last to the first.
     pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
