@@ -319,8 +319,13 @@ impl Allocator {
     #[inline]
     fn take_back(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, stream: Option<Stream>) -> Result<()> {
         let cache = self.cache(stream, pool);
-        if let (Some(byte), Some(stream)) = (self.config.fill, stream) {
-            pool.fill(address, byte, block.size(), Some(stream));
+        if let Some(byte) = self.config.fill {
+            // Claimed while it is filled: a second free of it must not write into what the first made somebody else's.
+            if !block.claim(address, PENDING) {
+                return Err(freed_twice(address));
+            }
+            pool.fill(address, byte, block.size(), stream);
+            block.state.store(LIVE, Ordering::Release);
         }
         let Some(cache) = cache else {
             if !block.claim(address, PENDING) {
@@ -353,9 +358,17 @@ impl Allocator {
             pool.free(id, block, Some(cache), false);
         }
         if due && let Some(stream) = stream {
-            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+            self.stamp(pool, cache, stream, mine);
         }
         Ok(())
+    }
+
+    /// A stream has freed much and allocated nothing: what it freed is stamped, if the stream is of the pool's device.
+    #[cold]
+    fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream, known: bool) {
+        if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
+            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+        }
     }
 
     #[cold]
@@ -408,12 +421,14 @@ impl Allocator {
 
     /// One device's figures; none: the current device's.
     pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
+        process::usable()?;
         let device = self.device(device)?;
         Ok(self.made(device).map(Pool::stats).unwrap_or_default())
     }
 
     /// Starts the peaks anew.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
+        process::usable()?;
         if let Some(pool) = self.made(self.device(device)?) {
             pool.reset_peaks();
         }

@@ -177,6 +177,9 @@ impl Pool {
     /// A stream frees and never allocates: stamps what it freed, as `deallocate` was given it. A stream that was unknown
     /// becomes known.
     pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+        if self.dead.get().is_some() {
+            return;
+        }
         let mut core = self.core.lock();
         let Ok(_entered) = self.enter(&core) else { return };
         let capture = self.calls.ask(|driver| driver.stream_capture(stream));
@@ -241,14 +244,12 @@ impl Pool {
         if self.check_context(core).is_err() {
             return false;
         }
-        // The legacy stream tells of captures on blocking streams, without harm to them.
-        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
-        if !matches!(capture, Ok(Capture::None)) {
-            tracing::debug!(
-                device = self.device,
-                ?capture,
-                "a capture runs: what was freed is covered later"
-            );
+        if core
+            .context_handles()
+            .into_iter()
+            .any(|context| self.is_capturing(context))
+        {
+            tracing::debug!(device = self.device, "a capture runs: what was freed is covered later");
             return false;
         }
         loop {
@@ -265,6 +266,16 @@ impl Pool {
                 }
             }
         }
+    }
+
+    /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
+    /// non-blocking streams cannot be seen.
+    fn is_capturing(&self, context: Context) -> bool {
+        let Ok(_entered) = self.calls.enter(context) else {
+            return false;
+        };
+        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
+        matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 
     /// Forgets contexts that the application has destroyed.

@@ -106,12 +106,16 @@ impl Pool {
         let mut covered = false;
         let mut refusal = None;
         loop {
+            self.still_there(who)?;
             self.stamp(core, who);
             self.settle(core)?;
             if let Some(id) = self.found(core, want, who) {
                 return Ok(id);
             }
-            self.hunger.fetch_add(1, Ordering::Relaxed);
+            let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Who::Stream(turn, _) = who {
+                turn.cache.inner.lock().hunger = hunger;
+            }
             let budget = self.budget(core, want);
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
@@ -157,6 +161,18 @@ impl Pool {
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
                 return Err(self.out_of_memory(core, want, refusal));
             }
+        }
+    }
+
+    /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
+    fn still_there(&self, who: Who<'_>) -> Result<()> {
+        let Who::Stream(turn, owner) = who else { return Ok(()) };
+        let inner = turn.cache.inner.lock();
+        match &inner.generation {
+            Some(generation) if generation.owner == owner && generation.id == turn.id => Ok(()),
+            _ => Err(Error::InvalidArgument(
+                "the stream was destroyed during the call".into(),
+            )),
         }
     }
 

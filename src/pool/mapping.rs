@@ -1,7 +1,7 @@
 //! Which memory backs the window: handles mapped into a reservation, or segments of the driver's malloc.
 //!
 //! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Room for less than
-//! 256 MiB is made of handles of one granularity; more gets handles of its own, at most 1 GiB each. Every method leaves
+//! 1 GiB is made of handles of one granularity; more gets handles of its own, at most 1 GiB each. Every method leaves
 //! things as they were when it fails, except that memory it could not put back is kept for later.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::driver::{Failure, Handle, HandleKind, Result};
 
 /// From this size on, room is made of handles of its own. Smaller pieces get carved out of what a large block leaves, and then
 /// its handle can neither be moved nor released: with 32 MiB here, varying shapes took 1.12 × their peak instead of 1.04.
-const LARGE: u64 = 256 << 20;
+const LARGE: u64 = 1 << 30;
 const LARGEST: u64 = 1 << 30;
 /// What a segment holds beyond its request at most.
 const MOST_AHEAD: u64 = 32 << 20;

@@ -23,7 +23,11 @@ impl Heap {
         for id in self.holes.values() {
             for owner in [COMMON, owner] {
                 let place = self.place_at(*id, owner, size, align, page);
-                if let Some(place) = place.filter(|place| best.is_none_or(|best| place.size < best.size)) {
+                if let Some(place) = place.filter(|place| {
+                    best.is_none_or(|best| {
+                        (place.size, std::cmp::Reverse(place.room)) < (best.size, std::cmp::Reverse(best.room))
+                    })
+                }) {
                     best = Some(place);
                 }
             }
