@@ -230,7 +230,7 @@ impl Allocator {
         let pool = self.pool(wanted)?;
         turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
-            let address = pool.allocate_special(want, special)?;
+            let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return Ok(self.filled(
                 pool,
                 address,
@@ -252,7 +252,7 @@ impl Allocator {
     fn allocate_anywhere(&self, want: Want, request: Request) -> Result<u64> {
         let pool = self.pool(self.device(request.device)?)?;
         let address = match pool.special(request.flags & RESIZABLE != 0) {
-            Some(special) => pool.allocate_special(want, special)?,
+            Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
         Ok(self.filled(pool, address, want.size, None))
@@ -406,16 +406,18 @@ impl Allocator {
             return Ok(());
         };
         let cache = self.caches.get(key);
-        let device = cache
+        let known = cache
             .inner
             .lock()
             .generation
             .as_ref()
-            .map(|generation| generation.device);
-        if let Some(pool) = device.and_then(|device| self.made(device)) {
-            let idle = self.driver.stream_capture(stream)? == Capture::None;
-            pool.release_stream(cache, Some(stream).filter(|_| idle));
-        }
+            .map(|generation| (generation.id, generation.device));
+        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
+            return Ok(());
+        };
+        // A stamp on another stream at the same handle would say nothing of this one's work.
+        let (now, capture) = self.ask(stream)?;
+        pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
 

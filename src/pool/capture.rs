@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::calls::Calls;
+use super::grace::Freed;
 use super::heap::{Heap, NodeId, Owner};
 use crate::driver::{CaptureInfo, Result, Stream};
 
@@ -28,8 +29,8 @@ struct Capture {
     owners: HashMap<Stream, Owner>,
     /// Blocks out.
     live: HashSet<NodeId>,
-    /// Blocks whose owner freed them, but not inside the capture.
-    freed: Vec<NodeId>,
+    /// What its owner freed, but not inside the capture.
+    freed: Vec<Freed>,
 }
 
 /// What a graph that is gone leaves.
@@ -38,8 +39,8 @@ pub struct Remains {
     pub owners: Vec<Owner>,
     /// Blocks that are ordinary blocks from now on.
     pub live: Vec<NodeId>,
-    /// Blocks that were freed while the graph lived.
-    pub freed: Vec<NodeId>,
+    /// What was freed while the graph lived.
+    pub freed: Vec<Freed>,
 }
 
 /// Every capture of one pool whose graph may still be there.
@@ -115,14 +116,17 @@ impl Captures {
         Some(owner)
     }
 
-    /// A block of capture `number` was freed elsewhere; false where the graph is gone already.
-    pub fn freed_outside(&mut self, number: u32, id: NodeId) -> bool {
+    /// A block of capture `number` was freed elsewhere and is kept until the graph is gone; it comes back where that has
+    /// happened.
+    pub fn freed_outside(&mut self, number: u32, freed: Freed) -> Option<Freed> {
         let Some(capture) = self.captures.get_mut(&number) else {
-            return false;
+            return Some(freed);
         };
-        capture.live.remove(&id);
-        capture.freed.push(id);
-        true
+        if let Freed::Block { id, .. } = &freed {
+            capture.live.remove(id);
+        }
+        capture.freed.push(freed);
+        None
     }
 
     /// What the graphs that have gone since the last call leave.

@@ -40,7 +40,8 @@ impl Pool {
                 core.heap.give(id, owner, 0);
                 return;
             }
-            if core.captures.freed_outside(number, id) {
+            let freed = Freed::Block { id, give_back: false };
+            if core.captures.freed_outside(number, freed).is_none() {
                 return;
             }
         }
@@ -54,7 +55,7 @@ impl Pool {
         }) {
             Some(Some(context)) => core.note_context(&self.calls, context),
             // A stream that was never allocated on: its context is most likely the current one.
-            Some(None) => self.note_current(&mut core),
+            Some(None) => drop(self.note_current(&mut core)),
             None => {}
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
@@ -63,7 +64,7 @@ impl Pool {
             give_back: may_cover && large,
         });
         if may_cover {
-            self.note_current(&mut core);
+            let _ = self.note_current(&mut core);
             self.cover(&mut core);
             let _ = self.settle(&mut core);
         }
@@ -83,8 +84,11 @@ impl Pool {
             return true;
         }
         let mut core = self.core.lock();
-        let (shared, size) = (block.shared, block.size);
-        let freed = Freed::Standalone(block);
+        self.bury_graphs(&mut core);
+        let (shared, size, number) = (block.shared, block.size, block.capture);
+        let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
+            return true;
+        };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
             let generation = inner.generation.as_ref()?;
@@ -98,7 +102,7 @@ impl Pool {
             None => core.grace.free(freed),
         }
         if may_cover {
-            self.note_current(&mut core);
+            let _ = self.note_current(&mut core);
             self.cover(&mut core);
             let _ = self.settle(&mut core);
         }
@@ -284,7 +288,7 @@ impl Pool {
             return;
         }
         for (context, id) in core.contexts.clone() {
-            if self.calls.ask(|driver| driver.context_id(context)) != Ok(id) {
+            if self.calls.is_gone(context, id) {
                 core.contexts.retain(|(known, _)| *known != context);
                 core.grace.context_gone(context);
             }
@@ -385,20 +389,19 @@ impl Pool {
             for id in remains.live {
                 self.blocks.get(id).capture.store(0, Ordering::Relaxed);
             }
-            for id in remains.freed {
-                core.grace.free(Freed::Block { id, give_back: false });
+            for freed in remains.freed {
+                core.grace.free(freed);
             }
         }
     }
 
     /// The context of a caller without a stream uses the pool from now on.
-    pub(super) fn note_current(&self, core: &mut Core) {
-        let here = self.calls.ask(|driver| driver.current_device());
-        if let (Ok(Some(device)), Ok(Some(context))) = (here, self.calls.ask(|driver| driver.current_context()))
-            && device == self.device
-        {
+    pub(super) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
+        let here = self.calls.ask(|driver| driver.current_device())? == Some(self.device);
+        if let Some(context) = self.calls.ask(|driver| driver.current_context())?.filter(|_| here) {
             core.note_context(&self.calls, context);
         }
+        Ok(())
     }
 
     /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where

@@ -61,18 +61,18 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         let who = match turn {
             None => {
-                self.note_current(&mut core);
+                self.note_current(&mut core).map_err(|error| self.failed(error))?;
                 Who::Anybody
             }
-            Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?,
-            Some(turn) if turn.capture == Capture::Invalidated => {
-                return Err(Error::Unsupported(
-                    "the stream's capture was invalidated and must be ended first".into(),
-                ));
+            Some(turn) if turn.capture == Capture::Active => {
+                let (owner, number) = self.join_capture(&mut core, turn)?;
+                Who::Capture(owner, number)
             }
+            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
@@ -101,7 +101,6 @@ impl Pool {
             return Err(self.out_of_memory(core, want, None));
         }
         let _entered = self.enter(core)?;
-        self.check_context(core)?;
         let mut deadline = None;
         let mut covered = false;
         let mut refusal = None;
@@ -188,9 +187,7 @@ impl Pool {
                 return;
             }
         }
-        if let Ok(_entered) = self.enter(core)
-            && self.check_context(core).is_ok()
-        {
+        if let Ok(_entered) = self.enter(core) {
             self.stamp(core, who);
             let _ = self.settle(core);
         }
@@ -378,8 +375,8 @@ impl Pool {
         Ok(owner)
     }
 
-    /// The free space of a capturing stream.
-    fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Who<'static>> {
+    /// The free space of a capturing stream, and its capture's number.
+    pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
         let _entered = self.enter(core)?;
         let info = self
             .calls
@@ -392,7 +389,7 @@ impl Pool {
             .owner(heap, number, turn.cache.key.stream)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         turn.cache.inner.lock().capture = number;
-        Ok(Who::Capture(owner, number))
+        Ok((owner, number))
     }
 
     /// Records a stamp where the asker's stream has freed something that none covers.
@@ -410,13 +407,15 @@ impl Pool {
             return;
         };
         let number = inner.next_stamp;
-        if std::mem::take(&mut inner.unstamped) == 0 {
+        let unstamped = std::mem::take(&mut inner.unstamped);
+        if unstamped == 0 {
             return;
         }
         // Raised first: what is freed from now on belongs to the next stamp.
         inner.next_stamp = number + 1;
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");
+            inner.unstamped = unstamped;
             if error.failure == Failure::ContextDead {
                 self.die(error.to_string());
             }
@@ -461,4 +460,9 @@ impl Pool {
         }
         Error::OutOfMemory(text)
     }
+}
+
+#[cold]
+pub(super) fn capture_invalidated() -> Error {
+    Error::Unsupported("the stream's capture was invalidated and must be ended first".into())
 }

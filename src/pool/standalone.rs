@@ -47,6 +47,8 @@ pub struct Standalone {
     pub resizable: bool,
     /// Whether `record_stream` declared other streams.
     pub shared: bool,
+    /// The capture it belongs to, by the pool's own number; 0 is none.
+    pub capture: u32,
 }
 
 /// What became of a request to grow.
@@ -72,6 +74,7 @@ impl Standalone {
             requested,
             resizable: false,
             shared: false,
+            capture: 0,
         })
     }
 
@@ -140,6 +143,7 @@ impl Standalone {
             requested: 0,
             resizable: false,
             shared: false,
+            capture: 0,
         };
         match block.commit(calls, mapping, bytes, create) {
             Ok(true) => Ok(Some(block)),
