@@ -1,4 +1,4 @@
-//! The driver's memory functions over [`super::memory`].
+//! The driver's memory functions over `memory`.
 
 use super::Machine;
 use super::calls::Call;
