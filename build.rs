@@ -2,8 +2,15 @@
 
 fn main() {
     let bridges = ["src/bridge.rs", "src/bridge/client.rs"];
-    let sources = ["cpp/tensorrt10.cpp", "cpp/client.cpp"];
-    let headers = ["cpp/adapter.h", "cpp/client.h", "cpp/hidden.h", "cpp/tensorrt10.h"];
+    let sources = ["cpp/tensorrt8.cpp", "cpp/tensorrt10.cpp", "cpp/client.cpp"];
+    let headers = [
+        "cpp/adapter.h",
+        "cpp/client.h",
+        "cpp/hidden.h",
+        "cpp/slot.h",
+        "cpp/tensorrt10.h",
+        "cpp/tensorrt8.h",
+    ];
 
     cxx_build::bridges(bridges)
         .files(sources)
@@ -18,11 +25,16 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
 
-    // The C++ runtime is linked in: a program that preloads the library may bring a newer one of its own. By its file name,
-    // so that the compiler finds it in its own folder; at the end of the line, so that every object may need it.
-    // (link-cplusplus, which cxx uses, is told to link nothing.)
+    // The C++ runtime is linked in: a program that preloads the library may bring a newer one of its own. In our own
+    // artefacts by its file name, so that the compiler finds it in its own folder, and at the end of the line, so that
+    // every object may need it. (link-cplusplus, which cxx uses, is told to link nothing.)
     for argument in ["-l:libstdc++.a", "-lm"] {
         println!("cargo:rustc-link-arg={argument}");
+    }
+    // In a Rust program that depends on this crate those arguments are not heard; what is said of a library is.
+    if let Some(folder) = runtime_folder() {
+        println!("cargo:rustc-link-search=native={}", folder.display());
+        println!("cargo:rustc-link-lib=static:-bundle=stdc++");
     }
 
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_else(|_| "0".to_owned());
@@ -36,4 +48,14 @@ fn main() {
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+}
+
+/// The folder in which the C++ compiler has the static library of its runtime.
+fn runtime_folder() -> Option<std::path::PathBuf> {
+    let mut compiler = cc::Build::new().cpp(true).get_compiler().to_command();
+    let output = compiler.arg("-print-file-name=libstdc++.a").output().ok()?;
+    // Where it has none, it says the bare name.
+    let file = std::path::PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    file.is_absolute()
+        .then(|| file.parent().map(std::path::Path::to_owned))?
 }

@@ -1,18 +1,11 @@
 // The adapter for TensorRT 10, 11 and RTX.
 #include "tensorrt10.h"
 
-#include <cstddef>
-#include <new>
-
-#include "adapter.h"
+#include "slot.h"
 #include "trtalloc/src/bridge.rs.h"
 
 namespace trtalloc {
 namespace {
-
-std::size_t number(void const* pointer) noexcept { return reinterpret_cast<std::size_t>(pointer); }
-
-void* pointer(std::size_t number) noexcept { return reinterpret_cast<void*>(number); }
 
 class Adapter final : public nvinfer1::v_1_0::IGpuAsyncAllocator {
 public:
@@ -41,30 +34,14 @@ public:
         return handle_.adapter_deallocate_async(number(memory), number(stream));
     }
 
-    // The adapter belongs to its allocator. An application that deletes it all the same gets it back as it was: later
-    // calls through the pointer find a live object.
-    static void operator delete(void* memory) noexcept;
+    static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
 
 private:
     Handle const& handle_;
 };
 
-// The handle stands beside the object, for it is needed after the object's destructor has run.
-struct Slot {
-    Handle const* handle;
-    alignas(Adapter) unsigned char object[sizeof(Adapter)];
-};
-
-void Adapter::operator delete(void* memory) noexcept {
-    auto* slot = reinterpret_cast<Slot*>(static_cast<unsigned char*>(memory) - offsetof(Slot, object));
-    ::new (memory) Adapter(*slot->handle);
-}
-
 }  // namespace
 
-nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(Handle const& handle) noexcept {
-    auto* slot = new (std::nothrow) Slot{&handle, {}};
-    return slot == nullptr ? nullptr : ::new (static_cast<void*>(slot->object)) Adapter(handle);
-}
+nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(Handle const& handle) noexcept { return Slot<Adapter>::make(handle); }
 
 }  // namespace trtalloc

@@ -25,6 +25,14 @@ mod ffi {
         include!("trtalloc/cpp/adapter.h");
         include!("trtalloc/cpp/hidden.h");
 
+        #[namespace = "nvinfer1"]
+        #[cxx_name = "IGpuAllocator"]
+        type IGpuAllocator8;
+
+        /// # Safety
+        /// The handle is kept: it must never be freed.
+        unsafe fn make_tensorrt8(handle: &Handle) -> *mut IGpuAllocator8;
+
         #[namespace = "nvinfer1::v_1_0"]
         type IGpuAllocator;
 
@@ -39,19 +47,19 @@ mod ffi {
 pub enum Generation {
     /// TensorRT 10 and 11, and TensorRT-RTX 1.
     Ten = 0,
+    /// TensorRT 8 and 9.
+    Eight = 1,
 }
 
 impl Generation {
     /// How many there are.
-    pub const COUNT: usize = 1;
+    pub const COUNT: usize = 2;
 
     /// The generation that a version belongs to: `NV_TENSORRT_VERSION`, or what createInfer* was given. Below 10000 it is
     /// TensorRT 8 or 9 (8601, 9100), up to 19999 TensorRT-RTX (10300), from 100000 TensorRT 10 and 11 (101601).
     pub fn of(version: i32) -> Result<Generation> {
         match version {
-            8000..=9999 => Err(Error::Unsupported(format!(
-                "TensorRT version {version}: the interface of TensorRT 8 and 9 is not built in yet"
-            ))),
+            8000..=9999 => Ok(Generation::Eight),
             10000..=19999 | 100_000..=119_999 => Ok(Generation::Ten),
             _ => Err(Error::InvalidArgument(format!(
                 "no TensorRT has version {version}, or it is newer than 11"
@@ -65,6 +73,8 @@ pub(crate) fn make_adapter(handle: &'static Handle, generation: Generation) -> u
     match generation {
         // SAFETY: a static reference is never freed.
         Generation::Ten => unsafe { ffi::make_tensorrt10(handle) }.expose_provenance(),
+        // SAFETY: as above.
+        Generation::Eight => unsafe { ffi::make_tensorrt8(handle) }.expose_provenance(),
     }
 }
 
@@ -121,11 +131,8 @@ mod tests {
         for version in [10000, 10300, 10701, 19999, 100_000, 101_601, 110_400, 119_999] {
             assert_eq!(Generation::of(version).ok(), Some(Generation::Ten), "{version}");
         }
-        for version in [8000, 8601, 9100, 9999] {
-            assert!(
-                matches!(Generation::of(version), Err(Error::Unsupported(_))),
-                "{version}"
-            );
+        for version in [8000, 8001, 8200, 8601, 9100, 9300, 9999] {
+            assert_eq!(Generation::of(version).ok(), Some(Generation::Eight), "{version}");
         }
         for version in [i32::MIN, -1, 0, 7103, 7999, 20000, 99999, 120_000, i32::MAX] {
             assert!(

@@ -21,9 +21,15 @@ pub struct Handle {
     /// How the first allocation went; only the process's own handle starts without.
     opened: OnceLock<Result<&'static Allocator>>,
     adapters: [OnceLock<usize>; Generation::COUNT],
+    /// The handle that was made before this one.
+    before: AtomicPtr<Handle>,
 }
 
 static DEFAULT: Handle = Handle::empty();
+
+/// The handle that was made last. Through it every handle stays reachable, so that a leak checker in the application's
+/// process sees nothing lost in what is kept on purpose.
+static NEWEST: AtomicPtr<Handle> = AtomicPtr::new(ptr::null_mut());
 
 impl Handle {
     const fn empty() -> Handle {
@@ -31,6 +37,7 @@ impl Handle {
             allocator: AtomicPtr::new(ptr::null_mut()),
             opened: OnceLock::new(),
             adapters: [const { OnceLock::new() }; Generation::COUNT],
+            before: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
@@ -38,7 +45,15 @@ impl Handle {
     pub fn new(allocator: Arc<Allocator>) -> &'static Handle {
         let handle: &'static Handle = Box::leak(Box::new(Handle::empty()));
         handle.publish(allocator);
-        handle
+        let mut before = NEWEST.load(Ordering::Relaxed);
+        loop {
+            handle.before.store(before, Ordering::Relaxed);
+            let newest = ptr::from_ref(handle).cast_mut();
+            match NEWEST.compare_exchange_weak(before, newest, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return handle,
+                Err(now) => before = now,
+            }
+        }
     }
 
     /// The process's own, which the environment describes. Touches no driver before its first allocation, and what went

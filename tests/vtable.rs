@@ -33,7 +33,12 @@ fn an_allocator_has_one_adapter_for_a_generation() {
     assert_ne!(adapter, 0);
     assert_eq!(handle.tensorrt(101_600).unwrap(), adapter);
     assert_eq!(handle.tensorrt(10_300).unwrap(), adapter);
-    assert!(handle.tensorrt(8601).is_err());
+    // Another generation is another object.
+    let older = handle.tensorrt(8601).unwrap();
+    assert!(older != 0 && older != adapter);
+    assert_eq!(handle.tensorrt(8001).unwrap(), older);
+    assert_eq!(handle.tensorrt(9300).unwrap(), older);
+    assert!(handle.tensorrt(120_000).is_err());
     let others: Vec<usize> = (0..8)
         .map(|_| {
             thread::spawn(|| Handle::process().tensorrt(100_000).unwrap())

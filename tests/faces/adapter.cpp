@@ -11,13 +11,7 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(condition)                                                                                      \
-    do {                                                                                                      \
-        if (!(condition)) {                                                                                   \
-            std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, trtalloc_last_error());    \
-            std::exit(1);                                                                                     \
-        }                                                                                                     \
-    } while (false)
+#include "check.h"
 
 namespace {
 
@@ -64,12 +58,6 @@ void interface() {
         CHECK(a == adapter(own));
         describe(adapter(own));
     }
-}
-
-trtalloc_stats stats(trtalloc_allocator* of) {
-    trtalloc_stats out;
-    CHECK(trtalloc_stats_get(of, -1, &out, sizeof out) == TRTALLOC_STATUS_OK);
-    return out;
 }
 
 void memory() {

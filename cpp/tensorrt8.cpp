@@ -1,0 +1,36 @@
+// The adapter for TensorRT 8 and 9.
+#include "tensorrt8.h"
+
+#include "slot.h"
+#include "trtalloc/src/bridge.rs.h"
+
+namespace trtalloc {
+namespace {
+
+class Adapter final : public nvinfer1::IGpuAllocator {
+public:
+    explicit Adapter(Handle const& handle) noexcept : handle_(handle) {}
+
+    void* allocate(std::uint64_t size, std::uint64_t alignment, std::uint32_t flags) noexcept override {
+        return pointer(handle_.adapter_allocate(size, alignment, flags));
+    }
+
+    void free(void* memory) noexcept override { handle_.adapter_deallocate(number(memory)); }
+
+    void* reallocate(void* address, std::uint64_t alignment, std::uint64_t newSize) noexcept override {
+        return pointer(handle_.adapter_reallocate(number(address), alignment, newSize));
+    }
+
+    bool deallocate(void* memory) noexcept override { return handle_.adapter_deallocate(number(memory)); }
+
+    static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
+
+private:
+    Handle const& handle_;
+};
+
+}  // namespace
+
+nvinfer1::IGpuAllocator* make_tensorrt8(Handle const& handle) noexcept { return Slot<Adapter>::make(handle); }
+
+}  // namespace trtalloc

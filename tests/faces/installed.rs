@@ -1,0 +1,361 @@
+//! Examples and consumers, built in fresh folders against the package as CMake installs it, and run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock};
+
+use crate::libraries::{LEAN, Library, RTX_1_7};
+use crate::table::{self, Outcome, Row};
+use crate::{common, headers};
+
+/// Whether a tool is there, or else what to say of it.
+fn tool(name: &'static str) -> Result<(), Outcome> {
+    let there = Command::new(name).arg("--version").output();
+    match there.is_ok_and(|output| output.status.success()) {
+        true => Ok(()),
+        false => Err(Outcome::Skipped(name, format!("no {name}"))),
+    }
+}
+
+fn define(key: &str, value: &Path) -> String {
+    format!("-D{key}={}", value.display())
+}
+
+/// Where cargo builds for `user`: a folder of its own, for cargo gives the library one name whatever it is built for, and
+/// what tests that run at the same time use must not be written over. It is kept, so that a second run has little to do.
+fn cargo_target(user: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-{user}"))
+}
+
+/// Configures and builds the package in `dir`/build.
+fn build_package(dir: &Path, prefix: &Path) {
+    // What cargo made is copied after cargo has let go of its folder.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let build = dir.join("build");
+    let mut configure = Command::new("cmake");
+    configure
+        .arg("-S")
+        .arg(common::root().join("cmake"))
+        .arg("-B")
+        .arg(&build);
+    configure.args([
+        define("CMAKE_INSTALL_PREFIX", prefix),
+        define("CARGO", Path::new(env!("CARGO"))),
+        define("TRTALLOC_CARGO_TARGET_DIR", &cargo_target("package")),
+        "-DTRTALLOC_PROFILE=dev".to_owned(),
+    ]);
+    common::run(&mut configure);
+    common::run(Command::new("cmake").arg("--build").arg(&build));
+}
+
+/// The prefix under which the package is installed, once for all tests.
+fn prefix() -> Result<&'static Path, Outcome> {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    tool("cmake")?;
+    Ok(PREFIX.get_or_init(|| {
+        let dir = common::scratch("faces_package");
+        let prefix = dir.join("prefix");
+        // Installed elsewhere than it was configured for, as `--prefix` does.
+        build_package(&dir, Path::new("/usr/local"));
+        let mut install = Command::new("cmake");
+        common::run(
+            install
+                .arg("--install")
+                .arg(dir.join("build"))
+                .arg("--prefix")
+                .arg(&prefix),
+        );
+        prefix
+    }))
+}
+
+/// Every file under `dir`.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() && !path.is_symlink() {
+            true => all.extend(files(&path)),
+            false => all.push(path),
+        }
+    }
+    all
+}
+
+/// A copy of a folder of the repository, with nothing of the repository around it.
+fn copy(source: &str, name: &str) -> PathBuf {
+    let to = common::scratch(name);
+    let from = common::root().join(source);
+    for file in files(&from) {
+        let inside = file.strip_prefix(&from).unwrap();
+        if inside.starts_with("target") || inside.ends_with("Cargo.lock") {
+            continue;
+        }
+        let target = to.join(inside);
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::copy(&file, target).unwrap();
+    }
+    to
+}
+
+/// Builds a copy of a CMake project against the installed package; the folder with what it built.
+fn project(source: &str, name: &str, arguments: &[String]) -> Result<PathBuf, Outcome> {
+    let prefix = prefix()?;
+    let folder = copy(source, name);
+    let build = folder.join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&folder).arg("-B").arg(&build);
+    common::run(configure.arg(define("CMAKE_PREFIX_PATH", prefix)).args(arguments));
+    common::run(Command::new("cmake").arg("--build").arg(&build));
+    Ok(build)
+}
+
+/// Where a CMake project finds a TensorRT.
+fn with(library: &Library) -> Result<Vec<String>, Outcome> {
+    let [include, cuda] = headers::of(library.headers).folders()?;
+    Ok(vec![
+        define("TENSORRT_INCLUDE", include),
+        define("TENSORRT_LIBRARY", &library.folder()?.join(library.file)),
+        define("CUDA_INCLUDE", cuda),
+        // The older of the two interfaces' methods are deprecated in NVIDIA's newer headers.
+        "-DCMAKE_CXX_FLAGS=-Wno-deprecated-declarations".to_owned(),
+    ])
+}
+
+/// Runs an example; whatever its status, it ends by itself.
+fn example(program: &Path, arguments: &[&str]) -> (Output, String) {
+    let output = table::program(program).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let all = format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+    assert!(output.status.code().is_some(), "{}: {all}", program.display());
+    (output, all)
+}
+
+/// Says what was wrong with what an example wrote.
+fn expect(all: &str, status: i32, words: &[&str]) {
+    assert!(all.starts_with(&format!("exit status: {status}\n")), "{all}");
+    for word in words {
+        assert!(all.contains(word), "no {word:?} in {all}");
+    }
+}
+
+fn c() -> Result<(), Outcome> {
+    let built = project("examples/c", "faces_example_c", &[])?;
+    let (_, all) = example(&built.join("pool"), &["driver=sim"]);
+    expect(
+        &all,
+        0,
+        &["reused at once: yes", "grown to 64 MiB: yes, 0 bytes copied"],
+    );
+    let (_, all) = example(&built.join("pool"), &["driver=ascend"]);
+    expect(&all, 1, &["no allocator: "]);
+    Ok(())
+}
+
+fn c_with_pkg_config() -> Result<(), Outcome> {
+    tool("pkg-config")?;
+    let installed = files(prefix()?);
+    let pc = installed
+        .iter()
+        .find(|file| file.ends_with("trtalloc.pc"))
+        .expect("trtalloc.pc is installed");
+    let folder = copy("examples/c", "faces_example_pkg_config");
+    let mut ask = Command::new("pkg-config");
+    ask.args(["--cflags", "--libs", "trtalloc"])
+        .env("PKG_CONFIG_PATH", pc.parent().unwrap());
+    let flags = String::from_utf8(common::run(&mut ask).stdout).unwrap();
+    let library_dir = flags
+        .split_whitespace()
+        .find_map(|flag| flag.strip_prefix("-L"))
+        .unwrap();
+    let program = folder.join("pool");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]);
+    compile.arg(folder.join("main.c")).args(flags.split_whitespace());
+    compile.arg(format!("-Wl,-rpath,{library_dir}")).arg("-o").arg(&program);
+    common::run(&mut compile);
+    let (_, all) = example(&program, &["driver=sim"]);
+    expect(&all, 0, &["reused at once: yes"]);
+    Ok(())
+}
+
+fn cpp() -> Result<(), Outcome> {
+    let built = project("examples/cpp", "faces_example_cpp", &[])?;
+    let (_, all) = example(&built.join("pool"), &["driver=sim"]);
+    expect(
+        &all,
+        0,
+        &["200 MiB: yes", "256: no", "out of memory", "now reserved 0 bytes"],
+    );
+    let (_, all) = example(&built.join("pool"), &["limit=lots"]);
+    expect(&all, 1, &["lots"]);
+    Ok(())
+}
+
+fn rtx() -> Result<(), Outcome> {
+    let built = project("examples/tensorrt_rtx", "faces_example_rtx", &with(&RTX_1_7)?)?;
+    for capability in ["80", "86", "89", "120", "121"] {
+        let (_, all) = example(&built.join("rtx"), &[capability, "driver=sim"]);
+        expect(&all, 0, &["a plan of "]);
+    }
+    // On this machine's own GPU, where there is one; without, it says so and ends.
+    let (output, all) = example(&built.join("rtx"), &[]);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{all}");
+    Ok(())
+}
+
+fn lean(library: &'static Library) -> Result<(), Outcome> {
+    let name = format!("faces_example_{}", library.file);
+    let built = project("examples/tensorrt", &name, &with(library)?)?;
+    let nonsense = built.join("nonsense.engine");
+    std::fs::write(&nonsense, [7; 4096]).unwrap();
+    let (_, all) = example(&built.join("infer"), &[nonsense.to_str().unwrap(), "driver=sim"]);
+    // With a driver it is the engine that is refused, without one the runtime.
+    assert!(
+        all.contains("TensorRT made no runtime") || all.contains("is no engine"),
+        "{all}"
+    );
+    expect(&all, 1, &[]);
+    Ok(())
+}
+
+/// The crate as it would be published, and the example as its only user.
+fn rust() -> Result<(), Outcome> {
+    let dir = common::scratch("faces_example_rust");
+    let mut package = Command::new(env!("CARGO"));
+    package.args([
+        "package",
+        "--no-verify",
+        "--allow-dirty",
+        "--quiet",
+        "--offline",
+        "--manifest-path",
+    ]);
+    package
+        .arg(common::root().join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(dir.join("package"));
+    common::run(&mut package);
+    let name = concat!("trtalloc-", env!("CARGO_PKG_VERSION"));
+    let packed = dir.join("package/package").join(format!("{name}.crate"));
+    common::run(Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&dir));
+    let folder = copy("examples/rust", "faces_example_rust/example");
+    let manifest = folder.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let patched = text.replace("../..", dir.join(name).to_str().unwrap());
+    assert_ne!(patched, text);
+    std::fs::write(&manifest, patched).unwrap();
+    // The versions that this build has already.
+    std::fs::copy(common::root().join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    let mut run = Command::new(env!("CARGO"));
+    run.args(["run", "--quiet", "--offline", "--manifest-path"]);
+    run.arg(&manifest).arg("--target-dir").arg(cargo_target("rust"));
+    let output = common::run(run.args(["--", "driver=sim"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for word in ["reused at once: true", "0 bytes copied", "110400: true"] {
+        assert!(text.contains(word), "{text}");
+    }
+    Ok(())
+}
+
+pub fn rows() -> &'static [Row] {
+    static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+    ROWS.get_or_init(|| {
+        let mut rows = Vec::new();
+        let mut add = |tensorrt: &str, language, with, what, body: &dyn Fn() -> Result<(), Outcome>| {
+            rows.push(Row::of(tensorrt, language, with, what, || {
+                body().map_or_else(|outcome| outcome, |()| Outcome::Passed)
+            }));
+        };
+        let installed = "examples/tensorrt, built against the installed package";
+        add(
+            RTX_1_7.tensorrt,
+            "C++",
+            "real library",
+            "examples/tensorrt_rtx, built against the installed package: plans for five compute capabilities",
+            &rtx,
+        );
+        for library in &LEAN {
+            add(library.tensorrt, "C++", "real library", installed, &|| lean(library));
+        }
+        let (none, package) = ("none", "installed package");
+        add(none, "C", package, "examples/c with CMake", &c);
+        add(
+            none,
+            "C",
+            package,
+            "examples/c as C99 with pkg-config",
+            &c_with_pkg_config,
+        );
+        add(none, "C++", package, "examples/cpp with CMake", &cpp);
+        add(
+            none,
+            "Rust",
+            "packaged crate",
+            "examples/rust; the interfaces of TensorRT 8, 11 and RTX as pointers",
+            &rust,
+        );
+        rows
+    })
+}
+
+#[test]
+fn examples() {
+    table::check(rows());
+}
+
+#[test]
+fn a_package_of_another_version_is_not_taken() {
+    let consumer =
+        |name: &str, version: &str| project("tests/faces/consumer", name, &[format!("-DWANTED_VERSION={version}")]);
+    let built = match consumer("faces_consumer", env!("CARGO_PKG_VERSION")) {
+        Ok(built) => built,
+        Err(Outcome::Skipped(what, reason)) => return common::skip(what, &reason),
+        Err(other) => panic!("{other:?}"),
+    };
+    common::run(Command::new("ctest").arg("--output-on-failure").current_dir(built));
+    assert!(std::panic::catch_unwind(|| consumer("faces_refused", "99.0")).is_err());
+}
+
+#[test]
+fn what_was_installed_can_be_taken_away() {
+    if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
+        return common::skip(what, &reason);
+    }
+    let dir = common::scratch("faces_uninstall");
+    let stage = dir.join("stage");
+    build_package(&dir, Path::new("/usr"));
+    let cmake = |arguments: &[&str]| {
+        common::run(
+            Command::new("cmake")
+                .args(arguments)
+                .current_dir(&dir)
+                .env("DESTDIR", &stage),
+        );
+    };
+    cmake(&["--install", "build"]);
+    let there = files(&stage);
+    let names = [
+        "trtalloc",
+        "libtrtalloc.so",
+        "libtrtalloc.so.0",
+        "trtalloc.h",
+        "trtalloc.hpp",
+        "tensorrt.hpp",
+        "trtalloc.pc",
+    ];
+    for name in names {
+        assert!(there.iter().any(|file| file.ends_with(name)), "no {name} in {there:?}");
+    }
+    // Somebody else's file stays, and so does the folder it is in.
+    let theirs = stage.join("usr/include/trtalloc/theirs.h");
+    std::fs::write(&theirs, "").unwrap();
+    cmake(&["--build", "build", "--target", "uninstall"]);
+    assert_eq!(files(&stage), [theirs]);
+    let nothing_left = Command::new("cmake")
+        .args(["--build", "build", "--target", "uninstall"])
+        .current_dir(&dir)
+        .output();
+    assert!(!nothing_left.unwrap().status.success());
+}

@@ -1,0 +1,20 @@
+//! Every TensorRT and every language, each tried with the most real thing there is: NVIDIA's library, its headers, or our
+//! own declaration of an interface whose headers may not be copied.
+//!
+//! What needs the network is fetched once, through cargo and pip, into the build's folder; where it cannot be had the part is
+//! skipped and says why, or fails with TRTALLOC_TEST_REQUIRE=all. The table of what was tried is docs/faces.md:
+//!
+//!     cargo test --test faces table -- --nocapture
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod eight;
+mod headers;
+mod installed;
+mod libraries;
+mod packages;
+mod table;
+
+/// What the table is made of, in its order.
+const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows, installed::rows];
