@@ -33,7 +33,7 @@ impl Pool {
         let number = block.capture.load(Ordering::Relaxed);
         if number != 0 {
             let inside = cache.filter(|cache| cache.inner.lock().capture == number);
-            let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key.stream));
+            let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
                 // Memory of a capture stays pending for everybody else.
                 self.retract(&mut core, id);
@@ -44,6 +44,12 @@ impl Pool {
             if core.captures.freed_outside(number, freed).is_none() {
                 return;
             }
+        }
+        if let Some(cache) = cache
+            && block.shared.load(Ordering::Relaxed) == 0
+            && self.free_on(&mut core, id, cache)
+        {
+            return;
         }
         match cache.map(|cache| {
             cache
@@ -68,6 +74,25 @@ impl Pool {
             self.cover(&mut core);
             let _ = self.settle(&mut core);
         }
+    }
+
+    /// Gives a block whose graph is gone to the stream it is freed on, like any other; false where that stream is unknown.
+    fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
+        let mut inner = cache.inner.lock();
+        let stamp = inner.next_stamp;
+        let generation = inner
+            .generation
+            .as_ref()
+            .filter(|generation| generation.device == self.device);
+        let Some(owner) = generation.map(|generation| generation.owner) else {
+            return false;
+        };
+        let (_, size) = core.heap.span(id);
+        inner.unstamped += size;
+        self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+        self.retract(core, id);
+        core.heap.give(id, owner, stamp);
+        true
     }
 
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
@@ -396,13 +421,25 @@ impl Pool {
         }
     }
 
-    /// What graphs that are gone leave waits for a grace like anything freed without a stream: a free that its cache took
-    /// for one inside the capture may have come after it, behind work that still runs.
+    /// What graphs that are gone leave: what was freed on a stream of the capture is that stream's, as if freed on it just
+    /// now, since the free may have come after the capture, behind work that still runs; the rest waits for a grace like
+    /// anything freed without a stream.
     pub(super) fn bury_graphs(&self, core: &mut Core) {
         for remains in core.captures.gone() {
-            for owner in remains.owners {
-                for id in core.heap.take_all(owner) {
-                    core.grace.free(Freed::Block { id, give_back: false });
+            for (key, owner, id) in remains.owners {
+                let mut inner = self.caches.get(key).inner.lock();
+                let stamp = inner.next_stamp;
+                match &inner.generation {
+                    Some(generation) if generation.id == id && generation.device == self.device => {
+                        let bytes = core.heap.transfer(owner, generation.owner, u64::MAX, stamp);
+                        inner.unstamped += bytes;
+                        self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                    }
+                    _ => {
+                        for id in core.heap.take_all(owner) {
+                            core.grace.free(Freed::Block { id, give_back: false });
+                        }
+                    }
                 }
                 core.heap.remove_owner(owner);
             }

@@ -378,6 +378,7 @@ impl Pool {
     /// The free space of a capturing stream, and its capture's number.
     pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
         let _entered = self.enter(core)?;
+        self.join_stream(core, turn)?;
         let info = self
             .calls
             .ask(|driver| driver.stream_capture_info(turn.stream))
@@ -386,7 +387,7 @@ impl Pool {
         let Core { heap, captures, .. } = core;
         let number = captures.number(&self.calls, info).map_err(|error| self.failed(error))?;
         let owner = captures
-            .owner(heap, number, turn.cache.key.stream)
+            .owner(heap, number, turn.cache.key, turn.id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         turn.cache.inner.lock().capture = number;
         Ok((owner, number))
