@@ -69,10 +69,15 @@ impl Allocator {
 
     /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
+    }
+
+    /// [`Allocator::over`] with a driver that is already open.
+    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
         }
-        Self::build(Self::open(&config)?, config, Memory::Caller(base, bytes))
+        Self::build(driver, config, Memory::Caller(base, bytes))
     }
 
     /// An allocator over a driver that is already open.
@@ -159,7 +164,10 @@ impl Allocator {
             return self.allocate_at_home(want, request);
         };
         let cache = self.caches.get(key);
-        let (id, capture) = self.ask(stream)?;
+        let (id, capture) = match self.ask(stream) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.unanswered(cache, error)),
+        };
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
@@ -204,6 +212,18 @@ impl Allocator {
         )
     }
 
+    /// A stream could not be asked: where its context carries an error that will not go away, the pool is dead.
+    #[cold]
+    fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
+        let known = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.context));
+        if let (Error::Driver(cause), Some((device, context))) = (&error, known)
+            && let Some(pool) = self.made(device)
+        {
+            pool.stream_failed(context, *cause);
+        }
+        error
+    }
+
     #[cold]
     fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
         let known = turn
@@ -230,7 +250,7 @@ impl Allocator {
         let pool = self.pool(wanted)?;
         turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
-            let address = pool.allocate_special(want, special)?;
+            let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return Ok(self.filled(
                 pool,
                 address,
@@ -252,7 +272,7 @@ impl Allocator {
     fn allocate_anywhere(&self, want: Want, request: Request) -> Result<u64> {
         let pool = self.pool(self.device(request.device)?)?;
         let address = match pool.special(request.flags & RESIZABLE != 0) {
-            Some(special) => pool.allocate_special(want, special)?,
+            Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
         Ok(self.filled(pool, address, want.size, None))
@@ -319,8 +339,13 @@ impl Allocator {
     #[inline]
     fn take_back(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, stream: Option<Stream>) -> Result<()> {
         let cache = self.cache(stream, pool);
-        if let (Some(byte), Some(stream)) = (self.config.fill, stream) {
-            pool.fill(address, byte, block.size(), Some(stream));
+        if let Some(byte) = self.config.fill {
+            // Claimed while it is filled: a second free of it must not write into what the first made somebody else's.
+            if !block.claim(address, PENDING) {
+                return Err(freed_twice(address));
+            }
+            pool.fill(address, byte, block.size(), stream);
+            block.state.store(LIVE, Ordering::Release);
         }
         let Some(cache) = cache else {
             if !block.claim(address, PENDING) {
@@ -353,9 +378,17 @@ impl Allocator {
             pool.free(id, block, Some(cache), false);
         }
         if due && let Some(stream) = stream {
-            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+            self.stamp(pool, cache, stream, mine);
         }
         Ok(())
+    }
+
+    /// A stream has freed much and allocated nothing: what it freed is stamped, if the stream is of the pool's device.
+    #[cold]
+    fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream, known: bool) {
+        if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
+            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+        }
     }
 
     #[cold]
@@ -393,27 +426,31 @@ impl Allocator {
             return Ok(());
         };
         let cache = self.caches.get(key);
-        let device = cache
+        let known = cache
             .inner
             .lock()
             .generation
             .as_ref()
-            .map(|generation| generation.device);
-        if let Some(pool) = device.and_then(|device| self.made(device)) {
-            let idle = self.driver.stream_capture(stream)? == Capture::None;
-            pool.release_stream(cache, Some(stream).filter(|_| idle));
-        }
+            .map(|generation| (generation.id, generation.device));
+        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
+            return Ok(());
+        };
+        // A stamp on another stream at the same handle would say nothing of this one's work.
+        let (now, capture) = self.ask(stream)?;
+        pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
 
     /// One device's figures; none: the current device's.
     pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
+        process::usable()?;
         let device = self.device(device)?;
         Ok(self.made(device).map(Pool::stats).unwrap_or_default())
     }
 
     /// Starts the peaks anew.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
+        process::usable()?;
         if let Some(pool) = self.made(self.device(device)?) {
             pool.reset_peaks();
         }
@@ -444,6 +481,12 @@ impl Allocator {
     /// Whether every invariant of every pool holds; else which does not. Walks everything: for tests.
     pub fn validate(&self) -> std::result::Result<(), String> {
         self.all_pools().try_for_each(Pool::validate)
+    }
+
+    /// The pool of a device that has been used.
+    #[cfg(test)]
+    pub(crate) fn pool_of(&self, device: i32) -> &Pool {
+        self.made(device).expect("the device has a pool")
     }
 
     #[cold]

@@ -294,11 +294,45 @@ fn the_demo_says_what_it_could_not_do() {
 }
 
 #[test]
-fn bench_measures_what_it_can_and_owns_to_the_rest() {
-    let output = trtalloc(&["bench", "--driver", "sim", "--pairs", "1000"]);
-    expect(&output, 3);
-    assert!(stdout(&output).contains("streams=trusted"));
-    assert!(stderr(&output).contains("later version"));
+fn bench_prints_every_figure_with_its_target() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    let bench = ["bench", "--driver", "sim", "--pairs", "1000", "--library"];
+    let small = file("bench.csv", SMALL);
+    let output = trtalloc(&[&bench[..], &[library.to_str().unwrap(), small.to_str().unwrap()]].concat());
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("simulated device 0"), "{text}");
+    let row = |what: &str| {
+        let found = text.lines().find(|line| line.starts_with(what));
+        found.unwrap_or_else(|| panic!("no row {what:?} in\n{text}"))
+    };
+    for times in [
+        "pair, streams=checked, 1 thread ",
+        "miss with 10000 holes",
+        "library, loading",
+    ] {
+        assert!(row(times).ends_with("not judged here"), "{text}");
+    }
+    for promised in [
+        "pair, streams=checked: driver calls and queries",
+        "pair, streams=trusted: driver calls and queries",
+        "1,000 such, back and forth: driver calls",
+        "growing in place",
+        "moving, 48 to 512 MiB: bytes copied",
+    ] {
+        assert!(row(promised).ends_with("  met"), "{text}");
+    }
+    for trace in ["serving", "growing", "varying", "streams", "bench.csv"] {
+        for figure in ["reserved ÷ peak", "remaps", "requests refused", "a call"] {
+            row(&format!("{trace}: {figure}"));
+        }
+    }
+    // A figure that cannot be had is no success.
+    let output = trtalloc(&[&bench[..], &["/nowhere/libtrtalloc.so"]].concat());
+    expect(&output, 1);
+    let text = stdout(&output);
+    let missing = text.lines().filter(|line| line.ends_with("NOT MEASURED")).count();
+    assert_eq!(missing, 2, "{text}");
 }
 
 #[test]

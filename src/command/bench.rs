@@ -1,66 +1,178 @@
-//! `trtalloc bench`: the first of the figures.
+//! `trtalloc bench`: what the project holds itself to, measured on this machine.
 
-use std::time::Instant;
+mod binary;
+mod memory;
+mod time;
+
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use trtalloc::allocator::Allocator;
 use trtalloc::bridge::client::Client;
+use trtalloc::config::Config;
 use trtalloc::driver::Stream;
-use trtalloc::error::{Error, Result};
+use trtalloc::error::Result;
 use trtalloc::handle::Handle;
 
 use super::device::{Device, Otherwise};
 use super::table::Table;
-use super::{AllocatorArguments, Done, demo, later, say};
+use super::{AllocatorArguments, Done, say};
 
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     allocator: AllocatorArguments,
-    /// How many pairs each figure is the mean of
-    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// How many pairs each time is taken from
+    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(5..))]
     pairs: u64,
+    /// Traces to replay beside the generated ones
+    traces: Vec<PathBuf>,
+    /// The library whose size and loading are measured; else the one beside this command
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// Load a library, say how many nanoseconds that took, and do nothing else
+    #[arg(long, hide = true, value_name = "LIBRARY")]
+    time_load: Option<PathBuf>,
+}
+
+/// Whether a figure is what it should be.
+enum Verdict {
+    Met,
+    Missed,
+    /// A time means something on the machine it is meant for: a simulated device is no such.
+    NotJudged,
+    /// There is no target.
+    Printed,
+    NotMeasured,
+}
+
+/// One figure.
+struct Row {
+    what: String,
+    measured: String,
+    target: String,
+    verdict: Verdict,
+}
+
+impl Row {
+    fn judged(what: impl Into<String>, measured: String, target: &str, met: bool) -> Row {
+        let verdict = if met { Verdict::Met } else { Verdict::Missed };
+        Row {
+            what: what.into(),
+            measured,
+            target: target.into(),
+            verdict,
+        }
+    }
+
+    fn printed(what: impl Into<String>, measured: String) -> Row {
+        Row {
+            what: what.into(),
+            measured,
+            target: String::new(),
+            verdict: Verdict::Printed,
+        }
+    }
+
+    /// A time, judged where `judge` is true.
+    fn time(what: impl Into<String>, measured: String, target: &str, met: bool, judge: bool) -> Row {
+        let mut row = Row::judged(what, measured, target, met);
+        if !judge {
+            row.verdict = Verdict::NotJudged;
+        }
+        row
+    }
+
+    fn cells(self) -> Vec<String> {
+        let verdict = match self.verdict {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::NotJudged => "not judged here",
+            Verdict::Printed => "",
+            Verdict::NotMeasured => "NOT MEASURED",
+        };
+        vec![self.what, self.measured, self.target, verdict.into()]
+    }
+}
+
+/// What every measurement needs.
+struct Bench<'a> {
+    device: Device,
+    config: Config,
+    arguments: &'a Arguments,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
+    if let Some(library) = &arguments.time_load {
+        say(&binary::load(library)?.as_nanos().to_string());
+        return Ok(Done::All);
+    }
     let config = arguments.allocator.config()?;
-    let device = Device::open(&config, Otherwise::Simulate)?;
-    say(&format!("device  {device}"));
-    say("");
-    let mut table = Table::new(&[
-        "allocateAsync and deallocateAsync, one thread, through the C++ vtable",
-        "ns a pair",
-    ]);
-    for (name, trusted) in [
-        ("streams=checked: two queries of the driver", false),
-        ("streams=trusted: none", true),
-    ] {
-        let mut config = config.clone();
-        config.streams_trusted = trusted;
-        let allocator = Allocator::with_driver(device.driver(), config)?;
-        let stream = device.application().create_stream()?;
-        let pair = pair(Client::new(Handle::new(allocator.clone()))?, stream, arguments.pairs);
-        allocator.close();
-        device.application().destroy_stream(stream)?;
-        table.row(vec![name.to_string(), format!("{:.1}", pair?)]);
+    let bench = Bench {
+        device: Device::open(&config, Otherwise::Simulate)?,
+        config,
+        arguments,
+    };
+    bench.device.check_order(false);
+    say(&format!("device  {}", bench.device));
+    if bench.device.is_simulated() {
+        say("        a simulation: its calls cost next to nothing, so times are the allocator's own work");
+    }
+    say(&format!("cores   {}", cores()));
+    say("pair    allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
+    type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
+    let measurements: [Measurement; 7] = [
+        ("pairs", &time::pairs),
+        ("misses", &time::misses),
+        ("resizing", &time::resizes),
+        ("warming up", &time::warm_up),
+        ("traces", &memory::traces),
+        ("the library's size", &binary::size_of_library),
+        ("loading the library", &binary::loading),
+    ];
+    let mut table = Table::words(&["what", "measured", "target", ""]);
+    let mut done = Done::All;
+    for (what, measure) in measurements {
+        let rows = measure(&bench).unwrap_or_else(|error| {
+            done = Done::NotAll;
+            vec![Row {
+                what: what.into(),
+                measured: error.to_string(),
+                target: String::new(),
+                verdict: Verdict::NotMeasured,
+            }]
+        });
+        rows.into_iter().for_each(|row| table.row(row.cells()));
     }
     say(&table.text());
-    Ok(later("the rest of the table"))
+    Ok(done)
 }
 
-/// Nanoseconds of one pair, the block being in the stream's cache.
-fn pair(client: Client, stream: Stream, pairs: u64) -> Result<f64> {
-    const SIZE: u64 = 1 << 20;
-    let once = || match client.allocate_async(SIZE, 0, 0, stream.0) {
-        0 => false,
-        block => client.deallocate_async(block, stream.0),
-    };
-    let warm = (0..pairs.min(1000)).all(|_| once());
-    let begun = Instant::now();
-    let all = (0..pairs).all(|_| once());
-    let time = begun.elapsed();
-    if warm && all {
-        Ok(time.as_nanos() as f64 / pairs as f64)
-    } else {
-        Err(Error::OutOfMemory(demo::last_error()))
+/// How many threads can run at once.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
+}
+
+impl Bench<'_> {
+    /// Runs `body` on a fresh allocator with so many streams, and takes both down.
+    fn fresh<T>(
+        &self,
+        change: impl FnOnce(&mut Config),
+        streams: usize,
+        body: impl FnOnce(&Arc<Allocator>, Client, &[Stream]) -> Result<T>,
+    ) -> Result<T> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        let allocator = Allocator::with_driver(self.device.driver(), config)?;
+        let application = self.device.application();
+        let streams = (0..streams).map(|_| application.create_stream());
+        let streams = streams.collect::<trtalloc::driver::Result<Vec<Stream>>>()?;
+        let result = Client::new(Handle::new(allocator.clone())).and_then(|client| body(&allocator, client, &streams));
+        // Trusted streams outlive the allocator.
+        allocator.close();
+        for stream in streams {
+            application.destroy_stream(stream)?;
+        }
+        result
     }
 }

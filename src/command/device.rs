@@ -141,6 +141,13 @@ impl Device {
         self.simulation.is_some()
     }
 
+    /// Switches the simulated device's order checker, which is on at first.
+    pub fn check_order(&self, on: bool) {
+        if let Some(simulation) = &self.simulation {
+            simulation.machine().checker().switch(on);
+        }
+    }
+
     /// Queues work on `stream` that uses `[address, address + bytes)`.
     pub fn work(&self, stream: Stream, address: u64, bytes: u64) -> trtalloc::driver::Result<()> {
         self.application.launch(stream, address, bytes)

@@ -38,7 +38,7 @@ enum What {
     Trace(generate::Arguments),
     /// What driver, devices, virtual memory and TensorRT libraries are here
     Doctor(doctor::Arguments),
-    /// Nanoseconds of one allocateAsync and deallocateAsync, through the C++ interface
+    /// Measures what the project holds itself to: a table of figures, targets and whether they are met
     Bench(bench::Arguments),
     /// Runs a program with the allocator injected (comes with a later version)
     Run {

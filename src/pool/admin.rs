@@ -69,6 +69,12 @@ impl Pool {
         loop {
             self.flush_all(&mut core);
             self.settle(&mut core)?;
+            #[cfg(test)]
+            if super::sabotage::on(&self.sabotage.unmap_early) {
+                for owner in core.grace.owners() {
+                    core.heap.transfer(owner, super::heap::COMMON, u64::MAX, 0);
+                }
+            }
             if !core.fixed {
                 let Core { heap, mapping, .. } = &mut *core;
                 released += mapping.release(heap, keep, None);

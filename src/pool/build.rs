@@ -140,7 +140,7 @@ impl Pool {
         match Self::trial(calls, access, base, page, options) {
             Ok(()) => Ok((base, size)),
             Err(error) => {
-                let _ = calls.submit(|driver| driver.unreserve(base, size));
+                let _ = twice(|| calls.submit(|driver| driver.unreserve(base, size)));
                 Err(error)
             }
         }
@@ -164,8 +164,13 @@ impl Pool {
                     Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
                 }
             }
-            outcome = outcome.and(calls.submit(|driver| driver.unmap(base, page)));
+            outcome = outcome.and(twice(|| calls.submit(|driver| driver.unmap(base, page))));
         }
-        outcome.and(calls.submit(|driver| driver.release(handle)))
+        outcome.and(twice(|| calls.submit(|driver| driver.release(handle))))
     }
+}
+
+/// There are no books yet for what is refused: it is tried once more.
+fn twice(call: impl Fn() -> Result<()>) -> Result<()> {
+    call().or_else(|_| call())
 }

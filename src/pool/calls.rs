@@ -41,6 +41,23 @@ impl Calls {
         call(&*self.driver)
     }
 
+    /// The driver's id of a context; 0 where the driver has none.
+    pub fn context_id(&self, context: Context) -> Result<u64> {
+        match self.ask(|driver| driver.context_id(context)) {
+            Err(error) if error.failure == Failure::Missing => Ok(0),
+            id => id,
+        }
+    }
+
+    /// Whether `context` is certainly not the one that had `id` any more. An id of 0 is unknown, and a call that fails for
+    /// any other reason proves nothing.
+    pub fn is_gone(&self, context: Context, id: u64) -> bool {
+        match self.context_id(context) {
+            Ok(now) => id != 0 && now != id,
+            Err(error) => matches!(error.failure, Failure::ContextDead | Failure::NoContext),
+        }
+    }
+
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in
     /// relaxed mode do not end captures of other threads (PyTorch does the same).
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {

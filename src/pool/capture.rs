@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::calls::Calls;
+use super::grace::Freed;
 use super::heap::{Heap, NodeId, Owner};
-use crate::driver::{CaptureInfo, Result, Stream};
+use super::stream_cache::Key;
+use crate::driver::{CaptureInfo, Result};
 
 /// What a graph's destructor tells.
 struct Notice {
@@ -24,22 +26,22 @@ struct Notice {
 struct Capture {
     id: u64,
     notice: Arc<Notice>,
-    /// Free space of each of its streams.
-    owners: HashMap<Stream, Owner>,
+    /// Free space of each of its streams, whose id was seen then.
+    owners: HashMap<Key, (Owner, u64)>,
     /// Blocks out.
     live: HashSet<NodeId>,
-    /// Blocks whose owner freed them, but not inside the capture.
-    freed: Vec<NodeId>,
+    /// What its owner freed, but not inside the capture.
+    freed: Vec<Freed>,
 }
 
 /// What a graph that is gone leaves.
 pub struct Remains {
-    /// Free space that nothing uses any more.
-    pub owners: Vec<Owner>,
+    /// Free space of its streams, with their ids.
+    pub owners: Vec<(Key, Owner, u64)>,
     /// Blocks that are ordinary blocks from now on.
     pub live: Vec<NodeId>,
-    /// Blocks that were freed while the graph lived.
-    pub freed: Vec<NodeId>,
+    /// What was freed while the graph lived.
+    pub freed: Vec<Freed>,
 }
 
 /// Every capture of one pool whose graph may still be there.
@@ -94,10 +96,10 @@ impl Captures {
         Ok(self.numbers)
     }
 
-    /// Whose free space `stream` uses inside capture `number`.
-    pub fn owner(&mut self, heap: &mut Heap, number: u32, stream: Stream) -> Option<Owner> {
+    /// Whose free space the stream of `key` and `id` uses inside capture `number`.
+    pub fn owner(&mut self, heap: &mut Heap, number: u32, key: Key, id: u64) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
-        Some(*capture.owners.entry(stream).or_insert_with(|| heap.add_owner()))
+        Some(capture.owners.entry(key).or_insert_with(|| (heap.add_owner(), id)).0)
     }
 
     /// A block was allocated inside capture `number`.
@@ -108,21 +110,24 @@ impl Captures {
     }
 
     /// A block of capture `number` was freed inside it, on a stream of it: whose free space it becomes.
-    pub fn freed_inside(&mut self, number: u32, id: NodeId, stream: Stream) -> Option<Owner> {
+    pub fn freed_inside(&mut self, number: u32, id: NodeId, key: Key) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
-        let owner = *capture.owners.get(&stream)?;
+        let (owner, _) = *capture.owners.get(&key)?;
         capture.live.remove(&id);
         Some(owner)
     }
 
-    /// A block of capture `number` was freed elsewhere; false where the graph is gone already.
-    pub fn freed_outside(&mut self, number: u32, id: NodeId) -> bool {
+    /// A block of capture `number` was freed elsewhere and is kept until the graph is gone; it comes back where that has
+    /// happened.
+    pub fn freed_outside(&mut self, number: u32, freed: Freed) -> Option<Freed> {
         let Some(capture) = self.captures.get_mut(&number) else {
-            return false;
+            return Some(freed);
         };
-        capture.live.remove(&id);
-        capture.freed.push(id);
-        true
+        if let Freed::Block { id, .. } = &freed {
+            capture.live.remove(id);
+        }
+        capture.freed.push(freed);
+        None
     }
 
     /// What the graphs that have gone since the last call leave.
@@ -135,7 +140,11 @@ impl Captures {
         self.captures
             .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
             .map(|(_, capture)| Remains {
-                owners: capture.owners.into_values().collect(),
+                owners: capture
+                    .owners
+                    .into_iter()
+                    .map(|(key, (owner, id))| (key, owner, id))
+                    .collect(),
                 live: capture.live.into_iter().collect(),
                 freed: capture.freed,
             })

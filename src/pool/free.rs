@@ -33,16 +33,23 @@ impl Pool {
         let number = block.capture.load(Ordering::Relaxed);
         if number != 0 {
             let inside = cache.filter(|cache| cache.inner.lock().capture == number);
-            let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key.stream));
+            let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
                 // Memory of a capture stays pending for everybody else.
                 self.retract(&mut core, id);
                 core.heap.give(id, owner, 0);
                 return;
             }
-            if core.captures.freed_outside(number, id) {
+            let freed = Freed::Block { id, give_back: false };
+            if core.captures.freed_outside(number, freed).is_none() {
                 return;
             }
+        }
+        if let Some(cache) = cache
+            && block.shared.load(Ordering::Relaxed) == 0
+            && self.free_on(&mut core, id, cache)
+        {
+            return;
         }
         match cache.map(|cache| {
             cache
@@ -54,7 +61,7 @@ impl Pool {
         }) {
             Some(Some(context)) => core.note_context(&self.calls, context),
             // A stream that was never allocated on: its context is most likely the current one.
-            Some(None) => self.note_current(&mut core),
+            Some(None) => drop(self.note_current(&mut core)),
             None => {}
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
@@ -63,10 +70,29 @@ impl Pool {
             give_back: may_cover && large,
         });
         if may_cover {
-            self.note_current(&mut core);
+            let _ = self.note_current(&mut core);
             self.cover(&mut core);
             let _ = self.settle(&mut core);
         }
+    }
+
+    /// Gives a block whose graph is gone to the stream it is freed on, like any other; false where that stream is unknown.
+    fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
+        let mut inner = cache.inner.lock();
+        let stamp = inner.next_stamp;
+        let generation = inner
+            .generation
+            .as_ref()
+            .filter(|generation| generation.device == self.device);
+        let Some(owner) = generation.map(|generation| generation.owner) else {
+            return false;
+        };
+        let (_, size) = core.heap.span(id);
+        inner.unstamped += size;
+        self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+        self.retract(core, id);
+        core.heap.give(id, owner, stamp);
+        true
     }
 
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
@@ -83,8 +109,11 @@ impl Pool {
             return true;
         }
         let mut core = self.core.lock();
-        let (shared, size) = (block.shared, block.size);
-        let freed = Freed::Standalone(block);
+        self.bury_graphs(&mut core);
+        let (shared, size, number) = (block.shared, block.size, block.capture);
+        let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
+            return true;
+        };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
             let generation = inner.generation.as_ref()?;
@@ -98,7 +127,7 @@ impl Pool {
             None => core.grace.free(freed),
         }
         if may_cover {
-            self.note_current(&mut core);
+            let _ = self.note_current(&mut core);
             self.cover(&mut core);
             let _ = self.settle(&mut core);
         }
@@ -177,6 +206,9 @@ impl Pool {
     /// A stream frees and never allocates: stamps what it freed, as `deallocate` was given it. A stream that was unknown
     /// becomes known.
     pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+        if self.dead.get().is_some() {
+            return;
+        }
         let mut core = self.core.lock();
         let Ok(_entered) = self.enter(&core) else { return };
         let capture = self.calls.ask(|driver| driver.stream_capture(stream));
@@ -241,14 +273,12 @@ impl Pool {
         if self.check_context(core).is_err() {
             return false;
         }
-        // The legacy stream tells of captures on blocking streams, without harm to them.
-        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
-        if !matches!(capture, Ok(Capture::None)) {
-            tracing::debug!(
-                device = self.device,
-                ?capture,
-                "a capture runs: what was freed is covered later"
-            );
+        if core
+            .context_handles()
+            .into_iter()
+            .any(|context| self.is_capturing(context))
+        {
+            tracing::debug!(device = self.device, "a capture runs: what was freed is covered later");
             return false;
         }
         loop {
@@ -267,13 +297,23 @@ impl Pool {
         }
     }
 
+    /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
+    /// non-blocking streams cannot be seen.
+    fn is_capturing(&self, context: Context) -> bool {
+        let Ok(_entered) = self.calls.enter(context) else {
+            return false;
+        };
+        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
+        matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
+    }
+
     /// Forgets contexts that the application has destroyed.
     fn drop_dead_contexts(&self, core: &mut Core) {
         if self.check_context(core).is_err() {
             return;
         }
         for (context, id) in core.contexts.clone() {
-            if self.calls.ask(|driver| driver.context_id(context)) != Ok(id) {
+            if self.calls.is_gone(context, id) {
                 core.contexts.retain(|(known, _)| *known != context);
                 core.grace.context_gone(context);
             }
@@ -293,6 +333,16 @@ impl Pool {
         Ok(())
     }
 
+    /// A stream of `context` could not be asked. If the context is gone, so is only what was waited for there; if it is
+    /// there and lost to an error, the pool is dead.
+    pub fn stream_failed(&self, context: Context, error: DriverError) {
+        let mut core = self.core.lock();
+        self.drop_dead_contexts(&mut core);
+        if core.contexts.iter().any(|(known, _)| *known == context) {
+            self.failed(error);
+        }
+    }
+
     /// Collects what has completed.
     pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
         let settled = core.grace.settle(&self.calls);
@@ -303,6 +353,12 @@ impl Pool {
         }
         for freed in settled.freed {
             self.return_freed(core, freed);
+        }
+        if core.mapping.has_lost()
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.retry(heap);
         }
         self.keep_to_threshold(core);
         match settled.failed {
@@ -336,13 +392,15 @@ impl Pool {
                 }
             }
             Freed::Standalone(block) => {
+                let Ok(_entered) = self.enter(core) else {
+                    // Later, then.
+                    return core.grace.free(Freed::Standalone(block));
+                };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                if let Ok(_entered) = self.enter(core) {
-                    block.destroy(&self.calls, &mut core.mapping);
-                    // A block of its own is a request like any other: what is over the limit does not stay.
-                    if core.limit != 0 && core.mapping.reserved() > core.limit {
-                        core.mapping.release_kept(core.limit);
-                    }
+                block.destroy(&mut core.mapping);
+                // A block of its own is a request like any other: what is over the limit does not stay.
+                if core.limit != 0 && core.mapping.reserved() > core.limit {
+                    core.mapping.release_kept(core.limit);
                 }
             }
         }
@@ -363,31 +421,44 @@ impl Pool {
         }
     }
 
-    /// What graphs that are gone leave: their free space is free, and what their owners had freed waits for a grace.
+    /// What graphs that are gone leave: what was freed on a stream of the capture is that stream's, as if freed on it just
+    /// now, since the free may have come after the capture, behind work that still runs; the rest waits for a grace like
+    /// anything freed without a stream.
     pub(super) fn bury_graphs(&self, core: &mut Core) {
         for remains in core.captures.gone() {
-            for owner in remains.owners {
-                let bytes = core.heap.transfer(owner, COMMON, u64::MAX, 0);
-                self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+            for (key, owner, id) in remains.owners {
+                let mut inner = self.caches.get(key).inner.lock();
+                let stamp = inner.next_stamp;
+                match &inner.generation {
+                    Some(generation) if generation.id == id && generation.device == self.device => {
+                        let bytes = core.heap.transfer(owner, generation.owner, u64::MAX, stamp);
+                        inner.unstamped += bytes;
+                        self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                    }
+                    _ => {
+                        for id in core.heap.take_all(owner) {
+                            core.grace.free(Freed::Block { id, give_back: false });
+                        }
+                    }
+                }
                 core.heap.remove_owner(owner);
             }
             for id in remains.live {
                 self.blocks.get(id).capture.store(0, Ordering::Relaxed);
             }
-            for id in remains.freed {
-                core.grace.free(Freed::Block { id, give_back: false });
+            for freed in remains.freed {
+                core.grace.free(freed);
             }
         }
     }
 
     /// The context of a caller without a stream uses the pool from now on.
-    pub(super) fn note_current(&self, core: &mut Core) {
-        let here = self.calls.ask(|driver| driver.current_device());
-        if let (Ok(Some(device)), Ok(Some(context))) = (here, self.calls.ask(|driver| driver.current_context()))
-            && device == self.device
-        {
+    pub(super) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
+        let here = self.calls.ask(|driver| driver.current_device())? == Some(self.device);
+        if let Some(context) = self.calls.ask(|driver| driver.current_context())?.filter(|_| here) {
             core.note_context(&self.calls, context);
         }
+        Ok(())
     }
 
     /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where

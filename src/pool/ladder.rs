@@ -61,18 +61,18 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         let who = match turn {
             None => {
-                self.note_current(&mut core);
+                self.note_current(&mut core).map_err(|error| self.failed(error))?;
                 Who::Anybody
             }
-            Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?,
-            Some(turn) if turn.capture == Capture::Invalidated => {
-                return Err(Error::Unsupported(
-                    "the stream's capture was invalidated and must be ended first".into(),
-                ));
+            Some(turn) if turn.capture == Capture::Active => {
+                let (owner, number) = self.join_capture(&mut core, turn)?;
+                Who::Capture(owner, number)
             }
+            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
@@ -101,17 +101,20 @@ impl Pool {
             return Err(self.out_of_memory(core, want, None));
         }
         let _entered = self.enter(core)?;
-        self.check_context(core)?;
         let mut deadline = None;
         let mut covered = false;
         let mut refusal = None;
         loop {
+            self.still_there(who)?;
             self.stamp(core, who);
             self.settle(core)?;
             if let Some(id) = self.found(core, want, who) {
                 return Ok(id);
             }
-            self.hunger.fetch_add(1, Ordering::Relaxed);
+            let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Who::Stream(turn, _) = who {
+                turn.cache.inner.lock().hunger = hunger;
+            }
             let budget = self.budget(core, want);
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
@@ -160,6 +163,18 @@ impl Pool {
         }
     }
 
+    /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
+    fn still_there(&self, who: Who<'_>) -> Result<()> {
+        let Who::Stream(turn, owner) = who else { return Ok(()) };
+        let inner = turn.cache.inner.lock();
+        match &inner.generation {
+            Some(generation) if generation.owner == owner && generation.id == turn.id => Ok(()),
+            _ => Err(Error::InvalidArgument(
+                "the stream was destroyed during the call".into(),
+            )),
+        }
+    }
+
     /// A stream that misses and has freed much since its last stamp is stamped, and what has completed is collected: what is
     /// freed and common free space become one again before they are torn up apart.
     fn refresh(&self, core: &mut Core, who: Who<'_>) {
@@ -172,9 +187,7 @@ impl Pool {
                 return;
             }
         }
-        if let Ok(_entered) = self.enter(core)
-            && self.check_context(core).is_ok()
-        {
+        if let Ok(_entered) = self.enter(core) {
             self.stamp(core, who);
             let _ = self.settle(core);
         }
@@ -362,9 +375,10 @@ impl Pool {
         Ok(owner)
     }
 
-    /// The free space of a capturing stream.
-    fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Who<'static>> {
+    /// The free space of a capturing stream, and its capture's number.
+    pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
         let _entered = self.enter(core)?;
+        self.join_stream(core, turn)?;
         let info = self
             .calls
             .ask(|driver| driver.stream_capture_info(turn.stream))
@@ -373,10 +387,10 @@ impl Pool {
         let Core { heap, captures, .. } = core;
         let number = captures.number(&self.calls, info).map_err(|error| self.failed(error))?;
         let owner = captures
-            .owner(heap, number, turn.cache.key.stream)
+            .owner(heap, number, turn.cache.key, turn.id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         turn.cache.inner.lock().capture = number;
-        Ok(Who::Capture(owner, number))
+        Ok((owner, number))
     }
 
     /// Records a stamp where the asker's stream has freed something that none covers.
@@ -394,13 +408,15 @@ impl Pool {
             return;
         };
         let number = inner.next_stamp;
-        if std::mem::take(&mut inner.unstamped) == 0 {
+        let unstamped = std::mem::take(&mut inner.unstamped);
+        if unstamped == 0 {
             return;
         }
         // Raised first: what is freed from now on belongs to the next stamp.
         inner.next_stamp = number + 1;
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");
+            inner.unstamped = unstamped;
             if error.failure == Failure::ContextDead {
                 self.die(error.to_string());
             }
@@ -445,4 +461,9 @@ impl Pool {
         }
         Error::OutOfMemory(text)
     }
+}
+
+#[cold]
+pub(super) fn capture_invalidated() -> Error {
+    Error::Unsupported("the stream's capture was invalidated and must be ended first".into())
 }

@@ -1,7 +1,7 @@
 //! Which memory backs the window: handles mapped into a reservation, or segments of the driver's malloc.
 //!
 //! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Room for less than
-//! 256 MiB is made of handles of one granularity; more gets handles of its own, at most 1 GiB each. Every method leaves
+//! 1 GiB is made of handles of one granularity; more gets handles of its own, at most 1 GiB each. Every method leaves
 //! things as they were when it fails, except that memory it could not put back is kept for later.
 
 use std::collections::BTreeMap;
@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use super::calls::Calls;
 use super::heap::{COMMON, Heap, NodeId, Owner, Place};
+use super::lost::{Found, Lost};
 use super::space::Space;
 use crate::driver::{Failure, Handle, HandleKind, Result};
 
 /// From this size on, room is made of handles of its own. Smaller pieces get carved out of what a large block leaves, and then
 /// its handle can neither be moved nor released: with 32 MiB here, varying shapes took 1.12 × their peak instead of 1.04.
-const LARGE: u64 = 256 << 20;
+const LARGE: u64 = 1 << 30;
 const LARGEST: u64 = 1 << 30;
 /// What a segment holds beyond its request at most.
 const MOST_AHEAD: u64 = 32 << 20;
@@ -33,6 +34,8 @@ enum Memory {
     Segment(u64),
     /// The caller's: never given back.
     Caller,
+    /// A handle that could not be unmapped, at a place nothing else is mapped over: in that node of the heap.
+    Stuck(Handle, NodeId),
 }
 
 /// A mapped handle or segment that is complete for everybody: its range in the heap, and where it lies.
@@ -67,6 +70,10 @@ pub struct Mapping {
     kept: BTreeMap<u64, Vec<Handle>>,
     kept_bytes: u64,
     reserved: u64,
+    /// What could not be given back beside the window.
+    lost: Vec<Lost>,
+    /// How many handles could not be unmapped.
+    stuck: usize,
     /// Handles moved so far.
     pub remaps: u64,
 }
@@ -92,6 +99,8 @@ impl Mapping {
             kept: BTreeMap::new(),
             kept_bytes: 0,
             reserved: 0,
+            lost: Vec::new(),
+            stuck: 0,
             remaps: 0,
         }
     }
@@ -157,7 +166,13 @@ impl Mapping {
         if need > sources.create {
             return Ok(false);
         }
-        self.fill(heap, place, kept, idle, need)?;
+        let before = self.reserved;
+        let filled = self.fill(heap, place, kept, idle, need);
+        if filled.is_err() {
+            // What was created for this and has no use now does not stay.
+            self.release_kept(before);
+        }
+        filled?;
         Ok(true)
     }
 
@@ -284,10 +299,22 @@ impl Mapping {
             let unmapped = index >= done || self.calls.submit(|driver| driver.unmap(base + at, *size)).is_ok();
             if unmapped {
                 self.keep(*handle, *size);
-            } else {
-                // Mapped for good: its address must not be used again, and its memory is lost to this pool.
-                tracing::error!(offset = at, size, "a handle could not be unmapped and is lost");
-                heap.bury(at, *size);
+            } else if let Some(node) = heap.bury(at, *size) {
+                tracing::warn!(
+                    offset = at,
+                    size,
+                    "a handle could not be unmapped, and is tried again later"
+                );
+                let memory = Memory::Stuck(*handle, node);
+                self.stuck += 1;
+                self.mapped.insert(
+                    at,
+                    Mapped {
+                        offset: at,
+                        size: *size,
+                        memory,
+                    },
+                );
             }
             at += size;
         }
@@ -302,8 +329,11 @@ impl Mapping {
             match self.calls.submit(|driver| driver.create(self.device, size, self.kind)) {
                 Ok(handle) => handles.push((handle, size)),
                 Err(error) => {
-                    for (handle, _) in handles {
-                        let _ = self.calls.submit(|driver| driver.release(handle));
+                    for (handle, size) in handles {
+                        if self.calls.submit(|driver| driver.release(handle)).is_err() {
+                            self.reserved += size;
+                            self.keep(handle, size);
+                        }
                     }
                     return Err(error);
                 }
@@ -495,7 +525,7 @@ impl Mapping {
                 self.reserved -= mapped.size;
                 Ok(mapped.size)
             }
-            Memory::Caller => Ok(0),
+            Memory::Caller | Memory::Stuck(..) => Ok(0),
         }
     }
 
@@ -538,9 +568,55 @@ impl Mapping {
         &self.access
     }
 
+    /// Takes back what nothing uses any more; what the driver refuses stays on the books.
+    pub fn give_up(&mut self, mut lost: Lost) {
+        let mut found = Found::default();
+        if !lost.retry(&self.calls, &mut found) {
+            self.lost.push(lost);
+        }
+        self.recover(found);
+    }
+
+    /// Tries again what the driver would not take back.
+    pub fn retry(&mut self, heap: &mut Heap) {
+        let mut found = Found::default();
+        self.lost.retain_mut(|lost| !lost.retry(&self.calls, &mut found));
+        self.recover(found);
+        let base = self.space.base().unwrap_or_default();
+        let stuck: Vec<(Mapped, Handle, NodeId)> = self
+            .mapped
+            .values()
+            .filter_map(|mapped| match mapped.memory {
+                Memory::Stuck(handle, node) => Some((*mapped, handle, node)),
+                _ => None,
+            })
+            .collect();
+        for (Mapped { offset, size, .. }, handle, node) in stuck {
+            if self.calls.submit(|driver| driver.unmap(base + offset, size)).is_ok() {
+                heap.unbury(node);
+                self.mapped.remove(&offset);
+                self.keep(handle, size);
+                self.stuck -= 1;
+            }
+        }
+    }
+
+    fn recover(&mut self, found: Found) {
+        self.reserved -= found.freed;
+        for (handle, size) in found.handles {
+            self.keep(handle, size);
+        }
+    }
+
+    /// Whether something waits to be tried again.
+    pub fn has_lost(&self) -> bool {
+        self.stuck > 0 || !self.lost.is_empty()
+    }
+
     /// Whether nothing is mapped or kept that the pool obtained itself.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
+            && self.lost.is_empty()
             && self
                 .mapped
                 .values()
@@ -551,6 +627,8 @@ impl Mapping {
     pub fn forget(&mut self) {
         self.mapped.clear();
         self.kept.clear();
+        self.lost.clear();
+        self.stuck = 0;
         (self.kept_bytes, self.reserved) = (0, 0);
     }
 }

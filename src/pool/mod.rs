@@ -26,12 +26,15 @@ pub mod grace;
 pub mod heap;
 pub mod index;
 mod ladder;
+mod lost;
 mod mapping;
 mod resizable;
 pub mod rule;
 mod space;
 mod standalone;
 pub mod stream_cache;
+#[cfg(test)]
+mod tests;
 
 use block::{Block, Blocks};
 use calls::Calls;
@@ -237,21 +240,18 @@ impl Pool {
     /// Refuses to go on where the pool's home was reset: no handle of it may be used again. A home that was created and
     /// destroyed by the application is left for another one.
     fn check_context(&self, core: &mut Core) -> Result<()> {
-        if !self.calls.driver().features().stream_ids {
+        let gone = core.home.context;
+        if !self.calls.is_gone(gone, core.home.id) {
             return Ok(());
         }
-        match self.calls.ask(|driver| driver.context_id(core.home.context)) {
-            Ok(id) if id == core.home.id => Ok(()),
-            _ if core.home.primary => Err(self.failed(calls::refused("cuCtxGetId", Failure::ContextDead))),
-            _ => {
-                let gone = core.home.context;
-                core.contexts.retain(|(context, _)| *context != gone);
-                core.grace.context_gone(gone);
-                core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
-                core.note_context(&self.calls, core.home.context);
-                Ok(())
-            }
+        if core.home.primary {
+            return Err(self.failed(calls::refused("cuCtxGetId", Failure::ContextDead)));
         }
+        core.contexts.retain(|(context, _)| *context != gone);
+        core.grace.context_gone(gone);
+        core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
+        core.note_context(&self.calls, core.home.context);
+        Ok(())
     }
 
     /// The driver underneath.
@@ -263,16 +263,17 @@ impl Pool {
 impl Core {
     /// A context uses the pool from now on: what is freed without a stream waits for its work too.
     fn note_context(&mut self, calls: &Calls, context: Context) {
-        let id = calls.ask(|driver| driver.context_id(context)).unwrap_or(0);
-        if self.contexts.contains(&(context, id)) {
-            return;
+        let known = self.contexts.iter().find(|(known, _)| *known == context).copied();
+        match known {
+            Some((_, id)) if !calls.is_gone(context, id) => return,
+            // Another context at a handle that was known: the old one is gone.
+            Some(_) => {
+                self.contexts.retain(|(known, _)| *known != context);
+                self.grace.context_gone(context);
+            }
+            None => {}
         }
-        // Another context at a handle that was known: the old one is gone.
-        if self.contexts.iter().any(|(known, _)| *known == context) {
-            self.contexts.retain(|(known, _)| *known != context);
-            self.grace.context_gone(context);
-        }
-        self.contexts.push((context, id));
+        self.contexts.push((context, calls.context_id(context).unwrap_or(0)));
     }
 
     fn context_handles(&self) -> Vec<Context> {
@@ -294,9 +295,12 @@ impl Home {
     /// The device's primary context, retained.
     fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
+        let id = calls.context_id(context).inspect_err(|_| {
+            let _ = calls.submit(|driver| driver.primary_release(device));
+        })?;
         Ok(Home {
             context,
-            id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+            id,
             primary: true,
         })
     }
@@ -313,7 +317,7 @@ impl Home {
         match current {
             Some(context) if !calls.ask(|driver| driver.primary_active(device))? => Ok(Home {
                 context,
-                id: calls.ask(|driver| driver.context_id(context)).unwrap_or(0),
+                id: calls.context_id(context)?,
                 primary: false,
             }),
             _ => Home::primary(calls, device),

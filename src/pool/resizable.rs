@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use parking_lot::MutexGuard;
 
+use super::ladder::capture_invalidated;
 use super::standalone::{Grown, Standalone};
-use super::{Core, Pool, Want};
-use crate::driver::{self, Failure};
+use super::{Core, Pool, Turn, Want};
+use crate::driver::{self, Capture, Failure};
 use crate::error::{Error, Result};
 
 /// Why a block has a range of its own.
@@ -33,15 +34,24 @@ impl Pool {
         }
     }
 
-    /// A block with a range of its own.
-    pub fn allocate_special(&self, want: Want, special: Special) -> Result<u64> {
+    /// A block with a range of its own. On a capturing stream it belongs to the graph, like any other.
+    pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
-        self.bury_graphs(&mut core);
-        self.note_current(&mut core);
-        let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
-        let block = self.with_room(&mut core, &want, |pool, core, create| {
+        self.bury_graphs(&mut core);
+        self.note_current(&mut core).map_err(|error| self.failed(error))?;
+        let _entered = self.enter(&core)?;
+        let capture = match turn {
+            Some(turn) if turn.capture == Capture::None => self.join_stream(&mut core, turn).map(|_| 0)?,
+            Some(_) if special == Special::Passthrough => {
+                return Err(Error::Unsupported("passthrough would end the stream's capture".into()));
+            }
+            Some(turn) if turn.capture == Capture::Active => self.join_capture(&mut core, turn)?.1,
+            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            _ => 0,
+        };
+        let mut block = self.with_room(&mut core, &want, capture == 0, |pool, core, create| {
             let Core { mapping, .. } = core;
             let (size, requested) = (want.size, want.requested);
             match special {
@@ -51,6 +61,7 @@ impl Pool {
                 Special::Passthrough => Standalone::malloc(&pool.calls, mapping, size, requested).map(Some),
             }
         })?;
+        block.capture = capture;
         let address = block.address;
         if address & (want.align - 1) != 0 {
             core.grace.free(super::grace::Freed::Standalone(Box::new(block)));
@@ -88,7 +99,7 @@ impl Pool {
             let mut core = self.core.lock();
             let _entered = self.enter(&core)?;
             self.check_context(&mut core)?;
-            grown = self.with_room(&mut core, &want, |pool, core, create| {
+            grown = self.with_room(&mut core, &want, block.capture == 0, |pool, core, create| {
                 let Core { mapping, .. } = core;
                 match block.resize(&pool.calls, mapping, want.size, want.requested, create)? {
                     Grown::Short => Ok(None),
@@ -116,6 +127,7 @@ impl Pool {
         &self,
         core: &mut MutexGuard<'_, Core>,
         want: &Want,
+        may_wait: bool,
         mut build: impl FnMut(&Pool, &mut Core, u64) -> driver::Result<Option<T>>,
     ) -> Result<T> {
         let mut refusal = None;
@@ -140,7 +152,7 @@ impl Pool {
                     Err(error) => return Err(self.failed(error)),
                 }
             }
-            if !self.wait(core, &mut deadline, &mut covered)? {
+            if !may_wait || !self.wait(core, &mut deadline, &mut covered)? {
                 return Err(self.out_of_memory(core, want, refusal));
             }
         }

@@ -5,6 +5,7 @@
 //! its grace is over, since a captured graph may hold the old address.
 
 use super::calls::Calls;
+use super::lost::Lost;
 use super::mapping::Mapping;
 use super::rule::align_up;
 use crate::driver::{Handle, Result};
@@ -47,6 +48,8 @@ pub struct Standalone {
     pub resizable: bool,
     /// Whether `record_stream` declared other streams.
     pub shared: bool,
+    /// The capture it belongs to, by the pool's own number; 0 is none.
+    pub capture: u32,
 }
 
 /// What became of a request to grow.
@@ -72,6 +75,7 @@ impl Standalone {
             requested,
             resizable: false,
             shared: false,
+            capture: 0,
         })
     }
 
@@ -140,11 +144,15 @@ impl Standalone {
             requested: 0,
             resizable: false,
             shared: false,
+            capture: 0,
         };
         match block.commit(calls, mapping, bytes, create) {
             Ok(true) => Ok(Some(block)),
             outcome => {
-                let _ = calls.submit(|driver| driver.unreserve(base, room));
+                mapping.give_up(Lost {
+                    reservations: vec![(base, room)],
+                    ..Lost::default()
+                });
                 outcome.map(|_| None)
             }
         }
@@ -197,7 +205,7 @@ impl Standalone {
             }
             if !matches!(enough, Ok(true)) {
                 if grown == Grown::Moved {
-                    self.drop_last_range(calls);
+                    self.drop_last_range(mapping);
                 }
                 return enough.map(|_| Grown::Short);
             }
@@ -226,6 +234,7 @@ impl Standalone {
             return Ok(false);
         }
         let (mut added, mut outcome) = (Vec::new(), Ok(true));
+        let reserved = mapping.reserved();
         let mut at = *committed;
         let mut left = bytes;
         let mut create = create;
@@ -260,18 +269,21 @@ impl Standalone {
         } else {
             let mut at = *committed;
             for (handle, size) in added {
-                // A mapping that will not go keeps its handle: the range is never used beyond `committed`.
-                if calls.submit(|driver| driver.unmap(base + at, size)).is_ok() {
-                    mapping.return_handle(handle, size);
-                }
+                mapping.give_up(Lost {
+                    mappings: vec![(base + at, size)],
+                    handles: vec![(handle, size)],
+                    ..Lost::default()
+                });
                 at += size;
             }
+            // What was created for this and has no use now does not stay.
+            mapping.release_kept(reserved);
         }
         outcome
     }
 
     /// Maps every handle once more, in a range of `room` bytes.
-    fn relocate(&mut self, calls: &Calls, mapping: &Mapping, room: u64) -> Result<()> {
+    fn relocate(&mut self, calls: &Calls, mapping: &mut Mapping, room: u64) -> Result<()> {
         let Memory::Mapped {
             ranges,
             handles,
@@ -294,10 +306,11 @@ impl Standalone {
             outcome = calls.submit(|driver| driver.set_access(base, *committed, mapping.access()));
         }
         if outcome.is_err() {
-            let undone = at == 0 || calls.submit(|driver| driver.unmap(base, at)).is_ok();
-            if undone {
-                let _ = calls.submit(|driver| driver.unreserve(base, room));
-            }
+            mapping.give_up(Lost {
+                mappings: if at > 0 { vec![(base, at)] } else { Vec::new() },
+                reservations: vec![(base, room)],
+                ..Lost::default()
+            });
             return outcome;
         }
         ranges.push(Range {
@@ -309,43 +322,33 @@ impl Standalone {
     }
 
     /// Undoes [`Standalone::relocate`].
-    fn drop_last_range(&mut self, calls: &Calls) {
+    fn drop_last_range(&mut self, mapping: &mut Mapping) {
         let Memory::Mapped { ranges, .. } = &mut self.memory else {
             return;
         };
-        let Some(Range { base, size, mapped }) = ranges.pop() else {
-            return;
-        };
-        if calls.submit(|driver| driver.unmap(base, mapped)).is_ok() {
-            let _ = calls.submit(|driver| driver.unreserve(base, size));
+        if let Some(Range { base, size, mapped }) = ranges.pop() {
+            mapping.give_up(Lost {
+                mappings: vec![(base, mapped)],
+                reservations: vec![(base, size)],
+                ..Lost::default()
+            });
         }
     }
 
     /// Gives everything back, when nothing uses the block any more: handles are kept by `mapping`.
-    pub fn destroy(self, calls: &Calls, mapping: &mut Mapping) {
-        match self.memory {
-            Memory::Malloc(address) => match calls.submit(|driver| driver.free(address)) {
-                Ok(()) => mapping.account(self.size, false),
-                Err(error) => tracing::error!(%error, address, "memory could not be given back"),
+    pub fn destroy(self, mapping: &mut Mapping) {
+        mapping.give_up(match self.memory {
+            Memory::Malloc(address) => Lost {
+                allocations: vec![(address, self.size)],
+                ..Lost::default()
             },
-            Memory::Mapped { ranges, handles, .. } => {
-                let mut clear = true;
-                for Range { base, size, mapped } in &ranges {
-                    let gone = calls
-                        .submit(|driver| driver.unmap(*base, *mapped))
-                        .and_then(|()| calls.submit(|driver| driver.unreserve(*base, *size)));
-                    if let Err(error) = gone {
-                        tracing::error!(%error, address = base, "a block's range could not be given back");
-                        clear = false;
-                    }
-                }
-                if clear {
-                    handles
-                        .into_iter()
-                        .for_each(|(handle, size)| mapping.return_handle(handle, size));
-                }
-            }
-        }
+            Memory::Mapped { ranges, handles, .. } => Lost {
+                mappings: ranges.iter().map(|range| (range.base, range.mapped)).collect(),
+                reservations: ranges.iter().map(|range| (range.base, range.size)).collect(),
+                handles,
+                ..Lost::default()
+            },
+        });
     }
 }
 

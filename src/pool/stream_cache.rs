@@ -13,7 +13,7 @@ use super::heap::Owner;
 use crate::driver::{Context, Stream};
 
 /// What a stream handle means: the special ones only together with the current context, and with the thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The handle; null is [`Stream::LEGACY`].
     pub stream: Stream,

@@ -1,14 +1,15 @@
 //! Traces of allocations: read from CSV, made by a generator, replayed on an allocator.
 //!
 //! [`csv`] reads and writes them, [`generate`] makes them from a seed, [`replay`](mod@replay) runs them and measures,
-//! [`application`] stands for the program that owns streams and queues work. May depend on [`crate::allocator`],
-//! [`crate::driver`] and [`crate::stats`]; nothing in the library depends on it but the command and the benches.
+//! [`application`] stands for the program that owns streams and queues work, [`steady`] has calls to be made over and over.
+//! May depend on [`crate::allocator`], [`crate::bridge`], [`crate::driver`] and [`crate::stats`]; nothing in the library depends on it but the command and the benches.
 
 pub mod application;
 pub mod csv;
 pub mod generate;
 pub mod random;
 pub mod replay;
+pub mod steady;
 
 /// What a block's size is rounded up to where use is summed: the granule of the CUDA carving rule.
 pub const GRANULE: u64 = 512;

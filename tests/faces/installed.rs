@@ -220,23 +220,30 @@ fn lean(library: &'static Library) -> Result<(), Outcome> {
     Ok(())
 }
 
+/// Runs cargo with what is here already; where that is not enough, with the network.
+fn cargo(arguments: impl Fn(&mut Command)) -> Output {
+    let command = |offline: &str| {
+        let mut command = Command::new(env!("CARGO"));
+        command.arg("--quiet").env("CARGO_NET_OFFLINE", offline);
+        arguments(&mut command);
+        command
+    };
+    match command("true").output() {
+        Ok(output) if output.status.success() => output,
+        _ => common::run(&mut command("false")),
+    }
+}
+
 /// The crate as it would be published, and the example as its only user.
 fn rust() -> Result<(), Outcome> {
     let dir = common::scratch("faces_example_rust");
-    let mut package = Command::new(env!("CARGO"));
-    package.args([
-        "package",
-        "--no-verify",
-        "--allow-dirty",
-        "--quiet",
-        "--offline",
-        "--manifest-path",
-    ]);
-    package
-        .arg(common::root().join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(dir.join("package"));
-    common::run(&mut package);
+    cargo(|package| {
+        package.args(["package", "--no-verify", "--allow-dirty", "--manifest-path"]);
+        package
+            .arg(common::root().join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(dir.join("package"));
+    });
     let name = concat!("trtalloc-", env!("CARGO_PKG_VERSION"));
     let packed = dir.join("package/package").join(format!("{name}.crate"));
     common::run(Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&dir));
@@ -248,10 +255,12 @@ fn rust() -> Result<(), Outcome> {
     std::fs::write(&manifest, patched).unwrap();
     // The versions that this build has already.
     std::fs::copy(common::root().join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
-    let mut run = Command::new(env!("CARGO"));
-    run.args(["run", "--quiet", "--offline", "--manifest-path"]);
-    run.arg(&manifest).arg("--target-dir").arg(cargo_target("rust"));
-    let output = common::run(run.args(["--", "driver=sim"]));
+    let output = cargo(|run| {
+        run.arg("run").arg("--manifest-path").arg(&manifest);
+        run.arg("--target-dir")
+            .arg(cargo_target("rust"))
+            .args(["--", "driver=sim"]);
+    });
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for word in ["reused at once: true", "0 bytes copied", "110400: true"] {
         assert!(text.contains(word), "{text}");

@@ -234,6 +234,17 @@ impl Heap {
         }
     }
 
+    /// Takes everything `owner` has: used nodes.
+    pub fn take_all(&mut self, owner: Owner) -> Vec<NodeId> {
+        let mut taken = Vec::new();
+        while let id @ 1.. = self.spaces[owner.0 as usize].oldest {
+            self.unlink(id);
+            self.nodes[id as usize].state = State::Used;
+            taken.push(id);
+        }
+        taken
+    }
+
     /// The stamp of `owner`'s oldest range; none where it has no space.
     pub fn oldest_stamp(&self, owner: Owner) -> Option<u64> {
         match self.spaces[owner.0 as usize].oldest {

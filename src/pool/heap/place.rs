@@ -23,7 +23,11 @@ impl Heap {
         for id in self.holes.values() {
             for owner in [COMMON, owner] {
                 let place = self.place_at(*id, owner, size, align, page);
-                if let Some(place) = place.filter(|place| best.is_none_or(|best| place.size < best.size)) {
+                if let Some(place) = place.filter(|place| {
+                    best.is_none_or(|best| {
+                        (place.size, std::cmp::Reverse(place.room)) < (best.size, std::cmp::Reverse(best.room))
+                    })
+                }) {
                     best = Some(place);
                 }
             }
@@ -90,6 +94,13 @@ impl Heap {
         let id = self.cut(id, offset, size);
         self.nodes[id as usize].state = State::Used;
         Some(id)
+    }
+
+    /// Makes a node that was buried a hole again.
+    pub fn unbury(&mut self, id: NodeId) {
+        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        self.nodes[id as usize].state = State::Hole;
+        self.join_hole(id);
     }
 
     /// The memory at `[offset, offset + size)`, wholly inside the common free range `id`, is going away: it becomes a hole.

@@ -50,9 +50,9 @@ impl Objects {
         }
     }
 
-    /// Takes out those whose time has come.
-    fn ripe(&mut self, queues: &Queues, now: u64) -> Vec<(Destructor, usize)> {
-        let mut ripe = Vec::new();
+    /// Takes out those whose time has come, and which launches are over by that.
+    fn ripe(&mut self, queues: &Queues, now: u64) -> (Vec<(Destructor, usize)>, Vec<Position>) {
+        let (mut ripe, mut over) = (Vec::new(), Vec::new());
         let delay = self.delay;
         self.due.retain_mut(|due| {
             if due.at.is_none() && queues.complete(&due.object.uses, now) {
@@ -61,10 +61,11 @@ impl Objects {
             let wait = due.at.is_none_or(|at| at > now);
             if !wait {
                 ripe.push((due.object.destructor, due.object.data));
+                over.append(&mut due.object.uses);
             }
             wait
         });
-        ripe
+        (ripe, over)
     }
 }
 
@@ -185,7 +186,11 @@ impl Machine {
         let State {
             objects, queues, hot, ..
         } = state;
-        let ripe = objects.ripe(queues, hot.now());
+        let (ripe, over) = objects.ripe(queues, hot.now());
+        // A destructor that runs tells the host that its graph's launches are over.
+        for position in over {
+            state.observe_position(position);
+        }
         if !ripe.is_empty() {
             self.callbacks.push(ripe);
         }

@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    fn observe_position(&mut self, (queue, count): Position) {
+    pub(super) fn observe_position(&mut self, (queue, count): Position) {
         let Some(q) = self.queues.get_mut(queue) else {
             return;
         };

@@ -1,0 +1,49 @@
+//! An allocator on the simulated device, and an application that calls it. Each bench uses a part of it.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+
+use trtalloc::allocator::Allocator;
+use trtalloc::bridge::client::Client;
+use trtalloc::config::Config;
+use trtalloc::driver::Stream;
+use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::handle::Handle;
+use trtalloc::trace::application::{Application, SimStreams};
+
+/// The order checker is off. The application's context is current to the thread that made it.
+pub struct Rig {
+    pub driver: Arc<SimDriver>,
+    pub application: Application,
+    pub allocator: Arc<Allocator>,
+    pub handle: &'static Handle,
+    pub client: Client,
+    pub stream: Stream,
+}
+
+impl Rig {
+    pub fn new(options: &str) -> Rig {
+        let driver = SimDriver::new(SimConfig {
+            checker: false,
+            ..SimConfig::default()
+        });
+        let streams = Box::new(SimStreams::new(driver.clone()));
+        let application = Application::new(driver.clone(), streams, 0).unwrap();
+        let allocator = Allocator::with_driver(driver.clone(), Config::parse(options).unwrap()).unwrap();
+        let handle = Handle::new(allocator.clone());
+        Rig {
+            stream: application.create_stream().unwrap(),
+            client: Client::new(handle).unwrap(),
+            driver,
+            application,
+            allocator,
+            handle,
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.allocator.close();
+    }
+}

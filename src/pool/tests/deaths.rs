@@ -1,0 +1,158 @@
+//! Streams and contexts that go away while memory is out, cached or pending.
+
+use super::{Bench, MIB, RESIZABLE};
+use crate::driver::Stream;
+
+/// A stream destroyed with work pending, and one born with its handle.
+fn reborn(bench: &Bench, dying: usize) -> usize {
+    bench.app(|machine| machine.stream_destroy(dying)).unwrap();
+    let born = bench.stream();
+    assert_eq!(born, dying, "the handle comes back");
+    born
+}
+
+#[test]
+fn releasing_a_handle_says_nothing_of_the_stream_that_had_it_before() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1");
+    let dying = bench.stream();
+    let kernel = bench.app(|machine| machine.launch_persistent(dying, &[])).unwrap();
+    bench.use_and_free(dying, 1, 64 * MIB);
+    let born = reborn(&bench, dying);
+    bench.allocator.stream_release(Stream(born)).unwrap();
+    let other = bench.stream();
+    for stream in [None, Some(other), Some(born)] {
+        assert!(
+            bench.request(64 * MIB, 0, stream).is_err(),
+            "the dead stream's work is not over"
+        );
+    }
+    assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
+}
+
+#[test]
+fn freed_on_a_handle_that_came_back() {
+    for flags in [0, RESIZABLE] {
+        let bench = Bench::new("");
+        let dying = bench.stream();
+        let kernel = bench.app(|machine| machine.launch_persistent(dying, &[])).unwrap();
+        let block = bench.request(4 * MIB, flags, Some(dying)).unwrap();
+        bench.launch(dying, block, 4 * MIB);
+        // The owner has ordered the new stream behind the old one, so this is right of it.
+        let event = bench.app(|machine| {
+            let event = machine.event_create().unwrap();
+            machine.event_record(event, dying).unwrap();
+            event
+        });
+        let born = reborn(&bench, dying);
+        bench.app(|machine| machine.stream_wait_event(born, event)).unwrap();
+        bench.put(block, Some(born));
+        for round in 0..40 {
+            let block = bench.request((round % 4 + 1) * MIB, flags, Some(born)).unwrap();
+            bench.launch(born, block, MIB);
+            bench.put(block, Some(born));
+        }
+        let other = bench.stream();
+        let elsewhere = bench.request(4 * MIB, flags, Some(other)).unwrap();
+        bench.put(elsewhere, Some(other));
+        assert!(bench.machine.release_persistent(kernel));
+        bench.finish();
+    }
+}
+
+#[test]
+fn freed_on_a_stream_that_is_gone() {
+    let bench = Bench::new("");
+    let dying = bench.stream();
+    let blocks: Vec<u64> = (0..100).map(|_| bench.get(MIB, Some(dying))).collect();
+    let special = bench.request(3 * MIB, RESIZABLE, Some(dying)).unwrap();
+    bench.launch(dying, special, 3 * MIB);
+    bench.app(|machine| machine.stream_destroy(dying)).unwrap();
+    // So few that no stamp is due: the dead handle is never passed to the driver.
+    for block in blocks.iter().take(10).chain([&special]) {
+        bench.put(*block, Some(dying));
+    }
+    blocks[10..].iter().for_each(|block| bench.put(*block, None));
+    let stream = bench.stream();
+    let block = bench.get(64 * MIB, Some(stream));
+    bench.put(block, Some(stream));
+    bench.finish();
+}
+
+#[test]
+fn a_context_that_goes_with_its_streams() {
+    let bench = Bench::new("limit=128MiB");
+    let first = bench.stream();
+    let near = bench.use_and_free(first, 4, 8 * MIB);
+    assert_eq!(near.len(), 4);
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    let second = bench.stream();
+    let kept = bench.get(8 * MIB, Some(second));
+    let special = bench.request(8 * MIB, RESIZABLE, Some(second)).unwrap();
+    bench.use_and_free(second, 8, 4 * MIB);
+    bench.launch(second, kept, 8 * MIB);
+    let plain = bench.get(8 * MIB, None);
+    bench.put(plain, None);
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    // What was allocated there is memory like any other.
+    bench.launch(first, kept, 8 * MIB);
+    bench.put(kept, Some(first));
+    bench.put(special, None);
+    let all = bench.get(120 * MIB, None);
+    bench.put(all, None);
+    bench.finish();
+}
+
+#[test]
+fn a_reset_device_is_dead_and_harmless() {
+    for options in ["", "backing=malloc", "guard=1"] {
+        let bench = Bench::new(options);
+        let stream = bench.stream();
+        let blocks = [bench.get(MIB, Some(stream)), bench.get(MIB, None)];
+        let special = bench.request(MIB, RESIZABLE, Some(stream)).unwrap();
+        bench.use_and_free(stream, 20, MIB);
+        bench.app(|machine| {
+            machine.primary_reset(0).unwrap();
+            // The application goes on with the device.
+            let context = machine.primary_retain(0).unwrap();
+            machine.context_push(context).unwrap();
+        });
+        let stream = bench.stream();
+        let before = bench.machine.submissions();
+        for _ in 0..3 {
+            for stream in [None, Some(stream)] {
+                for flags in [0, RESIZABLE] {
+                    let refused = bench.request(40 * MIB, flags, stream);
+                    assert!(refused.is_err(), "{options}");
+                }
+            }
+            assert!(bench.allocator.reallocate(special, 0, 90 * MIB).is_err());
+        }
+        for block in blocks {
+            bench.allocator.deallocate(block, None).unwrap();
+            assert!(bench.allocator.deallocate(block, None).is_err());
+        }
+        bench.allocator.deallocate(special, Some(Stream(stream))).unwrap();
+        assert!(bench.allocator.trim(Some(0), 0).is_err());
+        bench.allocator.stats(Some(0)).unwrap();
+        bench.allocator.close();
+        let made = bench.machine.submissions() - before;
+        assert!(made < 60, "{options}: {made} calls on a dead pool");
+        assert_eq!(bench.machine.faults(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_sticky_error_kills_the_pool_and_nothing_else() {
+    let bench = Bench::new("");
+    let stream = bench.stream();
+    let block = bench.get(MIB, Some(stream));
+    let context = bench.machine.context_current().unwrap();
+    bench.machine.poison(context, 700).unwrap();
+    assert!(bench.request(40 * MIB, 0, Some(stream)).is_err());
+    assert!(bench.request(40 * MIB, 0, None).is_err());
+    let error = bench.request(40 * MIB, 0, None).unwrap_err().to_string();
+    assert!(!error.is_empty());
+    bench.allocator.deallocate(block, Some(Stream(stream))).unwrap();
+    bench.allocator.close();
+}

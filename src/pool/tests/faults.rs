@@ -1,0 +1,257 @@
+//! Every driver call of a life that has everything in it, failed in turn: nothing is lost, nothing is handed out twice.
+
+use super::{Bench, MIB, RESIZABLE};
+use crate::driver::Stream;
+use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::calls::{Call, CallKind};
+use crate::driver::sim::model::capture::MODE_RELAXED;
+
+/// Blocks of a life that are out: address, size and stream.
+struct Life<'a> {
+    bench: &'a Bench,
+    out: Vec<(u64, u64, usize)>,
+}
+
+impl Life<'_> {
+    /// A request may be refused: a driver call may have failed.
+    fn get(&mut self, size: u64, flags: u32, stream: Option<usize>, home: usize) -> Option<u64> {
+        let block = self.bench.request(size, flags, stream).ok()?;
+        self.bench.launch(home, block, size);
+        self.out.push((block, size, home));
+        Some(block)
+    }
+
+    fn put(&mut self, at: usize, ordered: bool) {
+        if self.out.is_empty() {
+            return;
+        }
+        let (block, _, home) = self.out.swap_remove(at % self.out.len());
+        self.bench.put(block, ordered.then_some(home));
+    }
+
+    fn resize(&mut self, block: Option<u64>, size: u64) -> Option<u64> {
+        let block = block?;
+        let new = self.bench.allocator.reallocate(block, 0, size).unwrap_or(block);
+        let known = self.out.iter_mut().find(|(address, ..)| *address == block)?;
+        if new != block || size < known.1 {
+            self.bench.machine.checker().resize(block, new, size);
+            (known.0, known.1) = (new, size);
+        }
+        Some(new)
+    }
+}
+
+fn live(bench: &Bench) {
+    let machine = &bench.machine;
+    let mut streams = [bench.stream(), bench.stream()];
+    let mut life = Life { bench, out: Vec::new() };
+    for round in 0..3u64 {
+        for at in 0..6 {
+            let stream = streams[at as usize % 2];
+            life.get((at + 1) * MIB + round * 700_000, 0, Some(stream), stream);
+            life.get(3 * MIB, 0, None, stream);
+        }
+        let [first, second] = streams;
+        let mut grown = life.get(MIB, RESIZABLE, Some(first), first);
+        for size in [5 * MIB, 70 * MIB, 2 * MIB, 90 * MIB] {
+            grown = life.resize(grown, size);
+        }
+        for at in 0..5 {
+            life.put(at * 3, at % 2 == 0);
+        }
+        // More than there is as it lies: other streams' memory, remapping, waiting.
+        life.get(120 * MIB, 0, Some(second), second);
+        life.put(0, true);
+        life.get(60 * MIB, 0, None, first);
+        if let Some((block, ..)) = life.out.first().copied() {
+            let event = bench.app(|machine| {
+                let event = machine.event_create().unwrap();
+                machine.event_record(event, life.out[0].2).unwrap();
+                machine.stream_wait_event(second, event).unwrap();
+                event
+            });
+            if bench.allocator.record_stream(block, Stream(second)).is_ok() {
+                bench.launch(second, block, 512);
+                machine.checker().used(block, second);
+            }
+            bench.app(|machine| machine.event_destroy(event)).unwrap();
+            life.put(0, true);
+        }
+        // A capture, and a graph that is launched and dropped.
+        bench
+            .app(|machine| machine.stream_begin_capture(first, MODE_RELAXED))
+            .unwrap();
+        let inside = bench.request(2 * MIB, 0, Some(first)).ok();
+        let outlives = bench.request(MIB, 0, Some(first)).ok();
+        if let Some(block) = inside {
+            bench.launch(first, block, 2 * MIB);
+            bench.put(block, Some(first));
+        }
+        if let Ok(graph) = bench.app(|machine| machine.stream_end_capture(first)) {
+            bench.app(|machine| {
+                let executable = machine.graph_instantiate(graph).unwrap();
+                machine.graph_launch(executable, first).unwrap();
+                machine.graph_exec_destroy(executable).unwrap();
+                machine.graph_destroy(graph).unwrap();
+            });
+        }
+        if let Some(block) = outlives {
+            bench.put(block, None);
+        }
+        bench.app(|machine| machine.advance(50_000_000));
+        machine.drain_user_objects();
+        let _ = bench.allocator.trim(Some(0), 64 * MIB);
+        let _ = bench.allocator.set_limit(Some(0), (160 + 16 * round) * MIB);
+        // The stream goes; what it holds is moved or given back before.
+        let dying = streams[round as usize % 2];
+        if round == 1 {
+            let _ = bench.allocator.stream_release(Stream(dying));
+        }
+        while let Some(at) = life.out.iter().position(|(.., home)| *home == dying) {
+            life.put(at, round == 0);
+        }
+        bench.app(|machine| machine.stream_destroy(dying)).unwrap();
+        streams[round as usize % 2] = bench.stream();
+        let stream = streams[round as usize % 2];
+        life.get(8 * MIB, 0, Some(stream), stream);
+        bench.allocator.validate().unwrap();
+    }
+    while !life.out.is_empty() {
+        life.put(0, true);
+    }
+    bench.app(|machine| machine.advance(50_000_000));
+    machine.drain_user_objects();
+    let _ = bench.allocator.trim(Some(0), 0);
+}
+
+fn options() -> Vec<(&'static str, SimConfig)> {
+    let config = SimConfig::default;
+    vec![
+        ("limit=192MiB,wait_ms=100", config()),
+        ("limit=192MiB,wait_ms=100,backing=malloc", config()),
+        ("wait_ms=100,guard=1", config()),
+        ("wait_ms=100,release_threshold=0", config()),
+        ("limit=192MiB,wait_ms=100,passthrough=1", config()),
+        (
+            "limit=192MiB,wait_ms=100",
+            SimConfig {
+                stream_ids: false,
+                context_events: false,
+                user_objects: true,
+                ..config()
+            },
+        ),
+    ]
+}
+
+/// What an allocator may call, and how often a life under these options does.
+fn calls(config: &SimConfig, options: &str) -> Vec<(&'static str, u64)> {
+    let bench = Bench::on(config.clone(), options);
+    let before = bench.machine.calls();
+    live(&bench);
+    let made = bench.machine.calls();
+    bench.finish();
+    let application = |call: &str| Call::by_name(call).is_none_or(|call| call.kind() == CallKind::Application);
+    let count = |call: &str, count: u64| count - before.get(call).unwrap_or(&0);
+    made.into_iter()
+        .filter(|(call, _)| !application(call))
+        .map(|(call, made)| (call, count(call, made)))
+        .collect()
+}
+
+/// A life in which calls of that name fail as `arm` says; then everything goes back, and nothing is left.
+fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: impl FnOnce(&Bench) -> bool) {
+    let bench = Bench::on(config.clone(), options);
+    let context = bench.machine.context_current().unwrap();
+    assert!(arm(&bench));
+    live(&bench);
+    let struck = bench.machine.failures_struck();
+    bench.machine.clear_failures();
+    let told = format!("{options}: {call} {told}");
+    assert_ne!(struck, 0, "{told}");
+    // Only where giving the context back is what failed may another one be current.
+    while bench.machine.context_current().unwrap() != context {
+        assert_eq!(call, "cuCtxPopCurrent", "{told} left a context behind");
+        bench.app(|machine| machine.context_pop()).unwrap();
+    }
+    let wrong = bench.wrong();
+    assert!(wrong.is_empty(), "{told}: {wrong:?}");
+    bench.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+    let stats = bench.allocator.stats(Some(0)).unwrap();
+    assert_eq!((stats.allocated, stats.requested), (0, 0), "{told}: {stats:?}");
+    bench.app(|machine| machine.context_synchronize()).unwrap();
+    // The pool is whole.
+    bench.allocator.set_limit(Some(0), 0).unwrap();
+    let block = bench.get(200 * MIB, None);
+    bench.put(block, None);
+    bench
+        .allocator
+        .trim(Some(0), 0)
+        .unwrap_or_else(|why| panic!("{told}: {why}"));
+    let stats = bench.allocator.stats(Some(0)).unwrap();
+    assert_eq!((stats.reserved, stats.pending), (0, 0), "{told}: {stats:?}");
+    bench.allocator.close();
+    let (free, total) = bench.app(|machine| machine.memory_info(0)).unwrap();
+    assert_eq!(free, total, "{told}: memory is left");
+    assert_eq!(bench.wrong(), Vec::<String>::new(), "{told}");
+}
+
+#[test]
+fn every_call_failed_once() {
+    for (options, config) in options() {
+        for (call, count) in calls(&config, options) {
+            // Each of the first ones, and then ever fewer: a life repeats itself.
+            let mut n = 1;
+            while n <= count {
+                for code in [2, 999] {
+                    if n <= 3 || (n + u64::from(code)).is_multiple_of(2) {
+                        fail(options, &config, call, &format!("{n} failed with {code}"), |bench| {
+                            bench.machine.fail_nth(Some(call), n, code)
+                        });
+                    }
+                }
+                n += 1 + n / 3;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_failing_often() {
+    for (options, config) in options() {
+        for (call, count) in calls(&config, options) {
+            for every in [1, 4] {
+                if every < 4 && call == "cuCtxPopCurrent" || every + 2 > count {
+                    continue;
+                }
+                let told = format!("failing every {every}");
+                fail(options, &config, call, &told, |bench| {
+                    // The pool is made before it begins.
+                    let first = bench.get(512, None);
+                    bench.put(first, None);
+                    bench.machine.fail_every(Some(call), every, 999)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sticky_error_at_any_call() {
+    let (options, config) = ("limit=192MiB,wait_ms=100", SimConfig::default());
+    for (call, count) in calls(&config, options) {
+        for n in [1, 2, count / 2, count] {
+            let bench = Bench::on(config.clone(), options);
+            assert!(bench.machine.fail_nth(Some(call), n.max(1), 700));
+            // Whatever was out is taken back without a word, and whatever is asked for is refused or right.
+            live(&bench);
+            bench.machine.clear_failures();
+            let wrong = bench.wrong();
+            assert!(wrong.is_empty(), "{call} {n}: {wrong:?}");
+            if let Ok(stats) = bench.allocator.stats(Some(0)) {
+                assert_eq!((stats.allocated, stats.requested), (0, 0), "{call} {n}: {stats:?}");
+            }
+            bench.allocator.close();
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Pools over memory that the caller brought.
+
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::pool::rule::SegmentRule;
+
+use super::{KIB, MIB, Random};
+use crate::world::{Setup, World};
+
+/// Memory that no allocator may touch by itself, all of one byte.
+fn memory(setup: &Setup, bytes: u64) -> usize {
+    setup.device().enter(0);
+    let base = setup.device().malloc(bytes);
+    setup.device().write(0, base, bytes, 0x5a);
+    setup.device().wait_for_all();
+    base
+}
+
+fn untouched(setup: &Setup, base: usize, bytes: u64) -> bool {
+    setup.device().read(base, bytes).iter().all(|byte| *byte == 0x5a)
+}
+
+fn inside(base: usize, bytes: u64, block: usize, size: u64) -> bool {
+    block >= base && block as u64 + size <= base as u64 + bytes
+}
+
+/// Takes and gives back until all of it has been somebody's, without writing to it.
+fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
+    let streams = [world.stream(), world.stream(), 0];
+    let mut random = Random::new(bytes);
+    let mut live = Vec::new();
+    for _ in 0..rounds {
+        let stream = streams[random.below(3) as usize];
+        let size = 1 + random.below(bytes / 8);
+        let block = if random.below(3) == 0 {
+            world.try_get(size, 0, 0)
+        } else {
+            world.try_get_on(stream, size, 0, 0)
+        };
+        if block == 0 {
+            // What streams freed comes back once they are done.
+            for (block, stream) in live.drain(..) {
+                world.put_on(stream, block);
+            }
+            continue;
+        }
+        assert!(inside(base, bytes, block, size));
+        live.push((block, stream));
+        if random.below(3) == 0 {
+            let (block, stream) = live.swap_remove(random.below(live.len() as u64) as usize);
+            if random.below(2) == 0 {
+                world.put(block)
+            } else {
+                world.put_on(stream, block)
+            }
+        }
+    }
+    live.into_iter().for_each(|(block, _)| world.put(block));
+    world.check_books();
+}
+
+pub fn over_memory_of_the_caller(setup: &Setup) {
+    let bytes = 8 * MIB;
+    let base = memory(setup, bytes);
+    let world = setup.over(base, bytes, "wait_ms=100", SegmentRule::CUDA);
+    let stream = world.stream();
+    assert_eq!(world.try_get(bytes + 1, 0, 0), 0, "more than there is");
+    let all = world.get(bytes / 512 * 512 - 512);
+    assert!(inside(base, bytes, all, bytes - 512));
+    assert_eq!(world.stats().reserved / MIB, 8);
+    assert_eq!(world.try_get_on(stream, 4096, 0, 0), 0, "all of it is out");
+    world.put(all);
+    for shift in 0..=20 {
+        let block = world.try_get(1000, 1 << shift, 0);
+        assert!(
+            block != 0 && block.is_multiple_of(1 << shift),
+            "{shift}: {}",
+            world.face().last_error()
+        );
+        assert!(inside(base, bytes, block, 1000));
+        world.put(block);
+    }
+    churn(&world, base, bytes, 500);
+    assert_eq!(world.trim(0), 0, "it is not the allocator's to give back");
+    world.finish();
+    assert!(untouched(setup, base, bytes), "never touched, never freed");
+    setup.device().free(base);
+}
+
+/// RMM's figures as they are.
+pub fn six_thousand_bytes(setup: &Setup) {
+    let base = memory(setup, 6000);
+    for (options, rule) in [
+        ("wait_ms=10", SegmentRule::CUDA),
+        ("rule=ascend,wait_ms=10", SegmentRule::ascend(32, 64)),
+    ] {
+        let world = setup.over(base, 6000, options, rule);
+        let blocks = [1000, 4000, 500].map(|size| (world.get(size), size));
+        assert_eq!(world.try_get(2000, 0, 0), 0);
+        for (at, (block, size)) in blocks.iter().enumerate() {
+            assert!(inside(base, 6000, *block, *size));
+            world.write(0, *block, *size, at as u8);
+        }
+        for (at, (block, size)) in blocks.iter().enumerate() {
+            assert!(world.holds(*block, *size, at as u8));
+        }
+        world.put(blocks[1].0);
+        world.wait_for_all();
+        world.get(2000);
+        world.finish();
+    }
+    setup.device().free(base);
+}
+
+fn by_rule(setup: &Setup, options: &str, rule: SegmentRule) {
+    let bytes = MIB;
+    let base = memory(setup, bytes);
+    let world = setup.over(base, bytes, options, rule);
+    for length in [1000, 1, 31, 32, 33, 64, 4095, 100 * KIB] {
+        let blocks = [world.get(length), world.get(length)];
+        assert!(
+            blocks.iter().all(|block| (*block as u64).is_multiple_of(rule.start)),
+            "{options}: {length}"
+        );
+        // One behind the other, and no more between them than the rule says.
+        let [first, second] = [blocks[0].min(blocks[1]), blocks[0].max(blocks[1])];
+        assert_eq!(
+            (second - first) as u64,
+            rule.stride(length).unwrap(),
+            "{options}: {length}"
+        );
+        // The owner may write behind its bytes as far as the rule says.
+        world.write(0, second, length, 2);
+        world.write(0, first, rule.extent(length).unwrap(), 1);
+        assert!(world.holds(second, length, 2), "{options}: {length}");
+    }
+    world.check_books();
+    world.finish();
+    setup.device().free(base);
+}
+
+pub fn by_ascends_rule(setup: &Setup) {
+    assert_eq!(SegmentRule::ascend(32, 64).stride(1000), Some(1088));
+    by_rule(setup, "rule=ascend", SegmentRule::ascend(32, 64));
+    by_rule(setup, "rule=ascend,pad=16", SegmentRule::ascend(16, 64));
+    by_rule(setup, "rule=ascend,pad=0", SegmentRule::ascend(0, 64));
+    by_rule(setup, "rule=ascend-host", SegmentRule::ascend(32, 64));
+}
+
+pub fn by_ascends_media_rule(setup: &Setup) {
+    assert_eq!(SegmentRule::ascend(32, 128).stride(1000), Some(1152));
+    by_rule(setup, "rule=ascend-media", SegmentRule::ascend(32, 128));
+}
+
+/// Neither the start nor the end lies at a granule.
+pub fn an_odd_base(setup: &Setup) {
+    let bytes = MIB;
+    let base = memory(setup, bytes);
+    let (odd, less) = (base + 100, bytes - 300);
+    for (options, rule) in [("", SegmentRule::CUDA), ("rule=ascend", SegmentRule::ascend(32, 64))] {
+        let world = setup.over(odd, less, &format!("wait_ms=100,{options}"), rule);
+        let reserved = less / rule.start * rule.start;
+        let held = {
+            let block = world.get(1);
+            world.put(block);
+            world.stats().reserved
+        };
+        assert!(
+            held <= reserved && held + rule.start >= reserved,
+            "{held} of {reserved}"
+        );
+        churn(&world, odd, less, 300);
+        // Resizing is not for memory of a fixed size.
+        let block = world.try_get(4096, 0, RESIZABLE);
+        assert!(block != 0 && world.try_resize(block, 8192) == 0);
+        world.finish();
+        assert!(untouched(setup, base, bytes));
+    }
+    setup.device().free(base);
+}

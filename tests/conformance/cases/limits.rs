@@ -1,0 +1,294 @@
+//! What is held, what is given back, and what is refused.
+
+use trtalloc::allocator::RESIZABLE;
+
+use super::{KIB, MIB};
+use crate::world::{Setup, World};
+
+/// RMM's figures, in units of 16 KiB.
+pub fn growth_under_a_limit(setup: &Setup) {
+    const UNIT: u64 = 16 * KIB;
+    for options in ["", ",backing=malloc", ",passthrough=1"] {
+        let world = setup.world(&format!("limit={},wait_ms=10{options}", 6000 * UNIT));
+        let stream = world.stream();
+        let blocks = [1000, 4000, 500].map(|units| (world.get(units * UNIT), units * UNIT));
+        for (at, (block, size)) in blocks.iter().enumerate() {
+            world.write_edges(stream, *block, *size, at as u8);
+        }
+        for flags in [0, RESIZABLE] {
+            assert_eq!(world.try_get(2000 * UNIT, 0, flags), 0, "{options}");
+            assert_eq!(world.try_get_on(stream, 2000 * UNIT, 0, flags), 0, "{options}");
+        }
+        assert!(
+            world.face().last_error().starts_with("out of memory"),
+            "{}",
+            world.face().last_error()
+        );
+        assert!(world.stats().reserved <= 6000 * UNIT && world.stats().out_of_memory >= 4);
+        for (at, (block, size)) in blocks.iter().enumerate() {
+            assert!(world.holds(*block, *size, at as u8));
+        }
+        world.put(blocks[1].0);
+        world.wait_for_all();
+        world.get(2000 * UNIT);
+        world.finish();
+        setup.device().leave();
+    }
+}
+
+pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
+    let world = setup.world("limit=1TiB,wait_ms=0");
+    let first = world.get(4 * MIB);
+    let before = world.stats().reserved;
+    for _ in 0..3 {
+        for flags in [0, RESIZABLE] {
+            assert_eq!(world.try_get(world.total(0) + MIB, 0, flags), 0);
+        }
+        assert!(world.stats().reserved <= before, "what was begun is undone");
+        world.check_books();
+    }
+    world.put(first);
+    world.finish();
+    setup.device().leave();
+
+    let world = setup.world("limit=256MiB,wait_ms=0");
+    let stream = world.stream();
+    let Some(machine) = world.machine().cloned() else {
+        return world.finish();
+    };
+    let first = world.get_on(stream, 4 * MIB);
+    let special = world.get_resizable(MIB);
+    world.write_edges(stream, first, 4 * MIB, 1);
+    world.write_edges(stream, special, MIB, 2);
+    for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"] {
+        for code in [2, 999] {
+            let before = world.stats().reserved;
+            assert!(machine.fail_every(Some(call), 1, code));
+            if call != "cuMemAddressReserve" {
+                assert_eq!(world.try_get_on(stream, 64 * MIB, 0, 0), 0, "{call}");
+                assert_eq!(world.try_get(64 * MIB, 0, 0), 0, "{call}");
+            }
+            assert_eq!(world.try_get(64 * MIB, 0, RESIZABLE), 0, "{call}");
+            assert_eq!(world.try_resize(special, 100 * MIB), 0, "{call}");
+            machine.clear_failures();
+            world.check_books();
+            assert!(world.stats().reserved <= before.max(256 * MIB), "{call}");
+        }
+    }
+    assert!(world.holds(first, 4 * MIB, 1) && world.holds(special, MIB, 2));
+    // Nothing of the limit was lost.
+    let all = world.get(240 * MIB);
+    world.put(all);
+    world.finish();
+}
+
+pub fn a_limit_set_later(setup: &Setup) {
+    let world = setup.world("wait_ms=50");
+    let stream = world.stream();
+    let blocks = [0; 3].map(|_| world.get(32 * MIB));
+    world.write_edges(stream, blocks[0], 32 * MIB, 1);
+    world.put(blocks[2]);
+    world.wait_for_all();
+    assert_eq!(world.face().set_limit(0, 64 * MIB), 0);
+    assert_eq!(world.stats().limit, 64 * MIB);
+    assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
+    assert_eq!(world.try_get(MIB, 0, 0), 0);
+    assert_eq!(world.try_get_on(stream, MIB, 0, RESIZABLE), 0);
+    // Below what is out: nothing is taken away, and nothing more is given.
+    assert_eq!(world.face().set_limit(0, 2 * MIB), 0);
+    assert_eq!(world.stats().reserved, 64 * MIB);
+    assert!(world.holds(blocks[0], 32 * MIB, 1));
+    world.put(blocks[1]);
+    world.wait_for_all();
+    assert_eq!(world.try_get(32 * MIB, 0, 0), 0);
+    assert_eq!(world.face().set_limit(0, 0), 0);
+    let again = world.get(320 * MIB);
+    world.put(again);
+    world.finish();
+}
+
+pub fn pending_memory_counts(setup: &Setup) {
+    let world = setup.world("limit=32MiB,wait_ms=10");
+    let stream = world.stream();
+    for flags in [0, RESIZABLE] {
+        let block = world.try_get_on(stream, 16 * MIB, 0, flags);
+        let hold = world.hold(stream);
+        world.write_edges(stream, block, 16 * MIB, 1);
+        world.put(block);
+        let stats = world.stats();
+        assert!(stats.pending == 16 * MIB && stats.allocated == 0, "{stats:?}");
+        assert_eq!(world.try_get(24 * MIB, 0, flags), 0);
+        hold.let_go();
+        world.wait(stream);
+        let block = world.try_get(24 * MIB, 0, flags);
+        assert_ne!(block, 0, "{}", world.face().last_error());
+        assert_eq!(world.stats().pending, 0);
+        world.put(block);
+        world.trim(0);
+    }
+    world.finish();
+}
+
+pub fn trimming(setup: &Setup) {
+    for options in ["", "backing=malloc"] {
+        let world = setup.world(options);
+        let stream = world.stream();
+        let blocks: Vec<usize> = (0..10).map(|_| world.get(8 * MIB)).collect();
+        let kept = blocks[4];
+        world.write_edges(stream, kept, 8 * MIB, 6);
+        blocks
+            .iter()
+            .filter(|block| **block != kept)
+            .for_each(|block| world.put(*block));
+        let before = world.stats().reserved;
+        assert_eq!(world.trim(1 << 40), 0, "nothing to do");
+        let released = world.trim(40 * MIB);
+        let after = world.stats().reserved;
+        assert_eq!(before - after, released, "{options}");
+        assert!(after <= 40 * MIB, "{options}: {after}");
+        world.trim(0);
+        let least = world.stats().reserved;
+        // In whole pages, or in the driver's segments, which hold a few.
+        assert!((8 * MIB..=12 * MIB).contains(&least) || !options.is_empty(), "{least}");
+        assert!(world.holds(kept, 8 * MIB, 6));
+        // What a stream freed goes as well, and what it may still use does not go too early.
+        let more: Vec<usize> = (0..10).map(|_| world.get_on(stream, 8 * MIB)).collect();
+        for block in more {
+            world.write_edges(stream, block, 8 * MIB, 1);
+            world.put_on(stream, block);
+        }
+        world.trim(0);
+        assert_eq!(world.stats().reserved, least, "{options}");
+        world.put(kept);
+        world.trim(0);
+        assert_eq!(world.stats().reserved, 0, "{options}");
+        world.finish();
+        setup.device().leave();
+    }
+}
+
+pub fn peaks(setup: &Setup) {
+    let world = setup.world("");
+    let stream = world.stream();
+    let blocks = [0; 4].map(|_| world.get_on(stream, 8 * MIB));
+    blocks.iter().for_each(|block| world.put_on(stream, *block));
+    let stats = world.stats();
+    assert_eq!((stats.allocated, stats.allocated_peak), (0, 32 * MIB));
+    assert!(stats.reserved_peak >= 32 * MIB);
+    world.trim(0);
+    assert_eq!(world.face().reset_peaks(0), 0);
+    let stats = world.stats();
+    assert_eq!((stats.allocated_peak, stats.reserved_peak), (0, 0));
+    world.get(MIB);
+    assert_eq!(world.stats().allocated_peak, MIB);
+    world.finish();
+}
+
+/// A call in which what has completed is collected.
+fn nudge(world: &World) {
+    world.wait_for_all();
+    let block = world.get(6 * MIB);
+    world.put(block);
+    world.wait_for_all();
+    let block = world.get(7 * MIB);
+    world.put(block);
+}
+
+pub fn keep_nothing(setup: &Setup) {
+    for options in ["release_threshold=0", "release_threshold=0,backing=malloc"] {
+        let world = setup.world(options);
+        let stream = world.stream();
+        let blocks = [0; 8].map(|_| world.get(20 * MIB));
+        let ordered = [0; 8].map(|_| world.get_on(stream, 20 * MIB));
+        for (block, other) in blocks.into_iter().zip(ordered) {
+            world.write_edges(stream, other, 20 * MIB, 1);
+            world.put(block);
+            world.put_on(stream, other);
+        }
+        nudge(&world);
+        // What the stream freed is still the stream's; everything else is gone but for what the last calls took.
+        assert!(
+            world.stats().reserved <= 8 * 20 * MIB + 32 * MIB,
+            "{options}: {:?}",
+            world.stats()
+        );
+        world.finish();
+        setup.device().leave();
+    }
+}
+
+pub fn keep_some(setup: &Setup) {
+    let world = setup.world("release_threshold=64MiB");
+    let blocks = [0; 16].map(|_| world.get(16 * MIB));
+    assert!(world.stats().reserved >= 256 * MIB);
+    blocks.into_iter().for_each(|block| world.put(block));
+    nudge(&world);
+    assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
+    assert!(world.stats().reserved >= 32 * MIB, "{:?}", world.stats());
+    world.finish();
+}
+
+pub fn keep_all(setup: &Setup) {
+    let world = setup.world("release_threshold=all");
+    let blocks = [0; 8].map(|_| world.get(64 * MIB));
+    let before = world.stats().reserved;
+    blocks.into_iter().for_each(|block| world.put(block));
+    nudge(&world);
+    assert_eq!(world.stats().reserved, before);
+    world.finish();
+}
+
+pub fn large_blocks_go_back(setup: &Setup) {
+    let world = setup.world("");
+    let small = [0; 8].map(|_| world.get(8 * MIB));
+    let large = world.get(256 * MIB);
+    small.into_iter().for_each(|block| world.put(block));
+    nudge(&world);
+    let before = world.stats().reserved;
+    assert!(
+        before >= 256 * MIB + 8 * 8 * MIB,
+        "small ones stay: {:?}",
+        world.stats()
+    );
+    world.put(large);
+    nudge(&world);
+    assert!(world.stats().reserved <= before - 256 * MIB, "{:?}", world.stats());
+    world.finish();
+}
+
+pub fn closing(setup: &Setup) {
+    for options in ["", "backing=malloc"] {
+        let world = setup.world(options);
+        let stream = world.stream();
+        let (plain, ordered) = (world.get(MIB), world.get_on(stream, MIB));
+        let special = world.get_resizable(MIB);
+        let cached = world.get_on(stream, 20 * MIB);
+        world.put_on(stream, cached);
+        world.face().close();
+        for refused in [
+            world.try_get(MIB, 0, 0),
+            world.try_get_on(stream, MIB, 0, 0),
+            world.try_get_on(stream, 20 * MIB, 0, 0),
+            world.try_get(MIB, 0, RESIZABLE),
+        ] {
+            assert_eq!(refused, 0);
+        }
+        world.face().close();
+        for block in [plain, ordered, special] {
+            world.write_edges(stream, block, MIB, 4);
+            assert!(world.holds(block, MIB, 4), "still valid");
+        }
+        world.put(plain);
+        world.put_on(stream, special);
+        world.put_on(stream, ordered);
+        world.face().close();
+        if let Some(machine) = world.machine() {
+            let (free, total) = machine.memory_info(0).unwrap();
+            assert_eq!(free, total, "{options}: memory went with the last block");
+        }
+        assert!(!world.face().deallocate(plain) && !world.face().deallocate_async(ordered, stream));
+        assert!(world.face().deallocate(0));
+        world.right();
+        setup.device().leave();
+    }
+}

@@ -1,0 +1,157 @@
+//! What options change, and what they do not.
+
+use trtalloc::allocator::RESIZABLE;
+
+use super::{KIB, MIB, Random};
+use crate::world::{Setup, World};
+
+/// A little of everything.
+fn mixed(world: &World, rounds: u64, largest: u64) {
+    let streams = [world.stream(), world.stream(), 0];
+    let mut random = Random::new(largest + rounds);
+    let mut live = Vec::new();
+    for round in 0..rounds {
+        if live.len() > 12 || (!live.is_empty() && random.below(5) < 2) {
+            let (block, size, byte, stream) = live.swap_remove(random.below(live.len() as u64) as usize);
+            assert!(round % 7 != 0 || world.holds(block, size, byte));
+            if random.below(3) == 0 {
+                world.put(block)
+            } else {
+                world.put_on(stream, block)
+            }
+        } else {
+            let stream = streams[random.below(3) as usize];
+            let size = 1 + random.below(largest);
+            let block = if random.below(4) == 0 {
+                world.get(size)
+            } else {
+                world.get_on(stream, size)
+            };
+            world.write_edges(stream, block, size, round as u8);
+            live.push((block, size, round as u8, stream));
+        }
+        if round % 16 == 0 {
+            world.check_books();
+        }
+    }
+    for (block, size, byte, _) in live {
+        assert!(world.holds(block, size, byte));
+    }
+}
+
+pub fn malloc_backing(setup: &Setup) {
+    let world = setup.world("backing=malloc");
+    mixed(&world, 300, 9 * MIB);
+    for shift in 0..=21 {
+        let block = world.try_get(3000, 1 << shift, 0);
+        assert!(block != 0 && block.is_multiple_of(1 << shift), "{shift}");
+    }
+    let large = world.get(300 * MIB);
+    assert!(world.stats().reserved >= 300 * MIB);
+    world.put(large);
+    world.finish();
+}
+
+pub fn malloc_backing_refuses_to_resize(setup: &Setup) {
+    let world = setup.world("backing=malloc");
+    let stream = world.stream();
+    let block = world.try_get_on(stream, MIB, 0, RESIZABLE);
+    assert_ne!(block, 0, "{}", world.face().last_error());
+    world.write_edges(stream, block, MIB, 1);
+    assert_eq!(world.try_resize(block, 8 * MIB), 0);
+    assert!(world.holds(block, MIB, 1));
+    world.put_on(stream, block);
+    world.finish();
+}
+
+pub fn passthrough(setup: &Setup) {
+    let world = setup.world("passthrough=1");
+    let stream = world.stream();
+    let before = world.machine().map(|machine| machine.count("cuMemAlloc"));
+    let blocks = [0; 5].map(|_| world.get_on(stream, 100 * KIB));
+    if let Some(machine) = world.machine() {
+        assert_eq!(
+            machine.count("cuMemAlloc"),
+            before.unwrap() + 5,
+            "each is one of the driver's"
+        );
+    }
+    assert_eq!(world.stats().reserved, 500 * KIB);
+    blocks.iter().for_each(|block| world.put_on(stream, *block));
+    mixed(&world, 100, 2 * MIB);
+    let block = world.try_get(MIB, 0, RESIZABLE);
+    assert_ne!(block, 0);
+    assert_eq!(world.try_resize(block, 2 * MIB), 0);
+    world.finish();
+}
+
+pub fn guard(setup: &Setup) {
+    let world = setup.world("guard=1");
+    let stream = world.stream();
+    for size in [1, 511, 512, 100 * KIB, 2 * MIB, 5 * MIB + 700] {
+        let block = world.get_on(stream, size);
+        world.write_edges(stream, block, size, 1);
+        assert!(world.holds(block, size, 1));
+        if let Some(machine) = world.machine() {
+            let end = (block as u64 + size).next_multiple_of(512);
+            assert!(machine.read(end, &mut [0]).is_err(), "{size}: no page lies behind");
+            assert!(machine.read(end - 1, &mut [0]).is_ok(), "{size}");
+        }
+        world.put_on(stream, block);
+    }
+    for shift in [9, 12, 16, 21] {
+        let block = world.try_get(1000, 1 << shift, 0);
+        assert!(
+            block != 0 && block.is_multiple_of(1 << shift),
+            "{shift}: {}",
+            world.face().last_error()
+        );
+    }
+    mixed(&world, 60, 4 * MIB);
+    let block = world.get_resizable(MIB);
+    world.resize(block, 100 * MIB);
+    world.finish();
+}
+
+pub fn fill(setup: &Setup) {
+    let world = setup.world("fill=0xAB");
+    let stream = world.stream();
+    let fresh = [
+        world.get(10_000),
+        world.get_on(stream, 10_000),
+        world.try_get(10_000, 0, RESIZABLE),
+        world.get_on(0, 10_000),
+    ];
+    for block in fresh {
+        assert!(world.holds(block, 10_000, 0xab), "fresh");
+        world.write(stream, block, 10_000, 1);
+    }
+    world.wait(stream);
+    let [plain, ordered, ..] = fresh;
+    world.put_on(stream, ordered);
+    assert!(world.holds(ordered, 10_000, 0xab), "freed");
+    assert!(world.holds(plain, 10_000, 1), "not its neighbour");
+    let again = world.get_on(stream, 10_000);
+    assert!(again == ordered && world.holds(again, 10_000, 0xab));
+    mixed(&world, 100, MIB);
+    world.finish();
+}
+
+pub fn trusted_streams(setup: &Setup) {
+    let world = setup.world("streams=trusted");
+    let stream = world.stream();
+    let block = world.get_on(stream, MIB);
+    world.put_on(stream, block);
+    let before = world.stats();
+    for _ in 0..500 {
+        assert_eq!(world.get_on(stream, MIB), block);
+        world.put_on(stream, block);
+    }
+    let after = world.stats();
+    assert_eq!(
+        (after.driver_calls, after.driver_queries),
+        (before.driver_calls, before.driver_queries)
+    );
+    mixed(&world, 200, 4 * MIB);
+    world.finish();
+}

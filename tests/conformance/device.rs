@@ -1,0 +1,371 @@
+//! The application's side: contexts, streams and work, on the simulated device in this process or through the driver's own
+//! functions.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use trtalloc::driver::sim::SimDriver;
+use trtalloc::driver::sim::model::{Machine, capture};
+
+/// Work that lasts until it is let go.
+pub struct Hold(Box<dyn FnOnce() + Send>);
+
+impl Hold {
+    pub fn let_go(self) {
+        self.0();
+    }
+}
+
+/// What an application does. Streams, addresses, graphs and executables are numbers.
+pub trait Device: Send + Sync {
+    fn count(&self) -> i32;
+    /// Bytes.
+    fn total(&self, device: i32) -> u64;
+    /// Makes the device's primary context current to this thread.
+    fn enter(&self, device: i32);
+    /// Undoes the last `enter`.
+    fn leave(&self);
+    /// Whether a context is current to this thread.
+    fn entered(&self) -> bool;
+    /// A stream that is not ordered with the default stream.
+    fn stream(&self) -> usize;
+    /// A stream that is ordered with the default stream.
+    fn blocking_stream(&self) -> usize;
+    fn destroy(&self, stream: usize);
+    /// Queues work that writes `byte` to a range.
+    fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8);
+    /// Queues work that lasts until it is let go.
+    fn hold(&self, stream: usize) -> Hold;
+    /// What is queued on `then` from now on comes after what is queued on `first` now.
+    fn order(&self, first: usize, then: usize);
+    /// Waits for the stream.
+    fn wait(&self, stream: usize);
+    /// Waits for everything in the current context.
+    fn wait_for_all(&self);
+    /// What is in memory once everything is over.
+    fn read(&self, address: usize, bytes: u64) -> Vec<u8>;
+    /// Memory of the application's own.
+    fn malloc(&self, bytes: u64) -> usize;
+    fn free(&self, address: usize);
+    fn begin_capture(&self, stream: usize);
+    /// The graph; none where the capture was ended by something.
+    fn end_capture(&self, stream: usize) -> Option<usize>;
+    fn instantiate(&self, graph: usize) -> usize;
+    fn launch(&self, executable: usize, stream: usize);
+    fn destroy_graph(&self, graph: usize);
+    fn destroy_executable(&self, executable: usize);
+    /// Waits until the destructors of what graphs held have run.
+    fn settle_graphs(&self);
+    /// The simulated machine in this process, where it is one.
+    fn machine(&self) -> Option<&Arc<Machine>>;
+}
+
+/// The simulated device in this process.
+pub struct Sim(pub Arc<SimDriver>);
+
+impl Sim {
+    fn on(&self) -> &Arc<Machine> {
+        self.0.machine()
+    }
+}
+
+impl Device for Sim {
+    fn count(&self) -> i32 {
+        self.on().config().devices as i32
+    }
+
+    fn total(&self, _: i32) -> u64 {
+        self.on().config().memory
+    }
+
+    fn enter(&self, device: i32) {
+        let context = self.on().primary_retain(device).unwrap();
+        self.on().context_push(context).unwrap();
+    }
+
+    fn leave(&self) {
+        let device = self.on().context_current_device().unwrap();
+        self.on().context_pop().unwrap();
+        self.on().primary_release(device).unwrap();
+    }
+
+    fn entered(&self) -> bool {
+        self.on().context_current() != Ok(0)
+    }
+
+    fn stream(&self) -> usize {
+        self.on().stream_create(true).unwrap()
+    }
+
+    fn blocking_stream(&self) -> usize {
+        self.on().stream_create(false).unwrap()
+    }
+
+    fn destroy(&self, stream: usize) {
+        self.on().stream_destroy(stream).unwrap();
+    }
+
+    fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8) {
+        self.on().fill_async(address as u64, byte, bytes, stream).unwrap();
+    }
+
+    fn hold(&self, stream: usize) -> Hold {
+        let machine = self.on().clone();
+        let kernel = machine.launch_persistent(stream, &[]).unwrap();
+        Hold(Box::new(move || assert!(machine.release_persistent(kernel))))
+    }
+
+    fn order(&self, first: usize, then: usize) {
+        let event = self.on().event_create().unwrap();
+        self.on().event_record(event, first).unwrap();
+        self.on().stream_wait_event(then, event).unwrap();
+        self.on().event_destroy(event).unwrap();
+    }
+
+    fn wait(&self, stream: usize) {
+        self.on().stream_synchronize(stream).unwrap();
+    }
+
+    fn wait_for_all(&self) {
+        self.on().context_synchronize().unwrap();
+    }
+
+    fn read(&self, address: usize, bytes: u64) -> Vec<u8> {
+        self.wait_for_all();
+        let mut found = vec![0; bytes as usize];
+        self.on().read(address as u64, &mut found).unwrap();
+        found
+    }
+
+    fn malloc(&self, bytes: u64) -> usize {
+        self.on().memory_malloc(bytes).unwrap() as usize
+    }
+
+    fn free(&self, address: usize) {
+        self.on().memory_free(address as u64).unwrap();
+    }
+
+    fn begin_capture(&self, stream: usize) {
+        self.on().stream_begin_capture(stream, capture::MODE_RELAXED).unwrap();
+    }
+
+    fn end_capture(&self, stream: usize) -> Option<usize> {
+        self.on().stream_end_capture(stream).ok()
+    }
+
+    fn instantiate(&self, graph: usize) -> usize {
+        self.on().graph_instantiate(graph).unwrap()
+    }
+
+    fn launch(&self, executable: usize, stream: usize) {
+        self.on().graph_launch(executable, stream).unwrap();
+    }
+
+    fn destroy_graph(&self, graph: usize) {
+        self.on().graph_destroy(graph).unwrap();
+    }
+
+    fn destroy_executable(&self, executable: usize) {
+        self.on().graph_exec_destroy(executable).unwrap();
+    }
+
+    fn settle_graphs(&self) {
+        self.on().drain_user_objects();
+    }
+
+    fn machine(&self) -> Option<&Arc<Machine>> {
+        Some(self.on())
+    }
+}
+
+/// The driver through its own names, whoever answers to them.
+pub struct Cuda(());
+
+fn ok(code: sys::CUresult) {
+    assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+}
+
+fn handle(stream: usize) -> sys::CUstream {
+    stream as sys::CUstream
+}
+
+fn make_stream(flags: sys::CUstream_flags) -> usize {
+    let mut stream = null_mut();
+    // SAFETY: a local to write to.
+    ok(unsafe { sys::cuStreamCreate(&mut stream, flags as u32) });
+    stream as usize
+}
+
+impl Cuda {
+    pub fn new() -> Cuda {
+        // SAFETY: 0 is the only flag there is.
+        ok(unsafe { sys::cuInit(0) });
+        Cuda(())
+    }
+}
+
+unsafe extern "C" fn spin(until: *mut c_void) {
+    // SAFETY: `hold` leaks the flag, so it lives for ever.
+    let until = unsafe { &*until.cast::<AtomicBool>() };
+    while !until.load(Ordering::Acquire) {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+impl Device for Cuda {
+    fn count(&self) -> i32 {
+        let mut count = 0;
+        // SAFETY: a local to write to.
+        ok(unsafe { sys::cuDeviceGetCount(&mut count) });
+        count
+    }
+
+    fn total(&self, device: i32) -> u64 {
+        let mut total = 0;
+        // SAFETY: a local to write to.
+        ok(unsafe { sys::cuDeviceTotalMem_v2(&mut total, device) });
+        total as u64
+    }
+
+    fn enter(&self, device: i32) {
+        let mut context = null_mut();
+        // SAFETY: a local to write to, and a context that this has retained. Tests keep it to their end.
+        unsafe {
+            ok(sys::cuDevicePrimaryCtxRetain(&mut context, device));
+            ok(sys::cuCtxPushCurrent_v2(context));
+        }
+    }
+
+    fn leave(&self) {
+        let mut context = null_mut();
+        // SAFETY: a local to write to.
+        ok(unsafe { sys::cuCtxPopCurrent_v2(&mut context) });
+    }
+
+    fn entered(&self) -> bool {
+        let mut context = null_mut();
+        // SAFETY: a local to write to.
+        ok(unsafe { sys::cuCtxGetCurrent(&mut context) });
+        !context.is_null()
+    }
+
+    fn stream(&self) -> usize {
+        make_stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING)
+    }
+
+    fn blocking_stream(&self) -> usize {
+        make_stream(sys::CUstream_flags::CU_STREAM_DEFAULT)
+    }
+
+    fn destroy(&self, stream: usize) {
+        // SAFETY: a living stream.
+        ok(unsafe { sys::cuStreamDestroy_v2(handle(stream)) });
+    }
+
+    fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8) {
+        // SAFETY: a living stream and memory that is the test's.
+        ok(unsafe { sys::cuMemsetD8Async(address as u64, byte, bytes as usize, handle(stream)) });
+    }
+
+    fn hold(&self, stream: usize) -> Hold {
+        let until: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let data = std::ptr::from_ref(until).cast_mut().cast();
+        // SAFETY: a living stream, and a function whose data lives for ever.
+        ok(unsafe { sys::cuLaunchHostFunc(handle(stream), Some(spin), data) });
+        Hold(Box::new(move || until.store(true, Ordering::Release)))
+    }
+
+    fn order(&self, first: usize, then: usize) {
+        let mut event = null_mut();
+        // SAFETY: a local to write to, and living streams and events.
+        unsafe {
+            ok(sys::cuEventCreate(
+                &mut event,
+                sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32,
+            ));
+            ok(sys::cuEventRecord(event, handle(first)));
+            ok(sys::cuStreamWaitEvent(handle(then), event, 0));
+            ok(sys::cuEventDestroy_v2(event));
+        }
+    }
+
+    fn wait(&self, stream: usize) {
+        // SAFETY: a living stream.
+        ok(unsafe { sys::cuStreamSynchronize(handle(stream)) });
+    }
+
+    fn wait_for_all(&self) {
+        // SAFETY: a context is current.
+        ok(unsafe { sys::cuCtxSynchronize() });
+    }
+
+    fn read(&self, address: usize, bytes: u64) -> Vec<u8> {
+        self.wait_for_all();
+        let mut found = vec![0; bytes as usize];
+        // SAFETY: the buffer has that many bytes.
+        ok(unsafe { sys::cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), address as u64, found.len()) });
+        found
+    }
+
+    fn malloc(&self, bytes: u64) -> usize {
+        let mut address = 0;
+        // SAFETY: a local to write to.
+        ok(unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) });
+        address as usize
+    }
+
+    fn free(&self, address: usize) {
+        // SAFETY: from `malloc`, and nothing uses it any more.
+        ok(unsafe { sys::cuMemFree_v2(address as u64) });
+    }
+
+    fn begin_capture(&self, stream: usize) {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a living stream.
+        ok(unsafe { sys::cuStreamBeginCapture_v2(handle(stream), mode) });
+    }
+
+    fn end_capture(&self, stream: usize) -> Option<usize> {
+        let mut graph: sys::CUgraph = null_mut();
+        // SAFETY: a living stream and a local to write to.
+        let code = unsafe { sys::cuStreamEndCapture(handle(stream), &mut graph) };
+        (code == sys::CUresult::CUDA_SUCCESS).then_some(graph as usize)
+    }
+
+    fn instantiate(&self, graph: usize) -> usize {
+        let mut executable = null_mut();
+        // SAFETY: a living graph and a local to write to.
+        ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) });
+        executable as usize
+    }
+
+    fn launch(&self, executable: usize, stream: usize) {
+        // SAFETY: both live.
+        ok(unsafe { sys::cuGraphLaunch(executable as sys::CUgraphExec, handle(stream)) });
+    }
+
+    fn destroy_graph(&self, graph: usize) {
+        // SAFETY: it lives, and nothing uses it after this.
+        ok(unsafe { sys::cuGraphDestroy(graph as sys::CUgraph) });
+    }
+
+    fn destroy_executable(&self, executable: usize) {
+        // SAFETY: it lives, and nothing uses it after this.
+        ok(unsafe { sys::cuGraphExecDestroy(executable as sys::CUgraphExec) });
+    }
+
+    fn settle_graphs(&self) {
+        // There is nothing to ask: destructors run "later", on a thread of the driver's.
+        self.wait_for_all();
+        std::thread::sleep(Duration::from_millis(100));
+        self.wait_for_all();
+    }
+
+    fn machine(&self) -> Option<&Arc<Machine>> {
+        None
+    }
+}

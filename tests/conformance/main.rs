@@ -1,0 +1,214 @@
+//! One body of tests over every driver and every way in: what RMM's own tests demand of an allocator, what TensorRT's
+//! interface demands, and what the options promise.
+//!
+//! Each case runs over the simulated device in this process (`sim`), over CUDA through the simulated libcuda.so.1 in a
+//! process of its own (`cuda`), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the
+//! C++ virtual functions. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts it to `sim` or to `gpu`; these need neither cargo
+//! nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
+//! books, `cases` what is demanded.
+
+#[allow(dead_code)]
+#[path = "../common/simcuda.rs"]
+mod simcuda;
+
+mod cases;
+mod device;
+mod face;
+mod world;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use face::Way;
+use world::Setup;
+
+const ROLE: &str = "TRTALLOC_TEST_ROLE";
+
+/// Over what a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Sim,
+    /// The simulated libcuda.so.1.
+    Cuda,
+    /// The driver that is installed.
+    Gpu,
+}
+
+/// Where `TRTALLOC_TEST_DRIVER` wants tests to run; none: everywhere.
+fn wanted() -> Option<Place> {
+    match env::var("TRTALLOC_TEST_DRIVER").as_deref() {
+        Ok("sim") => Some(Place::Sim),
+        Ok("cuda") => Some(Place::Gpu),
+        Ok("") | Err(_) => None,
+        Ok(other) => panic!("TRTALLOC_TEST_DRIVER={other} is neither sim nor cuda"),
+    }
+}
+
+/// Whether a GPU answers.
+fn has_gpu() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        use trtalloc::driver::Driver;
+        trtalloc::driver::cuda::CudaDriver::open()
+            .is_ok_and(|driver| driver.device_count().is_ok_and(|count| count > 0))
+    })
+}
+
+fn simulated_library() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built"))
+}
+
+fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
+    // Refusals are what many cases are about; TRTALLOC_LOG shows them.
+    if env::var_os("TRTALLOC_LOG").is_none() {
+        trtalloc::log::init(trtalloc::config::LogLevel::Off);
+    }
+    if env::var(ROLE).is_ok_and(|role| role == name) {
+        return case(&Setup::cuda(way));
+    }
+    if wanted().is_some_and(|wanted| wanted != place) {
+        return;
+    }
+    match place {
+        Place::Sim => case(&Setup::sim(way)),
+        Place::Cuda => in_child(name, Some(simulated_library())),
+        Place::Gpu if has_gpu() => in_child(name, None),
+        Place::Gpu => assert_eq!(wanted(), None, "no GPU answers"),
+    }
+}
+
+/// Runs the test of that name again, in a process whose driver is in `folder`, or the one installed.
+fn in_child(name: &str, folder: Option<&PathBuf>) {
+    let mut command = Command::new(env::current_exe().expect("this program has a path"));
+    command
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, name);
+    if let Some(folder) = folder {
+        command
+            .env("LD_LIBRARY_PATH", folder)
+            .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
+            .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
+    }
+    let output = command.output().expect("a child process starts");
+    let (told, complaints) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{name}: {}\n{told}\n{complaints}",
+        output.status
+    );
+    // Memory taken away under pending work, and work out of bounds, is a line there.
+    assert!(!complaints.contains("simcuda:"), "{name}:\n{complaints}");
+}
+
+/// A test for each case, each place and each way in.
+macro_rules! suite {
+    ($($group:ident { $($case:ident),* $(,)? })*) => {
+        suite!(@place sim Sim; $($group { $($case),* })*);
+        suite!(@place cuda Cuda; $($group { $($case),* })*);
+        suite!(@place gpu Gpu; $($group { $($case),* })*);
+    };
+    (@place $module:ident $place:ident; $($group:ident { $($case:ident),* })*) => {
+        mod $module {
+            suite!(@way $module $place rust Rust; $($group { $($case),* })*);
+            suite!(@way $module $place c C; $($group { $($case),* })*);
+            suite!(@way $module $place vtable Vtable; $($group { $($case),* })*);
+        }
+    };
+    (@way $outer:ident $place:ident $module:ident $way:ident; $($group:ident { $($case:ident),* })*) => {
+        mod $module {
+            $(mod $group {
+                $(#[test]
+                fn $case() {
+                    let name = concat!(
+                        stringify!($outer), "::", stringify!($module), "::", stringify!($group), "::", stringify!($case)
+                    );
+                    crate::run(crate::Place::$place, crate::Way::$way, name, crate::cases::$group::$case);
+                })*
+            })*
+        }
+    };
+}
+
+suite! {
+    requests {
+        zero_bytes,
+        from_4_bytes_to_1_gib,
+        every_alignment,
+        bad_alignments,
+        a_pebibyte_fails_cleanly,
+        two_live_blocks_differ,
+        random_sizes_on_four_threads,
+        null_is_taken_back,
+        unknown_addresses_do_no_harm,
+        freed_twice,
+        no_context_is_needed_and_none_is_left,
+        default_streams,
+        several_devices,
+        sizes_of_no_device,
+    }
+    streams {
+        producer_and_consumer_on_one_stream,
+        producer_and_consumer_on_two_streams,
+        a_stream_reuses_what_it_freed_without_a_driver_call,
+        another_stream_waits_its_turn,
+        a_caller_without_a_stream_waits_for_the_work,
+        freed_without_a_stream_waits_for_the_work,
+        mixed_ways_to_allocate_and_free,
+        a_stream_dies_while_it_owns_freed_memory,
+        a_handle_comes_back_with_work_pending,
+        a_released_stream_serves_others,
+        a_block_used_on_other_streams,
+        addresses_come_back_on_many_threads,
+        contents_are_nobody_elses,
+    }
+    limits {
+        growth_under_a_limit,
+        a_cap_is_rolled_back_when_the_driver_fails,
+        a_limit_set_later,
+        pending_memory_counts,
+        trimming,
+        peaks,
+        keep_nothing,
+        keep_some,
+        keep_all,
+        large_blocks_go_back,
+        closing,
+    }
+    resizing {
+        in_place,
+        moving_keeps_the_bytes,
+        shrinking,
+        by_small_amounts,
+        failure_leaves_the_block,
+        only_what_was_asked_resizable,
+        with_work_pending,
+    }
+    options {
+        malloc_backing,
+        malloc_backing_refuses_to_resize,
+        passthrough,
+        guard,
+        fill,
+        trusted_streams,
+    }
+    given {
+        over_memory_of_the_caller,
+        six_thousand_bytes,
+        by_ascends_rule,
+        by_ascends_media_rule,
+        an_odd_base,
+    }
+    graphs {
+        captured_memory_is_the_graphs,
+        reuse_inside_a_capture,
+        memory_allocated_before_a_capture,
+        a_graph_dropped_before_it_is_made_executable,
+        frees_without_a_stream_wait_for_a_capture,
+    }
+}

@@ -1,0 +1,360 @@
+//! A device, an allocator on it, and the books of both: whatever a case does goes through here, so that the order checker
+//! hears of it, and [`World::finish`] can demand that nothing is lost.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::pool::rule::SegmentRule;
+use trtalloc::stats::Stats;
+
+use crate::device::{Cuda, Device, Sim};
+use crate::face::{self, Face, Over, Way};
+
+/// How many simulated devices there are.
+pub const DEVICES: u32 = 2;
+/// Bytes of each.
+pub const MEMORY: u64 = 8 << 30;
+
+/// Where and how a case runs.
+pub struct Setup {
+    way: Way,
+    over: Over,
+    device: Arc<dyn Device>,
+}
+
+impl Setup {
+    pub fn sim(way: Way) -> Setup {
+        let driver = SimDriver::new(SimConfig {
+            devices: DEVICES,
+            memory: MEMORY,
+            ..SimConfig::default()
+        });
+        Setup {
+            way,
+            over: Over::Driver(driver.clone()),
+            device: Arc::new(Sim(driver)),
+        }
+    }
+
+    pub fn cuda(way: Way) -> Setup {
+        Setup {
+            way,
+            over: Over::Cuda,
+            device: Arc::new(Cuda::new()),
+        }
+    }
+
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// The current thread enters device 0, and an allocator with `options` is made.
+    pub fn world(&self, options: &str) -> World {
+        self.device.enter(0);
+        self.outside(options)
+    }
+
+    /// As [`Setup::world`], with no context current.
+    pub fn outside(&self, options: &str) -> World {
+        self.make(options, None, SegmentRule::CUDA)
+    }
+
+    /// An allocator over memory of the caller.
+    pub fn over(&self, base: usize, bytes: u64, options: &str, rule: SegmentRule) -> World {
+        self.make(options, Some((base as u64, bytes)), rule)
+    }
+
+    fn make(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
+        World {
+            device: self.device.clone(),
+            face: face::open(self.way, &self.over, options, given),
+            rule,
+            given: given.is_some(),
+            checked: !options.contains("streams=trusted"),
+            books: Mutex::default(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    size: u64,
+    device: i32,
+}
+
+#[derive(Default)]
+struct Books {
+    live: HashMap<usize, Live>,
+    allocations: u64,
+    frees: u64,
+    reallocations: u64,
+    reallocations_in_place: u64,
+}
+
+/// An allocator and its application.
+pub struct World {
+    device: Arc<dyn Device>,
+    face: Box<dyn Face>,
+    rule: SegmentRule,
+    given: bool,
+    checked: bool,
+    books: Mutex<Books>,
+}
+
+/// The application's side.
+impl Deref for World {
+    type Target = dyn Device;
+
+    fn deref(&self) -> &(dyn Device + 'static) {
+        &*self.device
+    }
+}
+
+impl World {
+    /// The allocator, unwatched.
+    pub fn face(&self) -> &dyn Face {
+        &*self.face
+    }
+
+    fn told(&self, address: usize, size: u64, device: i32, stream: Option<usize>) -> usize {
+        if address == 0 {
+            return 0;
+        }
+        // Memory that the machine does not know, or a promise in place of a check, cannot be checked.
+        if let Some(machine) = self.device.machine().filter(|_| self.checked) {
+            machine
+                .checker()
+                .hand_out(address as u64, self.rule.extent(size).unwrap(), stream);
+        }
+        let mut books = self.books.lock().unwrap();
+        books.allocations += 1;
+        let before = books.live.insert(address, Live { size, device });
+        assert!(before.is_none(), "{address:#x} was handed out twice");
+        address
+    }
+
+    /// A block without a stream on the current device; 0 where it is refused.
+    pub fn try_get(&self, size: u64, alignment: u64, flags: u32) -> usize {
+        self.told(self.face.allocate(size, alignment, flags), size, 0, None)
+    }
+
+    pub fn get(&self, size: u64) -> usize {
+        let address = self.try_get(size, 0, 0);
+        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        address
+    }
+
+    /// A block for a stream; 0 where it is refused.
+    pub fn try_get_on(&self, stream: usize, size: u64, alignment: u64, flags: u32) -> usize {
+        let address = self.face.allocate_async(size, alignment, flags, stream);
+        self.told(address, size, 0, Some(stream))
+    }
+
+    pub fn get_on(&self, stream: usize, size: u64) -> usize {
+        let address = self.try_get_on(stream, size, 0, 0);
+        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        address
+    }
+
+    /// A block without a stream on `device`, which is current.
+    pub fn get_there(&self, device: i32, size: u64) -> usize {
+        let address = self.told(self.face.allocate(size, 0, 0), size, device, None);
+        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
+        address
+    }
+
+    /// A block on a device by its number, for a stream; `theirs`: the stream is another device's.
+    pub fn get_of(&self, device: i32, stream: usize, size: u64, theirs: bool) -> usize {
+        let taken = self.face.allocate_on(device, size, stream);
+        let address = self.told(taken, size, device, Some(stream).filter(|_| !theirs));
+        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
+        address
+    }
+
+    pub fn get_resizable(&self, size: u64) -> usize {
+        let address = self.try_get(size, 0, RESIZABLE);
+        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        address
+    }
+
+    fn gone(&self, address: usize, stream: Option<usize>) {
+        let mut books = self.books.lock().unwrap();
+        books.live.remove(&address).expect("the block is out");
+        books.frees += 1;
+        drop(books);
+        if let Some(machine) = self.device.machine().filter(|_| self.checked) {
+            machine.checker().give_back(address as u64, stream);
+        }
+    }
+
+    pub fn put(&self, address: usize) {
+        self.gone(address, None);
+        assert!(self.face.deallocate(address), "{}", self.face.last_error());
+    }
+
+    pub fn put_on(&self, stream: usize, address: usize) {
+        self.gone(address, Some(stream));
+        assert!(
+            self.face.deallocate_async(address, stream),
+            "{}",
+            self.face.last_error()
+        );
+    }
+
+    /// The block's new address; 0 where it is refused.
+    pub fn try_resize(&self, address: usize, size: u64) -> usize {
+        let new = self.face.reallocate(address, 0, size);
+        if new == 0 {
+            return 0;
+        }
+        if let Some(machine) = self.device.machine() {
+            machine.checker().resize(address as u64, new as u64, size);
+        }
+        let mut books = self.books.lock().unwrap();
+        books.reallocations += 1;
+        books.reallocations_in_place += u64::from(new == address);
+        let old = books.live.remove(&address).expect("the block is out");
+        books.live.insert(new, Live { size, ..old });
+        new
+    }
+
+    pub fn resize(&self, address: usize, size: u64) -> usize {
+        let new = self.try_resize(address, size);
+        assert_ne!(new, 0, "{size} bytes: {}", self.face.last_error());
+        new
+    }
+
+    /// Declares a use on another stream.
+    pub fn record(&self, address: usize, stream: usize) {
+        assert_eq!(
+            self.face.record_stream(address, stream),
+            0,
+            "{}",
+            self.face.last_error()
+        );
+        if let Some(machine) = self.device.machine() {
+            machine.checker().used(address as u64, stream);
+        }
+    }
+
+    /// The figures of device 0.
+    pub fn stats(&self) -> Stats {
+        self.face.stats(0)
+    }
+
+    /// Bytes of memory that came back.
+    pub fn trim(&self, keep: u64) -> u64 {
+        let (status, released) = self.face.trim(0, keep);
+        assert_eq!(status, 0, "{}", self.face.last_error());
+        released
+    }
+
+    /// Runs `work` on another thread in device 0's context.
+    pub fn on_thread<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let entered = || {
+                self.enter(0);
+                let result = work();
+                self.leave();
+                result
+            };
+            scope
+                .spawn(entered)
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The first and the last bytes of a block are what `byte` says.
+    pub fn holds(&self, address: usize, bytes: u64, byte: u8) -> bool {
+        let edge = bytes.min(4096);
+        let same = |at: usize| self.read(at, edge).iter().all(|found| *found == byte);
+        same(address) && same(address + (bytes - edge) as usize)
+    }
+
+    /// Queues work on the first and the last bytes of a block.
+    pub fn write_edges(&self, stream: usize, address: usize, bytes: u64, byte: u8) {
+        let edge = bytes.min(4096);
+        self.write(stream, address, edge, byte);
+        self.write(stream, address + (bytes - edge) as usize, edge, byte);
+    }
+
+    /// The allocator's figures are what was done with it, and its parts agree with each other.
+    pub fn check_books(&self) {
+        let books = self.books.lock().unwrap();
+        let mut counts = [0; 4];
+        for device in 0..self.device.count() {
+            let stats = self.face.stats(device);
+            let here = || books.live.values().filter(|live| live.device == device);
+            let requested: u64 = here().map(|live| live.size).sum();
+            let allocated: u64 = here().map(|live| self.rule.stride(live.size).unwrap()).sum();
+            assert_eq!((stats.requested, stats.allocated), (requested, allocated), "{stats:?}");
+            assert!(stats.allocated + stats.pending <= stats.reserved, "{stats:?}");
+            assert_eq!(
+                stats.allocated + stats.pending + stats.cached,
+                stats.reserved,
+                "{stats:?}"
+            );
+            assert!(stats.allocated_peak >= stats.allocated && stats.reserved_peak >= stats.reserved);
+            assert_eq!(stats.bytes_copied, 0);
+            counts[0] += stats.allocations;
+            counts[1] += stats.frees;
+            counts[2] += stats.reallocations;
+            counts[3] += stats.reallocations_in_place;
+        }
+        let expected = [
+            books.allocations,
+            books.frees,
+            books.reallocations,
+            books.reallocations_in_place,
+        ];
+        assert_eq!(counts, expected, "allocations, frees, reallocations, in place");
+        self.face.inside().validate().unwrap();
+    }
+
+    /// What every case ends with: all goes back, nothing is left, nothing was wrong.
+    pub fn finish(self) {
+        self.check_books();
+        if !self.entered() {
+            self.enter(0);
+        }
+        let live: Vec<usize> = self.books.lock().unwrap().live.keys().copied().collect();
+        live.into_iter().for_each(|address| self.put(address));
+        self.check_books();
+        for device in 0..self.device.count() {
+            let (status, _) = self.face.trim(device, 0);
+            assert_eq!(status, 0, "{}", self.face.last_error());
+            let stats = self.face.stats(device);
+            assert_eq!(
+                (stats.allocated, stats.requested, stats.pending),
+                (0, 0, 0),
+                "{stats:?}"
+            );
+            if !self.given {
+                assert_eq!((stats.reserved, stats.cached), (0, 0), "{stats:?}");
+            }
+        }
+        self.check_books();
+        self.face.close();
+        assert_eq!(self.face.allocate(64, 0, 0), 0, "closed");
+        self.right();
+        if let Some(machine) = self.device.machine().filter(|_| !self.given) {
+            for device in 0..self.device.count() {
+                let (free, total) = machine.memory_info(device).unwrap();
+                assert_eq!(free, total, "memory is left on device {device}");
+            }
+            assert_eq!(machine.checker().live_blocks(), 0);
+        }
+    }
+
+    /// Nothing was handed out, and no memory taken away, against the rules.
+    pub fn right(&self) {
+        if let Some(machine) = self.device.machine() {
+            assert_eq!(machine.checker().violations(), Vec::<String>::new());
+            assert_eq!(machine.faults(), Vec::<String>::new());
+        }
+    }
+}
