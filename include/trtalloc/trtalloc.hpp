@@ -1,4 +1,8 @@
-// trtalloc for C++17: an owner of an allocator, and errors as exceptions. Needs no TensorRT; see tensorrt.hpp for that.
+// trtalloc for C++17: owners of allocators and of blocks, and errors as exceptions. Header-only over trtalloc.h, whose
+// comments hold here too. Needs no TensorRT; see tensorrt.hpp for that.
+//
+//     trtalloc::Allocator memory{"limit=4GiB"};
+//     trtalloc::Block block = memory.block_async(1 << 20, stream);     // given back on the stream, as it goes out of scope
 #ifndef TRTALLOC_TRTALLOC_HPP
 #define TRTALLOC_TRTALLOC_HPP
 
@@ -28,6 +32,61 @@ inline void check(trtalloc_status status) {
         throw Error(status, trtalloc_last_error());
     }
 }
+
+// Owns a block: given back with the object, on the stream that it was allocated on, or on none. Valid also after its
+// allocator has been closed. It can be moved.
+class Block {
+public:
+    Block() noexcept = default;
+    Block(Block&& other) noexcept { swap(other); }
+    Block& operator=(Block&& other) noexcept {
+        Block(std::move(other)).swap(*this);
+        return *this;
+    }
+    Block(Block const&) = delete;
+    Block& operator=(Block const&) = delete;
+    ~Block() { reset(); }
+
+    // The address on the device; null where the object is empty.
+    void* get() const noexcept { return memory_; }
+    explicit operator bool() const noexcept { return memory_ != nullptr; }
+
+    // Bytes, as asked for.
+    std::uint64_t size() const noexcept { return size_; }
+
+    // Gives the block back now. False where that was refused: trtalloc_last_error() says why.
+    bool reset() noexcept {
+        void* const memory = release();
+        return on_stream_ ? trtalloc_deallocate_async(allocator_, memory, stream_)
+                          : memory == nullptr || trtalloc_deallocate(allocator_, memory);
+    }
+
+    // Leaves the block to the caller.
+    void* release() noexcept { return std::exchange(memory_, nullptr); }
+
+    void swap(Block& other) noexcept {
+        std::swap(allocator_, other.allocator_);
+        std::swap(memory_, other.memory_);
+        std::swap(size_, other.size_);
+        std::swap(stream_, other.stream_);
+        std::swap(on_stream_, other.on_stream_);
+    }
+
+private:
+    friend class Allocator;
+    Block(trtalloc_allocator* allocator, void* memory, std::uint64_t size, void* stream, bool on_stream)
+        : allocator_(allocator), memory_(memory), size_(size), stream_(stream), on_stream_(on_stream) {
+        if (memory == nullptr) {
+            throw Error(TRTALLOC_STATUS_OUT_OF_MEMORY, trtalloc_last_error());
+        }
+    }
+
+    trtalloc_allocator* allocator_ = nullptr;
+    void* memory_ = nullptr;
+    std::uint64_t size_ = 0;
+    void* stream_ = nullptr;
+    bool on_stream_ = false;
+};
 
 // Owns an allocator: closed with the object. Blocks still out stay valid then, and so do its TensorRT interfaces. Safe
 // from any thread, but for moving and assigning. Functions that allocate or free do as C does: nullptr or false, and the
@@ -79,6 +138,22 @@ public:
         return trtalloc_deallocate_async(allocator_, memory, stream);
     }
 
+    // On `device`, which is the stream's.
+    void* allocate_on(std::int32_t device, std::uint64_t size, void* stream, std::uint64_t alignment = 0,
+                      std::uint32_t flags = 0) noexcept {
+        return trtalloc_allocate_on(allocator_, device, size, alignment, flags, stream);
+    }
+
+    // A block with an owner; throws Error where the request cannot be met.
+    Block block(std::uint64_t size, std::uint64_t alignment = 0) {
+        return Block(allocator_, allocate(size, alignment), size, nullptr, false);
+    }
+
+    // The same for work queued on `stream` from now on, and given back on it: it must live as long as the object.
+    Block block_async(std::uint64_t size, void* stream, std::uint64_t alignment = 0) {
+        return Block(allocator_, allocate_async(size, stream, alignment), size, stream, true);
+    }
+
     void record_stream(void* memory, void* stream) { check(trtalloc_record_stream(allocator_, memory, stream)); }
 
     void stream_release(void* stream) { check(trtalloc_stream_release(allocator_, stream)); }
@@ -102,6 +177,11 @@ public:
     void set_limit(std::uint64_t bytes, std::int32_t device = -1) {
         check(trtalloc_set_limit(allocator_, device, bytes));
     }
+
+    // As trtalloc_history, trtalloc_snapshot and trtalloc_on_oom.
+    void history(std::string const& options) { check(trtalloc_history(allocator_, options.c_str())); }
+    void snapshot(std::string const& path) const { check(trtalloc_snapshot(allocator_, path.c_str())); }
+    void on_oom(trtalloc_oom_handler handler, void* context) { check(trtalloc_on_oom(allocator_, handler, context)); }
 
 private:
     trtalloc_allocator* allocator_ = nullptr;

@@ -1,6 +1,7 @@
 // trtalloc.hpp over the simulated device.
 #include <trtalloc/trtalloc.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -33,6 +34,45 @@ int main() {
     a.record_stream(queued, nullptr);
     CHECK(a.deallocate_async(queued, nullptr));
     a.stream_release(nullptr);
+
+    {
+        trtalloc::Block empty;
+        CHECK(!empty && empty.get() == nullptr && empty.size() == 0 && empty.reset());
+        trtalloc::Block first = a.block(1000, 256);
+        trtalloc::Block second = a.block_async(2000, nullptr);
+        CHECK(first && second && first.size() == 1000 && second.size() == 2000);
+        auto const allocations = a.stats().allocations;
+        void* const address = first.get();
+        empty = std::move(first);
+        CHECK(!first && empty.get() == address);
+        empty.swap(second);
+        CHECK(second.get() == address && empty.size() == 2000);
+        CHECK(second.reset() && !second && second.reset());
+        CHECK(a.deallocate_async(empty.release(), nullptr) && !empty);
+        CHECK(a.stats().allocations == allocations);
+    }
+    // What is out is `block` alone.
+    CHECK(a.stats().allocations == a.stats().frees + 1);
+    try {
+        trtalloc::Block never = a.block(std::uint64_t{1} << 40);
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_OUT_OF_MEMORY);
+    }
+    trtalloc::Block survivor;
+    {
+        trtalloc::Allocator gone{"driver=sim"};
+        survivor = gone.block_async(64, nullptr);
+    }
+    CHECK(survivor.reset());
+    void* const chosen = a.allocate_on(0, 64, nullptr);
+    CHECK(chosen != nullptr && a.deallocate(chosen));
+    try {
+        a.snapshot("never.json");
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_UNSUPPORTED);
+    }
 
     trtalloc::Allocator b{std::move(a)};
     CHECK(a.get() == nullptr && a.allocate(1) == nullptr);

@@ -262,3 +262,25 @@ fn an_unknown_tensorrt_does_not_compile() {
         "{stderr}"
     );
 }
+
+/// The C++ headers may be included twice and from two units of one program.
+#[test]
+fn two_units_of_one_program() {
+    let dir = common::scratch("faces_two_units");
+    let include =
+        "#include <trtalloc/tensorrt.hpp>\n#include <trtalloc/tensorrt.hpp>\n#include <trtalloc/trtalloc.hpp>\n";
+    let other = "nvinfer1::IGpuAllocator* other();\n\
+                 nvinfer1::IGpuAllocator* other() { return trtalloc::tensorrt(trtalloc_default()); }\n";
+    let main = "nvinfer1::IGpuAllocator* other();\n\
+                int main() { return other() == trtalloc::tensorrt(trtalloc_default()) ? 0 : 1; }\n";
+    std::fs::write(dir.join("other.cpp"), format!("{include}{other}")).unwrap();
+    std::fs::write(dir.join("main.cpp"), format!("{include}{main}")).unwrap();
+    let mut compile = common::cxx();
+    compile.args(["-DEIGHT_MAJOR=8", "-DEIGHT_MINOR=6", "-DEIGHT_PATCH=1", "-I"]);
+    compile.arg(common::root().join("tests/faces/eight"));
+    compile.args([dir.join("other.cpp"), dir.join("main.cpp")]);
+    compile.arg("-o").arg(dir.join("program"));
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+    common::run(&mut table::program(&dir.join("program")));
+}

@@ -80,6 +80,20 @@ fn rtx(what: &str, sanitizer: Option<&str>) -> Result<(), Outcome> {
     Ok(())
 }
 
+/// Neither library linked: both opened by the program.
+fn opened() -> Result<(), Outcome> {
+    let folder = RTX_1_7.folder()?;
+    let dir = common::scratch("faces_opened");
+    let mut compile = common::cxx();
+    headers::of(RTX_1_7.headers).include(&mut compile)?;
+    compile.arg(common::root().join("tests/faces/opened.cpp"));
+    common::run(compile.arg("-o").arg(dir.join("opened")).arg("-ldl"));
+    let mut program = table::program(&dir.join("opened"));
+    program.arg(folder.join(RTX_1_7.file));
+    common::run(program.arg(common::library_dir().join("libtrtalloc.so")));
+    Ok(())
+}
+
 fn lean(library: &Library) -> Result<(), Outcome> {
     let program = build(library, "lean.cpp", None)?;
     common::run(&mut table::program(&program));
@@ -113,7 +127,17 @@ pub fn rows() -> &'static [Row] {
         );
         add(
             name,
-            "all of these under AddressSanitizer, with its leak check",
+            "alive as the process ends, with the allocator gone before, after or never",
+            &|| rtx("exit", None),
+        );
+        add(
+            name,
+            "both opened with dlopen, and trtalloc closed again while its allocator is held",
+            &opened,
+        );
+        add(
+            name,
+            "all of these but dlopen under AddressSanitizer, with its leak check",
             &|| rtx("all", Some("address")),
         );
         for library in &LEAN {

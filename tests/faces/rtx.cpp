@@ -1,5 +1,6 @@
 // A program of TensorRT-RTX, linked with NVIDIA's library, that gives its objects our allocator. Needs no GPU: the library
-// makes its objects and builds plans without one. One argument: build, orders, threads or all.
+// makes its objects and builds plans without one. One argument: build, orders,
+// threads, exit or all.
 #include <NvInfer.h>
 #include <trtalloc/tensorrt.hpp>
 
@@ -131,6 +132,25 @@ void threads() {
     CHECK(memory.stats().allocated == 0 && memory.stats().allocations == 400);
 }
 
+// What is static lives until the process ends, and goes in the opposite order of its making: once the allocator before the
+// objects that hold it, once after them, and once never.
+void exit() {
+    static Logger logger;
+    static std::unique_ptr<IRuntime> early;
+    static trtalloc::Allocator memory{"driver=sim"};
+    static std::unique_ptr<IBuilder> late;
+    early.reset(nvinfer1::createInferRuntime(logger));
+    late.reset(nvinfer1::createInferBuilder(logger));
+    static std::unique_ptr<IRuntime> own{nvinfer1::createInferRuntime(logger)};
+    CHECK(trtalloc::created(early.get()) && trtalloc::created(late.get()) && trtalloc::created(own.get()));
+    early->setGpuAllocator(trtalloc::tensorrt(memory));
+    late->setGpuAllocator(trtalloc::tensorrt(memory));
+    own->setGpuAllocator(trtalloc::tensorrt(trtalloc_default()));
+    CHECK(plan(*late));
+    static trtalloc::Block const block = memory.block_async(1U << 20, nullptr);
+    CHECK(memory.allocate(1U << 20) != nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -138,9 +158,10 @@ int main(int argc, char** argv) {
     setenv("TRTALLOC_LOG", "off", 1);
     std::string_view const what = argc > 1 ? argv[1] : "";
     bool const all = what == "all";
-    CHECK(all || what == "build" || what == "orders" || what == "threads");
+    CHECK(all || what == "build" || what == "orders" || what == "threads" || what == "exit");
     if (all || what == "build") build();
     if (all || what == "orders") orders();
     if (all || what == "threads") threads();
+    if (all || what == "exit") exit();
     return 0;
 }
