@@ -4,6 +4,13 @@
 #include "slot.h"
 #include "trtalloc/src/bridge.rs.h"
 
+#ifdef __GLIBCXX__
+// cxx's own object needs this of the C++ runtime and comes after it where a Rust program is linked. GNU ld does not look back
+// then, so the runtime's part is asked for from here. (lld does look back.)
+extern "C" char const _ZNSt8ios_base4InitC1Ev;
+[[gnu::used]] static char const* const ask_for_streams = &_ZNSt8ios_base4InitC1Ev;
+#endif
+
 namespace trtalloc {
 namespace {
 
