@@ -62,7 +62,7 @@ impl Generation {
             8000..=9999 => Ok(Generation::Eight),
             10000..=19999 | 100_000..=119_999 => Ok(Generation::Ten),
             _ => Err(Error::InvalidArgument(format!(
-                "no TensorRT has version {version}, or it is newer than 11"
+                "no TensorRT has version {version}, or it is older than 8 or newer than 11"
             ))),
         }
     }

@@ -1,6 +1,6 @@
 //! Exact size classes: which blocks of a size are ready, last in first out.
 //!
-//! An open-addressing table from size to the head of a list through [`Block::next`]. Sizes repeat in inference, so the table
+//! An open-addressing table from size to the head of a list through `Block::next`. Sizes repeat in inference, so the table
 //! settles; it grows when half full and forgets sizes that have no block then.
 
 use std::sync::atomic::Ordering;

@@ -14,6 +14,7 @@ mod headers;
 mod installed;
 mod libraries;
 mod packages;
+mod snippets;
 mod table;
 
 /// What the table is made of, in its order.

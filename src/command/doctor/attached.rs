@@ -1,0 +1,80 @@
+//! Whether a process has libtrtalloc.so, and which TensorRTs beside it.
+
+use std::collections::BTreeSet;
+
+use super::report::Report;
+
+/// This process: what `LD_PRELOAD` came to.
+pub fn this_process(report: &mut Report) {
+    let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
+    let (library, _) = loaded("self").unwrap_or_default();
+    match library {
+        Some(path) => {
+            report.found("this process", &format!("has loaded {path}"));
+            report.advice(
+                "In this version the library stands in front of none of TensorRT's functions: the application gives it to \
+                 TensorRT, with setGpuAllocator.",
+            );
+        }
+        None if preload.contains("trtalloc") => {
+            report.found(
+                "this process",
+                &format!("no, though LD_PRELOAD is {preload:?}: the loader did not take it"),
+            );
+            report.advice("Is that path right, and the library for this machine? The loader only warns, and goes on.");
+        }
+        None => {
+            report.found("this process", "no");
+            report.advice(
+                "Attaching to a program that is not changed comes with a later version. Until then the application gives \
+                 the allocator to TensorRT: runtime->setGpuAllocator(trtalloc::tensorrt(memory)).",
+            );
+        }
+    }
+}
+
+/// Another process.
+pub fn process(pid: u32, report: &mut Report) {
+    let what = format!("process {pid}");
+    match loaded(&pid.to_string()) {
+        Err(error) => {
+            report.found(&what, &format!("cannot be looked into: {error}"));
+            report.advice("Is that its number, and is it yours? Otherwise run the doctor as root.");
+        }
+        Ok((library, tensorrt)) => {
+            let tensorrt: Vec<_> = tensorrt.into_iter().collect();
+            let beside = match tensorrt.is_empty() {
+                true => "no TensorRT".to_owned(),
+                false => tensorrt.join(", "),
+            };
+            match library {
+                Some(path) => report.found(&what, &format!("has loaded {path}, and {beside}")),
+                None => {
+                    report.found(&what, &format!("has not loaded libtrtalloc.so; it has {beside}"));
+                    report.advice(
+                        "Is the program linked with it, and is it the library that is found at run time? Try ldd.",
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The path of libtrtalloc.so in a process, and the TensorRT libraries there.
+fn loaded(process: &str) -> std::io::Result<(Option<String>, BTreeSet<String>)> {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+    let mut library = None;
+    let mut tensorrt = BTreeSet::new();
+    for path in maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|start| &line[start..]))
+    {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if name.starts_with("libtrtalloc.so") {
+            library.get_or_insert_with(|| path.to_owned());
+        } else if name.starts_with("libnvinfer") || name.starts_with("libtensorrt_rtx.so") {
+            tensorrt.insert(path.to_owned());
+        }
+    }
+    Ok((library, tensorrt))
+}

@@ -1,0 +1,259 @@
+//! Drivers and devices: each answer is a trial of what the pool would do.
+
+use trtalloc::config::{Config, DriverChoice};
+use trtalloc::driver::cuda::CudaDriver;
+use trtalloc::driver::{Context, Driver, DriverError, Failure, HandleKind, Result};
+
+use super::report::Report;
+use crate::command::device;
+use crate::command::table::size;
+
+/// CUDA's driver and its devices.
+pub fn cuda(report: &mut Report) {
+    if let Ok(text) = std::fs::read_to_string("/proc/driver/nvidia/version") {
+        report.found("kernel module", text.lines().next().unwrap_or_default());
+    }
+    match CudaDriver::open() {
+        Ok(driver) => {
+            let version = driver.version();
+            let name = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
+            describe("cuda", &name, &*driver, report);
+            let features = driver.features();
+            if !features.context_events || !features.stream_ids {
+                report.advice(
+                    "A driver of CUDA 12.5 or later spares waiting where memory is freed without a stream, and tells \
+                     streams apart where they are destroyed and made again.",
+                );
+            }
+        }
+        Err(error) => {
+            report.found("cuda", &format!("no: {error}"));
+            report.advice(advice(&error));
+        }
+    }
+}
+
+/// What is there without CUDA.
+pub fn others(report: &mut Report) {
+    let simulated = device::open(&Config {
+        driver: DriverChoice::Sim,
+        ..Config::from_environment()
+    });
+    match simulated {
+        Ok(opened) => describe("sim", "simulated, for trials without a GPU", &*opened.driver, report),
+        Err(error) => report.found("sim", &format!("no: {error}")),
+    }
+    report.found("ascend", "no: comes with a later version");
+}
+
+/// What to do where the driver does not open.
+fn advice(error: &DriverError) -> &'static str {
+    match (error.failure, error.call, error.code) {
+        (Failure::Missing, "libcuda.so.1", _) => {
+            "Install NVIDIA's driver. In a container, start it with the GPU: docker run --gpus all. Until then driver=sim \
+             takes the simulated device."
+        }
+        (Failure::Missing, ..) => "The driver is too old: install one of CUDA 11 or later.",
+        (_, _, 34) => "This libcuda.so.1 is the toolkit's stub: take its folder out of LD_LIBRARY_PATH.",
+        (_, _, 100) => {
+            "The driver sees no GPU: is CUDA_VISIBLE_DEVICES set to something else, or the container started without --gpus?"
+        }
+        (_, _, 802) => "The system is not ready: is nvidia-fabricmanager running?",
+        (_, _, 803 | 804) => {
+            "The kernel module and libcuda.so.1 are of different versions: reboot, or install them anew."
+        }
+        _ => "Ask nvidia-smi, and the kernel's log (dmesg | grep NVRM), what is wrong.",
+    }
+}
+
+fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) {
+    let count = match driver.device_count() {
+        Ok(0) => {
+            report.found(name, &format!("{words}; no devices"));
+            return report.advice("Is CUDA_VISIBLE_DEVICES set to something else?");
+        }
+        Ok(count) => count,
+        Err(error) => {
+            report.found(name, &format!("{words}; no devices: {error}"));
+            return report.advice(advice(&error));
+        }
+    };
+    report.found(name, &format!("yes: {words}; devices: {count}"));
+    for index in 0..count as i32 {
+        device_found(driver, index, count as i32, report);
+    }
+    let features = driver.features();
+    let mut has = |what: &str, there: bool, yes: &str, no: &str| {
+        report.found(what, if there { yes } else { no });
+    };
+    has(
+        "  stream ids",
+        features.stream_ids,
+        "yes: a stream that comes back at an old handle is told apart",
+        "no: what is freed without a stream, or by a stream that may be gone, is waited for",
+    );
+    has(
+        "  context events",
+        features.context_events,
+        "yes: memory freed without a stream is waited for in the background",
+        "no: memory freed without a stream is waited for when it is needed",
+    );
+    has(
+        "  graph owners",
+        features.user_objects,
+        "yes: memory of a CUDA graph is held until the graph is gone",
+        "no: requests while a stream captures are refused",
+    );
+}
+
+fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report) {
+    let what = format!("  device {index}");
+    let info = match driver.device_info(index) {
+        Ok(info) => info,
+        Err(error) => {
+            report.found(&what, &format!("no: {error}"));
+            return report.advice(advice(&error));
+        }
+    };
+    let free = match driver.memory_info(index) {
+        Ok((free, _)) => format!(", {} free", size(free)),
+        Err(_) => String::new(),
+    };
+    report.found(&what, &format!("{}, {}{free}", info.name, size(info.total)));
+    let (smallest, recommended) = info.granularity;
+    let trial = |kind, devices: &[i32]| in_context(driver, index, |_| map_one(driver, index, smallest, kind, devices));
+    let plain = match smallest {
+        0 => Err("the driver has none".to_owned()),
+        _ => trial(HandleKind::default(), &[index]).map_err(|error| error.to_string()),
+    };
+    if let Err(reason) = plain {
+        report.found("    virtual memory", &format!("no: {reason}; backing=malloc is used"));
+        report.advice(
+            "Memory then comes from cuMemAlloc: a block that grows may be copied, and free memory in pieces cannot be put \
+             together. A newer driver, or a virtual machine that passes the GPU through whole, has it.",
+        );
+        return;
+    }
+    report.found(
+        "    virtual memory",
+        &format!(
+            "works by trial, handles of {}, {} recommended",
+            size(smallest),
+            size(recommended)
+        ),
+    );
+    // Nobody uses the simulated device's memory from elsewhere.
+    if driver.name() != "sim" {
+        elsewhere(driver, index, count, smallest, report);
+    }
+}
+
+/// What virtual memory changes for those who use it from elsewhere: other devices, other processes, other cards.
+fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut Report) {
+    let trial = |kind, devices: &[i32]| in_context(driver, index, |_| map_one(driver, index, bytes, kind, devices));
+    let others: Vec<i32> = (0..count).filter(|other| *other != index).collect();
+    if others.is_empty() {
+        report.found("    other devices", "none here");
+    } else {
+        let (yes, no): (Vec<_>, Vec<_>) = others
+            .iter()
+            .partition(|other| trial(HandleKind::default(), &[index, **other]).is_ok());
+        report.found(
+            "    other devices",
+            &format!("can be let in: {}; cannot: {}", list(&yes), list(&no)),
+        );
+        if !yes.is_empty() {
+            report.advice(
+                "cudaDeviceEnablePeerAccess has no effect on this memory: say peers=auto, or name the devices.",
+            );
+        }
+    }
+    let kinds = [
+        (
+            "share=fd",
+            HandleKind {
+                share_fd: true,
+                ..HandleKind::default()
+            },
+        ),
+        (
+            "share=fabric",
+            HandleKind {
+                share_fabric: true,
+                ..HandleKind::default()
+            },
+        ),
+    ];
+    let works: Vec<&str> = kinds
+        .iter()
+        .filter(|(_, kind)| trial(*kind, &[index]).is_ok())
+        .map(|(name, _)| *name)
+        .collect();
+    match works.is_empty() {
+        true => {
+            report.found(
+                "    other processes",
+                "no: cudaIpcGetMemHandle does not take this memory, and it cannot be exported",
+            );
+            report.advice("Where memory is passed to another process: say backing=malloc.");
+        }
+        false => {
+            report.found(
+                "    other processes",
+                &format!(
+                    "cudaIpcGetMemHandle does not take this memory; works by trial: {}",
+                    works.join(", ")
+                ),
+            );
+            report.advice("Only where memory is passed to another process: say one of these, or backing=malloc.");
+        }
+    }
+    let rdma = HandleKind {
+        rdma: true,
+        ..HandleKind::default()
+    };
+    match trial(rdma, &[index]) {
+        Ok(()) => {
+            report.found("    RDMA", "works by trial with rdma=1");
+            report.advice("Only where a network or storage card reads this memory: say rdma=1.");
+        }
+        Err(error) => {
+            report.found("    RDMA", &format!("no: {error}"));
+            report.advice("Where a network or storage card reads this memory: say backing=malloc.");
+        }
+    }
+}
+
+fn list(devices: &[&i32]) -> String {
+    match devices.is_empty() {
+        true => "none".to_owned(),
+        false => devices
+            .iter()
+            .map(|device| device.to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// Runs `body` with the device's primary context current.
+fn in_context(driver: &dyn Driver, device: i32, body: impl FnOnce(Context) -> Result<()>) -> Result<()> {
+    let context = driver.primary_retain(device)?;
+    let result = driver.context_push(context).and_then(|()| {
+        let result = body(context);
+        driver.context_pop().and(result)
+    });
+    driver.primary_release(device).and(result)
+}
+
+/// Maps one handle for `devices` and takes it away again.
+fn map_one(driver: &dyn Driver, device: i32, bytes: u64, kind: HandleKind, devices: &[i32]) -> Result<()> {
+    let address = driver.reserve(bytes, 0)?;
+    let result = driver.create(device, bytes, kind).and_then(|handle| {
+        let result = driver.map(address, bytes, handle).and_then(|()| {
+            let result = driver.set_access(address, bytes, devices);
+            driver.unmap(address, bytes).and(result)
+        });
+        driver.release(handle).and(result)
+    });
+    driver.unreserve(address, bytes).and(result)
+}

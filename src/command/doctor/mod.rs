@@ -1,0 +1,74 @@
+//! `trtalloc doctor`: what is here, found out by trying it, in plain words, and what to do about each "no".
+//!
+//! `drivers` tries drivers and devices, `libraries` finds TensorRT, `attached` looks into a process, `report` lays it out.
+
+mod attached;
+mod drivers;
+mod libraries;
+mod report;
+
+use std::path::PathBuf;
+
+use trtalloc::config::{Config, KEYS};
+use trtalloc::error::Result;
+
+use self::report::Report;
+use super::{Done, say};
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Also looks into a running process: has it loaded trtalloc, has it loaded TensorRT
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Loads one library, says its version and ends: what the doctor asks of a process of its own
+    #[arg(long, hide = true)]
+    library: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Done> {
+    if let Some(library) = &arguments.library {
+        return Ok(libraries::say_version(library));
+    }
+    let mut report = Report::new();
+    report.section("driver");
+    drivers::cuda(&mut report);
+    drivers::others(&mut report);
+    report.section("TensorRT");
+    libraries::all(&mut report);
+    report.section("attached");
+    attached::this_process(&mut report);
+    if let Some(pid) = arguments.pid {
+        attached::process(pid, &mut report);
+    }
+    report.section("options");
+    options(&mut report);
+    say(report.text());
+    Ok(Done::All)
+}
+
+/// What the environment says, and what of it is not understood.
+fn options(report: &mut Report) {
+    let mut any = false;
+    let mut names: Vec<_> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .filter(|(name, _)| name.starts_with("TRTALLOC_"))
+        .collect();
+    names.sort();
+    for (name, value) in names {
+        any = true;
+        let key = name["TRTALLOC_".len()..].to_ascii_lowercase();
+        if !KEYS.contains(&key.as_str()) {
+            report.found(&name, "no option of this version");
+            report.advice("If it is meant as one, see the README's list for how it is spelt.");
+        } else if value.trim().is_empty() {
+            report.found(&name, "empty, so the default holds");
+        } else if let Err(error) = Config::default().set(&key, &value) {
+            report.found(&name, &format!("{error}; the default holds"));
+        } else {
+            report.found(&name, &value);
+        }
+    }
+    if !any {
+        report.found("environment", "no TRTALLOC_ variables, so the defaults hold");
+    }
+}

@@ -1,0 +1,220 @@
+//! `trtalloc doctor`, with and without what it looks for.
+
+mod common;
+#[path = "common/simcuda.rs"]
+mod simcuda;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the doctor writes, with these variables and arguments and nothing else of the environment that it looks at.
+fn doctor(arguments: &[&str], environment: &[(&str, &Path)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TRTALLOC_") || key.starts_with("PYTHON")) {
+        command.env_remove(key);
+    }
+    // Of this test's own path: the library folders that cargo names.
+    command.env("LD_LIBRARY_PATH", "");
+    command.arg("doctor").args(arguments).envs(environment.iter().copied());
+    let output = common::run(&mut command);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The lines about `what`: its own, and what is indented deeper.
+fn about<'a>(text: &'a str, what: &str) -> Vec<&'a str> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines = text
+        .lines()
+        .skip_while(|line| line.trim() != what && !line.trim().starts_with(&format!("{what} ")));
+    let first = lines.next().unwrap_or_else(|| panic!("nothing about {what}: {text}"));
+    let rest = lines.take_while(|line| indent(line) > indent(first));
+    std::iter::once(first).chain(rest).collect()
+}
+
+/// Each of `words` is in what was said.
+fn says(said: &[&str], words: &[&str]) {
+    // Advice is wrapped.
+    let text: Vec<&str> = said.iter().flat_map(|line| line.split_whitespace()).collect();
+    let text = text.join(" ");
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
+}
+
+/// A shared library of C source, as `file` in a folder of its own.
+fn library(folder: &Path, file: &str, source: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    let c = folder.join("source.c");
+    std::fs::write(&c, source).unwrap();
+    let mut compile = common::cc();
+    common::run(
+        compile
+            .args(["-shared", "-fPIC"])
+            .arg(&c)
+            .arg("-o")
+            .arg(folder.join(file)),
+    );
+}
+
+const VERSION: &str = "int getInferLibVersion(void);\nint getInferLibVersion(void) { return ";
+
+#[test]
+fn what_is_not_here_comes_with_advice() {
+    let text = doctor(&[], &[]);
+    says(&about(&text, "sim"), &["simulated", "devices: 1"]);
+    says(&about(&text, "virtual memory"), &["works by trial, handles of 2.0 MiB"]);
+    says(&about(&text, "this process"), &["no", "setGpuAllocator"]);
+    says(&about(&text, "environment"), &["the defaults hold"]);
+    // A line "no" is never the last word, but for what this version does not have.
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.contains(" no: ") && !line.contains("later version") {
+            let next = lines.peek().copied().unwrap_or_default();
+            assert!(next.trim_start().starts_with("-> "), "no advice after {line:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_cuda_device_is_tried() {
+    let Some(folder) = simcuda::directory() else {
+        return common::skip("simcuda", "the simulated libcuda is not built");
+    };
+    let text = doctor(&[], &[("LD_LIBRARY_PATH", &folder)]);
+    says(&about(&text, "cuda"), &["yes: CUDA 1", "devices: 1"]);
+    let device = about(&text, "device 0").join("\n");
+    // The simulated library exports no memory and has no RDMA: both are a "no" with advice.
+    says(
+        &[&device],
+        &[
+            "virtual memory works by trial",
+            "other devices none here",
+            "no: cudaIpcGetMemHandle does not take this memory",
+            "RDMA no: cuMemCreate failed with 801",
+            "-> Where a network or storage card reads this memory: say backing=malloc.",
+        ],
+    );
+}
+
+#[test]
+fn every_tensorrt_is_found_and_named() {
+    let dir = common::scratch("doctor_tensorrt");
+    let (linked, packages) = (dir.join("linked"), dir.join("packages"));
+    library(&linked, "libnvinfer.so.10.16.1", &format!("{VERSION}101601; }}\n"));
+    std::os::unix::fs::symlink("libnvinfer.so.10.16.1", linked.join("libnvinfer.so.10")).unwrap();
+    library(&linked, "libnvinfer.so.8", &format!("{VERSION}8601; }}\n"));
+    library(&linked, "libnvinfer_plugin.so.10", &format!("{VERSION}1; }}\n"));
+    // One whose interface is not known, one that says nothing, one that ends the process, one that is not whole.
+    library(&linked, "libnvinfer.so.12", &format!("{VERSION}120000; }}\n"));
+    library(
+        &linked,
+        "libnvinfer_lean.so.10",
+        "int nothing(void);\nint nothing(void) { return 0; }\n",
+    );
+    library(
+        &linked,
+        "libnvinfer_dispatch.so.10",
+        "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n",
+    );
+    std::fs::write(linked.join("libnvinfer_lean.so.11"), "half a file").unwrap();
+    library(
+        &packages.join("tensorrt_rtx_libs"),
+        "libtensorrt_rtx.so.1",
+        &format!("{VERSION}10701; }}\n"),
+    );
+
+    let text = doctor(&[], &[("LD_LIBRARY_PATH", &linked), ("PYTHONPATH", &packages)]);
+    says(
+        &about(&text, "libnvinfer.so.10"),
+        &["TensorRT 10.16.1: served", "(LD_LIBRARY_PATH)"],
+    );
+    says(&about(&text, "libnvinfer.so.8"), &["TensorRT 8.6.1: served"]);
+    says(
+        &about(&text, "libnvinfer.so.12"),
+        &["TensorRT 12.0.0: its interface is not known", "-> A newer trtalloc"],
+    );
+    says(&about(&text, "libnvinfer_lean.so.10"), &["no: says no version"]);
+    says(
+        &about(&text, "libnvinfer_dispatch.so.10"),
+        &["no: loading it ends the process"],
+    );
+    says(
+        &about(&text, "libnvinfer_lean.so.11"),
+        &["no: ", "libnvinfer_lean.so.11"],
+    );
+    assert!(!text.contains("plugin"), "{text}");
+    // A file is listed once, whatever names it has.
+    assert_eq!(text.matches("10.16.1: served").count(), 1, "{text}");
+    if Command::new("python3").arg("--version").output().is_ok() {
+        says(
+            &about(&text, "libtensorrt_rtx.so.1"),
+            &["TensorRT-RTX 1.7.1: served", "(a package of python3)"],
+        );
+    }
+}
+
+#[test]
+fn whether_it_is_attached() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    let text = doctor(&[], &[("LD_PRELOAD", &library)]);
+    says(
+        &about(&text, "this process"),
+        &["has loaded", "libtrtalloc.so", "setGpuAllocator"],
+    );
+    let text = doctor(&[], &[("LD_PRELOAD", Path::new("/nowhere/libtrtalloc.so"))]);
+    says(
+        &about(&text, "this process"),
+        &["no, though LD_PRELOAD", "-> Is that path right"],
+    );
+
+    let sleeping = |preload: Option<PathBuf>| {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdout(Stdio::null());
+        if let Some(library) = preload {
+            command.env("LD_PRELOAD", library);
+        }
+        command.spawn().unwrap()
+    };
+    for (preload, words) in [
+        (Some(library), "has loaded"),
+        (None, "has not loaded libtrtalloc.so; it has no TensorRT"),
+    ] {
+        let mut child = sleeping(preload);
+        let pid = child.id().to_string();
+        let what = format!("process {pid}");
+        // Until it runs the other program, it is a copy of this one.
+        let started = || std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep");
+        let mut mapped = false;
+        for _ in 0..200 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            // The loader maps libc last.
+            mapped = started() && maps.contains("libc.so");
+            if mapped {
+                break;
+            }
+        }
+        let text = doctor(&["--pid", &pid], &[]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(mapped);
+        says(&about(&text, &what), &[words]);
+    }
+    let text = doctor(&["--pid", "4194305"], &[]);
+    says(&about(&text, "process 4194305"), &["cannot be looked into", "-> "]);
+}
+
+#[test]
+fn options_are_read_aloud() {
+    let environment = [
+        ("TRTALLOC_LIMIT", Path::new("3G")),
+        ("TRTALLOC_GUARD", Path::new("perhaps")),
+        ("TRTALLOC_LIMTI", Path::new("3G")),
+        ("TRTALLOC_FILL", Path::new("")),
+    ];
+    let text = doctor(&[], &environment);
+    says(&about(&text, "TRTALLOC_LIMIT"), &["3G"]);
+    says(&about(&text, "TRTALLOC_GUARD"), &["`perhaps`", "the default holds"]);
+    says(&about(&text, "TRTALLOC_LIMTI"), &["no option of this version", "-> "]);
+    says(&about(&text, "TRTALLOC_FILL"), &["empty"]);
+}
