@@ -294,21 +294,6 @@ fn the_demo_says_what_it_could_not_do() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn doctor_tries_what_it_reports() {
-    let output = trtalloc(&["doctor"]);
-    expect(&output, 0);
-    let text = stdout(&output);
-    assert!(
-        text.lines()
-            .any(|line| line.starts_with("driver sim ") && line.contains("devices: 1")),
-        "{text}"
-    );
-    assert!(text.contains("works by trial, handles of 2.0 MiB"), "{text}");
-    assert!(text.contains("libnvinfer.so.10"), "{text}");
-}
-
-#[test]
 fn bench_prints_every_figure_with_its_target() {
     let library = common::library_dir().join("libtrtalloc.so");
     let bench = ["bench", "--driver", "sim", "--pairs", "1000", "--library"];
@@ -348,13 +333,6 @@ fn bench_prints_every_figure_with_its_target() {
     let text = stdout(&output);
     let missing = text.lines().filter(|line| line.ends_with("NOT MEASURED")).count();
     assert_eq!(missing, 2, "{text}");
-=======
-fn bench_measures_what_it_can_and_owns_to_the_rest() {
-    let output = trtalloc(&["bench", "--driver", "sim", "--pairs", "1000"]);
-    expect(&output, 3);
-    assert!(stdout(&output).contains("streams=trusted"));
-    assert!(stderr(&output).contains("later version"));
->>>>>>> faces
 }
 
 #[test]

@@ -104,13 +104,8 @@ static void later(void) {
   CHECK(trtalloc_inject(2) == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_tensorrt_output_allocator(own, 110400) == NULL);
   CHECK(strstr(trtalloc_last_error(), "output allocator") != NULL);
-<<<<<<< HEAD
-  CHECK(trtalloc_tensorrt_allocator(own, 8601) != NULL);
-  CHECK(trtalloc_tensorrt_allocator(own, 8601) != trtalloc_tensorrt_allocator(own, 110400));
-=======
   CHECK(trtalloc_tensorrt_allocator(own, 7201) == NULL);
   CHECK(strstr(trtalloc_last_error(), "no TensorRT has version 7201") != NULL);
->>>>>>> faces
   CHECK(trtalloc_tensorrt_allocator(own, 120000) == NULL);
   CHECK(trtalloc_tensorrt_allocator(own, 0) == NULL);
   CHECK(trtalloc_tensorrt_allocator(own, 110400) != NULL);
