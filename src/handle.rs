@@ -11,6 +11,7 @@ use crate::allocator::Allocator;
 use crate::bridge::{self, Generation};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::process;
 
 pub(crate) mod call;
 
@@ -86,7 +87,10 @@ impl Handle {
 
     #[cold]
     fn open(&self) -> Result<&'static Allocator> {
+        // A child of a fork may hold a copy of a first opening that nobody will finish.
+        process::usable()?;
         let opened = self.opened.get_or_init(|| {
+            process::watch();
             crate::log::init_from_environment();
             Allocator::from_config(Config::from_environment()).map(|allocator| self.publish(allocator))
         });

@@ -1,0 +1,94 @@
+//! What is asked of an allocator beside memory.
+
+use super::*;
+
+impl Allocator {
+    /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
+    pub fn record_stream(&self, address: u64, stream: Stream) -> Result<()> {
+        process::usable()?;
+        // A default stream where no context is current is the one of the pool's own.
+        let context = match self.key(stream)? {
+            Some(_) => Some(self.driver.stream_context(stream)?),
+            None => None,
+        };
+        for pool in self.all_pools() {
+            if pool.share(address, context) {
+                return Ok(());
+            }
+        }
+        Err(foreign(address))
+    }
+
+    /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
+    pub fn stream_release(&self, stream: Stream) -> Result<()> {
+        process::usable()?;
+        let Some(key) = self.key(stream)? else {
+            return Ok(());
+        };
+        let cache = self.caches.get(key);
+        let known = cache
+            .inner
+            .lock()
+            .generation
+            .as_ref()
+            .map(|generation| (generation.id, generation.device));
+        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
+            return Ok(());
+        };
+        // A stamp on another stream at the same handle would say nothing of this one's work.
+        let (now, capture) = self.ask(stream)?;
+        pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
+        Ok(())
+    }
+
+    /// One device's figures; none: the current device's.
+    pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
+        process::usable()?;
+        let device = self.device(device)?;
+        Ok(self.made(device).map(Pool::stats).unwrap_or_default())
+    }
+
+    /// Starts the peaks anew.
+    pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
+        process::usable()?;
+        if let Some(pool) = self.made(self.device(device)?) {
+            pool.reset_peaks();
+        }
+        Ok(())
+    }
+
+    /// Gives memory back to the driver until at most `keep` bytes stay reserved, as far as it is free; returns the bytes
+    /// released.
+    pub fn trim(&self, device: Option<i32>, keep: u64) -> Result<u64> {
+        process::usable()?;
+        self.made(self.device(device)?).map_or(Ok(0), |pool| pool.trim(keep))
+    }
+
+    /// Caps reserved memory; 0: no cap. What is reserved beyond it is released as it falls free.
+    pub fn set_limit(&self, device: Option<i32>, bytes: u64) -> Result<()> {
+        process::usable()?;
+        self.pool(self.device(device)?)?.set_limit(bytes)
+    }
+
+    /// New requests fail from now on; blocks still out stay valid, and memory goes with the last of them. Twice is harmless.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        if process::usable().is_ok() {
+            self.finish();
+        }
+    }
+
+    /// Whether every invariant of every pool holds; else which does not. Walks everything: for tests.
+    pub fn validate(&self) -> std::result::Result<(), String> {
+        self.all_pools().try_for_each(Pool::validate)
+    }
+
+    #[cold]
+    pub(super) fn finish(&self) {
+        for pool in self.all_pools().filter(|pool| pool.is_idle()) {
+            if !pool.shut_down() {
+                tracing::debug!(device = pool.device, "memory is still in use and stays for now");
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How an allocator comes to be, and a device's pool at its first use.
+
+use super::*;
+
+impl Allocator {
+    /// Reads `options` and opens the driver they name.
+    pub fn create(options: &str) -> Result<Arc<Allocator>> {
+        Self::from_config(Config::parse(options)?)
+    }
+
+    /// Opens the driver that `config` names.
+    pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
+        Self::with_driver(Self::open(&config)?, config)
+    }
+
+    /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
+    pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
+    }
+
+    /// [`Allocator::over`] with a driver that is already open.
+    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
+            return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
+        }
+        Self::build(driver, config, Memory::Caller(base, bytes))
+    }
+
+    /// An allocator over a driver that is already open.
+    pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
+        let memory = Memory::Driver(config.backing);
+        Self::build(driver, config, memory)
+    }
+
+    fn open(config: &Config) -> Result<Arc<dyn Driver>> {
+        process::watch();
+        process::usable()?;
+        match config.driver {
+            DriverChoice::Auto | DriverChoice::Cuda => {
+                let driver = CudaDriver::open()?;
+                if driver.device_count()? == 0 {
+                    return Err(Error::Unsupported("the CUDA driver knows no device".into()));
+                }
+                Ok(driver)
+            }
+            DriverChoice::Sim => Ok(SimDriver::new(SimConfig {
+                devices: config.sim_devices,
+                memory: config.sim_memory,
+                ..SimConfig::default()
+            })),
+            DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
+        }
+    }
+
+    fn build(driver: Arc<dyn Driver>, config: Config, memory: Memory) -> Result<Arc<Allocator>> {
+        process::watch();
+        if config.kind == Kind::Pinned {
+            return Err(Error::Unsupported("kind=pinned comes with a later version".into()));
+        }
+        let rule = match config.rule {
+            Rule::Cuda => SegmentRule::CUDA,
+            Rule::Ascend | Rule::AscendHost => SegmentRule::ascend(config.pad, 64),
+            Rule::AscendMedia => SegmentRule::ascend(config.pad, 128),
+        };
+        Ok(Arc::new(Allocator {
+            streams: driver.features().stream_ids || config.streams_trusted,
+            plain: !config.passthrough && !config.guard && config.fill.is_none(),
+            driver,
+            config,
+            rule,
+            memory,
+            caches: Arc::new(StreamCaches::default()),
+            pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
+            making: Mutex::new(()),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The pool of a device, made at its first use.
+    pub(super) fn pool(&self, device: i32) -> Result<&Pool> {
+        if let Some(pool) = self.made(device) {
+            return Ok(pool);
+        }
+        let _making = self.making.lock();
+        let slot = self
+            .pools
+            .get(device as usize)
+            .ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
+        slot.get_or_try_init(|| {
+            let options = self.options(device)?;
+            Ok(Box::new(Pool::new(
+                self.driver.clone(),
+                device,
+                self.memory,
+                options,
+                self.caches.clone(),
+            )?))
+        })
+    }
+
+    fn options(&self, device: i32) -> Result<Options> {
+        let config = &self.config;
+        let limit = match config.limit {
+            Limit::None => 0,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Percent(percent) => (self.driver.device_info(device)?.total as f64 * percent / 100.0) as u64,
+        };
+        let peers = match &config.peers {
+            Peers::None => Vec::new(),
+            Peers::Auto => (0..self.driver.device_count()? as i32).collect(),
+            Peers::List(list) => list.clone(),
+        };
+        Ok(Options {
+            rule: self.rule,
+            limit,
+            release_threshold: config.release_threshold,
+            wait: std::time::Duration::from_millis(config.wait_ms),
+            passthrough: config.passthrough,
+            guard: config.guard,
+            fill: config.fill,
+            kind: HandleKind {
+                share_fd: config.share == Share::Fd,
+                share_fabric: config.share == Share::Fabric,
+                rdma: config.rdma,
+            },
+            peers,
+            peers_must: matches!(config.peers, Peers::List(_)),
+        })
+    }
+}

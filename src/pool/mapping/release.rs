@@ -1,0 +1,143 @@
+//! The way back to the driver, and what the driver would not take.
+
+use super::*;
+
+impl Mapping {
+    /// Gives kept handles back until at most `keep` bytes are reserved; returns the bytes.
+    pub fn release_kept(&mut self, keep: u64) -> u64 {
+        let mut released = 0;
+        while self.reserved > keep {
+            let Some((&size, _)) = self.kept.last_key_value() else {
+                break;
+            };
+            let Some(handle) = self.take_kept(size) else { break };
+            match self.calls.submit(|driver| driver.release(handle)) {
+                Ok(()) => {
+                    self.reserved -= size;
+                    released += size;
+                }
+                Err(_) => {
+                    self.keep(handle, size);
+                    break;
+                }
+            }
+        }
+        released
+    }
+
+    /// Gives what is complete for everybody back to the driver, kept handles first and then the largest, until at most `keep`
+    /// bytes are reserved; `within` restricts it to a range of offsets. Returns the bytes.
+    pub fn release(&mut self, heap: &mut Heap, keep: u64, within: Option<(u64, u64)>) -> u64 {
+        let mut released = if within.is_none() { self.release_kept(keep) } else { 0 };
+        let mut idle: Vec<Idle> = Vec::new();
+        for (range, offset, bytes) in heap.ranges(COMMON) {
+            for mapped in self
+                .mapped
+                .range(offset.saturating_sub(512)..offset + bytes)
+                .map(|(_, mapped)| mapped)
+            {
+                let inside = mapped.offset >= offset && mapped.end() <= offset + bytes;
+                let wanted = within.is_none_or(|(from, to)| mapped.offset >= from && mapped.end() <= to);
+                if inside && wanted && !matches!(mapped.memory, Memory::Caller) {
+                    idle.push(Idle {
+                        range,
+                        offset: mapped.offset,
+                        size: mapped.size,
+                    });
+                }
+            }
+        }
+        // Large ones first; within a range from the last to the first, so that what lies before keeps its number.
+        idle.sort_by_key(|idle| (std::cmp::Reverse(idle.size), idle.range, std::cmp::Reverse(idle.offset)));
+        for piece in idle {
+            if self.reserved <= keep {
+                break;
+            }
+            match self.release_idle(heap, piece) {
+                Ok(bytes) => released += bytes,
+                Err(error) => tracing::warn!(%error, "memory could not be given back"),
+            }
+        }
+        released
+    }
+
+    fn release_idle(&mut self, heap: &mut Heap, idle: Idle) -> Result<u64> {
+        let Some(mapped) = self.mapped.get(&idle.offset).copied() else {
+            return Ok(0);
+        };
+        // A larger neighbour may have split this range since: its number is found anew.
+        let range = heap
+            .ranges(COMMON)
+            .find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
+        let Some((range, ..)) = range else { return Ok(0) };
+        match mapped.memory {
+            Memory::Handle(_) => {
+                let handle = self.detach(heap, Idle { range, ..idle })?;
+                self.keep(handle, idle.size);
+                if let Some(handle) = self.take_kept(idle.size)
+                    && let Err(error) = self.calls.submit(|driver| driver.release(handle))
+                {
+                    self.keep(handle, idle.size);
+                    return Err(error);
+                }
+                self.reserved -= idle.size;
+                Ok(idle.size)
+            }
+            Memory::Segment(address) => {
+                let bytes = mapped.end() - mapped.offset;
+                self.calls.submit(|driver| driver.free(address))?;
+                heap.close(range, mapped.offset, bytes);
+                self.space.remove(mapped.offset);
+                self.mapped.remove(&mapped.offset);
+                self.reserved -= mapped.size;
+                Ok(mapped.size)
+            }
+            Memory::Caller | Memory::Stuck(..) => Ok(0),
+        }
+    }
+
+    /// Takes back what nothing uses any more; what the driver refuses stays on the books.
+    pub fn give_up(&mut self, mut lost: Lost) {
+        let mut found = Found::default();
+        if !lost.retry(&self.calls, &mut found) {
+            self.lost.push(lost);
+        }
+        self.recover(found);
+    }
+
+    /// Tries again what the driver would not take back.
+    pub fn retry(&mut self, heap: &mut Heap) {
+        let mut found = Found::default();
+        self.lost.retain_mut(|lost| !lost.retry(&self.calls, &mut found));
+        self.recover(found);
+        let base = self.space.base().unwrap_or_default();
+        let stuck: Vec<(Mapped, Handle, NodeId)> = self
+            .mapped
+            .values()
+            .filter_map(|mapped| match mapped.memory {
+                Memory::Stuck(handle, node) => Some((*mapped, handle, node)),
+                _ => None,
+            })
+            .collect();
+        for (Mapped { offset, size, .. }, handle, node) in stuck {
+            if self.calls.submit(|driver| driver.unmap(base + offset, size)).is_ok() {
+                heap.unbury(node);
+                self.mapped.remove(&offset);
+                self.keep(handle, size);
+                self.stuck -= 1;
+            }
+        }
+    }
+
+    fn recover(&mut self, found: Found) {
+        self.reserved -= found.freed;
+        for (handle, size) in found.handles {
+            self.keep(handle, size);
+        }
+    }
+
+    /// Whether something waits to be tried again.
+    pub fn has_lost(&self) -> bool {
+        self.stuck > 0 || !self.lost.is_empty()
+    }
+}

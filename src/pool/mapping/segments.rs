@@ -1,0 +1,66 @@
+//! More room without virtual memory: segments of the driver's malloc.
+
+use super::*;
+
+impl Mapping {
+    /// Room from the driver's malloc: at least `size` bytes, more where memory has been asked for often.
+    pub(super) fn add_segment(&mut self, heap: &mut Heap, size: u64, align: u64, most: u64) -> Result<bool> {
+        // An address is only promised to be a multiple of 256; 512 is the heap's granule.
+        let slack = if align > 512 { align } else { 512 };
+        let Some(least) = size
+            .checked_add(slack)
+            .and_then(|size| size.checked_next_multiple_of(self.page))
+        else {
+            return Ok(false);
+        };
+        let ample = (self.reserved / 16)
+            .clamp(self.page, MOST_AHEAD)
+            .next_multiple_of(self.page)
+            .max(least);
+        let mut outcome = Ok(0);
+        for bytes in [ample, least] {
+            if bytes > most {
+                outcome = Err(None);
+                continue;
+            }
+            outcome = self.calls.submit(|driver| driver.malloc(bytes)).map_err(Some);
+            match outcome {
+                Ok(address) => return self.place_segment(heap, address, bytes),
+                Err(Some(error)) if error.failure != Failure::OutOfMemory => break,
+                Err(_) => {}
+            }
+        }
+        match outcome {
+            Err(Some(error)) => Err(error),
+            _ => Ok(false),
+        }
+    }
+
+    fn place_segment(&mut self, heap: &mut Heap, address: u64, bytes: u64) -> Result<bool> {
+        const MODULO: u64 = 2 << 20;
+        let start = address.next_multiple_of(512);
+        let size = (bytes - (start - address)) / 512 * 512;
+        // A page of hole behind each keeps segments apart.
+        match heap.fresh(size + 2 * MODULO, MODULO) {
+            Some(offset) => {
+                let offset = offset + start % MODULO;
+                self.space.add(start, size, offset);
+                self.mapped.insert(
+                    offset,
+                    Mapped {
+                        offset,
+                        size: bytes,
+                        memory: Memory::Segment(address),
+                    },
+                );
+                self.reserved += bytes;
+                heap.open(offset, size, COMMON, 0);
+                Ok(true)
+            }
+            None => {
+                let _ = self.calls.submit(|driver| driver.free(address));
+                Ok(false)
+            }
+        }
+    }
+}
