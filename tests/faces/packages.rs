@@ -71,8 +71,9 @@ impl Package {
         let output = pip.output().map_err(|error| format!("python3: {error}"))?;
         if !output.status.success() {
             let _ = std::fs::remove_dir_all(&partial);
-            let reason = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-            return Err(format!("pip: {reason}"));
+            // Before its last line pip tells of each attempt.
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(format!("pip: {}", stderr.lines().last().unwrap_or_default()));
         }
         std::fs::rename(&partial, &dir).map_err(|error| error.to_string())?;
         match libraries.exists() {
