@@ -20,6 +20,9 @@ pub enum Error {
     /// A driver call failed.
     #[error("driver: {0}")]
     Driver(#[from] DriverError),
+    /// The context was reset or carries an error that will not go away: no request of that device is met any more.
+    #[error("driver: the pool is dead: {0}")]
+    Dead(String),
     /// A file could not be read or written.
     #[error("io: {0}")]
     Io(String),
@@ -38,7 +41,7 @@ impl Error {
             Error::InvalidArgument(_) => 1,
             Error::OutOfMemory(_) => 2,
             Error::Unsupported(_) => 3,
-            Error::Driver(_) => 4,
+            Error::Driver(_) | Error::Dead(_) => 4,
             Error::Io(_) => 5,
             Error::Panic(_) => 6,
         }

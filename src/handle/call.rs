@@ -47,7 +47,7 @@ pub(crate) fn report(call: &'static str, error: &Error) {
     match error {
         // TensorRT's builder asks for what it expects not to get.
         Error::OutOfMemory(_) | Error::Unsupported(_) => tracing::debug!("{call}: {error}"),
-        Error::InvalidArgument(_) | Error::Driver(_) | Error::Io(_) => {
+        Error::InvalidArgument(_) | Error::Driver(_) | Error::Dead(_) | Error::Io(_) => {
             tracing::warn!("{call}: {error}")
         }
         Error::Panic(_) => tracing::error!("{call}: {error}"),

@@ -88,7 +88,7 @@ impl Blocks {
     /// The block of that number; numbers are at most [`Blocks::MOST`].
     #[inline]
     pub fn get(&self, id: NodeId) -> &Block {
-        let chunk = self.chunks[id as usize / CHUNK].get_or_init(|| Box::new([const { Block::new() }; CHUNK]));
+        let chunk = self.chunks[id as usize / CHUNK].get_or_init(|| boxed(Block::new));
         &chunk[id as usize % CHUNK]
     }
 }
@@ -105,5 +105,14 @@ impl Block {
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),
         }
+    }
+}
+
+/// An array that is never on the stack: threads of inference servers may have little of it.
+pub(super) fn boxed<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
+    let slice: Box<[T]> = (0..N).map(|_| make()).collect();
+    match slice.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("a slice of N makes an array of N"),
     }
 }

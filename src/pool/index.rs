@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use once_cell::race::OnceBox;
 
+use super::block::boxed;
 use super::heap::NodeId;
 
 const LEAF: usize = 4096;
@@ -44,7 +45,7 @@ impl Index {
     /// Sets (or with 0 clears) the entry of `offset`, which lies in the window.
     pub fn set(&self, offset: u64, id: NodeId) {
         let granule = (offset >> self.granule_bits) as usize;
-        let leaf = self.leaves[granule / LEAF].get_or_init(|| Box::new([const { AtomicU32::new(0) }; LEAF]));
+        let leaf = self.leaves[granule / LEAF].get_or_init(|| boxed(|| AtomicU32::new(0)));
         leaf[granule % LEAF].store(id, Ordering::Release);
     }
 }

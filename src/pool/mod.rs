@@ -199,12 +199,7 @@ impl Pool {
     pub fn alive(&self) -> Result<()> {
         match self.dead.get() {
             None => Ok(()),
-            Some(reason) => Err(Error::Driver(DriverError {
-                call: "an earlier call",
-                code: 0,
-                failure: Failure::ContextDead,
-            }))
-            .inspect_err(|_| tracing::debug!(device = self.device, %reason, "the pool is dead")),
+            Some(reason) => Err(Error::Dead(reason.clone())),
         }
     }
 
