@@ -164,7 +164,7 @@ bad_call!(foreign_pointers, ["no block"], || {
     let (mut local, theirs) = (0u64, get(other, MIB, 0));
     for stranger in [
         std::ptr::from_mut(&mut local).cast(),
-        1 as *mut c_void,
+        4096 as *mut c_void,
         usize::MAX as *mut c_void,
         theirs,
     ] {
