@@ -77,7 +77,7 @@ impl Pool {
             }
             if !core.fixed {
                 let Core { heap, mapping, .. } = &mut *core;
-                released += mapping.release(heap, keep, None);
+                released += mapping.release(heap, keep);
             }
             if core.mapping.reserved() <= keep || core.fixed || !self.wait(&mut core, &mut deadline, &mut covered)? {
                 return Ok(released);

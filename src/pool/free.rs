@@ -377,7 +377,7 @@ impl Pool {
     pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
         match freed {
             Freed::Block { id, give_back } => {
-                let (offset, size) = core.heap.span(id);
+                let (_, size) = core.heap.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
@@ -385,10 +385,10 @@ impl Pool {
                     && !core.fixed
                     && let Ok(_entered) = self.enter(core)
                 {
-                    let page = core.mapping.page;
-                    let within = (offset / page * page, (offset + size).next_multiple_of(page));
+                    // As much goes back as was freed, though not the same: pages are alike, and what is scattered goes first.
                     let Core { heap, mapping, .. } = core;
-                    mapping.release(heap, 0, Some(within));
+                    let keep = mapping.reserved().saturating_sub(size / mapping.page * mapping.page);
+                    mapping.release(heap, keep);
                 }
             }
             Freed::Standalone(block) => {
@@ -417,7 +417,7 @@ impl Pool {
             && let Ok(_entered) = self.enter(core)
         {
             let Core { heap, mapping, .. } = core;
-            mapping.release(heap, threshold, None);
+            mapping.release(heap, threshold);
         }
     }
 

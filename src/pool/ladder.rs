@@ -292,7 +292,7 @@ impl Pool {
         let Core { heap, mapping, .. } = core;
         match self.space.base() {
             Some(_) => mapping.release_kept(0),
-            None => mapping.release(heap, 0, None),
+            None => mapping.release(heap, 0),
         }
     }
 

@@ -165,7 +165,7 @@ impl Pool {
         let keep = reserved.saturating_sub(bytes.saturating_add(bytes / 16).saturating_add(2 * core.mapping.page));
         if !core.fixed {
             let Core { heap, mapping, .. } = core;
-            mapping.release(heap, keep, None);
+            mapping.release(heap, keep);
         }
     }
 }

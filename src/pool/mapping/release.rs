@@ -1,5 +1,7 @@
 //! The way back to the driver, and what the driver would not take.
 
+use std::cmp::Reverse;
+
 use super::*;
 
 impl Mapping {
@@ -26,10 +28,10 @@ impl Mapping {
     }
 
     /// Gives what is complete for everybody back to the driver, kept handles first and then the largest, until at most `keep`
-    /// bytes are reserved; `within` restricts it to a range of offsets. Returns the bytes.
-    pub fn release(&mut self, heap: &mut Heap, keep: u64, within: Option<(u64, u64)>) -> u64 {
-        let mut released = if within.is_none() { self.release_kept(keep) } else { 0 };
-        let mut idle: Vec<Idle> = Vec::new();
+    /// bytes are reserved. Returns the bytes.
+    pub fn release(&mut self, heap: &mut Heap, keep: u64) -> u64 {
+        let mut released = self.release_kept(keep);
+        let mut idle: Vec<(u64, Idle)> = Vec::new();
         for (range, offset, bytes) in heap.ranges(COMMON) {
             for mapped in self
                 .mapped
@@ -37,19 +39,20 @@ impl Mapping {
                 .map(|(_, mapped)| mapped)
             {
                 let inside = mapped.offset >= offset && mapped.end() <= offset + bytes;
-                let wanted = within.is_none_or(|(from, to)| mapped.offset >= from && mapped.end() <= to);
-                if inside && wanted && !matches!(mapped.memory, Memory::Caller) {
-                    idle.push(Idle {
+                if inside && !matches!(mapped.memory, Memory::Caller) {
+                    let piece = Idle {
                         range,
                         offset: mapped.offset,
                         size: mapped.size,
-                    });
+                    };
+                    idle.push((bytes, piece));
                 }
             }
         }
-        // Large ones first; within a range from the last to the first, so that what lies before keeps its number.
-        idle.sort_by_key(|idle| (std::cmp::Reverse(idle.size), idle.range, std::cmp::Reverse(idle.offset)));
-        for piece in idle {
+        // Large handles first, since few calls give much; then the smallest ranges, so that what stays is of a piece; within a
+        // range from the last to the first, so that what lies before keeps its number.
+        idle.sort_by_key(|(bytes, idle)| (Reverse(idle.size), *bytes, idle.range, Reverse(idle.offset)));
+        for (_, piece) in idle {
             if self.reserved <= keep {
                 break;
             }
