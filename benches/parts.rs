@@ -27,6 +27,10 @@ fn parts(criterion: &mut Criterion) {
     };
     let caches = StreamCaches::default();
     let cache = caches.get(key);
+    let lock = std::sync::Mutex::new(0u64);
+    group.bench_function("for scale: the standard library's mutex, once", |bencher| {
+        bencher.iter(|| *black_box(&lock).lock().unwrap() += 1);
+    });
     group.bench_function("lock, twice", |bencher| {
         bencher.iter(|| {
             for _ in 0..2 {
