@@ -328,7 +328,7 @@ impl Grace {
                 ledger.complete = ledger.complete.max(*number);
             }
             ledger.stamps.clear();
-            ledger.orphan = true;
+            // Not an orphan: its stream's cache still names it, until the handle comes back.
         }
     }
 
