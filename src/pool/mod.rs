@@ -245,6 +245,7 @@ impl Pool {
         core.contexts.retain(|(context, _)| *context != gone);
         core.grace.context_gone(gone);
         core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
+        self.calls.set_home(core.home.context);
         core.note_context(&self.calls, core.home.context);
         Ok(())
     }
