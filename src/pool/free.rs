@@ -31,8 +31,10 @@ impl Pool {
         let mut core = self.core.lock();
         self.bury_graphs(&mut core);
         let number = block.capture.load(Ordering::Relaxed);
+        // What is used on other streams too is no stream's to reuse.
+        let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
         if number != 0 {
-            let inside = cache.filter(|cache| cache.inner.lock().capture == number);
+            let inside = own.filter(|cache| cache.inner.lock().capture == number);
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
                 // Memory of a capture stays pending for everybody else.
@@ -45,24 +47,13 @@ impl Pool {
                 return;
             }
         }
-        if let Some(cache) = cache
-            && block.shared.load(Ordering::Relaxed) == 0
+        if let Some(cache) = own
             && self.free_on(&mut core, id, cache)
         {
             return;
         }
-        match cache.map(|cache| {
-            cache
-                .inner
-                .lock()
-                .generation
-                .as_ref()
-                .map(|generation| generation.context)
-        }) {
-            Some(Some(context)) => core.note_context(&self.calls, context),
-            // A stream that was never allocated on: its context is most likely the current one.
-            Some(None) => drop(self.note_current(&mut core)),
-            None => {}
+        if !may_cover {
+            self.note_freeing(&mut core, cache);
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         core.grace.free(Freed::Block {
@@ -124,7 +115,12 @@ impl Pool {
         });
         match behind {
             Some((owner, stamp)) => core.grace.free_behind(owner, stamp, freed),
-            None => core.grace.free(freed),
+            None => {
+                if !may_cover {
+                    self.note_freeing(&mut core, cache);
+                }
+                core.grace.free(freed);
+            }
         }
         if may_cover {
             let _ = self.note_current(&mut core);
@@ -132,6 +128,17 @@ impl Pool {
             let _ = self.settle(&mut core);
         }
         true
+    }
+
+    /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is
+    /// another device's.
+    fn note_freeing(&self, core: &mut Core, cache: Option<&StreamCache>) {
+        let known = cache.and_then(|cache| cache.inner.lock().generation.as_ref().map(|of| of.context));
+        // A stream that is not known: its context is most likely the current one.
+        let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
+        if let Some(context) = known.or_else(current) {
+            core.note_context(&self.calls, context);
+        }
     }
 
     /// A block stops being one: its number means nothing any more.
