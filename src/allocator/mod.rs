@@ -84,8 +84,32 @@ impl Allocator {
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
-            _ => self.allocate_anywhere(want, request),
+            Some(stream) => self.allocate_nameless(want, request, stream),
+            None => self.allocate_anywhere(want, request),
         }
+    }
+
+    /// A stream that cannot be told apart from another has no memory of its own; but what it captures belongs to the graph.
+    #[cold]
+    fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+        let Some(key) = self.key(stream)? else {
+            return self.allocate_anywhere(want, request);
+        };
+        let capture = self.driver.stream_capture(stream)?;
+        if capture != Capture::Active {
+            return self.allocate_anywhere(want, request);
+        }
+        let cache = self.caches.get(key);
+        self.miss(
+            want,
+            request,
+            Turn {
+                cache,
+                stream,
+                id: 0,
+                capture,
+            },
+        )
     }
 
     /// The hit: one lock, at most two queries, a pop.

@@ -164,7 +164,7 @@ pub struct Turn<'a> {
     pub cache: &'a StreamCache,
     /// The handle, valid during the call.
     pub stream: Stream,
-    /// Its id; 1 where streams are trusted.
+    /// Its id; 1 where streams are trusted, 0 where the driver has none.
     pub id: u64,
     /// What it says of capture.
     pub capture: Capture,
