@@ -8,7 +8,7 @@ use super::heap::{COMMON, NodeId, Owner};
 use super::stream_cache::{Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
-use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
 
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
@@ -501,22 +501,48 @@ impl Pool {
         Ok(work())
     }
 
-    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns.
-    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) {
+    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns. An error where the memory
+    /// may still be written to.
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
         let core = self.core.lock();
-        let Ok(_entered) = self.enter(&core) else { return };
+        let Ok(_entered) = self.enter(&core) else { return Ok(()) };
         let order = stream.unwrap_or(Stream::LEGACY);
         if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
-            return;
+            return Ok(());
         }
-        let mut outcome = self
+        let event = match stream {
+            Some(_) => None,
+            None => match self.calls.submit(|driver| driver.event_create()) {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    tracing::warn!(%error, "memory could not be filled");
+                    return Ok(());
+                }
+            },
+        };
+        let filled = self
             .calls
             .submit(|driver| driver.fill_async(address, byte, bytes, order));
-        if outcome.is_ok() && stream.is_none() {
-            outcome = self.calls.submit(|driver| driver.context_synchronize());
-        }
-        if let Err(error) = outcome {
+        if let Err(error) = &filled {
             tracing::warn!(%error, "memory could not be filled");
         }
+        let Some(event) = event else { return Ok(()) };
+        let waited = if filled.is_ok() { self.wait_now(event) } else { Ok(()) };
+        let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        waited.map_err(|error| self.failed(error))
+    }
+
+    /// Waits for what is queued on the legacy stream, by an event: synchronising would end captures.
+    fn wait_now(&self, event: Event) -> crate::driver::Result<()> {
+        let record = || self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY));
+        let wait = || {
+            const LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+            while !self.calls.submit(|driver| driver.event_wait(event, LIMIT))? {}
+            Ok(())
+        };
+        record()
+            .or_else(|_| record())
+            .and_then(|()| wait().or_else(|_: DriverError| wait()))
+            .or_else(|_| self.calls.submit(|driver| driver.context_synchronize()))
     }
 }
