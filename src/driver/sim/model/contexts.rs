@@ -106,6 +106,15 @@ fn set_current(thread: &ThreadState, stack: &[usize]) {
     thread.context.store(stack.last().copied().unwrap_or(0), Relaxed);
 }
 
+impl State {
+    /// The place of the thread's own stream in its current context, where it has been used.
+    pub(super) fn own_stream(&self, thread: &ThreadState) -> Option<usize> {
+        let context = thread.context.load(Relaxed).checked_sub(1)?;
+        let own = |s: &StreamState| s.alive && s.context == context && s.thread == thread.number;
+        self.streams.iter().position(own)
+    }
+}
+
 impl Machine {
     pub(super) fn context_place(&self, handle: usize) -> Result<usize> {
         let place = self.hot.place(HandleKind::Context, handle).ok_or(INVALID_CONTEXT)?;
@@ -309,8 +318,7 @@ impl Machine {
         if id == 0 {
             return Err(CONTEXT_IS_DESTROYED);
         }
-        let own = |s: &StreamState| s.alive && s.context == context && s.thread == thread.number;
-        let slot = match state.streams.iter().position(own) {
+        let slot = match state.own_stream(thread) {
             Some(slot) => slot as u32,
             None => {
                 let slot = state.open_stream(context, QueueKind::Blocking)?;

@@ -162,7 +162,11 @@ impl Machine {
     /// The slot of a stream that may be dead, or of a default stream while there is a context: for the checker.
     pub(super) fn any_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
-            true => self.special_slot(thread, handle).ok()??,
+            true => match self.special_slot(thread, handle).ok()? {
+                Some(slot) => slot,
+                // The thread has been in another context since: its own stream in this one is found by looking.
+                None => state.own_stream(thread)?,
+            },
             false => self.hot.place(HandleKind::Stream, handle)?,
         };
         (slot < state.streams.len()).then_some(slot as u32)
