@@ -80,6 +80,7 @@ impl Allocator {
     #[cold]
     fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream, known: bool) {
         if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
+            self.leave_other_device(cache, pool.device);
             pool.stamp_freeing(cache, stream, self.config.streams_trusted);
         }
     }

@@ -179,6 +179,17 @@ impl Allocator {
         error
     }
 
+    /// A handle that served a stream of another device before leaves that one's memory behind, with the pool it is of.
+    fn leave_other_device(&self, cache: &StreamCache, device: i32) {
+        let served = cache.inner.lock().generation.as_ref().map(|of| of.device);
+        if let Some(pool) = served
+            .filter(|served| *served != device)
+            .and_then(|served| self.made(served))
+        {
+            pool.release_stream(cache, None);
+        }
+    }
+
     #[cold]
     fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
         let known = turn
@@ -192,12 +203,7 @@ impl Allocator {
             Some((id, device)) if id == turn.id => device,
             _ => {
                 let device = self.stream_device(turn.stream)?;
-                if let Some(pool) = known
-                    .filter(|(_, old)| *old != device)
-                    .and_then(|(_, old)| self.made(old))
-                {
-                    pool.release_stream(turn.cache, None);
-                }
+                self.leave_other_device(turn.cache, device);
                 device
             }
         };

@@ -149,6 +149,16 @@ impl Pool {
                 core.mapping.mapped()
             ));
         }
+        let mut owners = std::collections::HashSet::new();
+        for cache in self.caches.all() {
+            let inner = cache.inner.lock();
+            let mine = inner.generation.as_ref().filter(|of| of.device == self.device);
+            if let Some(owner) = mine.map(|of| of.owner)
+                && (!owners.insert(owner) || !core.grace.is_streams(owner))
+            {
+                return Err(format!("{owner:?} is not one stream's own"));
+            }
+        }
         let beside: u64 = self.standalones.read().values().map(|block| block.committed()).sum();
         let (known, reserved) = (
             core.mapping.mapped() + core.mapping.kept() + beside,

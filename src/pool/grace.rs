@@ -146,6 +146,11 @@ impl Grace {
         !self.open.is_empty()
     }
 
+    /// Whether `owner` is the place of a stream that may still be there.
+    pub fn is_streams(&self, owner: Owner) -> bool {
+        self.ledgers.get(&owner).is_some_and(|ledger| !ledger.orphan)
+    }
+
     /// Whether things wait behind stamps of `owner` that are not recorded yet.
     pub fn has_unstamped(&self, owner: Owner) -> bool {
         let last = self.last_stamp(owner);

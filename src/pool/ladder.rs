@@ -357,6 +357,11 @@ impl Pool {
                 return Ok(generation.owner);
             }
         }
+        if inner.generation.as_ref().is_some_and(|old| old.device != self.device) {
+            return Err(Error::InvalidArgument(
+                "the stream's handle serves another device at the same time".into(),
+            ));
+        }
         self.retire(core, &mut inner);
         let context = self
             .calls

@@ -2,6 +2,7 @@
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::Stream;
+use crate::driver::sim::SimConfig;
 
 /// A stream destroyed with work pending, and one born with its handle.
 fn reborn(bench: &Bench, dying: usize) -> usize {
@@ -100,6 +101,86 @@ fn a_context_that_goes_with_its_streams() {
     bench.put(special, None);
     let all = bench.get(120 * MIB, None);
     bench.put(all, None);
+    bench.finish();
+}
+
+#[test]
+fn a_streams_place_is_its_own_though_its_context_is_gone() {
+    let bench = Bench::new("");
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    let dying = bench.stream();
+    let block = bench.get(MIB, Some(dying));
+    bench.put(block, Some(dying));
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    // What it had is everybody's, and another stream gets a place.
+    let plain = bench.get(MIB, None);
+    bench.put(plain, None);
+    bench.allocator.trim(Some(0), 0).unwrap();
+    let (born, other) = (bench.stream(), bench.stream());
+    assert_eq!(born, dying, "the handle comes back");
+    bench.use_and_free(other, 8, MIB);
+    bench.use_and_free(born, 8, MIB);
+    bench.allocator.validate().unwrap();
+    bench.allocator.trim(Some(0), 0).unwrap();
+    bench.allocator.validate().unwrap();
+    bench.finish();
+}
+
+#[test]
+fn what_the_drivers_malloc_gave_outlives_the_context_it_was_asked_in() {
+    for options in ["backing=malloc", "passthrough=1"] {
+        let bench = Bench::new(options);
+        let context = bench.app(|machine| machine.context_create(0)).unwrap();
+        let passing = bench.stream();
+        let block = bench.get(MIB, Some(passing));
+        let plain = bench.get(MIB, None);
+        bench.app(|machine| machine.context_destroy(context)).unwrap();
+        let stream = bench.stream();
+        bench.launch(stream, block, MIB);
+        bench.launch(stream, plain, MIB);
+        bench.put(block, Some(stream));
+        bench.put(plain, Some(stream));
+        bench.finish();
+    }
+}
+
+/// A handle that names a stream of one device, and then one of the other.
+#[test]
+fn a_handle_that_changes_its_device() {
+    let config = SimConfig {
+        devices: 2,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "");
+    let far = bench.app(|machine| machine.primary_retain(1)).unwrap();
+    let dying = bench.app(|machine| {
+        machine.context_push(far).unwrap();
+        machine.stream_create(true).unwrap()
+    });
+    let there = bench.use_and_free(dying, 4, MIB);
+    bench.app(|machine| {
+        machine.stream_destroy(dying).unwrap();
+        machine.context_pop().unwrap();
+    });
+    // Blocks of this device freed there, so often that the stream is stamped before it has ever allocated.
+    let blocks: Vec<u64> = (0..200).map(|_| bench.get(MIB, None)).collect();
+    let born = bench.stream();
+    assert_eq!(born, dying, "the handle comes back");
+    for block in blocks {
+        bench.put(block, Some(born));
+    }
+    bench.allocator.validate().unwrap();
+    let block = bench.get(MIB, Some(born));
+    assert!(!there.contains(&block));
+    bench.put(block, Some(born));
+    bench.app(|machine| machine.context_push(far)).unwrap();
+    bench.app(|machine| machine.context_synchronize()).unwrap();
+    bench.app(|machine| machine.context_pop()).unwrap();
+    bench.allocator.trim(Some(1), 0).unwrap();
+    for device in [0, 1] {
+        let stats = bench.allocator.stats(Some(device)).unwrap();
+        assert_eq!(stats.allocations, stats.frees, "{device}");
+    }
     bench.finish();
 }
 
