@@ -223,12 +223,15 @@ impl Pool {
             .calls
             .ask(|driver| driver.current_device())
             .map_err(|error| self.failed(error))?;
+        // A default stream means another one in another context: what is not answered is not guessed.
         let current = if here == Some(self.device) {
-            self.calls.ask(|driver| driver.current_context())
+            self.calls
+                .ask(|driver| driver.current_context())
+                .map_err(|error| self.failed(error))?
         } else {
-            Ok(None)
+            None
         };
-        let context = current.ok().flatten().unwrap_or(core.home.context);
+        let context = current.unwrap_or(core.home.context);
         self.calls.enter(context).map_err(|error| self.failed(error))
     }
 
