@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::block::{Block, NONE};
+use super::block::{Block, LIVE, NONE};
 use super::grace::Freed;
 use super::heap::{COMMON, NodeId, Owner};
 use super::stream_cache::{Inner, StreamCache};
@@ -472,10 +472,11 @@ impl Pool {
     /// there is no such block.
     pub fn share(&self, address: u64, context: Option<Context>) -> bool {
         let found = match self.find(address) {
-            Some((_, block)) => {
+            Some((_, block)) if block.state.load(Ordering::Relaxed) == LIVE => {
                 block.shared.store(1, Ordering::Relaxed);
                 true
             }
+            Some(_) => false,
             None => self
                 .standalones
                 .write()

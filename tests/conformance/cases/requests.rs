@@ -256,6 +256,7 @@ pub fn freed_twice(setup: &Setup) {
             assert!(!world.face().deallocate(block), "{block:#x}");
             assert!(!world.face().deallocate_async(block, stream), "{block:#x}");
             assert_eq!(world.face().reallocate(block, 0, 2 * MIB), 0);
+            assert_ne!(world.face().record_stream(block, stream), 0);
         }
     }
     // Given out anew, it is a block like any other.
