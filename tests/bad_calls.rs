@@ -1,404 +1,607 @@
-//! Bad calls, each in a process of its own, through the C ABI: a defined answer, a logged reason, no crash, nothing on
-//! stdout, and the allocator works on.
+//! Calls that should not have been made, each in a process of its own: over the simulated device (`sim`) and over CUDA
+//! through the simulated libcuda.so.1 (`cuda`), through the C functions. Each has a defined answer and a logged reason;
+//! nothing is written to stdout, nothing crashes, and the process ends with status 0.
+
+#[allow(dead_code)]
+#[path = "conformance/device.rs"]
+mod device;
+#[allow(dead_code)]
+#[path = "conformance/face.rs"]
+mod face;
+#[allow(dead_code)]
+#[path = "common/simcuda.rs"]
+mod simcuda;
 
 use std::cell::RefCell;
 use std::env;
-use std::ffi::{CStr, c_char, c_void};
-use std::process::{Command, Output};
-use std::ptr::{null, null_mut};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CStr, CString, c_void};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::{Arc, OnceLock};
 
-use trtalloc::allocator::Allocator;
-use trtalloc::capi::*;
-use trtalloc::config::{Config, LogLevel};
-use trtalloc::driver::sim::model::Machine;
+use device::{Cuda, Device, Sim};
+use face::{Face, Over, Way};
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::capi::{self, trtalloc_status};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::handle::Handle;
 
-const ROLE: &str = "TRTALLOC_BAD_CALL";
+const ROLE: &str = "TRTALLOC_TEST_ROLE";
+const OUTPUT: &str = "TRTALLOC_TEST_OUTPUT";
 const MIB: u64 = 1 << 20;
 
-/// Runs the test `name` once more in a child process, where `case` is run instead.
-fn in_child(name: &str, case: fn()) -> Option<Output> {
-    if env::var(ROLE).is_ok_and(|role| role == name) {
-        case();
-        return None;
+/// Where a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Sim,
+    Cuda,
+    /// With no driver to be found.
+    Nowhere,
+}
+
+/// An application with device 0 current, and an allocator used through C.
+struct World {
+    device: Arc<dyn Device>,
+    face: Box<dyn Face>,
+}
+
+impl World {
+    fn new(place: Place, options: &str) -> World {
+        let (device, over): (Arc<dyn Device>, Over) = match place {
+            Place::Sim => {
+                let driver = SimDriver::new(SimConfig {
+                    memory: 1 << 30,
+                    ..SimConfig::default()
+                });
+                (Arc::new(Sim(driver.clone())), Over::Driver(driver))
+            }
+            _ => (Arc::new(Cuda::new()), Over::Cuda),
+        };
+        device.enter(0);
+        World {
+            face: face::open(Way::C, &over, options, None),
+            device,
+        }
     }
-    let output = Command::new(env::current_exe().unwrap())
+
+    fn get(&self, size: u64) -> usize {
+        let block = self.face.allocate(size, 0, 0);
+        assert_ne!(block, 0, "{}", self.face.last_error());
+        block
+    }
+
+    /// The allocator works as if nothing had happened.
+    fn finish(&self) {
+        let stream = self.device.stream();
+        let block = self.face.allocate_async(3 * MIB, 0, 0, stream);
+        assert_ne!(block, 0, "{}", self.face.last_error());
+        self.device.write(stream, block, 3 * MIB, 1);
+        assert!(self.face.deallocate_async(block, stream));
+        self.face.inside().validate().unwrap();
+        assert_eq!(self.face.stats(0).allocated, 0);
+        let (status, _) = self.face.trim(0, 0);
+        assert_eq!((status, self.face.stats(0).reserved), (0, 0));
+        self.face.close();
+    }
+}
+
+fn simulated_library() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built"))
+}
+
+/// Runs `body` in a process of its own, whose stderr must have each of `reasons`.
+fn run(place: Place, name: &str, body: fn(Place), reasons: &[&str], variables: &[(&str, &str)]) {
+    if env::var(ROLE).is_ok_and(|role| role == name) {
+        let output = fs::File::create(env::var(OUTPUT).unwrap()).unwrap();
+        // SAFETY: both descriptors are open; from here on stdout is the file.
+        assert!(unsafe { libc::dup2(output.as_raw_fd(), 1) } >= 0);
+        body(place);
+        // SAFETY: as `exit` at the end of a program's main: handlers run, the test harness is left out.
+        unsafe { libc::exit(0) };
+    }
+    let output =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bad-{}-{}", std::process::id(), name.replace(':', "-")));
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, name)
-        .env("TRTALLOC_LOG", "warn")
-        .env_remove("TRTALLOC_DRIVER")
-        .output()
-        .unwrap();
-    let (told, complaints) = (text(&output.stdout), text(&output.stderr));
+        .env(OUTPUT, &output)
+        .env("TRTALLOC_LOG", "debug")
+        .envs(variables.iter().copied());
+    match place {
+        Place::Cuda => {
+            command
+                .env("LD_LIBRARY_PATH", simulated_library())
+                .env("SIMCUDA_MEMORY", (1u64 << 30).to_string());
+        }
+        Place::Nowhere => {
+            command.env_remove("LD_LIBRARY_PATH");
+        }
+        Place::Sim => {}
+    }
+    let ended = command.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{name}: {}\n{said}", ended.status);
+    let written = fs::read(&output).unwrap_or_else(|error| panic!("{name} did not run: {error}\n{said}"));
+    let _ = fs::remove_file(&output);
     assert!(
-        output.status.success(),
-        "{name}: {}\n{told}\n{complaints}",
-        output.status
+        written.is_empty(),
+        "{name} on stdout: {}",
+        String::from_utf8_lossy(&written)
     );
-    // What is left of stdout is libtest's own.
-    let strange = told.lines().find(|line| {
-        let own = line.is_empty() || line.starts_with("running 1") || line.starts_with("test ") || *line == "ok";
-        !own
-    });
-    assert_eq!(strange, None, "the library wrote to stdout:\n{told}");
-    Some(output)
+    assert!(
+        !said.contains("panicked") && !said.contains("simcuda:"),
+        "{name}:\n{said}"
+    );
+    for reason in reasons {
+        assert!(said.contains(reason), "{name} does not say `{reason}`:\n{said}");
+    }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// A test over the simulated device and one over CUDA for each case.
+macro_rules! cases {
+    ($($name:ident $reasons:expr;)*) => {
+        mod sim {
+            $(#[test]
+            fn $name() {
+                super::run(super::Place::Sim, concat!("sim::", stringify!($name)), super::$name, &$reasons, &[]);
+            })*
+        }
+        mod cuda {
+            $(#[test]
+            fn $name() {
+                super::run(super::Place::Cuda, concat!("cuda::", stringify!($name)), super::$name, &$reasons, &[]);
+            })*
+        }
+    };
 }
 
-/// A test whose case runs in a child; what it writes to stderr must contain each of `says`.
-macro_rules! bad_call {
-    ($name:ident, [$($says:expr),*], $case:expr) => {
-        #[test]
-        fn $name() {
-            if let Some(output) = in_child(stringify!($name), $case) {
-                let _complaints = text(&output.stderr);
-                $(assert!(_complaints.contains($says), "{:?} is not in\n{_complaints}", $says);)*
+cases! {
+    null_allocator ["allocator is NULL"];
+    size_0 [];
+    size_2_to_the_63 ["9223372036854775808 bytes"];
+    alignment_3 ["alignment 3 is not"];
+    alignment_4_gib ["alignment 4294967296 is not"];
+    foreign_pointer ["is no block of this allocator"];
+    interior_pointer ["is no block of this allocator"];
+    double_free ["freed before", "is no block of this allocator"];
+    unknown_flags ["flags"];
+    deallocate_async_on_a_destroyed_stream [];
+    deallocate_null [];
+    an_unreadable_option ["option `limit`: cannot read `plenty`", "unknown option `limits`"];
+    a_context_that_was_reset ["the pool is dead"];
+    after_fork ["this process was forked"];
+    at_exit ["the process is exiting"];
+    from_a_thread_local_destructor ["is no block of this allocator"];
+    ten_thousand_threads [];
+    after_destroy ["the allocator was destroyed"];
+}
+
+fn null_allocator(_: Place) {
+    let mut stats = capi::trtalloc_stats::default();
+    let size = size_of::<capi::trtalloc_stats>();
+    let block: *mut c_void = std::ptr::dangling_mut::<u8>().cast();
+    let invalid = trtalloc_status::InvalidArgument;
+    // SAFETY: null is what is tried; every other pointer is valid for what the function says of it.
+    unsafe {
+        assert!(capi::trtalloc_allocate(null_mut(), 64, 0, 0).is_null());
+        assert!(capi::trtalloc_allocate_async(null_mut(), 64, 0, 0, null_mut()).is_null());
+        assert!(capi::trtalloc_allocate_on(null_mut(), 0, 64, 0, 0, null_mut()).is_null());
+        assert!(capi::trtalloc_reallocate(null_mut(), block, 0, 64).is_null());
+        assert!(!capi::trtalloc_deallocate(null_mut(), block));
+        assert!(!capi::trtalloc_deallocate_async(null_mut(), block, null_mut()));
+        assert_eq!(capi::trtalloc_record_stream(null_mut(), block, null_mut()), invalid);
+        assert_eq!(capi::trtalloc_stream_release(null_mut(), null_mut()), invalid);
+        assert_eq!(capi::trtalloc_stats_get(null_mut(), -1, &mut stats, size), invalid);
+        assert_eq!(capi::trtalloc_stats_reset_peaks(null_mut(), -1), invalid);
+        assert_eq!(capi::trtalloc_trim(null_mut(), -1, 0, null_mut()), invalid);
+        assert_eq!(capi::trtalloc_set_limit(null_mut(), -1, 0), invalid);
+        assert!(capi::trtalloc_tensorrt_allocator(null_mut(), 110_000).is_null());
+        assert_eq!(capi::trtalloc_create(std::ptr::null(), null_mut()), invalid);
+        capi::trtalloc_destroy(null_mut());
+        assert!(!CStr::from_ptr(capi::trtalloc_last_error()).is_empty());
+    }
+}
+
+fn size_0(place: Place) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    assert_eq!(world.face.allocate(0, 0, 0), 0);
+    assert!(world.face.last_error().contains("size is 0"));
+    assert_eq!(world.face.allocate_async(0, 4096, RESIZABLE, stream), 0);
+    world.finish();
+}
+
+fn size_2_to_the_63(place: Place) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    for flags in [0, RESIZABLE] {
+        assert_eq!(world.face.allocate(1 << 63, 0, flags), 0);
+        assert_eq!(world.face.allocate_async(1 << 63, 0, flags, stream), 0);
+    }
+    let block = world.face.allocate(MIB, 0, RESIZABLE);
+    assert_eq!(world.face.reallocate(block, 0, 1 << 63), 0);
+    assert!(world.face.deallocate(block));
+    world.finish();
+}
+
+fn refused_alignment(place: Place, alignment: u64) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    assert_eq!(world.face.allocate(MIB, alignment, 0), 0);
+    assert_eq!(world.face.allocate_async(MIB, alignment, RESIZABLE, stream), 0);
+    let block = world.face.allocate(MIB, 0, RESIZABLE);
+    assert_eq!(world.face.reallocate(block, alignment, 2 * MIB), 0);
+    assert!(world.face.deallocate(block));
+    world.finish();
+}
+
+fn alignment_3(place: Place) {
+    refused_alignment(place, 3);
+}
+
+fn alignment_4_gib(place: Place) {
+    refused_alignment(place, 4 << 30);
+}
+
+/// None of them is a block, whatever is done with it.
+fn refused_blocks(world: &World, addresses: &[usize]) {
+    let stream = world.device.stream();
+    for address in addresses {
+        assert!(!world.face.deallocate(*address), "{address:#x}");
+        assert!(!world.face.deallocate_async(*address, stream), "{address:#x}");
+        assert_eq!(world.face.reallocate(*address, 0, MIB), 0, "{address:#x}");
+        assert_ne!(world.face.record_stream(*address, stream), 0, "{address:#x}");
+    }
+}
+
+fn foreign_pointer(place: Place) {
+    let world = World::new(place, "");
+    let block = world.get(MIB);
+    let own = world.device.malloc(MIB);
+    let local = 0;
+    refused_blocks(
+        &world,
+        &[own, std::ptr::from_ref(&local).addr(), 1, 4096, usize::MAX, 1 << 63],
+    );
+    world.device.free(own);
+    assert!(world.face.deallocate(block));
+    world.finish();
+}
+
+fn interior_pointer(place: Place) {
+    let world = World::new(place, "");
+    let block = world.get(4 * MIB);
+    let special = world.face.allocate(4 * MIB, 0, RESIZABLE);
+    for inside in [1, 256, 512, 4096, 2 << 20] {
+        refused_blocks(&world, &[block + inside, special + inside]);
+    }
+    assert!(world.face.deallocate(block) && world.face.deallocate(special));
+    world.finish();
+}
+
+fn double_free(place: Place) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    let ordered = world.face.allocate_async(MIB, 0, 0, stream);
+    let (plain, special) = (world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE));
+    assert!(world.face.deallocate_async(ordered, stream));
+    assert!(world.face.deallocate(plain) && world.face.deallocate(special));
+    refused_blocks(&world, &[ordered, plain, special]);
+    // Twice at once.
+    for _ in 0..200 {
+        let block = world.get(MIB);
+        let taken: usize = std::thread::scope(|scope| {
+            let free = || usize::from(world.face.deallocate(block));
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(free)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(taken, 1);
+    }
+    world.finish();
+}
+
+fn unknown_flags(place: Place) {
+    let world = World::new(place, "");
+    assert_eq!(world.face.allocate(MIB, 0, 6), 0);
+    world.finish();
+}
+
+fn deallocate_async_on_a_destroyed_stream(place: Place) {
+    let world = World::new(place, "");
+    for rebirth in [false, true] {
+        let stream = world.device.stream();
+        let blocks: Vec<usize> = (0..12)
+            .map(|at| {
+                world
+                    .face
+                    .allocate_async(MIB, 0, if at == 3 { RESIZABLE } else { 0 }, stream)
+            })
+            .collect();
+        for block in &blocks {
+            world.device.write(stream, *block, MIB, 1);
+        }
+        world.device.destroy(stream);
+        let born = rebirth.then(|| world.device.stream());
+        for block in &blocks {
+            assert!(
+                world.face.deallocate_async(*block, stream),
+                "{}",
+                world.face.last_error()
+            );
+        }
+        if let Some(born) = born {
+            let block = world.face.allocate_async(MIB, 0, 0, born);
+            assert!(block != 0 && world.face.deallocate_async(block, born));
+        }
+    }
+    world.finish();
+}
+
+fn deallocate_null(place: Place) {
+    let world = World::new(place, "");
+    assert!(world.face.deallocate(0) && world.face.deallocate_async(0, 0));
+    world.finish();
+    assert!(world.face.deallocate(0) && world.face.deallocate_async(0, 0));
+}
+
+fn an_unreadable_option(_: Place) {
+    for options in ["limit=plenty", "limits=1GiB", "limit", "driver=", "=1", "wait_ms=-1"] {
+        let text = CString::new(format!("driver=sim,{options}")).unwrap();
+        let mut out = std::ptr::dangling_mut();
+        // SAFETY: a C string and a place to write to.
+        let status = unsafe { capi::trtalloc_create(text.as_ptr(), &mut out) };
+        assert_eq!(
+            (status, out),
+            (trtalloc_status::InvalidArgument, null_mut()),
+            "{options}"
+        );
+    }
+}
+
+fn a_context_that_was_reset(place: Place) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    let ordered = world.face.allocate_async(MIB, 0, 0, stream);
+    let blocks = [world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE)];
+    match world.device.machine() {
+        Some(machine) => machine.primary_reset(0).unwrap(),
+        // SAFETY: the test's own device; nothing of its context is used after this.
+        None => assert_eq!(unsafe { cudarc::driver::sys::cuDevicePrimaryCtxReset_v2(0) } as u32, 0),
+    }
+    world.device.leave_what_is_gone();
+    world.device.enter(0);
+    let stream = world.device.stream();
+    for _ in 0..3 {
+        assert_eq!(world.face.allocate(40 * MIB, 0, 0), 0);
+        assert_eq!(world.face.allocate(MIB, 0, RESIZABLE), 0);
+        assert_eq!(world.face.allocate_async(40 * MIB, 0, 0, stream), 0);
+        assert_eq!(world.face.reallocate(blocks[1], 0, 90 * MIB), 0);
+        assert!(!world.face.last_error().is_empty());
+    }
+    assert!(world.face.deallocate(blocks[0]) && world.face.deallocate_async(blocks[1], stream));
+    assert!(world.face.deallocate_async(ordered, stream));
+    assert!(!world.face.deallocate(blocks[0]));
+    world.face.stats(0);
+    world.face.close();
+}
+
+fn after_fork(place: Place) {
+    let world = World::new(place, "");
+    let stream = world.device.stream();
+    let (plain, ordered) = (world.get(MIB), world.face.allocate_async(MIB, 0, 0, stream));
+    // Somebody holds the locks at the time of the fork, most likely.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                world.device.enter(0);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let block = world.face.allocate(700_000, 0, 0);
+                    assert!(world.face.deallocate(block));
+                }
+                world.device.leave();
+            });
+        }
+        for _ in 0..5 {
+            // SAFETY: the child calls the library under test, and leaves by _exit.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0);
+            if child == 0 {
+                let refused = world.face.allocate(MIB, 0, 0) == 0
+                    && world.face.allocate_async(MIB, 0, 0, stream) == 0
+                    && world.face.allocate(MIB, 0, RESIZABLE) == 0
+                    && world.face.reallocate(plain, 0, MIB) == 0
+                    && !world.face.deallocate(plain)
+                    && !world.face.deallocate_async(ordered, stream)
+                    && world.face.deallocate(0)
+                    && world.face.trim(0, 0).0 != 0
+                    && world.face.set_limit(0, 1) != 0
+                    && world.face.stream_release(stream) != 0
+                    && world.face.record_stream(plain, stream) != 0;
+                world.face.close();
+                // SAFETY: ends the child without its parent's handlers.
+                unsafe { libc::_exit(if refused { 0 } else { 1 }) };
             }
+            let mut status = 0;
+            // SAFETY: the child of this process and a local to write to.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child was not refused, or did not end");
         }
-    };
-}
-
-fn last() -> String {
-    // SAFETY: never null, and valid until this thread's next call.
-    unsafe { CStr::from_ptr(trtalloc_last_error()) }
-        .to_string_lossy()
-        .into_owned()
-}
-
-fn created(options: &CStr) -> *mut trtalloc_allocator {
-    let mut allocator = null_mut();
-    // SAFETY: a C string and a place for the answer.
-    let status = unsafe { trtalloc_create(options.as_ptr(), &mut allocator) };
-    assert_eq!(status as i32, 0, "{}", last());
-    allocator
-}
-
-/// An allocator over a simulated device whose application side the test has too.
-fn with_machine(devices: u32) -> (*mut trtalloc_allocator, Arc<Machine>) {
-    trtalloc::log::init(LogLevel::Warn);
-    let driver = SimDriver::new(SimConfig {
-        devices,
-        memory: 1 << 30,
-        ..SimConfig::default()
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    let machine = driver.machine().clone();
-    let context = machine.primary_retain(0).unwrap();
-    machine.context_push(context).unwrap();
-    let allocator = Allocator::with_driver(driver, Config::default()).unwrap();
-    (std::ptr::from_ref(Handle::new(allocator)).cast_mut().cast(), machine)
+    assert!(world.face.deallocate(plain) && world.face.deallocate_async(ordered, stream));
+    world.finish();
 }
 
-fn get(allocator: *mut trtalloc_allocator, size: u64, alignment: u64) -> *mut c_void {
-    // SAFETY: a handle or null; the other values may be anything.
-    unsafe { trtalloc_allocate(allocator, size, alignment, 0) }
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// Whatever the order of handlers, calls have an answer.
+extern "C" fn use_it_late() {
+    let world = WORLD.get().unwrap();
+    let block = world.face.allocate(3 * MIB, 0, 0);
+    let resized = world.face.reallocate(block, 0, 5 * MIB);
+    let ordered = world.face.allocate_async(3 * MIB, 0, 0, 0);
+    let taken = world.face.deallocate(block) && world.face.deallocate_async(ordered, 0);
+    if resized != 0 || !taken {
+        // SAFETY: ends the process where a panic could not be told from a crash.
+        unsafe { libc::_exit(3) };
+    }
+    world.face.trim(0, 0);
+    world.face.close();
 }
 
-fn put(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {
-    // SAFETY: as in `get`.
-    unsafe { trtalloc_deallocate(allocator, memory) }
+fn at_exit(place: Place) {
+    // SAFETY: a plain function. It is registered before the library's own handler, so it runs after it.
+    assert_eq!(unsafe { libc::atexit(use_it_late) }, 0);
+    let world = WORLD.get_or_init(|| World::new(place, ""));
+    let block = world.get(MIB);
+    world.device.write(0, block, MIB, 1);
+    // SAFETY: as above; this one runs before the library's.
+    assert_eq!(unsafe { libc::atexit(use_it_late) }, 0);
 }
 
-/// The allocator works on and its books balance.
-fn works(allocator: *mut trtalloc_allocator) {
-    let block = get(allocator, MIB, 0);
-    assert!(!block.is_null(), "{}", last());
-    assert!(put(allocator, block), "{}", last());
-    let mut stats = trtalloc_stats::default();
-    // SAFETY: a place of that size.
-    let status = unsafe { trtalloc_stats_get(allocator, 0, &mut stats, size_of::<trtalloc_stats>()) };
-    assert_eq!(status as i32, 0, "{}", last());
-    assert_eq!(
-        (stats.allocated, stats.requested, stats.allocations - stats.frees),
-        (0, 0, 0)
-    );
-}
+struct Late(Option<usize>);
 
-bad_call!(null_allocator, ["allocator"], || {
-    assert!(get(null_mut(), 1, 0).is_null());
-    assert!(!last().is_empty());
-    assert!(!put(null_mut(), 0x1000 as *mut c_void));
-    // SAFETY: null is what this is about.
-    unsafe {
-        assert!(trtalloc_allocate_async(null_mut(), 1, 0, 0, null_mut()).is_null());
-        assert!(trtalloc_reallocate(null_mut(), null_mut(), 0, 1).is_null());
-        assert_ne!(trtalloc_create(null(), null_mut()) as i32, 0);
-        trtalloc_destroy(null_mut());
-    }
-});
-
-bad_call!(size_0, [], || {
-    let allocator = created(c"driver=sim");
-    assert!(get(allocator, 0, 0).is_null());
-    assert!(last().contains('0'));
-    works(allocator);
-});
-
-bad_call!(absurd_sizes, [], || {
-    let allocator = created(c"driver=sim");
-    for size in [1 << 63, u64::MAX, u64::MAX - 511, 1 << 50] {
-        assert!(get(allocator, size, 0).is_null());
-        assert!(last().starts_with("out of memory"), "{}", last());
-    }
-    works(allocator);
-});
-
-bad_call!(absurd_alignments, ["alignment 3", "alignment 4294967296"], || {
-    let allocator = created(c"driver=sim");
-    for alignment in [3, 1 << 32, 4 * MIB, 513, u64::MAX] {
-        assert!(get(allocator, 1, alignment).is_null());
-        assert!(last().contains("alignment"), "{}", last());
-    }
-    works(allocator);
-});
-
-bad_call!(foreign_pointers, ["no block"], || {
-    let allocator = created(c"driver=sim");
-    let other = created(c"driver=sim");
-    works(allocator);
-    let (mut local, theirs) = (0u64, get(other, MIB, 0));
-    for stranger in [
-        std::ptr::from_mut(&mut local).cast(),
-        4096 as *mut c_void,
-        usize::MAX as *mut c_void,
-        theirs,
-    ] {
-        assert!(!put(allocator, stranger));
-        // SAFETY: any pointer is answered.
-        assert!(unsafe { trtalloc_reallocate(allocator, stranger, 0, 10).is_null() });
-    }
-    assert!(put(other, theirs));
-    works(allocator);
-});
-
-bad_call!(interior_pointers, ["no block"], || {
-    let allocator = created(c"driver=sim");
-    let block = get(allocator, 8 * MIB, 0);
-    for inside in [1, 512, 4096, MIB as usize, 8 * MIB as usize] {
-        assert!(!put(allocator, block.wrapping_byte_add(inside)));
-    }
-    assert!(put(allocator, block));
-    works(allocator);
-});
-
-bad_call!(double_free, ["was freed before"], || {
-    let (allocator, machine) = with_machine(1);
-    let stream = machine.stream_create(true).unwrap() as *mut c_void;
-    // SAFETY: a living stream.
-    let block = unsafe { trtalloc_allocate_async(allocator, MIB, 0, 0, stream) };
-    // SAFETY: as above.
-    unsafe {
-        assert!(trtalloc_deallocate_async(allocator, block, stream));
-        assert!(!trtalloc_deallocate_async(allocator, block, stream));
-        assert!(!trtalloc_deallocate(allocator, block));
-        let again = trtalloc_allocate_async(allocator, MIB, 0, 0, stream);
-        assert_eq!(again, block);
-        let second = trtalloc_allocate_async(allocator, MIB, 0, 0, stream);
-        assert_ne!(second, block, "the second free must not have handed it out twice");
-        assert!(
-            trtalloc_deallocate_async(allocator, again, stream) && trtalloc_deallocate_async(allocator, second, stream)
-        );
-    }
-    works(allocator);
-});
-
-bad_call!(a_destroyed_stream, [], || {
-    let (allocator, machine) = with_machine(1);
-    let stream = machine.stream_create(true).unwrap();
-    // SAFETY: a living stream.
-    let (block, more) = unsafe {
-        let block = trtalloc_allocate_async(allocator, 64 * MIB, 0, 0, stream as *mut c_void);
-        (
-            block,
-            trtalloc_allocate_async(allocator, 64 * MIB, 0, 0, stream as *mut c_void),
-        )
-    };
-    machine.stream_destroy(stream).unwrap();
-    // SAFETY: the dead handle is what this is about: it must not reach the driver, which would abort.
-    unsafe {
-        assert!(
-            trtalloc_deallocate_async(allocator, block, stream as *mut c_void),
-            "{}",
-            last()
-        );
-        assert!(
-            trtalloc_deallocate_async(allocator, more, stream as *mut c_void),
-            "{}",
-            last()
-        );
-        // One that was never allocated on.
-        let stranger = trtalloc_allocate(allocator, MIB, 0, 0);
-        assert!(
-            trtalloc_deallocate_async(allocator, stranger, (stream + 4096) as *mut c_void),
-            "{}",
-            last()
-        );
-    }
-    works(allocator);
-});
-
-bad_call!(null_memory, [], || {
-    let allocator = created(c"driver=sim");
-    assert!(put(allocator, null_mut()));
-    // SAFETY: null is what this is about.
-    assert!(unsafe { trtalloc_deallocate_async(allocator, null_mut(), null_mut()) });
-    works(allocator);
-});
-
-bad_call!(unreadable_options, [], || {
-    for options in [
-        c"limit=banana",
-        c"=",
-        c"nonsense=1",
-        c"driver=sim,driver",
-        c"driver=sim,device=x",
-        c"\xff\xfe",
-    ] {
-        let mut allocator = null_mut();
-        // SAFETY: a C string and a place for the answer.
-        let status = unsafe { trtalloc_create(options.as_ptr().cast::<c_char>(), &mut allocator) };
-        assert_eq!(status as i32, 1, "{options:?}");
-        assert!(allocator.is_null() && !last().is_empty());
-    }
-});
-
-bad_call!(unreadable_environment, ["TRTALLOC_LIMIT"], || {
-    // SAFETY: no other thread of this process reads the environment.
-    unsafe {
-        env::set_var("TRTALLOC_LIMIT", "banana");
-        env::set_var("TRTALLOC_DRIVER", "sim");
-    }
-    works(trtalloc_default());
-});
-
-bad_call!(no_driver, [], || {
-    if trtalloc::driver::cuda::CudaDriver::open().is_ok() {
-        return;
-    }
-    let mut allocator = null_mut();
-    // SAFETY: a C string and a place for the answer.
-    let status = unsafe { trtalloc_create(c"driver=cuda".as_ptr(), &mut allocator) };
-    assert_eq!(status as i32, 4);
-    assert!(last().contains("libcuda.so.1"), "{}", last());
-    assert!(get(trtalloc_default(), 1, 0).is_null());
-    assert!(last().contains("libcuda.so.1"), "{}", last());
-});
-
-bad_call!(a_context_that_was_reset, ["dead"], || {
-    let (allocator, machine) = with_machine(1);
-    let stream = machine.stream_create(true).unwrap() as *mut c_void;
-    // SAFETY: a living stream.
-    let (block, on) = (get(allocator, MIB, 0), unsafe {
-        trtalloc_allocate_async(allocator, MIB, 0, 0, stream)
-    });
-    machine.primary_reset(0).unwrap();
-    assert!(get(allocator, MIB, 0).is_null());
-    assert!(last().contains("ContextDead"), "{}", last());
-    assert!(put(allocator, block), "frees are accepted: {}", last());
-    // SAFETY: frees ask the driver nothing.
-    assert!(
-        unsafe { trtalloc_deallocate_async(allocator, on, stream) },
-        "{}",
-        last()
-    );
-    assert!(get(allocator, MIB, 0).is_null(), "dead is dead");
-    // SAFETY: a handle.
-    unsafe { trtalloc_destroy(allocator) };
-});
-
-bad_call!(in_a_forked_child, [], || {
-    let allocator = created(c"driver=sim");
-    let block = get(allocator, MIB, 0);
-    // SAFETY: the child only makes calls of the library, which must not lock, and leaves by _exit.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let refused = get(allocator, MIB, 0).is_null() && last().contains("fork") && !put(allocator, block);
-        // SAFETY: leaves at once, without the parent's handlers.
-        unsafe {
-            trtalloc_destroy(allocator);
-            libc::_exit(i32::from(!refused));
-        }
-    }
-    let mut status = -1;
-    // SAFETY: the child from above and a local.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the child got something, or crashed");
-    assert!(put(allocator, block));
-    works(allocator);
-});
-
-static LATE: AtomicPtr<trtalloc_allocator> = AtomicPtr::new(null_mut());
-
-extern "C" fn late() {
-    let allocator = LATE.load(Ordering::Relaxed);
-    let refused = get(allocator, MIB, 0).is_null();
-    let accepted = put(allocator, null_mut());
-    eprintln!("late: refused {refused}, accepted {accepted}, {}", last());
-}
-
-bad_call!(
-    from_an_atexit_handler,
-    ["late: refused true, accepted true", "exiting"],
-    || {
-        // Registered before the library's own handler, so it runs after it.
-        // SAFETY: a function of this program.
-        unsafe { libc::atexit(late) };
-        let allocator = created(c"driver=sim");
-        works(allocator);
-        LATE.store(allocator, Ordering::Relaxed);
-    }
-);
-
-struct Last(*mut trtalloc_allocator);
-
-impl Drop for Last {
+impl Drop for Late {
     fn drop(&mut self) {
-        let block = get(self.0, MIB, 0);
-        let strange = put(self.0, 0x1000 as *mut c_void);
-        eprintln!("farewell: {} {} {}", !block.is_null(), put(self.0, block), !strange);
+        let world = WORLD.get().unwrap();
+        let block = world.face.allocate(MIB, 0, 0);
+        // A refusal is logged, while the thread's locals are going.
+        let refused = !world.face.deallocate(12_345) && world.face.reallocate(block, 3, 1) == 0;
+        let taken = world.face.deallocate(block) && self.0.is_none_or(|block| world.face.deallocate_async(block, 2));
+        if block == 0 || !refused || !taken {
+            // SAFETY: as above.
+            unsafe { libc::_exit(4) };
+        }
     }
 }
 
 thread_local! {
-    static FAREWELL: RefCell<Option<Last>> = const { RefCell::new(None) };
+    static FIRST: RefCell<Late> = const { RefCell::new(Late(None)) };
+    static LAST: RefCell<Late> = const { RefCell::new(Late(None)) };
 }
 
-bad_call!(
-    from_a_destructor_of_a_thread_local,
-    ["farewell: true true true", "no block"],
-    || {
-        let allocator = created(c"driver=sim,log=trace");
-        let here = allocator as usize;
-        let thread = std::thread::spawn(move || {
-            FAREWELL.with(|last| *last.borrow_mut() = Some(Last(here as *mut trtalloc_allocator)));
-            works(here as *mut trtalloc_allocator);
+fn from_a_thread_local_destructor(place: Place) {
+    let world = WORLD.get_or_init(|| World::new(place, ""));
+    for _ in 0..20 {
+        // Joined by its handle: that waits for its locals, too.
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // One that is destroyed after, and one before, whatever the library keeps for a thread.
+                FIRST.with(|late| late.borrow_mut().0 = None);
+                world.device.enter(0);
+                let block = world.face.allocate_async(MIB, 0, 0, 2);
+                LAST.with(|late| late.borrow_mut().0 = Some(block));
+            });
+            thread.join().unwrap();
         });
-        thread.join().unwrap();
-        works(allocator);
     }
-);
+    world.finish();
+}
 
-bad_call!(ten_thousand_threads, [], || {
-    let allocator = created(c"driver=sim") as usize;
-    for _ in 0..100 {
-        let threads: Vec<_> = (0..100)
-            .map(|_| {
-                let body = move || {
-                    let allocator = allocator as *mut trtalloc_allocator;
-                    // SAFETY: a handle; null is the default stream.
-                    let block = unsafe { trtalloc_allocate_async(allocator, 4096, 0, 0, null_mut()) };
-                    // SAFETY: as above.
-                    !block.is_null() && unsafe { trtalloc_deallocate_async(allocator, block, null_mut()) }
-                };
-                std::thread::Builder::new().stack_size(64 << 10).spawn(body).unwrap()
-            })
-            .collect();
-        assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+fn ten_thousand_threads(place: Place) {
+    let world = World::new(place, "");
+    for batch in 0..50 {
+        let threads: Vec<_> = std::thread::scope(|scope| {
+            (0..200)
+                .map(|at| {
+                    let world = &world;
+                    std::thread::Builder::new()
+                        .stack_size(128 << 10)
+                        .spawn_scoped(scope, move || {
+                            world.device.enter(0);
+                            let stream = if at % 2 == 0 { 2 } else { 0 };
+                            let block = world.face.allocate_async(1 + at * 100 + batch, 0, 0, stream);
+                            world.device.leave();
+                            block
+                        })
+                        .unwrap()
+                })
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(threads.iter().all(|block| *block != 0), "{}", world.face.last_error());
+        for block in threads {
+            assert!(world.face.deallocate(block));
+        }
     }
-    works(allocator as *mut trtalloc_allocator);
-});
+    world.finish();
+}
+
+fn after_destroy(place: Place) {
+    let world = World::new(place, "");
+    let block = world.get(MIB);
+    world.face.close();
+    world.face.close();
+    assert_eq!(world.face.allocate(MIB, 0, 0), 0);
+    assert_eq!(world.face.allocate_async(MIB, 0, 0, 0), 0);
+    assert!(world.face.deallocate(block) && !world.face.deallocate(block));
+    assert_eq!(world.face.stats(0).allocated, 0);
+    world.face.close();
+}
+
+/// What the environment says and cannot be read is one line, and the default holds.
+fn unreadable_environment(_: Place) {
+    let default = capi::trtalloc_default();
+    assert!(!default.is_null());
+    // SAFETY: a handle that lives for ever.
+    unsafe {
+        let block = capi::trtalloc_allocate(default, 4096, 0, 0);
+        assert!(!block.is_null());
+        assert!(capi::trtalloc_deallocate(default, block));
+    }
+}
+
+#[test]
+fn an_unreadable_variable() {
+    run(
+        Place::Sim,
+        "an_unreadable_variable",
+        unreadable_environment,
+        &["TRTALLOC_LIMIT: cannot read `plenty`", "the default holds"],
+        &[("TRTALLOC_LIMIT", "plenty"), ("TRTALLOC_DRIVER", "sim")],
+    );
+}
+
+fn without_a_driver(_: Place) {
+    let mut out = std::ptr::dangling_mut();
+    // SAFETY: a C string and a place to write to.
+    let status = unsafe { capi::trtalloc_create(c"driver=cuda".as_ptr(), &mut out) };
+    assert_eq!((status, out), (trtalloc_status::Driver, null_mut()));
+    let default = capi::trtalloc_default();
+    for _ in 0..3 {
+        // SAFETY: a handle that lives for ever.
+        unsafe {
+            assert!(capi::trtalloc_allocate(default, 4096, 0, 0).is_null());
+            assert!(
+                CStr::from_ptr(capi::trtalloc_last_error())
+                    .to_string_lossy()
+                    .contains("libcuda.so.1")
+            );
+            assert!(capi::trtalloc_deallocate(default, null_mut()));
+            assert!(!capi::trtalloc_deallocate(
+                default,
+                std::ptr::dangling_mut::<u8>().cast()
+            ));
+        }
+    }
+}
+
+#[test]
+fn no_driver() {
+    if Path::new("/dev/nvidiactl").exists() {
+        println!("a driver is installed here, and the loader's cache would find it");
+        return;
+    }
+    run(
+        Place::Nowhere,
+        "no_driver",
+        without_a_driver,
+        &["libcuda.so.1 is missing"],
+        &[],
+    );
+}

@@ -20,7 +20,8 @@ impl Hold {
     }
 }
 
-/// What an application does. Streams, addresses, graphs and executables are numbers.
+/// What an application does; not every test does all of it. Streams, addresses, graphs and executables are numbers.
+#[allow(dead_code)]
 pub trait Device: Send + Sync {
     fn count(&self) -> i32;
     /// Bytes.
@@ -29,6 +30,8 @@ pub trait Device: Send + Sync {
     fn enter(&self, device: i32);
     /// Undoes the last `enter`.
     fn leave(&self);
+    /// As `leave`, where what is current may have been reset.
+    fn leave_what_is_gone(&self);
     /// Whether a context is current to this thread.
     fn entered(&self) -> bool;
     /// A stream that is not ordered with the default stream.
@@ -91,6 +94,10 @@ impl Device for Sim {
         let device = self.on().context_current_device().unwrap();
         self.on().context_pop().unwrap();
         self.on().primary_release(device).unwrap();
+    }
+
+    fn leave_what_is_gone(&self) {
+        self.on().context_pop().unwrap();
     }
 
     fn entered(&self) -> bool {
@@ -244,6 +251,10 @@ impl Device for Cuda {
         let mut context = null_mut();
         // SAFETY: a local to write to.
         ok(unsafe { sys::cuCtxPopCurrent_v2(&mut context) });
+    }
+
+    fn leave_what_is_gone(&self) {
+        self.leave();
     }
 
     fn entered(&self) -> bool {
