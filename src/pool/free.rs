@@ -19,7 +19,7 @@ impl Pool {
     /// or of another device, used on other streams too, or a graph's.
     pub fn free(&self, id: NodeId, block: &Block, cache: Option<&StreamCache>, may_cover: bool) {
         let size = block.size();
-        self.counters.taken_back(size);
+        self.taken_back(size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters
             .requested
@@ -101,7 +101,7 @@ impl Pool {
         let Some(block) = self.standalones.write().remove(&address) else {
             return false;
         };
-        self.counters.taken_back(block.size);
+        self.taken_back(block.size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
@@ -187,6 +187,7 @@ impl Pool {
         self.counters
             .requested
             .fetch_add(std::mem::take(&mut inner.requested) as u64, Ordering::Relaxed);
+        self.take_over_charge(inner);
         self.flush(core, inner, generation.owner);
         core.grace.orphan(generation.owner);
         (inner.next_stamp, inner.unstamped) = (1, 0);

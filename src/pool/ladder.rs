@@ -86,7 +86,7 @@ impl Pool {
             core.captures.allocated(number, id);
         }
         drop(core);
-        self.counters.handed_out(want.size);
+        self.charge(want.size);
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
         Ok(address)
@@ -328,8 +328,7 @@ impl Pool {
 
     /// Bytes that may be created on rung 5.
     pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
-        let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
-        let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
+        let peak = (self.in_use() + want.size).max(self.in_use.peak());
         (peak + (peak / 25).max(SLACK))
             .saturating_sub(core.mapping.reserved())
             .min(self.room(core))
@@ -443,7 +442,7 @@ impl Pool {
 
     pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
         self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
-        let allocated = self.counters.allocated.load(Ordering::Relaxed);
+        let allocated = self.in_use();
         let pending = self.counters.pending.load(Ordering::Relaxed);
         let limit = if core.limit == 0 {
             "none".into()
