@@ -36,7 +36,8 @@ impl Allocator {
             if !block.claim(address, PENDING) {
                 return Err(freed_twice(address));
             }
-            pool.fill(address, byte, block.size(), stream);
+            // What may still be written to waits for the grace of this free.
+            let _ = pool.fill(address, byte, block.size(), stream);
             block.state.store(LIVE, Ordering::Release);
         }
         let Some(cache) = cache else {

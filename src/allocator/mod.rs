@@ -84,8 +84,32 @@ impl Allocator {
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
-            _ => self.allocate_anywhere(want, request),
+            Some(stream) => self.allocate_nameless(want, request, stream),
+            None => self.allocate_anywhere(want, request),
         }
+    }
+
+    /// A stream that cannot be told apart from another has no memory of its own; but what it captures belongs to the graph.
+    #[cold]
+    fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+        let Some(key) = self.key(stream)? else {
+            return self.allocate_anywhere(want, request);
+        };
+        let capture = self.driver.stream_capture(stream)?;
+        if capture != Capture::Active {
+            return self.allocate_anywhere(want, request);
+        }
+        let cache = self.caches.get(key);
+        self.miss(
+            want,
+            request,
+            Turn {
+                cache,
+                stream,
+                id: 0,
+                capture,
+            },
+        )
     }
 
     /// The hit: one lock, at most two queries, a pop.
@@ -185,21 +209,11 @@ impl Allocator {
         turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
-            return Ok(self.filled(
-                pool,
-                address,
-                want.size,
-                Some(turn.stream).filter(|_| turn.capture == Capture::None),
-            ));
+            return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));
         }
         // A stream of another device is no stream of this pool: what it gets must be safe for anybody.
         let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
-        Ok(self.filled(
-            pool,
-            address,
-            want.size,
-            Some(turn.stream).filter(|_| turn.capture == Capture::None),
-        ))
+        self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device))
     }
 
     /// A request without a stream, or one whose stream cannot be told apart from another.
@@ -209,7 +223,7 @@ impl Allocator {
             Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
-        Ok(self.filled(pool, address, want.size, None))
+        self.filled(pool, address, want.size, None)
     }
 
     /// A request on a default stream with no context: it means the one of the device's primary context.
@@ -301,7 +315,7 @@ impl Allocator {
         }
         self.driver.context_push(context)?;
         let device = self.driver.current_device();
-        self.driver.context_pop()?;
+        self.driver.context_pop().or_else(|_| self.driver.context_pop())?;
         device?.map_or_else(|| self.device(None), Ok)
     }
 
@@ -332,11 +346,18 @@ impl Allocator {
     }
 
     #[inline]
-    fn filled(&self, pool: &Pool, address: u64, size: u64, stream: Option<Stream>) -> u64 {
-        if let Some(byte) = self.config.fill {
-            pool.fill(address, byte, size, stream);
+    fn filled(&self, pool: &Pool, address: u64, size: u64, stream: Option<Stream>) -> Result<u64> {
+        let Some(byte) = self.config.fill else {
+            return Ok(address);
+        };
+        match pool.fill(address, byte, size, stream) {
+            Ok(()) => Ok(address),
+            Err(error) => {
+                // Whoever had it now would find the byte in what he wrote.
+                self.deallocate(address, None)?;
+                Err(error)
+            }
         }
-        address
     }
 }
 

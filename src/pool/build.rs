@@ -44,12 +44,18 @@ impl Pool {
     ) -> Result<Pool> {
         let calls = Arc::new(Calls::new(driver));
         let info = calls.ask(|driver| driver.device_info(device))?;
-        let home = Home::find(&calls, device)?;
+        let mut home = Home::find(&calls, device)?;
         let entered = calls.enter(home.context)?;
         let granule = options.rule.start.max(64);
         let mut access = vec![device];
         let (space, page) = Self::window(&calls, &mut access, memory, &info, granule, &options)?;
         drop(entered);
+        // What the driver's malloc gives goes with its context, and only the primary one is the pool's to keep.
+        let mallocs = options.passthrough || space.base().is_none();
+        if mallocs && !home.primary && matches!(memory, Memory::Driver(_)) {
+            home = Home::primary(&calls, device)?;
+        }
+        calls.set_home(home.context);
         let space = Arc::new(space);
         let mut heap = Heap::new(space.size, granule);
         let mut mapping = Mapping::new(calls.clone(), space.clone(), device, page, options.kind, access);

@@ -1,7 +1,7 @@
 //! The driver as the pool calls it: every call counted, in a context, and never in the way of a capture.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
 
@@ -12,6 +12,8 @@ pub struct Calls {
     pub submitted: AtomicU64,
     /// Calls that only ask.
     pub asked: AtomicU64,
+    /// The context that owns what the driver's malloc gives.
+    home: AtomicUsize,
 }
 
 impl Calls {
@@ -21,6 +23,7 @@ impl Calls {
             driver,
             submitted: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            home: AtomicUsize::new(0),
         }
     }
 
@@ -49,13 +52,40 @@ impl Calls {
         }
     }
 
+    /// Gives the context back that was pushed; one refusal is borne, for what follows must not run in the wrong one.
+    fn pop(&self) {
+        let pop = || self.ask(|driver| driver.context_pop());
+        let _ = pop().or_else(|_| pop());
+    }
+
     /// Whether `context` is certainly not the one that had `id` any more. An id of 0 is unknown, and a call that fails for
     /// any other reason proves nothing.
     pub fn is_gone(&self, context: Context, id: u64) -> bool {
+        if !self.driver.features().stream_ids {
+            // Without ids there is only one question that tells.
+            return match self.ask(|driver| driver.context_push(context)) {
+                Ok(()) => {
+                    self.pop();
+                    false
+                }
+                Err(error) => matches!(error.failure, Failure::ContextDead | Failure::NoContext),
+            };
+        }
         match self.context_id(context) {
             Ok(now) => id != 0 && now != id,
             Err(error) => matches!(error.failure, Failure::ContextDead | Failure::NoContext),
         }
+    }
+
+    /// From now on, what the driver's malloc gives belongs to `context`.
+    pub fn set_home(&self, context: Context) {
+        self.home.store(context.0, Ordering::Relaxed);
+    }
+
+    /// The driver's malloc, in the pool's home: such memory goes with the context that was current.
+    pub fn malloc(&self, size: u64) -> Result<u64> {
+        let _entered = self.enter(Context(self.home.load(Ordering::Relaxed)))?;
+        self.submit(|driver| driver.malloc(size))
     }
 
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in
@@ -89,7 +119,7 @@ impl Drop for Entered<'_> {
             let _ = self.calls.ask(|driver| driver.exchange_capture_mode(mode));
         }
         if self.pushed {
-            let _ = self.calls.ask(|driver| driver.context_pop());
+            self.calls.pop();
         }
     }
 }

@@ -8,7 +8,7 @@ use super::heap::{COMMON, NodeId, Owner};
 use super::stream_cache::{Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
-use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
 
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
@@ -31,8 +31,10 @@ impl Pool {
         let mut core = self.core.lock();
         self.bury_graphs(&mut core);
         let number = block.capture.load(Ordering::Relaxed);
+        // What is used on other streams too is no stream's to reuse.
+        let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
         if number != 0 {
-            let inside = cache.filter(|cache| cache.inner.lock().capture == number);
+            let inside = own.filter(|cache| cache.inner.lock().capture == number);
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
                 // Memory of a capture stays pending for everybody else.
@@ -45,24 +47,13 @@ impl Pool {
                 return;
             }
         }
-        if let Some(cache) = cache
-            && block.shared.load(Ordering::Relaxed) == 0
+        if let Some(cache) = own
             && self.free_on(&mut core, id, cache)
         {
             return;
         }
-        match cache.map(|cache| {
-            cache
-                .inner
-                .lock()
-                .generation
-                .as_ref()
-                .map(|generation| generation.context)
-        }) {
-            Some(Some(context)) => core.note_context(&self.calls, context),
-            // A stream that was never allocated on: its context is most likely the current one.
-            Some(None) => drop(self.note_current(&mut core)),
-            None => {}
+        if !may_cover {
+            self.note_freeing(&mut core, cache);
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         core.grace.free(Freed::Block {
@@ -124,7 +115,12 @@ impl Pool {
         });
         match behind {
             Some((owner, stamp)) => core.grace.free_behind(owner, stamp, freed),
-            None => core.grace.free(freed),
+            None => {
+                if !may_cover {
+                    self.note_freeing(&mut core, cache);
+                }
+                core.grace.free(freed);
+            }
         }
         if may_cover {
             let _ = self.note_current(&mut core);
@@ -132,6 +128,17 @@ impl Pool {
             let _ = self.settle(&mut core);
         }
         true
+    }
+
+    /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is
+    /// another device's.
+    fn note_freeing(&self, core: &mut Core, cache: Option<&StreamCache>) {
+        let known = cache.and_then(|cache| cache.inner.lock().generation.as_ref().map(|of| of.context));
+        // A stream that is not known: its context is most likely the current one.
+        let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
+        if let Some(context) = known.or_else(current) {
+            core.note_context(&self.calls, context);
+        }
     }
 
     /// A block stops being one: its number means nothing any more.
@@ -495,22 +502,48 @@ impl Pool {
         Ok(work())
     }
 
-    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns.
-    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) {
+    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns. An error where the memory
+    /// may still be written to.
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
         let core = self.core.lock();
-        let Ok(_entered) = self.enter(&core) else { return };
+        let Ok(_entered) = self.enter(&core) else { return Ok(()) };
         let order = stream.unwrap_or(Stream::LEGACY);
         if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
-            return;
+            return Ok(());
         }
-        let mut outcome = self
+        let event = match stream {
+            Some(_) => None,
+            None => match self.calls.submit(|driver| driver.event_create()) {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    tracing::warn!(%error, "memory could not be filled");
+                    return Ok(());
+                }
+            },
+        };
+        let filled = self
             .calls
             .submit(|driver| driver.fill_async(address, byte, bytes, order));
-        if outcome.is_ok() && stream.is_none() {
-            outcome = self.calls.submit(|driver| driver.context_synchronize());
-        }
-        if let Err(error) = outcome {
+        if let Err(error) = &filled {
             tracing::warn!(%error, "memory could not be filled");
         }
+        let Some(event) = event else { return Ok(()) };
+        let waited = if filled.is_ok() { self.wait_now(event) } else { Ok(()) };
+        let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        waited.map_err(|error| self.failed(error))
+    }
+
+    /// Waits for what is queued on the legacy stream, by an event: synchronising would end captures.
+    fn wait_now(&self, event: Event) -> crate::driver::Result<()> {
+        let record = || self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY));
+        let wait = || {
+            const LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+            while !self.calls.submit(|driver| driver.event_wait(event, LIMIT))? {}
+            Ok(())
+        };
+        record()
+            .or_else(|_| record())
+            .and_then(|()| wait().or_else(|_: DriverError| wait()))
+            .or_else(|_| self.calls.submit(|driver| driver.context_synchronize()))
     }
 }

@@ -297,7 +297,8 @@ impl Grace {
         let batch = self.batches.iter().find_map(|batch| {
             batch.events.last().map(|(context, event)| match event {
                 Some(event) => Awaited::Event(*context, *event),
-                None => Awaited::Synchronisation(*context, batch.number),
+                // Made now, it does for every batch there is.
+                None => Awaited::Synchronisation(*context, self.numbers),
             })
         });
         batch.or_else(|| {
@@ -328,7 +329,7 @@ impl Grace {
                 ledger.complete = ledger.complete.max(*number);
             }
             ledger.stamps.clear();
-            ledger.orphan = true;
+            // Not an orphan: its stream's cache still names it, until the handle comes back.
         }
     }
 

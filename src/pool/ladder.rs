@@ -377,7 +377,16 @@ impl Pool {
     /// The free space of a capturing stream, and its capture's number.
     pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
         let _entered = self.enter(core)?;
-        self.join_stream(core, turn)?;
+        if turn.id != 0 {
+            self.join_stream(core, turn)?;
+        } else {
+            // A stream that cannot be told apart from another owns nothing, but its context uses the pool.
+            let context = self
+                .calls
+                .ask(|driver| driver.stream_context(turn.stream))
+                .map_err(|error| self.failed(error))?;
+            core.note_context(&self.calls, context);
+        }
         let info = self
             .calls
             .ask(|driver| driver.stream_capture_info(turn.stream))

@@ -146,7 +146,7 @@ pub struct Turn<'a> {
     pub cache: &'a StreamCache,
     /// The handle, valid during the call.
     pub stream: Stream,
-    /// Its id; 1 where streams are trusted.
+    /// Its id; 1 where streams are trusted, 0 where the driver has none.
     pub id: u64,
     /// What it says of capture.
     pub capture: Capture,
@@ -227,6 +227,7 @@ impl Pool {
         core.contexts.retain(|(context, _)| *context != gone);
         core.grace.context_gone(gone);
         core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
+        self.calls.set_home(core.home.context);
         core.note_context(&self.calls, core.home.context);
         Ok(())
     }

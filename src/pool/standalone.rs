@@ -66,7 +66,7 @@ pub enum Grown {
 impl Standalone {
     /// One allocation of the driver's malloc.
     pub fn malloc(calls: &Calls, mapping: &mut Mapping, size: u64, requested: u64) -> Result<Standalone> {
-        let address = calls.submit(|driver| driver.malloc(size))?;
+        let address = calls.malloc(size)?;
         mapping.account(size, true);
         Ok(Standalone {
             memory: Memory::Malloc(address),

@@ -23,7 +23,7 @@ impl Mapping {
                 outcome = Err(None);
                 continue;
             }
-            outcome = self.calls.submit(|driver| driver.malloc(bytes)).map_err(Some);
+            outcome = self.calls.malloc(bytes).map_err(Some);
             match outcome {
                 Ok(address) => return self.place_segment(heap, address, bytes),
                 Err(Some(error)) if error.failure != Failure::OutOfMemory => break,

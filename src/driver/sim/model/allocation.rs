@@ -207,6 +207,13 @@ impl Machine {
         state.memory.unpin(address)
     }
 
+    /// How many reservations, physical handles, and mappings or allocations there are. Not a driver call.
+    pub fn memory_held(&self) -> [usize; 3] {
+        let state = self.state.lock();
+        let memory = &state.memory;
+        [memory.reservations(), memory.handles.len(), memory.mappings.len()]
+    }
+
     /// What is mapped or allocated at `address`. Not a driver call.
     pub fn memory_at(&self, address: u64) -> Option<MemoryInfo> {
         let state = self.state.lock();

@@ -177,10 +177,10 @@ impl State {
         if !whole {
             self.checker.violation(format!("{what} is not all mapped"));
         }
-        self.checker.serials += 1;
-        let serial = self.checker.serials;
+        // What it does not have any more was used by what is known to have used it: a resize is no promise about streams.
+        self.leave(&block, &before, &[], 0);
         let past = Past {
-            serial,
+            serial: block.serial,
             address: new,
             size,
             out_on: block.on,
@@ -190,16 +190,13 @@ impl State {
         for (start, length, _) in after {
             self.check_range(taker, &what, start, length, block.serial);
             self.checker.ranges.cover(start, start + length, |_, segment| {
-                segment.owner = serial;
+                segment.owner = block.serial;
                 segment.past = past;
             });
         }
-        let uses = self.last_uses(&block, None);
-        self.leave(&block, &before, &uses, 0);
         self.checker.blocks.insert(
             new,
             Block {
-                serial,
                 address: new,
                 size,
                 ..block

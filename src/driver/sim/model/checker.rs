@@ -209,7 +209,9 @@ impl State {
                 }
                 return;
             }
-            if unordered.is_none() {
+            // What a block had before it shrank, and nobody since, is its own affair.
+            let own = keep != 0 && segment.past.serial == keep;
+            if unordered.is_none() && !own {
                 let found = segment.uses.iter().find(|last| !self.ordered(taker, last.position));
                 unordered = found.map(|last| (*last, segment.past));
             }

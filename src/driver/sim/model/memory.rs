@@ -81,6 +81,10 @@ impl Memory {
         n.is_multiple_of(self.granularity)
     }
 
+    pub(super) fn reservations(&self) -> usize {
+        self.reservations.len()
+    }
+
     /// (free, total) bytes.
     pub(super) fn info(&self, device: usize) -> (u64, u64) {
         let device = &self.devices[device];

@@ -1,0 +1,502 @@
+//! What one thread does: a correct client, whose uses of a block are always ordered behind one another and before its free.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::driver::Stream;
+use trtalloc::driver::sim::model::calls::{Call, CallKind};
+
+use crate::graphs::{Capture, Graph};
+use crate::random::Random;
+use crate::world::{Parcel, World, carved, done};
+
+/// The most blocks that a thread holds.
+const MOST: usize = 48;
+
+/// A block that is out.
+#[derive(Debug, Clone, Copy)]
+pub struct Block {
+    pub address: u64,
+    pub size: u64,
+    pub resizable: bool,
+    /// The stream behind whose work so far all its uses lie, but for those that were declared.
+    pub home: usize,
+    /// Graphs that use it though it is not theirs.
+    pub pins: u32,
+}
+
+pub struct Client<'w> {
+    pub world: &'w World,
+    pub random: Random,
+    /// Which of the world's contexts is current to this thread.
+    pub context: usize,
+    /// Streams of its own.
+    pub streams: Vec<usize>,
+    pub blocks: Vec<Block>,
+    pub graphs: Vec<Graph>,
+    pub capture: Option<Capture>,
+}
+
+impl<'w> Client<'w> {
+    /// A client in a context of the world; the thread must have entered none.
+    pub fn new(world: &'w World, context: usize, seed: u64) -> Client<'w> {
+        world.app(|machine| machine.context_push(world.contexts[context].handle).unwrap());
+        let mut client = Client {
+            world,
+            random: Random::new(seed),
+            context,
+            streams: Vec::new(),
+            blocks: Vec::new(),
+            graphs: Vec::new(),
+            capture: None,
+        };
+        client.open_stream();
+        client.open_stream();
+        client
+    }
+
+    fn device(&self) -> i32 {
+        self.world.contexts[self.context].device
+    }
+
+    /// A stream to work on, which does not capture: its own, a shared or a default one.
+    fn stream(&mut self) -> usize {
+        let capturing = self.capture.as_ref().map(|capture| capture.stream);
+        let shared = &self.world.contexts[self.context].streams;
+        let stream = match self.random.below(16) {
+            0 => Some(if self.random.one_in(2) { 0 } else { 2 }),
+            1..=3 => self.random.pick(shared),
+            _ => self.random.pick(&self.streams),
+        };
+        stream.filter(|stream| Some(*stream) != capturing).unwrap_or(shared[0])
+    }
+
+    /// The place of a block whose home does not capture, and that no graph needs.
+    fn block(&mut self) -> Option<usize> {
+        let capturing = self.capture.as_ref().map(|capture| capture.stream);
+        let at = self.random.below(self.blocks.len().max(1) as u64) as usize;
+        let block = self.blocks.get(at)?;
+        (Some(block.home) != capturing && block.pins == 0).then_some(at)
+    }
+
+    pub fn launch(&mut self, stream: usize, ranges: &[(u64, u64)]) -> bool {
+        let duration = self.random.below(200_000);
+        done(self.world.app(|machine| machine.launch(stream, duration, ranges)))
+    }
+
+    /// Whether `then` now comes after all of `first` so far.
+    pub fn order(&self, first: usize, then: usize) -> bool {
+        self.world.app(|machine| {
+            let event = machine.event_create().unwrap();
+            let ordered = done(machine.event_record(event, first)) && done(machine.stream_wait_event(then, event));
+            machine.event_destroy(event).unwrap();
+            ordered
+        })
+    }
+
+    /// One operation.
+    pub fn step(&mut self) {
+        let passed = self.random.below(20_000);
+        self.world.machine.advance(passed);
+        if self.capture.is_some() && self.random.one_in(2) {
+            return self.capture_step();
+        }
+        match self.random.below(1000) {
+            0..300 => self.allocate(true, 0),
+            300..350 => self.allocate(false, 0),
+            350..590 => self.free(),
+            590..710 => self.use_some(),
+            710..745 => self.migrate(),
+            745..760 => self.declare(),
+            760..785 => self.send(),
+            785..820 => self.receive(),
+            820..835 => self.open_stream(),
+            835..850 => self.close_stream(),
+            850..880 => {
+                let flags = if self.world.resizing { RESIZABLE } else { 0 };
+                let ordered = self.random.one_in(2);
+                self.allocate(ordered, flags);
+            }
+            880..915 => self.resize(),
+            915..925 => self.begin_capture(),
+            925..945 => self.launch_graph(),
+            945..955 => self.drop_graph(),
+            955..970 => self.wait(),
+            970..976 => self.release(),
+            976..980 => self.elsewhere(),
+            980..990 => self.look(),
+            990..994 => self.manage(),
+            994..999 => self.sabotage(),
+            _ => self.visit(),
+        }
+        while self.blocks.len() > MOST {
+            let before = self.blocks.len();
+            self.free();
+            if self.blocks.len() == before {
+                break;
+            }
+        }
+    }
+
+    fn allocate(&mut self, ordered: bool, flags: u32) {
+        let home = self.stream();
+        let size = self.random.size(self.world.largest);
+        let address = self.world.get(size, flags, ordered.then_some(home));
+        if address == 0 {
+            return;
+        }
+        self.blocks.push(Block {
+            address,
+            size,
+            resizable: flags == RESIZABLE,
+            home,
+            pins: 0,
+        });
+        if !self.random.one_in(4) {
+            self.launch(home, &[(address, size)]);
+        }
+    }
+
+    fn free(&mut self) {
+        if let Some(at) = self.block() {
+            let block = self.blocks.swap_remove(at);
+            let ordered = !self.random.one_in(7);
+            self.world.put(block.address, ordered.then_some(block.home));
+        }
+    }
+
+    /// A kernel that uses a few blocks of one home.
+    fn use_some(&mut self) {
+        let Some(at) = self.block() else { return };
+        let home = self.blocks[at].home;
+        let ranges: Vec<(u64, u64)> = self
+            .blocks
+            .iter()
+            .filter(|block| block.home == home)
+            .take(3)
+            .map(|block| (block.address, block.size))
+            .collect();
+        self.launch(home, &ranges);
+    }
+
+    fn migrate(&mut self) {
+        let (Some(at), then) = (self.block(), self.stream()) else {
+            return;
+        };
+        if self.order(self.blocks[at].home, then) {
+            self.blocks[at].home = then;
+            let Block { address, size, .. } = self.blocks[at];
+            self.launch(then, &[(address, size)]);
+        }
+    }
+
+    /// A use on another stream than the one it will be freed on.
+    fn declare(&mut self) {
+        let (Some(at), other) = (self.block(), self.stream()) else {
+            return;
+        };
+        let Block {
+            address, size, home, ..
+        } = self.blocks[at];
+        // Declared first: the declaration may fail, and then there must be no such use.
+        if !self.order(home, other)
+            || self
+                .world
+                .ask(|allocator| allocator.record_stream(address, Stream(other)))
+                .is_err()
+        {
+            return;
+        }
+        self.launch(other, &[(address, size)]);
+        self.world.machine.checker().used(address, other);
+    }
+
+    fn send(&mut self) {
+        let Some(at) = self.block() else { return };
+        let Block {
+            address,
+            size,
+            resizable,
+            home,
+            ..
+        } = self.blocks[at];
+        let event = self.world.app(|machine| {
+            let event = machine.event_create().unwrap();
+            match done(machine.event_record(event, home)) {
+                true => Some(event),
+                false => {
+                    machine.event_destroy(event).unwrap();
+                    None
+                }
+            }
+        });
+        let Some(event) = event else { return };
+        self.blocks.swap_remove(at);
+        self.world.mail[self.device() as usize].lock().push(Parcel {
+            address,
+            size,
+            resizable,
+            event,
+        });
+    }
+
+    fn receive(&mut self) {
+        let Some(parcel) = self.world.mail[self.device() as usize].lock().pop() else {
+            return;
+        };
+        let home = self.stream();
+        let ordered = self.world.app(|machine| {
+            let ordered = done(machine.stream_wait_event(home, parcel.event));
+            machine.event_destroy(parcel.event).unwrap();
+            ordered
+        });
+        if !ordered || self.random.one_in(5) {
+            // Safe whatever the order is.
+            return self.world.put(parcel.address, None);
+        }
+        self.launch(home, &[(parcel.address, parcel.size)]);
+        self.blocks.push(Block {
+            address: parcel.address,
+            size: parcel.size,
+            resizable: parcel.resizable,
+            home,
+            pins: 0,
+        });
+    }
+
+    fn open_stream(&mut self) {
+        if self.streams.len() < 6 {
+            let non_blocking = !self.random.one_in(4);
+            let stream = self.world.app(|machine| machine.stream_create(non_blocking).unwrap());
+            self.streams.push(stream);
+            self.world.counts.streams.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Destroys a stream with work pending. What is at home there is freed before, moved before, or freed after without a
+    /// stream.
+    fn close_stream(&mut self) {
+        if self.world.trusted || self.streams.len() < 3 {
+            return;
+        }
+        let at = self.random.below(self.streams.len() as u64) as usize;
+        let dying = self.streams[at];
+        let capturing = self.capture.as_ref().is_some_and(|capture| capture.stream == dying);
+        let heir = self.streams[(at + 1) % self.streams.len()];
+        let heir_captures = self.capture.as_ref().is_some_and(|capture| capture.stream == heir);
+        if capturing || heir_captures || !self.order(dying, heir) {
+            return;
+        }
+        self.streams.swap_remove(at);
+        let mut after = Vec::new();
+        let mut kept = Vec::new();
+        for mut block in std::mem::take(&mut self.blocks) {
+            if block.home != dying {
+                kept.push(block);
+                continue;
+            }
+            match self.random.below(3) {
+                0 if block.pins == 0 => self.world.put(block.address, Some(dying)),
+                1 if block.pins == 0 => after.push(block.address),
+                _ => {
+                    block.home = heir;
+                    kept.push(block);
+                }
+            }
+        }
+        self.blocks = kept;
+        for graph in self.graphs.iter_mut().filter(|graph| graph.home == dying) {
+            graph.home = heir;
+        }
+        if self.random.one_in(4) {
+            let _ = self.world.ask(|allocator| allocator.stream_release(Stream(dying)));
+        }
+        // What was freed on it since `order` is nobody's business any more.
+        self.world.app(|machine| machine.stream_destroy(dying).unwrap());
+        for address in after {
+            self.world.put(address, None);
+        }
+    }
+
+    fn resize(&mut self) {
+        let start = self.random.below(self.blocks.len().max(1) as u64) as usize;
+        let capturing = self.capture.as_ref().map(|capture| capture.stream);
+        let free = |block: &Block| block.resizable && block.pins == 0 && Some(block.home) != capturing;
+        let Some(at) = (start..self.blocks.len()).find(|at| free(&self.blocks[*at])) else {
+            return;
+        };
+        let Block {
+            address, size, home, ..
+        } = self.blocks[at];
+        let new_size = match self.random.below(4) {
+            0 => 1 + self.random.below(size),
+            1 => size + 1 + self.random.below(64 << 10),
+            2 => size + 1 + self.random.below(4 << 20),
+            _ => size * 2 + 1 + self.random.below(self.world.largest * 2),
+        };
+        let new = self.world.resize(address, new_size.min(self.world.largest * 8));
+        if new != 0 {
+            (self.blocks[at].address, self.blocks[at].size) = (new, new_size.min(self.world.largest * 8));
+        }
+        let Block { address, size, .. } = self.blocks[at];
+        self.launch(home, &[(address, size)]);
+    }
+
+    fn wait(&mut self) {
+        let stream = self.stream();
+        match self.random.below(4) {
+            0 => {
+                done(self.world.app(|machine| machine.stream_synchronize(stream)));
+            }
+            1 => self.world.machine.advance(2_000_000),
+            2 => {
+                let event = self.world.app(|machine| machine.event_create().unwrap());
+                let recorded = done(self.world.app(|machine| machine.event_record(event, stream)));
+                if recorded {
+                    done(self.world.app(|machine| machine.event_query(event)));
+                }
+                self.world.app(|machine| machine.event_destroy(event).unwrap());
+            }
+            _ => self.world.machine.advance(100_000),
+        }
+    }
+
+    fn release(&mut self) {
+        if !self.world.trusted {
+            let stream = self.stream();
+            let _ = self.world.ask(|allocator| allocator.stream_release(Stream(stream)));
+        }
+    }
+
+    /// Memory of another device by its number, not used.
+    fn elsewhere(&mut self) {
+        let stream = self.stream();
+        let device = self.random.below(self.world.mail.len() as u64) as i32;
+        let request = trtalloc::allocator::Request {
+            size: self.random.size(self.world.largest),
+            alignment: 0,
+            flags: 0,
+            stream: Some(Stream(stream)),
+            device: Some(device),
+        };
+        let Ok(address) = self.world.ask(|allocator| allocator.allocate(request)) else {
+            return;
+        };
+        let own = (device == self.device()).then_some(stream);
+        self.world
+            .machine
+            .checker()
+            .hand_out(address, carved(request.size), own);
+        let ordered = self.random.one_in(2);
+        self.world.put(address, ordered.then_some(stream));
+    }
+
+    fn look(&mut self) {
+        self.world.check();
+        let device = self.random.below(self.world.mail.len() as u64) as i32;
+        if let Ok(stats) = self.world.ask(|allocator| allocator.stats(Some(device))) {
+            assert!(stats.allocations >= stats.frees, "{stats:?}");
+        }
+        if self.random.one_in(50) {
+            self.world.allocator.validate().unwrap();
+        }
+    }
+
+    fn manage(&mut self) {
+        let device = Some(self.device());
+        let bytes = (self.random.below(9) + 1) * (64 << 20);
+        let which = self.random.below(4);
+        let _ = self.world.ask(|allocator| match which {
+            0 => allocator.trim(device, bytes).map(drop),
+            1 => allocator.trim(device, 0).map(drop),
+            2 => allocator.set_limit(device, 0),
+            _ => allocator.set_limit(device, bytes),
+        });
+    }
+
+    /// Lets driver calls fail: the n-th of a name, or each of a name for a while.
+    fn sabotage(&mut self) {
+        if !self.world.failures {
+            return;
+        }
+        let machine = &self.world.machine;
+        match self.random.below(8) {
+            0..3 => machine.clear_failures(),
+            kind => {
+                let calls: Vec<Call> = Call::ALL.to_vec();
+                let call = self.random.pick(&calls).expect("there are calls");
+                let code = self.random.pick(&[2, 2, 1, 999]).expect("there are codes");
+                let n = 1 + self.random.below(12);
+                if call.kind() == CallKind::Application {
+                    machine.fail_nth(None, n, code);
+                } else if kind == 3 && call != Call::CtxPop {
+                    machine.fail_every(Some(call.name()), 1 + n % 3, code);
+                } else {
+                    machine.fail_nth(Some(call.name()), n, code);
+                }
+            }
+        }
+    }
+
+    /// Work in a context of its own, which is destroyed with work pending; one block comes home.
+    fn visit(&mut self) {
+        if self.world.trusted || self.capture.is_some() || self.world.counts.contexts.load(Relaxed) > 1000 {
+            return;
+        }
+        let device = self.device();
+        let context = self.world.app(|machine| machine.context_create(device).unwrap());
+        self.world.counts.contexts.fetch_add(1, Relaxed);
+        let stream = self.world.app(|machine| machine.stream_create(true).unwrap());
+        let mut there: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..self.random.below(12) {
+            let size = self.random.size(self.world.largest);
+            let ordered = !self.random.one_in(4);
+            let address = self.world.get(size, 0, ordered.then_some(stream));
+            if address != 0 {
+                self.launch(stream, &[(address, size)]);
+                there.push((address, size));
+            }
+            if self.random.one_in(3)
+                && let Some((address, _)) = there.pop()
+            {
+                let ordered = !self.random.one_in(4);
+                self.world.put(address, ordered.then_some(stream));
+            }
+        }
+        let home = self.streams[0];
+        if let Some((address, size)) = there.pop() {
+            // Destroying the context ends its work.
+            self.blocks.push(Block {
+                address,
+                size,
+                resizable: false,
+                home,
+                pins: 0,
+            });
+        }
+        for (address, _) in there {
+            self.world.put(address, Some(stream));
+        }
+        self.world.app(|machine| {
+            machine.context_destroy(context).unwrap();
+        });
+    }
+
+    /// Everything goes back.
+    pub fn finish(mut self) {
+        self.end_capture();
+        while !self.graphs.is_empty() {
+            self.drop_graph();
+        }
+        for block in std::mem::take(&mut self.blocks) {
+            let ordered = self.random.one_in(2);
+            self.world.put(block.address, ordered.then_some(block.home));
+        }
+        for stream in std::mem::take(&mut self.streams) {
+            if !self.world.trusted {
+                self.world.app(|machine| machine.stream_destroy(stream).unwrap());
+            }
+        }
+        self.world.app(|machine| machine.context_pop().unwrap());
+    }
+}

@@ -1,0 +1,170 @@
+//! A client's captures and graphs.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use trtalloc::allocator::RESIZABLE;
+use trtalloc::driver::sim::model::capture::{MODE_RELAXED, MODE_THREAD_LOCAL};
+
+use crate::client::{Block, Client};
+use crate::world::done;
+
+/// A running capture of the thread's own.
+pub struct Capture {
+    pub stream: usize,
+    /// Blocks allocated in it that are out.
+    inside: Vec<Block>,
+    /// Blocks from before that its graph uses.
+    pinned: Vec<u64>,
+    steps: u64,
+}
+
+/// A graph and its executable. Its launches are on one stream, whichever that is at the time.
+pub struct Graph {
+    graph: usize,
+    executable: usize,
+    pub home: usize,
+    pinned: Vec<u64>,
+}
+
+impl Client<'_> {
+    pub fn begin_capture(&mut self) {
+        if self.world.trusted || self.capture.is_some() || self.graphs.len() > 3 {
+            return;
+        }
+        let Some(stream) = self.random.pick(&self.streams) else {
+            return;
+        };
+        let mode = if self.random.one_in(2) {
+            MODE_RELAXED
+        } else {
+            MODE_THREAD_LOCAL
+        };
+        if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
+            self.capture = Some(Capture {
+                stream,
+                inside: Vec::new(),
+                pinned: Vec::new(),
+                steps: 2 + self.random.below(30),
+            });
+        }
+    }
+
+    pub fn capture_step(&mut self) {
+        let Some(mut capture) = self.capture.take() else { return };
+        let stream = capture.stream;
+        match self.random.below(8) {
+            0..4 => {
+                let size = self.random.size(self.world.largest / 4);
+                let flags = if self.world.resizing && self.random.one_in(10) {
+                    RESIZABLE
+                } else {
+                    0
+                };
+                let address = self.world.get(size, flags, Some(stream));
+                if address != 0 {
+                    self.launch(stream, &[(address, size)]);
+                    capture.inside.push(Block {
+                        address,
+                        size,
+                        resizable: flags == RESIZABLE,
+                        home: stream,
+                        pins: 0,
+                    });
+                }
+            }
+            4..7 => {
+                if !capture.inside.is_empty() {
+                    let at = self.random.below(capture.inside.len() as u64) as usize;
+                    let block = capture.inside.swap_remove(at);
+                    // Inside, or by somebody without a stream.
+                    let ordered = !self.random.one_in(8);
+                    self.world.put(block.address, ordered.then_some(stream));
+                }
+            }
+            _ => {
+                // Something from before: its owner keeps it as long as there is the graph.
+                let own = self.blocks.iter_mut().find(|block| block.home == stream);
+                if let Some(block) = own {
+                    block.pins += 1;
+                    capture.pinned.push(block.address);
+                    let range = (block.address, block.size);
+                    self.launch(stream, &[range]);
+                }
+            }
+        }
+        capture.steps -= 1;
+        let over = capture.steps == 0;
+        self.capture = Some(capture);
+        if over {
+            self.end_capture();
+        }
+    }
+
+    pub fn end_capture(&mut self) {
+        let Some(capture) = self.capture.take() else { return };
+        let ended = self.world.app(|machine| machine.stream_end_capture(capture.stream));
+        // What is out is its owner's, to be used and freed like any other.
+        self.blocks.extend(capture.inside);
+        match ended {
+            Ok(graph) => {
+                let executable = self.world.app(|machine| machine.graph_instantiate(graph).unwrap());
+                self.world.counts.graphs.fetch_add(1, Relaxed);
+                self.graphs.push(Graph {
+                    graph,
+                    executable,
+                    home: capture.stream,
+                    pinned: capture.pinned,
+                });
+            }
+            // Somebody's call over the whole device came in between.
+            Err(900..=908) => {
+                self.world.counts.captures_lost.fetch_add(1, Relaxed);
+                self.unpin(capture.pinned);
+            }
+            Err(code) => panic!("ending a capture failed with {code}"),
+        }
+    }
+
+    pub fn launch_graph(&mut self) {
+        let at = self.random.below(self.graphs.len().max(1) as u64) as usize;
+        let Some(graph) = self.graphs.get(at) else { return };
+        if self
+            .capture
+            .as_ref()
+            .is_some_and(|capture| capture.stream == graph.home)
+        {
+            return;
+        }
+        let (executable, home) = (graph.executable, graph.home);
+        done(self.world.app(|machine| machine.graph_launch(executable, home)));
+    }
+
+    pub fn drop_graph(&mut self) {
+        if self.graphs.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.graphs.len() as u64) as usize;
+        let Graph {
+            graph,
+            executable,
+            pinned,
+            ..
+        } = self.graphs.swap_remove(at);
+        self.world.app(|machine| {
+            machine.graph_destroy(graph).unwrap();
+            machine.graph_exec_destroy(executable).unwrap();
+        });
+        self.unpin(pinned);
+        if self.random.one_in(4) {
+            self.world.machine.advance(50_000);
+        }
+    }
+
+    fn unpin(&mut self, pinned: Vec<u64>) {
+        for address in pinned {
+            if let Some(block) = self.blocks.iter_mut().find(|block| block.address == address) {
+                block.pins -= 1;
+            }
+        }
+    }
+}

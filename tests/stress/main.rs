@@ -1,0 +1,69 @@
+//! Randomised work of many threads on many streams under the simulated device's order checker, with driver calls that
+//! fail. The clients order their own uses rightly, so whatever the checker reports is the allocator's doing.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 300,000 |
+//! | `TRTALLOC_STRESS_SEED` | where the random numbers begin; with one thread a run repeats exactly | the time |
+//! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
+//! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
+//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
+//!
+//! A failure names the seed. `rounds` has the allocators that are put through it, `client` what one thread does, `graphs`
+//! its captures, `world` what the threads share.
+
+mod client;
+mod graphs;
+mod random;
+mod rounds;
+mod world;
+
+use std::env;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
+    Some(
+        digits
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+    )
+}
+
+#[test]
+fn randomised_work_leaves_nothing_wrong_and_nothing_behind() {
+    if env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda") {
+        println!("skipped: the order checker is the simulated device's");
+        return;
+    }
+    if env::var_os("TRTALLOC_LOG").is_none() {
+        trtalloc::log::init(trtalloc::config::LogLevel::Off);
+    }
+    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(300_000);
+    let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(4).max(1);
+    let only = number("TRTALLOC_STRESS_ROUND");
+    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        now.as_nanos() as u64 % 1_000_000_000
+    });
+    println!("TRTALLOC_STRESS_SEED={seed} TRTALLOC_STRESS_OPS={operations} TRTALLOC_STRESS_THREADS={threads}");
+    let mut rounds = rounds::all();
+    if env::var_os("TRTALLOC_STRESS_NO_FAILURES").is_some() {
+        rounds.iter_mut().for_each(|round| round.failures = false);
+    }
+    let weight: u64 = rounds.iter().map(|round| round.weight).sum();
+    for (at, round) in rounds.iter().enumerate() {
+        if only.is_some_and(|only| only != at as u64) {
+            continue;
+        }
+        let share = (operations * round.weight).div_ceil(weight);
+        let start = Instant::now();
+        let told = rounds::run(round, share, threads, seed.wrapping_add(at as u64 * 7919));
+        println!(
+            "round {at} ({}): {share} operations in {:.1?}: {told}",
+            round.options,
+            start.elapsed()
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What the threads of one round share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use trtalloc::allocator::{Allocator, Request};
+use trtalloc::driver::Stream;
+use trtalloc::driver::sim::model::Machine;
+
+/// A context that lives as long as the round.
+pub struct Context {
+    pub handle: usize,
+    pub device: i32,
+    /// Streams that every thread in the context uses, and that nobody destroys.
+    pub streams: Vec<usize>,
+}
+
+/// A block on its way from one thread to another.
+pub struct Parcel {
+    pub address: u64,
+    pub size: u64,
+    pub resizable: bool,
+    /// Recorded where the sender last used it.
+    pub event: usize,
+}
+
+#[derive(Default)]
+pub struct Counts {
+    pub given: AtomicU64,
+    pub refused: AtomicU64,
+    pub resized: AtomicU64,
+    pub graphs: AtomicU64,
+    pub captures_lost: AtomicU64,
+    pub contexts: AtomicU64,
+    pub streams: AtomicU64,
+    pub failures: AtomicU64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} given, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} calls failed",
+            self.given.load(Relaxed),
+            self.refused.load(Relaxed),
+            self.resized.load(Relaxed),
+            self.graphs.load(Relaxed),
+            self.captures_lost.load(Relaxed),
+            self.streams.load(Relaxed),
+            self.contexts.load(Relaxed),
+            self.failures.load(Relaxed)
+        )
+    }
+}
+
+pub struct World {
+    pub machine: Arc<Machine>,
+    pub allocator: Arc<Allocator>,
+    pub contexts: Vec<Context>,
+    /// By device.
+    pub mail: Vec<Mutex<Vec<Parcel>>>,
+    pub counts: Counts,
+    /// Streams outlive the allocator and never capture.
+    pub trusted: bool,
+    pub resizing: bool,
+    pub failures: bool,
+    pub largest: u64,
+}
+
+impl World {
+    /// What the application does itself: those calls are not made to fail.
+    pub fn app<T>(&self, work: impl FnOnce(&Machine) -> T) -> T {
+        let _exempt = self.machine.exempt();
+        work(&self.machine)
+    }
+
+    /// A call of the allocator. Where giving a context back was made to fail in it, the application's own is made current
+    /// again.
+    pub fn ask<T>(&self, call: impl FnOnce(&Allocator) -> T) -> T {
+        let own = self.app(|machine| machine.context_current());
+        let answer = call(&self.allocator);
+        self.app(|machine| {
+            while machine.context_current() != own {
+                machine.context_pop().unwrap();
+            }
+        });
+        answer
+    }
+
+    /// A block, or 0; the checker hears of it.
+    pub fn get(&self, size: u64, flags: u32, stream: Option<usize>) -> u64 {
+        let request = Request {
+            size,
+            alignment: 0,
+            flags,
+            stream: stream.map(Stream),
+            device: None,
+        };
+        match self.ask(|allocator| allocator.allocate(request)) {
+            Ok(address) => {
+                self.machine.checker().hand_out(address, carved(size), stream);
+                self.counts.given.fetch_add(1, Relaxed);
+                address
+            }
+            Err(_) => {
+                self.counts.refused.fetch_add(1, Relaxed);
+                0
+            }
+        }
+    }
+
+    pub fn put(&self, address: u64, stream: Option<usize>) {
+        self.machine.checker().give_back(address, stream);
+        if let Err(error) = self.ask(|allocator| allocator.deallocate(address, stream.map(Stream))) {
+            panic!("{address:#x} on {stream:?} was not taken back: {error}");
+        }
+    }
+
+    /// The same block's new address, or 0.
+    pub fn resize(&self, address: u64, size: u64) -> u64 {
+        match self.ask(|allocator| allocator.reallocate(address, 0, size)) {
+            Ok(new) => {
+                self.machine.checker().resize(address, new, carved(size));
+                self.counts.resized.fetch_add(1, Relaxed);
+                new
+            }
+            Err(_) => 0,
+        }
+    }
+
+    /// Whether nothing has gone wrong so far.
+    pub fn check(&self) {
+        let (violations, faults) = (self.machine.checker().violations(), self.machine.faults());
+        if !violations.is_empty() || !faults.is_empty() {
+            let first: Vec<&String> = violations.iter().chain(&faults).take(5).collect();
+            panic!("{} violations, {} faults: {first:#?}", violations.len(), faults.len());
+        }
+    }
+}
+
+/// What is carved for a request, and filled with a byte where the options say so.
+pub fn carved(size: u64) -> u64 {
+    size.next_multiple_of(512)
+}
+
+/// True where a call of the application succeeded; false where a capture, its own or another thread's, was in its way.
+pub fn done<T>(result: Result<T, u32>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(900..=908) => false,
+        Err(code) => panic!("a call of the application failed with {code}"),
+    }
+}
