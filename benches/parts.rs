@@ -68,7 +68,11 @@ fn parts(criterion: &mut Criterion) {
         });
     });
     let caches = StreamCaches::default();
-    let key = Key { stream: Stream(64), context: 0, thread: 0 };
+    let key = Key {
+        stream: Stream(64),
+        context: 0,
+        thread: 0,
+    };
     let mut inner = caches.get(key).inner.lock();
     group.bench_function("statistics, under the stream's lock", |bencher| {
         bencher.iter(|| {

@@ -113,8 +113,8 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let draw = random >> 33;
-            let stream = Some(Stream(streams[(draw % 4) as usize])).filter(|_| draw % 31 != 0);
-            if draw / 4 % 2 == 0 || live.is_empty() {
+            let stream = Some(Stream(streams[(draw % 4) as usize])).filter(|_| !draw.is_multiple_of(31));
+            if (draw / 4).is_multiple_of(2) || live.is_empty() {
                 let size = 512 << (draw / 8 % 8);
                 let request = Request {
                     size,
@@ -135,7 +135,7 @@ mod tests {
                 allocator.reset_peaks(Some(0)).unwrap();
                 peak = now;
             }
-            if draw % 97 == 0 {
+            if draw.is_multiple_of(97) {
                 let stats = allocator.stats(Some(0)).unwrap();
                 assert_eq!((stats.allocated, stats.allocated_peak), (now, peak), "round {round}");
             }
