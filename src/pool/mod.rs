@@ -26,16 +26,19 @@ pub mod grace;
 pub mod heap;
 mod in_use;
 pub mod index;
+mod join;
 mod ladder;
 mod lost;
 mod mapping;
 mod resizable;
 pub mod rule;
+mod settle;
 mod space;
 mod standalone;
 pub mod stream_cache;
 #[cfg(test)]
 mod tests;
+mod touch;
 
 use block::{Block, Blocks};
 use calls::Calls;
