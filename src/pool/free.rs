@@ -60,9 +60,7 @@ impl Pool {
             give_back: may_cover && large,
         });
         if may_cover {
-            let _ = self.note_current(&mut core);
-            self.cover(&mut core);
-            let _ = self.settle(&mut core);
+            self.cover_free(&mut core);
         }
     }
 
@@ -83,6 +81,15 @@ impl Pool {
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true
+    }
+
+    /// A free without a stream is covered at once, and what has completed meanwhile is collected.
+    fn cover_free(&self, core: &mut Core) {
+        let _ = self.note_current(core);
+        if let Ok(_entered) = self.enter(core) {
+            self.cover(core);
+            let _ = self.settle(core);
+        }
     }
 
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
@@ -122,9 +129,7 @@ impl Pool {
             }
         }
         if may_cover {
-            let _ = self.note_current(&mut core);
-            self.cover(&mut core);
-            let _ = self.settle(&mut core);
+            self.cover_free(&mut core);
         }
         true
     }
