@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use common::Rig;
 use criterion::{Criterion, criterion_group, criterion_main};
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::pool::Counters;
 use trtalloc::pool::block::{Blocks, CACHED, LIVE};
 use trtalloc::pool::classes::Classes;
 use trtalloc::pool::index::Index;
@@ -68,11 +67,18 @@ fn parts(criterion: &mut Criterion) {
             classes.push(&blocks, 512 + 1536, id);
         });
     });
-    let counters = Counters::default();
-    group.bench_function("statistics", |bencher| {
+    let caches = StreamCaches::default();
+    let key = Key {
+        stream: Stream(64),
+        context: 0,
+        thread: 0,
+    };
+    let mut inner = caches.get(key).inner.lock();
+    group.bench_function("statistics, under the stream's lock", |bencher| {
         bencher.iter(|| {
-            counters.handed_out(black_box(SIZE));
-            counters.taken_back(black_box(SIZE));
+            let raised = inner.handed_out(black_box(SIZE));
+            inner.balance -= black_box(SIZE) as i64;
+            raised
         });
     });
     group.bench_function("exit and fork, twice", |bencher| {

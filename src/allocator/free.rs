@@ -63,9 +63,9 @@ impl Allocator {
             block.stamp.store(inner.next_stamp, Ordering::Relaxed);
             inner.frees += 1;
             inner.requested -= block.requested.load(Ordering::Relaxed) as i64;
+            inner.balance -= size as i64;
             inner.ready.push(&pool.blocks, size, id);
             drop(inner);
-            pool.counters.taken_back(size);
         } else {
             drop(inner);
             pool.free(id, block, Some(cache), false);

@@ -149,8 +149,11 @@ impl Allocator {
                     inner.requested += want.requested as i64;
                     inner.frees_in_a_row = 0;
                     inner.allocates = true;
+                    let more = inner.handed_out(want.size);
                     drop(inner);
-                    pool.counters.handed_out(want.size);
+                    if more > 0 {
+                        pool.charge(more);
+                    }
                     return Ok(block.address.load(Ordering::Relaxed));
                 }
             }

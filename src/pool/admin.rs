@@ -14,8 +14,8 @@ impl Pool {
         let core = self.core.lock();
         let counters = &self.counters;
         let mut stats = Stats {
-            allocated: counters.allocated.load(Relaxed),
-            allocated_peak: counters.allocated_peak.load(Relaxed),
+            allocated: self.in_use(),
+            allocated_peak: self.in_use.peak(),
             requested: counters.requested.load(Relaxed),
             pending: counters.pending.load(Relaxed),
             reserved: core.mapping.reserved(),
@@ -52,9 +52,7 @@ impl Pool {
     pub fn reset_peaks(&self) {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
-        self.counters
-            .allocated_peak
-            .store(self.counters.allocated.load(Relaxed), Relaxed);
+        self.reset_peak_in_use();
     }
 
     /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
@@ -97,7 +95,7 @@ impl Pool {
 
     /// Whether no block is out.
     pub fn is_idle(&self) -> bool {
-        self.counters.allocated.load(Relaxed) == 0
+        self.in_use() == 0
     }
 
     /// Gives everything back to the driver once no block is out; what has not completed within the longest wait of a request

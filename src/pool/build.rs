@@ -11,6 +11,7 @@ use super::calls::{Calls, refused};
 use super::capture::Captures;
 use super::grace::Grace;
 use super::heap::Heap;
+use super::in_use::InUse;
 use super::mapping::Mapping;
 use super::space::Space;
 use super::stream_cache::StreamCaches;
@@ -85,6 +86,7 @@ impl Pool {
             blocks: Blocks::default(),
             caches,
             counters: Counters::default(),
+            in_use: InUse::default(),
             hunger: AtomicU64::new(0),
             dead: OnceLock::new(),
             core: Mutex::new(core),

@@ -24,9 +24,8 @@ use super::block::{Blocks, LIVE};
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
-use super::stream_cache::{Generation, Inner};
 use super::{Core, Pool, Turn, Want};
-use crate::driver::{Capture, DriverError, Failure, Stream};
+use crate::driver::{Capture, DriverError};
 use crate::error::{Error, Result};
 
 /// What may be created beyond the peak in use, however small that is: moving handles at 1.04 × a few pages would tear the
@@ -86,7 +85,7 @@ impl Pool {
             core.captures.allocated(number, id);
         }
         drop(core);
-        self.counters.handed_out(want.size);
+        self.charge(want.size);
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
         Ok(address)
@@ -328,8 +327,7 @@ impl Pool {
 
     /// Bytes that may be created on rung 5.
     pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
-        let in_use = self.counters.allocated.load(Ordering::Relaxed) + want.size;
-        let peak = in_use.max(self.counters.allocated_peak.load(Ordering::Relaxed));
+        let peak = (self.in_use() + want.size).max(self.in_use.peak());
         (peak + (peak / 25).max(SLACK))
             .saturating_sub(core.mapping.reserved())
             .min(self.room(core))
@@ -344,96 +342,12 @@ impl Pool {
         }
     }
 
-    /// The own free space of a stream, made where the stream is new: another id at a known handle orphans the old one.
-    pub(super) fn join_stream(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Owner> {
-        let mut inner = turn.cache.inner.lock();
-        inner.capture = 0;
-        inner.frees_in_a_row = 0;
-        if let Some(generation) = &inner.generation {
-            let same = generation.id == turn.id;
-            #[cfg(test)]
-            let same = same || super::sabotage::on(&self.sabotage.ignore_generation);
-            if same && generation.device == self.device {
-                return Ok(generation.owner);
-            }
-        }
-        if inner.generation.as_ref().is_some_and(|old| old.device != self.device) {
-            return Err(Error::InvalidArgument(
-                "the stream's handle serves another device at the same time".into(),
-            ));
-        }
-        self.retire(core, &mut inner);
-        let context = self
-            .calls
-            .ask(|driver| driver.stream_context(turn.stream))
-            .map_err(|error| self.failed(error))?;
-        core.note_context(&self.calls, context);
-        let owner = core.heap.add_owner();
-        core.grace.add(owner, context);
-        inner.generation = Some(Generation {
-            id: turn.id,
-            device: self.device,
-            owner,
-            context,
-        });
-        (inner.next_stamp, inner.unstamped) = (1, 0);
-        Ok(owner)
-    }
-
-    /// The free space of a capturing stream, and its capture's number.
-    pub(super) fn join_capture(&self, core: &mut Core, turn: &Turn<'_>) -> Result<(Owner, u32)> {
-        let _entered = self.enter(core)?;
-        if turn.id != 0 {
-            self.join_stream(core, turn)?;
-        } else {
-            // A stream that cannot be told apart from another owns nothing, but its context uses the pool.
-            let context = self
-                .calls
-                .ask(|driver| driver.stream_context(turn.stream))
-                .map_err(|error| self.failed(error))?;
-            core.note_context(&self.calls, context);
-        }
-        let info = self
-            .calls
-            .ask(|driver| driver.stream_capture_info(turn.stream))
-            .map_err(|error| self.failed(error))?
-            .ok_or_else(|| Error::Unsupported("the stream's capture ended during the call".into()))?;
-        let Core { heap, captures, .. } = core;
-        let number = captures.number(&self.calls, info).map_err(|error| self.failed(error))?;
-        let owner = captures
-            .owner(heap, number, turn.cache.key, turn.id)
-            .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
-        turn.cache.inner.lock().capture = number;
-        Ok((owner, number))
-    }
-
     /// Records a stamp where the asker's stream has freed something that none covers.
     fn stamp(&self, core: &mut Core, who: Who<'_>) {
         if let Who::Stream(turn, _) = who
             && turn.capture == Capture::None
         {
             self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
-        }
-    }
-
-    /// Stamps everything freed on `stream` so far; the running call was given it, and it does not capture.
-    pub(super) fn stamp_cache(&self, core: &mut Core, inner: &mut Inner, stream: Stream) {
-        let Some(owner) = inner.generation.as_ref().map(|generation| generation.owner) else {
-            return;
-        };
-        let number = inner.next_stamp;
-        let unstamped = std::mem::take(&mut inner.unstamped);
-        if unstamped == 0 {
-            return;
-        }
-        // Raised first: what is freed from now on belongs to the next stamp.
-        inner.next_stamp = number + 1;
-        if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
-            tracing::debug!(%error, "a stamp could not be recorded");
-            inner.unstamped = unstamped;
-            if error.failure == Failure::ContextDead {
-                self.die(error.to_string());
-            }
         }
     }
 
@@ -457,7 +371,7 @@ impl Pool {
 
     pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
         self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
-        let allocated = self.counters.allocated.load(Ordering::Relaxed);
+        let allocated = self.in_use();
         let pending = self.counters.pending.load(Ordering::Relaxed);
         let limit = if core.limit == 0 {
             "none".into()

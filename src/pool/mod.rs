@@ -5,7 +5,7 @@
 //! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,23 +24,28 @@ pub mod classes;
 mod free;
 pub mod grace;
 pub mod heap;
+mod in_use;
 pub mod index;
+mod join;
 mod ladder;
 mod lost;
 mod mapping;
 mod resizable;
 pub mod rule;
+mod settle;
 mod space;
 mod standalone;
 pub mod stream_cache;
 #[cfg(test)]
 mod tests;
+mod touch;
 
 use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
 use grace::Grace;
 use heap::{Heap, NodeId};
+use in_use::InUse;
 use mapping::Mapping;
 use rule::SegmentRule;
 use space::Space;
@@ -81,10 +86,6 @@ pub struct Options {
 /// Bytes and counts that are read without the lock.
 #[derive(Default)]
 pub struct Counters {
-    /// Handed out, rounded.
-    pub allocated: AtomicU64,
-    /// The highest of it.
-    pub allocated_peak: AtomicU64,
     /// Asked for, of what was not allocated through a stream cache.
     pub requested: AtomicU64,
     /// Freed, for nobody yet.
@@ -99,23 +100,6 @@ pub struct Counters {
     pub reallocations: AtomicU64,
     /// Those that kept the address.
     pub reallocations_in_place: AtomicU64,
-}
-
-impl Counters {
-    /// So many bytes more are handed out.
-    #[inline]
-    pub fn handed_out(&self, bytes: u64) {
-        let now = self.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if now > self.allocated_peak.load(Ordering::Relaxed) {
-            self.allocated_peak.fetch_max(now, Ordering::Relaxed);
-        }
-    }
-
-    /// So many bytes came back.
-    #[inline]
-    pub fn taken_back(&self, bytes: u64) {
-        self.allocated.fetch_sub(bytes, Ordering::Relaxed);
-    }
 }
 
 /// What the pool's lock protects.
@@ -149,6 +133,7 @@ pub struct Pool {
     caches: Arc<StreamCaches>,
     /// See [`Counters`].
     pub counters: Counters,
+    in_use: InUse,
     /// How often a request had to go beyond its own: streams that free much then stamp what they hold.
     pub hunger: AtomicU64,
     dead: OnceLock<String>,

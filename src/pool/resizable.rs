@@ -70,7 +70,7 @@ impl Pool {
         }
         self.standalones.write().insert(address, Box::new(block));
         drop(core);
-        self.counters.handed_out(want.size);
+        self.charge(want.size);
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
         Ok(address)
@@ -108,9 +108,9 @@ impl Pool {
             })?;
         }
         if want.size >= old {
-            self.counters.handed_out(want.size - old);
+            self.charge(want.size - old);
         } else {
-            self.counters.taken_back(old - want.size);
+            self.taken_back(old - want.size);
         }
         self.counters
             .requested

@@ -78,6 +78,10 @@ pub struct Inner {
     pub frees: u64,
     /// Bytes asked for less bytes given back here; may be negative.
     pub requested: i64,
+    /// Bytes handed out less bytes taken back here, and what the pool knows of it: see `in_use.rs`.
+    pub balance: i64,
+    /// See `balance`.
+    pub charged: i64,
     /// Stream queries made.
     pub queries: u64,
 }
@@ -112,6 +116,8 @@ impl StreamCache {
             allocations: 0,
             frees: 0,
             requested: 0,
+            balance: 0,
+            charged: 0,
             queries: 0,
         };
         StreamCache {

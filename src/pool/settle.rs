@@ -1,0 +1,225 @@
+//! What has completed becomes everybody's: events are asked, batches made, contexts that are gone forgotten, graphs buried.
+
+use std::sync::atomic::Ordering;
+
+use super::grace::Freed;
+use super::heap::{COMMON, Owner};
+use super::{Core, Pool};
+use crate::config::ReleaseThreshold;
+use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::error::Result;
+
+impl Pool {
+    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen.
+    pub(super) fn cover(&self, core: &mut Core) {
+        if core.grace.has_open() {
+            self.cover_owners(core, Vec::new());
+        }
+    }
+
+    /// Everything freed in any way is covered. Whether anything was.
+    pub(super) fn cover_all(&self, core: &mut Core) -> bool {
+        let mut owners = Vec::new();
+        for cache in self.caches.all() {
+            let mut inner = cache.inner.lock();
+            let owner = inner
+                .generation
+                .as_ref()
+                .filter(|generation| generation.device == self.device)
+                .map(|g| g.owner);
+            if let Some(owner) = owner {
+                self.flush(core, &mut inner, owner);
+                owners.push((owner, inner.next_stamp));
+                inner.next_stamp += 1;
+                inner.unstamped = 0;
+            }
+        }
+        owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
+        owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
+        let something = core.grace.has_open() || !owners.is_empty();
+        something && self.cover_owners(core, owners)
+    }
+
+    fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
+        let Ok(_entered) = self.enter(core) else { return false };
+        if self.check_context(core).is_err() {
+            return false;
+        }
+        if core
+            .context_handles()
+            .into_iter()
+            .any(|context| self.is_capturing(context))
+        {
+            tracing::debug!(device = self.device, "a capture runs: what was freed is covered later");
+            return false;
+        }
+        loop {
+            let contexts = core.context_handles();
+            match core.grace.cover(&self.calls, &contexts, owners.clone()) {
+                Ok(()) => return true,
+                Err(error) => {
+                    let before = core.contexts.len();
+                    self.drop_dead_contexts(core);
+                    if core.contexts.len() == before || self.dead.get().is_some() {
+                        tracing::debug!(%error, "what was freed could not be covered");
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
+    /// non-blocking streams cannot be seen.
+    fn is_capturing(&self, context: Context) -> bool {
+        let Ok(_entered) = self.calls.enter(context) else {
+            return false;
+        };
+        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
+        matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
+    }
+
+    /// Forgets contexts that the application has destroyed.
+    pub(super) fn drop_dead_contexts(&self, core: &mut Core) {
+        if self.check_context(core).is_err() {
+            return;
+        }
+        for (context, id) in core.contexts.clone() {
+            if self.calls.is_gone(context, id) {
+                core.contexts.retain(|(known, _)| *known != context);
+                core.grace.context_gone(context);
+            }
+        }
+    }
+
+    /// A driver call in `context` failed: if the context is gone, so is what was waited for; if it is the pool's own, or
+    /// carries an error that will not go away, the pool is dead.
+    pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
+        let before = core.contexts.len();
+        self.drop_dead_contexts(core);
+        self.alive()?;
+        if core.contexts.len() == before {
+            let _ = context;
+            return Err(self.failed(error));
+        }
+        Ok(())
+    }
+
+    /// Collects what has completed.
+    pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
+        let settled = core.grace.settle(&self.calls);
+        for (owner, complete) in settled.owners {
+            if core.heap.transfer(owner, COMMON, complete, 0) > 0 || core.heap.free_bytes(owner) == 0 {
+                self.forget_orphan(core, owner);
+            }
+        }
+        for freed in settled.freed {
+            self.return_freed(core, freed);
+        }
+        if core.mapping.has_lost()
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.retry(heap);
+        }
+        self.keep_to_threshold(core);
+        match settled.failed {
+            Some((context, error)) => self.context_failed(core, context, error),
+            None => Ok(()),
+        }
+    }
+
+    fn forget_orphan(&self, core: &mut Core, owner: Owner) {
+        if core.heap.free_bytes(owner) == 0 && core.grace.remove(owner) {
+            core.heap.remove_owner(owner);
+        }
+    }
+
+    /// Something whose grace is over goes where everybody may have it.
+    pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
+        match freed {
+            Freed::Block { id, give_back } => {
+                let (_, size) = core.heap.span(id);
+                self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+                self.retract(core, id);
+                core.heap.give(id, COMMON, 0);
+                if give_back
+                    && !core.fixed
+                    && let Ok(_entered) = self.enter(core)
+                {
+                    // As much goes back as was freed, though not the same: pages are alike, and what is scattered goes first.
+                    let Core { heap, mapping, .. } = core;
+                    let keep = mapping.reserved().saturating_sub(size / mapping.page * mapping.page);
+                    mapping.release(heap, keep);
+                }
+            }
+            Freed::Standalone(block) => {
+                let Ok(_entered) = self.enter(core) else {
+                    // Later, then.
+                    return core.grace.free(Freed::Standalone(block));
+                };
+                self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+                block.destroy(&mut core.mapping);
+                // A block of its own is a request like any other: what is over the limit does not stay.
+                if core.limit != 0 && core.mapping.reserved() > core.limit {
+                    core.mapping.release_kept(core.limit);
+                }
+            }
+        }
+    }
+
+    fn keep_to_threshold(&self, core: &mut Core) {
+        let threshold = match self.options.release_threshold {
+            ReleaseThreshold::Bytes(bytes) => bytes,
+            _ if core.limit != 0 => core.limit,
+            _ => return,
+        };
+        if core.mapping.reserved() > threshold
+            && !core.fixed
+            && let Ok(_entered) = self.enter(core)
+        {
+            let Core { heap, mapping, .. } = core;
+            mapping.release(heap, threshold);
+        }
+    }
+
+    /// What graphs that are gone leave: what was freed on a stream of the capture is that stream's, as if freed on it just
+    /// now, since the free may have come after the capture, behind work that still runs; the rest waits for a grace like
+    /// anything freed without a stream.
+    pub(super) fn bury_graphs(&self, core: &mut Core) {
+        for remains in core.captures.gone() {
+            for (key, owner, id) in remains.owners {
+                let mut inner = self.caches.get(key).inner.lock();
+                let stamp = inner.next_stamp;
+                match &inner.generation {
+                    Some(generation) if generation.id == id && generation.device == self.device => {
+                        let bytes = core.heap.transfer(owner, generation.owner, u64::MAX, stamp);
+                        inner.unstamped += bytes;
+                        self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                    }
+                    _ => {
+                        for id in core.heap.take_all(owner) {
+                            core.grace.free(Freed::Block { id, give_back: false });
+                        }
+                    }
+                }
+                core.heap.remove_owner(owner);
+            }
+            for id in remains.live {
+                self.blocks.get(id).capture.store(0, Ordering::Relaxed);
+            }
+            for freed in remains.freed {
+                core.grace.free(freed);
+            }
+        }
+    }
+
+    /// The context of a caller without a stream uses the pool from now on.
+    pub(super) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
+        let here = self.calls.ask(|driver| driver.current_device())? == Some(self.device);
+        if let Some(context) = self.calls.ask(|driver| driver.current_context())?.filter(|_| here) {
+            core.note_context(&self.calls, context);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! What is done to a block while it is out: filled, shared with other streams; and work in the pool's own context.
+
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use super::block::LIVE;
+use crate::driver::{Capture, Context, DriverError, Event, Stream};
+use crate::error::Result;
+
+impl Pool {
+    /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where
+    /// there is no such block.
+    pub fn share(&self, address: u64, context: Option<Context>) -> bool {
+        let found = match self.find(address) {
+            Some((_, block)) if block.state.load(Ordering::Relaxed) == LIVE => {
+                block.shared.store(1, Ordering::Relaxed);
+                true
+            }
+            Some(_) => false,
+            None => self
+                .standalones
+                .write()
+                .get_mut(&address)
+                .map(|block| block.shared = true)
+                .is_some(),
+        };
+        if let Some(context) = context.filter(|_| found) {
+            self.core.lock().note_context(&self.calls, context);
+        }
+        found
+    }
+
+    /// The context the pool makes its calls in where none of the device is current.
+    pub fn home(&self) -> Context {
+        self.core.lock().home.context
+    }
+
+    /// Runs `work` with the pool's home current.
+    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let home = self.core.lock().home.context;
+        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
+        Ok(work())
+    }
+
+    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns. An error where the memory
+    /// may still be written to.
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
+        let core = self.core.lock();
+        let Ok(_entered) = self.enter(&core) else { return Ok(()) };
+        let order = stream.unwrap_or(Stream::LEGACY);
+        if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
+            return Ok(());
+        }
+        let event = match stream {
+            Some(_) => None,
+            None => match self.calls.submit(|driver| driver.event_create()) {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    tracing::warn!(%error, "memory could not be filled");
+                    return Ok(());
+                }
+            },
+        };
+        let filled = self
+            .calls
+            .submit(|driver| driver.fill_async(address, byte, bytes, order));
+        if let Err(error) = &filled {
+            tracing::warn!(%error, "memory could not be filled");
+        }
+        let Some(event) = event else { return Ok(()) };
+        let waited = if filled.is_ok() { self.wait_now(event) } else { Ok(()) };
+        let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        waited.map_err(|error| self.failed(error))
+    }
+
+    /// Waits for what is queued on the legacy stream, by an event: synchronising would end captures.
+    fn wait_now(&self, event: Event) -> crate::driver::Result<()> {
+        let record = || self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY));
+        let wait = || {
+            const LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+            while !self.calls.submit(|driver| driver.event_wait(event, LIMIT))? {}
+            Ok(())
+        };
+        record()
+            .or_else(|_| record())
+            .and_then(|()| wait().or_else(|_: DriverError| wait()))
+            .or_else(|_| self.calls.submit(|driver| driver.context_synchronize()))
+    }
+}
