@@ -97,6 +97,11 @@ impl Allocator {
         };
         let capture = self.driver.stream_capture(stream)?;
         if capture != Capture::Active {
+            let device = request.device.map_or_else(|| self.stream_device(stream), Ok)?;
+            let request = Request {
+                device: Some(device),
+                ..request
+            };
             return self.allocate_anywhere(want, request);
         }
         let cache = self.caches.get(key);

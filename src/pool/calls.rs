@@ -46,10 +46,10 @@ impl Calls {
 
     /// The driver's id of a context; 0 where the driver has none.
     pub fn context_id(&self, context: Context) -> Result<u64> {
-        match self.ask(|driver| driver.context_id(context)) {
-            Err(error) if error.failure == Failure::Missing => Ok(0),
-            id => id,
+        if !self.driver.features().stream_ids {
+            return Ok(0);
         }
+        self.ask(|driver| driver.context_id(context))
     }
 
     /// Gives the context back that was pushed; one refusal is borne, for what follows must not run in the wrong one.
