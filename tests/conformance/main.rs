@@ -2,7 +2,7 @@
 //! interface demands, and what the options promise.
 //!
 //! Each case runs over the simulated device in this process (`sim`), over CUDA through the simulated libcuda.so.1 in a
-//! process of its own (`cuda`), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the
+//! process of its own (`cuda`; some also over an old driver, `old`), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the
 //! C++ virtual functions. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts it to `sim` or to `gpu`; these need neither cargo
 //! nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
 //! books, `cases` what is demanded.
@@ -32,6 +32,9 @@ enum Place {
     Sim,
     /// The simulated libcuda.so.1.
     Cuda,
+    /// The same, as CUDA 11.8's: streams have no ids, contexts no events. What a stream freed is not that stream's again, so
+    /// only some cases hold.
+    Old,
     /// The driver that is installed.
     Gpu,
 }
@@ -74,14 +77,15 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
     }
     match place {
         Place::Sim => case(&Setup::sim(way)),
-        Place::Cuda => in_child(name, Some(simulated_library())),
-        Place::Gpu if has_gpu() => in_child(name, None),
+        Place::Cuda => in_child(name, Some(simulated_library()), "12090"),
+        Place::Old => in_child(name, Some(simulated_library()), "11080"),
+        Place::Gpu if has_gpu() => in_child(name, None, ""),
         Place::Gpu => assert_eq!(wanted(), None, "no GPU answers"),
     }
 }
 
 /// Runs the test of that name again, in a process whose driver is in `folder`, or the one installed.
-fn in_child(name: &str, folder: Option<&PathBuf>) {
+fn in_child(name: &str, folder: Option<&PathBuf>, version: &str) {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
     command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
@@ -89,6 +93,7 @@ fn in_child(name: &str, folder: Option<&PathBuf>) {
     if let Some(folder) = folder {
         command
             .env("LD_LIBRARY_PATH", folder)
+            .env("SIMCUDA_VERSION", version)
             .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
             .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
     }
@@ -134,6 +139,25 @@ macro_rules! suite {
         }
     };
 }
+
+suite!(@place old Old;
+    requests {
+        zero_bytes, from_4_bytes_to_1_gib, every_alignment, bad_alignments, two_live_blocks_differ,
+        random_sizes_on_four_threads, null_is_taken_back, unknown_addresses_do_no_harm, freed_twice,
+        no_context_is_needed_and_none_is_left, several_devices
+    }
+    streams {
+        producer_and_consumer_on_one_stream, producer_and_consumer_on_two_streams, mixed_ways_to_allocate_and_free,
+        a_stream_dies_while_it_owns_freed_memory, a_handle_comes_back_with_work_pending, a_released_stream_serves_others,
+        a_block_used_on_other_streams, addresses_come_back_on_many_threads, contents_are_nobody_elses
+    }
+    limits { growth_under_a_limit, a_limit_set_later, trimming, peaks, closing }
+    resizing { in_place, moving_keeps_the_bytes, shrinking, by_small_amounts, failure_leaves_the_block }
+    options { malloc_backing, passthrough, guard }
+    graphs {
+        captured_memory_is_the_graphs, memory_allocated_before_a_capture, frees_without_a_stream_wait_for_a_capture
+    }
+);
 
 suite! {
     requests {
