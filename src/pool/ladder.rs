@@ -1,8 +1,8 @@
 //! The ladder: where memory for a request comes from, in this order.
 //!
 //!  1. the stream's own cache, exact size (in `allocator.rs`, under the stream's lock alone)
-//!  2. the stream's own free space, coalesced, best fit
-//!  3. what has completed since, then common free space
+//!  2. the best fit of the stream's own free space, coalesced, and of common free space
+//!  3. what has completed since, and the two again, also where only neighbours of both are large enough
 //!  4. kept handles
 //!  5. new handles, while reserved stays within 1.04 × the peak in use with this request, and within the limit
 //!  6. complete free handles, moved
