@@ -30,41 +30,57 @@ impl Allocator {
 
     #[inline]
     fn take_back(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, stream: Option<Stream>) -> Result<()> {
-        let cache = self.cache(stream, pool);
-        if let Some(byte) = self.config.fill {
-            // Claimed while it is filled: a second free of it must not write into what the first made somebody else's.
-            if !block.claim(address, PENDING) {
-                return Err(freed_twice(address));
-            }
-            // What may still be written to waits for the grace of this free.
-            let _ = pool.fill(address, byte, block.size(), stream);
-            block.state.store(LIVE, Ordering::Release);
-        }
-        let Some(cache) = cache else {
-            if !block.claim(address, PENDING) {
-                return Err(freed_twice(address));
-            }
-            pool.free(id, block, None, stream.is_none());
-            return Ok(());
+        let Some(cache) = self.cache(stream, pool).filter(|_| self.config.fill.is_none()) else {
+            return self.take_back_claimed(pool, id, block, address, stream);
         };
-        let plain = block.capture.load(Ordering::Relaxed) == 0 && block.shared.load(Ordering::Relaxed) == 0;
         let mut inner = cache.inner.lock();
-        let mine = plain
-            && inner
-                .generation
-                .as_ref()
-                .is_some_and(|generation| generation.device == pool.device);
-        if !block.claim(address, if mine { CACHED } else { PENDING }) {
-            return Err(freed_twice(address));
+        let mine = inner.serves(pool.device) && block.is_plain();
+        let to = if mine { State::Cached } else { State::Pending };
+        if !block.claim_at_home(cache, address, to) {
+            drop(inner);
+            return self.take_back_claimed(pool, id, block, address, stream);
         }
         let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
         if mine {
-            let size = block.size();
-            block.stamp.store(inner.next_stamp, Ordering::Relaxed);
-            inner.frees += 1;
-            inner.requested -= block.requested.load(Ordering::Relaxed) as i64;
-            inner.balance -= size as i64;
-            inner.ready.push(&pool.blocks, size, id);
+            inner.take(pool, id, block);
+            drop(inner);
+        } else {
+            drop(inner);
+            pool.free(id, block, Some(cache), false);
+        }
+        if due && let Some(stream) = stream {
+            self.stamp(pool, cache, stream, mine);
+        }
+        Ok(())
+    }
+
+    /// A block that is not freed on the stream it was allocated on, or that is filled before it is anybody's.
+    #[cold]
+    fn take_back_claimed(
+        &self,
+        pool: &Pool,
+        id: NodeId,
+        block: &Block,
+        address: u64,
+        stream: Option<Stream>,
+    ) -> Result<()> {
+        if block.claim(address).is_err() {
+            return Err(freed_twice(address));
+        }
+        if let Some(byte) = self.config.fill {
+            // What may still be written to waits for the grace of this free.
+            let _ = pool.fill(address, byte, block.size(), stream);
+        }
+        let Some(cache) = self.cache(stream, pool) else {
+            pool.free(id, block, None, stream.is_none());
+            return Ok(());
+        };
+        let mut inner = cache.inner.lock();
+        let mine = inner.serves(pool.device) && block.is_plain();
+        let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
+        if mine {
+            block.become_free(State::Cached);
+            inner.take(pool, id, block);
             drop(inner);
         } else {
             drop(inner);

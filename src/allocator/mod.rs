@@ -11,7 +11,7 @@ use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, HandleKind, Stream};
 use crate::error::{Error, Result};
-use crate::pool::block::{Block, CACHED, LIVE, PENDING};
+use crate::pool::block::{Block, State};
 use crate::pool::heap::NodeId;
 use crate::pool::rule::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
@@ -149,7 +149,7 @@ impl Allocator {
                 if let Some(node) = ready {
                     let block = pool.blocks.get(node);
                     block.requested.store(want.requested, Ordering::Relaxed);
-                    block.state.store(LIVE, Ordering::Release);
+                    block.hand_out(Some(cache));
                     inner.allocations += 1;
                     inner.requested += want.requested as i64;
                     inner.frees_in_a_row = 0;
@@ -253,7 +253,7 @@ impl Allocator {
         let want = self.want(new_size, alignment)?;
         for pool in self.all_pools() {
             if let Some((_, block)) = pool.find(address) {
-                if block.state.load(Ordering::Relaxed) != LIVE {
+                if !block.is_live() {
                     return Err(Error::InvalidArgument(format!("{address:#x} was freed")));
                 }
                 return Err(match self.config.backing {

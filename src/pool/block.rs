@@ -1,22 +1,36 @@
-//! What is known of one block without any lock.
+//! What is known of one block without the pool's lock.
 //!
 //! A descriptor's place never moves and its number is that of its heap node, so a number read from the index may be followed
-//! at any time. `state` decides who may touch the rest: only the one that moved it from [`LIVE`] owns the block's way back.
+//! at any time. Its [`State`] decides who may touch the rest: only the one that moved it from [`State::Live`] owns the block's
+//! way back.
+//!
+//! A block that a stream's cache handed out has that cache as its *home*, and is claimed under the home's lock alone, with
+//! plain loads and stores: whoever frees it on its own stream holds that lock anyway. A block without a home is claimed by a
+//! compare-and-swap. State and home are one word, so that nobody mistakes the one kind for the other.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
 use super::heap::NodeId;
+use super::stream_cache::StreamCache;
 
-/// Not a block.
-pub const NONE: u32 = 0;
-/// Handed out.
-pub const LIVE: u32 = 1;
-/// Freed on a stream, in that stream's cache.
-pub const CACHED: u32 = 2;
-/// Freed, and nobody may have it yet.
-pub const PENDING: u32 = 3;
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum State {
+    /// Not a block.
+    None = 0,
+    /// Handed out.
+    Live = 1,
+    /// Freed on a stream, in that stream's cache.
+    Cached = 2,
+    /// Freed, and nobody may have it yet.
+    Pending = 3,
+}
+
+const STATES: usize = 3;
 
 /// One block.
 #[repr(align(64))]
@@ -29,8 +43,8 @@ pub struct Block {
     pub requested: AtomicU64,
     /// For a cached block, the stamp behind which its last use lies.
     pub stamp: AtomicU64,
-    /// One of this module's states.
-    pub state: AtomicU32,
+    /// A [`State`], and for a live block its home.
+    way: AtomicPtr<StreamCache>,
     /// The next block of a list in a stream cache.
     pub next: AtomicU32,
     /// The capture it belongs to, by the pool's own number; 0 is none.
@@ -46,23 +60,91 @@ impl Block {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Claims the way back of a live block at `address`; false where it is not live or not there (any more).
+    /// Whether nobody but the stream it is freed on has to do with it: no graph, and no other stream.
     #[inline]
-    pub fn claim(&self, address: u64, to: u32) -> bool {
-        if self
-            .state
-            .compare_exchange(LIVE, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
-            return false;
-        }
-        if self.address.load(Ordering::Relaxed) == address {
+    pub fn is_plain(&self) -> bool {
+        self.capture.load(Ordering::Relaxed) == 0 && self.shared.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether it is handed out.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.way.load(Ordering::Acquire).addr() & STATES == State::Live as usize
+    }
+
+    /// Hands it out. The caller holds the pool's lock, or that of the cache it was ready in.
+    #[inline]
+    pub fn hand_out(&self, home: Option<&StreamCache>) {
+        self.way.store(live(home), Ordering::Release);
+    }
+
+    /// Makes it what is not live. The caller owns its way back, or holds the lock of the cache it is ready in.
+    #[inline]
+    pub fn become_free(&self, state: State) {
+        debug_assert_ne!(state, State::Live);
+        self.way
+            .store(ptr::without_provenance_mut(state as usize), Ordering::Release);
+    }
+
+    /// Claims the way back of a live block at `address` whose home is `home`, whose lock the caller holds; false where it is
+    /// not live, not there (any more), or has another home.
+    #[inline]
+    pub fn claim_at_home(&self, home: &StreamCache, address: u64, to: State) -> bool {
+        let mine = self.way.load(Ordering::Acquire) == live(Some(home));
+        if mine && self.address.load(Ordering::Relaxed) == address {
+            self.become_free(to);
             return true;
         }
-        // A bad free raced with the number's reuse for another block, which stays as it is.
-        self.state.store(LIVE, Ordering::Release);
         false
     }
+
+    /// Claims the way back of a live block at `address`, whatever its home, which is returned; an error where it is not live
+    /// or not there (any more). The caller holds no cache's lock.
+    #[cold]
+    pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
+        loop {
+            let way = self.way.load(Ordering::Acquire);
+            if way.addr() & STATES != State::Live as usize {
+                return Err(Gone);
+            }
+            let home = way.map_addr(|way| way & !STATES);
+            // SAFETY: a word with a home was made of a reference to a cache, and caches live as long as their allocator, which
+            // the caller borrows the block from.
+            let Some(home) = (unsafe { home.as_ref() }) else {
+                let pending = ptr::without_provenance_mut(State::Pending as usize);
+                let claimed = self
+                    .way
+                    .compare_exchange(way, pending, Ordering::AcqRel, Ordering::Relaxed);
+                if claimed.is_err() {
+                    continue;
+                }
+                if self.address.load(Ordering::Relaxed) == address {
+                    return Ok(None);
+                }
+                // A bad free raced with the number's reuse for another block, which stays as it is.
+                self.hand_out(None);
+                return Err(Gone);
+            };
+            let held = home.inner.lock();
+            if self.claim_at_home(home, address, State::Pending) {
+                return Ok(Some(home));
+            }
+            drop(held);
+            // Somebody else claimed it; or it was freed and handed out again, and has another home now.
+            if self.way.load(Ordering::Acquire) == way {
+                return Err(Gone);
+            }
+        }
+    }
+}
+
+/// A block was not there to be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
+
+fn live(home: Option<&StreamCache>) -> *mut StreamCache {
+    let home = home.map_or(ptr::null_mut(), |home| ptr::from_ref(home).cast_mut());
+    home.map_addr(|home| home | State::Live as usize)
 }
 
 const CHUNK: usize = 1024;
@@ -100,7 +182,7 @@ impl Block {
             size: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             stamp: AtomicU64::new(0),
-            state: AtomicU32::new(NONE),
+            way: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::block::{Block, NONE};
+use super::block::{Block, State};
 use super::grace::Freed;
 use super::heap::{NodeId, Owner};
 use super::stream_cache::{Inner, StreamCache};
@@ -148,7 +148,7 @@ impl Pool {
     /// A block stops being one: its number means nothing any more.
     pub(super) fn retract(&self, core: &mut Core, id: NodeId) {
         let block = self.blocks.get(id);
-        block.state.store(NONE, Ordering::Release);
+        block.become_free(State::None);
         block.capture.store(0, Ordering::Relaxed);
         self.space.index.set(core.heap.span(id).0, 0);
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
-use super::block::{Blocks, LIVE};
+use super::block::Blocks;
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
@@ -79,7 +79,7 @@ impl Pool {
             core.heap.give(id, who.owner(), u64::MAX >> 1);
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MOST)));
         }
-        let address = self.publish(&core, id, &want)?;
+        let address = self.publish(&core, id, &want, turn)?;
         if let Who::Capture(_, number) = who {
             self.blocks.get(id).capture.store(number, Ordering::Relaxed);
             core.captures.allocated(number, id);
@@ -352,7 +352,7 @@ impl Pool {
     }
 
     /// Makes a taken node a block.
-    fn publish(&self, core: &Core, id: NodeId, want: &Want) -> Result<u64> {
+    fn publish(&self, core: &Core, id: NodeId, want: &Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         let (offset, _) = core.heap.span(id);
         let address = self
             .space
@@ -364,7 +364,7 @@ impl Pool {
         block.requested.store(want.requested, Ordering::Relaxed);
         block.capture.store(0, Ordering::Relaxed);
         block.shared.store(0, Ordering::Relaxed);
-        block.state.store(LIVE, Ordering::Release);
+        block.hand_out(turn.map(|turn| turn.cache));
         self.space.index.set(offset, id);
         Ok(address)
     }

@@ -28,6 +28,7 @@ mod in_use;
 pub mod index;
 mod join;
 mod ladder;
+mod lock;
 mod lost;
 mod mapping;
 mod resizable;

@@ -5,11 +5,15 @@
 //! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
 //! cache is never handed out too early. Freeing asks the driver nothing.
 
-use once_cell::race::OnceBox;
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
+use once_cell::race::OnceBox;
+
+use super::Pool;
+use super::block::Block;
 use super::classes::Classes;
-use super::heap::Owner;
+use super::heap::{NodeId, Owner};
+use super::lock::Lock;
 use crate::driver::{Context, Stream};
 
 /// What a stream handle means: the special ones only together with the current context, and with the thread.
@@ -92,12 +96,13 @@ pub const PATIENCE: u64 = 64;
 /// Frees in a row that never stamp.
 const FEW: u64 = 16;
 
-/// One handle's cache.
+/// One handle's cache. Two of them share no cache line, nor a pair of lines that are fetched together.
+#[repr(align(128))]
 pub struct StreamCache {
     /// What it is found by.
     pub key: Key,
     /// The contents.
-    pub inner: Mutex<Inner>,
+    pub inner: Lock<Inner>,
     next: OnceBox<StreamCache>,
 }
 
@@ -122,13 +127,30 @@ impl StreamCache {
         };
         StreamCache {
             key,
-            inner: Mutex::new(inner),
+            inner: Lock::new(inner),
             next: OnceBox::new(),
         }
     }
 }
 
 impl Inner {
+    /// Whether blocks of that device may be its own.
+    #[inline]
+    pub fn serves(&self, device: i32) -> bool {
+        self.generation.as_ref().is_some_and(|of| of.device == device)
+    }
+
+    /// Takes a claimed block of its own device back, ready for this stream's next request of that size.
+    #[inline]
+    pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
+        let size = block.size();
+        block.stamp.store(self.next_stamp, Ordering::Relaxed);
+        self.frees += 1;
+        self.requested -= block.requested.load(Ordering::Relaxed) as i64;
+        self.balance -= size as i64;
+        self.ready.push(&pool.blocks, size, id);
+    }
+
     /// Counts a free; whether a stamp is due: the stream has freed often without allocating, or less often while somebody
     /// wanted what it holds. Few frees never stamp, so that a stream that is torn down is not asked for anything.
     #[inline]

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use super::block::LIVE;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
 
@@ -12,7 +11,7 @@ impl Pool {
     /// there is no such block.
     pub fn share(&self, address: u64, context: Option<Context>) -> bool {
         let found = match self.find(address) {
-            Some((_, block)) if block.state.load(Ordering::Relaxed) == LIVE => {
+            Some((_, block)) if block.is_live() => {
                 block.shared.store(1, Ordering::Relaxed);
                 true
             }

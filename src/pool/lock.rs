@@ -1,0 +1,139 @@
+//! The lock of a stream's cache: one locked instruction to take, none to give back.
+//!
+//! A stream is used by one thread at a time as a rule, so the lock is nearly always free, and what it costs then is all it
+//! costs. A mutex that lets waiters sleep has to ask at each release whether one does, with a second locked instruction.
+//! Here a waiter looks after itself: it spins for as long as a push or a pop takes, then gives its time away, then sleeps,
+//! longer each time up to [`LONGEST`], so that a holder of any priority gets to run. Nothing is waited for under the lock.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The longest sleep of a waiter.
+const LONGEST: Duration = Duration::from_micros(100);
+
+/// What it guards is only reached through it.
+#[derive(Default)]
+pub struct Lock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by one thread at a time, between an acquiring swap and a releasing store.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// While this lives, the lock is held.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    /// Given back by the thread that took it, like any guard.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+// SAFETY: a shared guard gives shared access to the value only.
+unsafe impl<T: Sync> Sync for Guard<'_, T> {}
+
+impl<T> Lock<T> {
+    /// Free.
+    pub fn new(value: T) -> Lock<T> {
+        Lock {
+            held: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits until it is free.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        if self.held.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        Guard {
+            lock: self,
+            _thread: std::marker::PhantomData,
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut tries = 0u32;
+        loop {
+            match tries {
+                0..64 => std::hint::spin_loop(),
+                64..80 => std::thread::yield_now(),
+                _ => std::thread::sleep((Duration::from_micros(1) * (tries - 79)).min(LONGEST)),
+            }
+            tries = tries.saturating_add(1).min(1 << 10);
+            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is proof that this thread holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed for writing.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.held.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holder_at_a_time() {
+        let lock = Lock::new((0u64, 0u64));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let lock = &lock;
+                scope.spawn(move || {
+                    for round in 0..20_000 {
+                        let mut pair = lock.lock();
+                        assert_eq!(pair.0, pair.1);
+                        pair.0 += 1;
+                        if thread == 0 && round % 1_000 == 0 {
+                            // Long enough for the others to fall asleep.
+                            std::thread::sleep(Duration::from_micros(300));
+                        }
+                        pair.1 += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), (80_000, 80_000));
+    }
+
+    #[test]
+    fn a_panic_gives_it_back() {
+        let lock = Lock::new(7);
+        let panicked = std::thread::scope(|scope| {
+            let held = scope.spawn(|| {
+                let _guard = lock.lock();
+                panic!("under the lock");
+            });
+            held.join().is_err()
+        });
+        assert!(panicked);
+        assert_eq!(*lock.lock(), 7);
+    }
+}
