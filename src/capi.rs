@@ -1,4 +1,5 @@
-//! The C ABI. `include/trtalloc/trtalloc.h` is generated from this file alone: the comments on public items are its text.
+//! The C ABI. `include/trtalloc/trtalloc.h` is generated from this file and those of `src/capi`: the
+//! comments on public items are its text.
 //!
 //! Nulls and panics stop here. A function that fails leaves the reason for [`trtalloc_last_error`] and a line in the log.
 
@@ -12,11 +13,11 @@ use crate::driver::Stream;
 use crate::error::{self, Error};
 use crate::handle::{Handle, call};
 
+pub mod record;
 mod support;
 
 use support::{
     allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
-    text,
 };
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
@@ -85,9 +86,6 @@ pub struct trtalloc_stats {
     /// Pieces of memory moved to another address to make a contiguous range.
     pub remaps: u64,
 }
-
-/// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
-pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -375,52 +373,11 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     })
 }
 
-/// Sets what is recorded: "off", "state" or "all", then ",context=none|state|alloc|all", ",stacks=none|native|python|all",
-/// ",max_entries=N", ",device=N". Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_history(
-    allocator: *mut trtalloc_allocator,
-    options: *const c_char,
-) -> trtalloc_status {
-    status("trtalloc_history", || {
-        // SAFETY: the caller's pointers are null or valid.
-        unsafe { (handle(allocator)?, text("options", options)?) };
-        Err(not_yet("history"))
-    })
-}
-
-/// Writes what is held, and the history, to a file: .pickle, .json or .html by suffix.
-/// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
-    status("trtalloc_snapshot", || {
-        // SAFETY: the caller's pointers are null or valid.
-        unsafe { (handle(allocator)?, text("path", path)?) };
-        Err(not_yet("snapshots"))
-    })
-}
-
 /// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
 /// Has no effect in this version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
     let _ = tag;
-}
-
-/// Sets what is called, with `context`, when a request cannot be met; NULL: nothing.
-/// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_on_oom(
-    allocator: *mut trtalloc_allocator,
-    handler: trtalloc_oom_handler,
-    context: *mut c_void,
-) -> trtalloc_status {
-    status("trtalloc_on_oom", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?;
-        let _ = (handler, context);
-        Err(not_yet("out-of-memory handlers"))
-    })
 }
 
 /// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not

@@ -44,6 +44,7 @@ pub mod handle;
 pub mod log;
 pub mod pool;
 pub mod process;
+pub mod record;
 pub mod stats;
 pub mod trace;
 

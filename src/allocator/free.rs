@@ -1,6 +1,7 @@
 //! The way back: into a stream's cache by a push, or to the pool.
 
 use super::*;
+use crate::record::{Action, Call};
 
 impl Allocator {
     /// Takes a block back. With a stream, work queued on it so far may still use the block; without, any work queued so
@@ -16,6 +17,7 @@ impl Allocator {
         if process::exiting() {
             return Ok(());
         }
+        let _stack = self.recorder.is_on().then(|| self.recorder.call(Call::Other));
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
                 self.take_back(pool, id, block, address, stream)?;
@@ -42,6 +44,7 @@ impl Allocator {
         }
         let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
         if mine {
+            pool.tell_freed(Action::Freed, block, Some(cache));
             inner.take(pool, id, block);
             drop(inner);
         } else {
@@ -80,6 +83,7 @@ impl Allocator {
         let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
         if mine {
             block.become_free(State::Cached);
+            pool.tell_freed(Action::Freed, block, Some(cache));
             inner.take(pool, id, block);
             drop(inner);
         } else {

@@ -17,11 +17,17 @@ use crate::pool::rule::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
 use crate::pool::{MOST_ALIGNED, Memory, Options, Pool, Turn, Want};
 use crate::process;
+use crate::record::Recorder;
 use crate::stats::Stats;
 
 mod admin;
+mod exit;
 mod free;
 mod open;
+mod recorded;
+mod short;
+
+pub use short::OomHandler;
 
 /// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
@@ -51,6 +57,10 @@ pub struct Allocator {
     rule: SegmentRule,
     memory: Memory,
     caches: Arc<StreamCaches>,
+    recorder: Arc<Recorder>,
+    short: short::Short,
+    /// Whether something is still to be said at the end.
+    epilogue: AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
     making: Mutex<()>,
     closed: AtomicBool,
@@ -74,6 +84,17 @@ impl Allocator {
     /// A block of at least `request.size` bytes, or why not.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
+        if self.recorder.is_on() {
+            return self.allocate_recorded(request);
+        }
+        match self.request(request) {
+            Err(Error::OutOfMemory(reason)) => self.refused(request, reason),
+            outcome => outcome,
+        }
+    }
+
+    #[inline]
+    fn request(&self, request: Request) -> Result<u64> {
         process::usable()?;
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
@@ -249,6 +270,13 @@ impl Allocator {
 
     /// Resizes a block that was allocated [`RESIZABLE`]; its bytes are kept, and on an error it stands untouched.
     pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.recorder.is_on() {
+            return self.reallocate_recorded(address, alignment, new_size);
+        }
+        self.resize(address, alignment, new_size)
+    }
+
+    fn resize(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         process::usable()?;
         let want = self.want(new_size, alignment)?;
         for pool in self.all_pools() {
@@ -374,6 +402,7 @@ impl Allocator {
 
 impl Drop for Allocator {
     fn drop(&mut self) {
+        self.epilogue();
         self.close();
     }
 }

@@ -66,6 +66,16 @@ impl Block {
         self.capture.load(Ordering::Relaxed) == 0 && self.shared.load(Ordering::Relaxed) == 0
     }
 
+    /// What it is now.
+    pub fn state(&self) -> State {
+        match self.way.load(Ordering::Acquire).addr() & STATES {
+            0 => State::None,
+            1 => State::Live,
+            2 => State::Cached,
+            _ => State::Pending,
+        }
+    }
+
     /// Whether it is handed out.
     #[inline]
     pub fn is_live(&self) -> bool {

@@ -9,9 +9,18 @@ use super::stream_cache::{Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::record::{Action, Event};
 
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
 const LARGE: u64 = 32 << 20;
+
+/// The handle of a cache's stream, as a number.
+fn handle(cache: Option<&StreamCache>) -> u64 {
+    match cache.map(|cache| cache.key.stream) {
+        None | Some(Stream::LEGACY) => 0,
+        Some(stream) => stream.0 as u64,
+    }
+}
 
 impl Pool {
     /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
@@ -24,6 +33,7 @@ impl Pool {
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
+        self.tell_freed(Action::FreeRequested, block, cache);
         if self.dead.get().is_some() {
             return;
         }
@@ -64,6 +74,17 @@ impl Pool {
         }
     }
 
+    /// A block is on its way back, or has arrived: nobody else may have it yet.
+    #[inline]
+    pub fn tell_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
+        if self.recorder.is_on() {
+            let (address, requested) = (&block.address, &block.requested);
+            let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
+            let event = Event::new(action, self.device, address, requested);
+            self.recorder.happened(event.on(handle(cache)));
+        }
+    }
+
     /// Gives a block whose graph is gone to the stream it is freed on, like any other; false where that stream is unknown.
     fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let mut inner = cache.inner.lock();
@@ -78,6 +99,7 @@ impl Pool {
         let (_, size) = core.heap.span(id);
         inner.unstamped += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+        self.tell_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true
@@ -102,6 +124,11 @@ impl Pool {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        if self.recorder.is_on() {
+            let event = Event::new(Action::FreeRequested, self.device, address, block.requested);
+            self.recorder.happened(event.on(handle(cache)));
+            self.marks.forget(address);
+        }
         if self.dead.get().is_some() {
             return true;
         }

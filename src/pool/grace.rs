@@ -141,6 +141,13 @@ impl Grace {
         self.behind.push((owner, stamp, freed));
     }
 
+    /// Everything whose grace is not over.
+    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
+        let behind = self.behind.iter().map(|(_, _, freed)| freed);
+        let covered = self.batches.iter().flat_map(|batch| &batch.freed);
+        self.open.iter().chain(behind).chain(covered)
+    }
+
     /// Whether anything waits that no event covers yet.
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()

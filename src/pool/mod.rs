@@ -2,7 +2,8 @@
 //!
 //! A request that its stream's cache cannot meet comes to [`Pool::allocate`], which holds the pool's one lock and climbs the
 //! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
-//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only.
+//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only,
+//! and tells `record` what happens.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -14,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
+use crate::record::Recorder;
 
 mod admin;
 pub mod block;
@@ -40,6 +42,7 @@ pub mod stream_cache;
 #[cfg(test)]
 mod tests;
 mod touch;
+mod walk;
 
 use block::{Block, Blocks};
 use calls::Calls;
@@ -52,9 +55,11 @@ use rule::SegmentRule;
 use space::Space;
 use standalone::Standalone;
 use stream_cache::{StreamCache, StreamCaches};
+use walk::Marks;
 
 pub use build::Memory;
 pub use resizable::Special;
+pub use walk::Held;
 
 /// The largest alignment a request may ask for.
 pub const MOST_ALIGNED: u64 = 2 << 20;
@@ -140,6 +145,8 @@ pub struct Pool {
     dead: OnceLock<String>,
     core: Mutex<Core>,
     standalones: RwLock<HashMap<u64, Box<Standalone>>>,
+    recorder: Arc<Recorder>,
+    marks: Marks,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,
 }

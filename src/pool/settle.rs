@@ -8,6 +8,7 @@ use super::{Core, Pool};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::Result;
+use crate::record::{Action, Event};
 
 impl Pool {
     /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen.
@@ -141,6 +142,7 @@ impl Pool {
             Freed::Block { id, give_back } => {
                 let (_, size) = core.heap.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+                self.tell_freed(Action::FreeCompleted, self.blocks.get(id), None);
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
                 if give_back
@@ -159,6 +161,20 @@ impl Pool {
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+                if self.recorder.is_on() {
+                    let (address, bytes, mapped) = block.extent();
+                    let gone = if mapped {
+                        Action::SegmentUnmap
+                    } else {
+                        Action::SegmentFree
+                    };
+                    for (action, address, bytes) in [
+                        (Action::FreeCompleted, block.address, block.requested),
+                        (gone, address, bytes),
+                    ] {
+                        self.recorder.happened(Event::new(action, self.device, address, bytes));
+                    }
+                }
                 block.destroy(&mut core.mapping);
                 // A block of its own is a request like any other: what is over the limit does not stay.
                 if core.limit != 0 && core.mapping.reserved() > core.limit {

@@ -158,6 +158,14 @@ impl Standalone {
         }
     }
 
+    /// Where its memory is: start, bytes, and whether it is mapped there.
+    pub fn extent(&self) -> (u64, u64, bool) {
+        match &self.memory {
+            Memory::Malloc(address) => (*address, self.size, false),
+            Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
+        }
+    }
+
     /// Bytes of memory behind it.
     pub fn committed(&self) -> u64 {
         match &self.memory {
