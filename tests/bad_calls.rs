@@ -314,7 +314,7 @@ fn deallocate_async_on_a_destroyed_stream(place: Place) {
     let world = World::new(place, "");
     for rebirth in [false, true] {
         let stream = world.device.stream();
-        let blocks: Vec<usize> = (0..12)
+        let blocks: Vec<usize> = (0..200)
             .map(|at| {
                 world
                     .face

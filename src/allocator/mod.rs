@@ -149,11 +149,10 @@ impl Allocator {
                 if let Some(node) = ready {
                     let block = pool.blocks.get(node);
                     block.requested.store(want.requested, Ordering::Relaxed);
+                    block.stamp.store(inner.allocations, Ordering::Relaxed);
                     block.hand_out(Some(cache));
                     inner.allocations += 1;
                     inner.requested += want.requested as i64;
-                    inner.frees_in_a_row = 0;
-                    inner.allocates = true;
                     let more = inner.handed_out(want.size);
                     drop(inner);
                     if more > 0 {
@@ -217,7 +216,6 @@ impl Allocator {
         };
         let wanted = request.device.unwrap_or(device);
         let pool = self.pool(wanted)?;
-        turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));

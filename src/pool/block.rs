@@ -32,6 +32,9 @@ pub enum State {
 
 const STATES: usize = 3;
 
+/// What [`Block::shared`] is where not all of the other streams are known.
+pub const UNKNOWN_USES: u32 = 2;
+
 /// One block.
 #[repr(align(64))]
 pub struct Block {
@@ -41,7 +44,7 @@ pub struct Block {
     pub size: AtomicU64,
     /// Bytes asked for.
     pub requested: AtomicU64,
-    /// For a cached block, the stamp behind which its last use lies.
+    /// For a cached block, the stamp behind which its last use lies; for one handed out, its stream's allocations until then.
     pub stamp: AtomicU64,
     /// A [`State`], and for a live block its home.
     way: AtomicPtr<StreamCache>,
@@ -49,7 +52,7 @@ pub struct Block {
     pub next: AtomicU32,
     /// The capture it belongs to, by the pool's own number; 0 is none.
     pub capture: AtomicU32,
-    /// 1: used on other streams than the one it will be freed on, as `record_stream` declared.
+    /// Not 0: used on other streams than the one it will be freed on, as `record_stream` declared. See [`UNKNOWN_USES`].
     pub shared: AtomicU32,
 }
 

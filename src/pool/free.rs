@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::block::{Block, State};
 use super::grace::Freed;
 use super::heap::{NodeId, Owner};
-use super::stream_cache::{Inner, StreamCache};
+use super::stream_cache::{AWAITED, Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
@@ -46,10 +46,12 @@ impl Pool {
                 return;
             }
         }
-        if let Some(cache) = own
-            && self.free_on(&mut core, id, cache)
-        {
-            return;
+        match (own, cache) {
+            (Some(cache), _) if self.free_on(&mut core, id, cache) => return,
+            (None, Some(cache)) if self.free_shared(&mut core, id, cache) => return,
+            _ => {
+                core.uses.remove(&id);
+            }
         }
         if !may_cover {
             self.note_freeing(&mut core, cache);
@@ -120,7 +122,7 @@ impl Pool {
             mine.then_some(place)
         });
         match behind {
-            Some((owner, stamp)) => core.grace.free_behind(owner, stamp, freed),
+            Some(behind) => core.grace.free_behind(vec![behind], freed),
             None => {
                 if !may_cover {
                     self.note_freeing(&mut core, cache);
@@ -215,13 +217,20 @@ impl Pool {
         self.retire(&mut core, &mut inner);
     }
 
-    /// A stream frees and never allocates: stamps what it freed, as `deallocate` was given it. A stream that was unknown
-    /// becomes known.
+    /// Stamps what was freed on a stream, inside the free that was given it. A stream that was unknown becomes known.
     pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
         if self.dead.get().is_some() {
             return;
         }
         let mut core = self.core.lock();
+        {
+            // Whatever comes of it: one try for each time that somebody was hungry.
+            let mut inner = cache.inner.lock();
+            inner.strangers = 0;
+            if inner.hunger != AWAITED {
+                inner.hunger = self.hunger.load(Ordering::Relaxed);
+            }
+        }
         let Ok(_entered) = self.enter(&core) else { return };
         let capture = self.calls.ask(|driver| driver.stream_capture(stream));
         if capture != Ok(Capture::None) {

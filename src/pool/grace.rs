@@ -72,8 +72,8 @@ pub struct Grace {
     ledgers: HashMap<Owner, Ledger>,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
-    /// Things freed on a stream that are not its cache's: behind a stamp.
-    behind: Vec<(Owner, u64, Freed)>,
+    /// Things freed on a stream that are not its cache's: behind a stamp of each of these owners.
+    behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
@@ -120,7 +120,7 @@ impl Grace {
             .ledgers
             .get(&owner)
             .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
-            && !self.behind.iter().any(|(behind, ..)| *behind == owner)
+            && !self.waits_for(owner, 0)
             && !self
                 .batches
                 .iter()
@@ -136,9 +136,15 @@ impl Grace {
         self.open.push(freed);
     }
 
-    /// Something freed on `owner`'s stream, to be safe behind `stamp`.
-    pub fn free_behind(&mut self, owner: Owner, stamp: u64, freed: Freed) {
-        self.behind.push((owner, stamp, freed));
+    /// Something freed, to be safe behind each of these stamps.
+    pub fn free_behind(&mut self, stamps: Vec<(Owner, u64)>, freed: Freed) {
+        self.behind.push((stamps, freed));
+    }
+
+    /// Whether something waits for a stamp of `owner` beyond number `last`.
+    fn waits_for(&self, owner: Owner, last: u64) -> bool {
+        let mut stamps = self.behind.iter().flat_map(|(stamps, _)| stamps);
+        stamps.any(|(behind, stamp)| *behind == owner && *stamp > last)
     }
 
     /// Whether anything waits that no event covers yet.
@@ -153,10 +159,7 @@ impl Grace {
 
     /// Whether things wait behind stamps of `owner` that are not recorded yet.
     pub fn has_unstamped(&self, owner: Owner) -> bool {
-        let last = self.last_stamp(owner);
-        self.behind
-            .iter()
-            .any(|(behind, stamp, _)| *behind == owner && *stamp > last)
+        self.waits_for(owner, self.last_stamp(owner))
     }
 
     /// The last stamp that was recorded (or is known complete) for `owner`.
@@ -285,15 +288,9 @@ impl Grace {
             .map(|(owner, ledger)| (*owner, ledger.complete))
             .collect();
         let ledgers = &self.ledgers;
-        let is_over = |owner: &Owner, stamp: u64| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= stamp);
-        let mut at = 0;
-        while at < self.behind.len() {
-            if is_over(&self.behind[at].0, self.behind[at].1) {
-                settled.freed.push(self.behind.swap_remove(at).2);
-            } else {
-                at += 1;
-            }
-        }
+        let is_over = |(owner, stamp): &(Owner, u64)| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= *stamp);
+        let over = self.behind.extract_if(.., |(stamps, _)| stamps.iter().all(is_over));
+        settled.freed.extend(over.map(|(_, freed)| freed));
         settled
     }
 

@@ -35,6 +35,12 @@ const SLACK: u64 = 10 << 20;
 /// The part of what is reserved that a stream that misses may free before it is stamped.
 const UNSTAMPED: u64 = 256;
 
+/// The part of what is reserved that a stream may free of other streams' before it is stamped.
+const STRANGE: u64 = 16;
+
+/// So many hungry requests after one that had to wait, taking from another stream still counts as starving.
+const SHORT: u64 = 1024;
+
 /// Who asks, as the ladder sees it.
 #[derive(Clone, Copy)]
 enum Who<'a> {
@@ -80,9 +86,16 @@ impl Pool {
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MOST)));
         }
         let address = self.publish(&core, id, &want, turn)?;
-        if let Who::Capture(_, number) = who {
-            self.blocks.get(id).capture.store(number, Ordering::Relaxed);
-            core.captures.allocated(number, id);
+        match who {
+            Who::Capture(_, number) => {
+                self.blocks.get(id).capture.store(number, Ordering::Relaxed);
+                core.captures.allocated(number, id);
+            }
+            Who::Stream(turn, _) => {
+                let before = turn.cache.inner.lock().allocations;
+                self.blocks.get(id).stamp.store(before, Ordering::Relaxed);
+            }
+            Who::Anybody => {}
         }
         drop(core);
         self.charge(want.size);
@@ -112,13 +125,20 @@ impl Pool {
             }
             let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
             if let Who::Stream(turn, _) = who {
-                turn.cache.inner.lock().hunger = hunger;
+                let mut inner = turn.cache.inner.lock();
+                if inner.unstamped == 0 {
+                    inner.hunger = hunger;
+                }
             }
             let budget = self.budget(core, want);
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
                     return Ok(id);
                 }
+            }
+            if matches!(who, Who::Anybody) && !std::mem::replace(&mut covered, true) {
+                // A request without a stream may do what a cudaMalloc would: nothing that is free stays out of reach.
+                self.cover_all(core);
             }
             if !matches!(who, Who::Capture(..)) {
                 self.flush_all(core);
@@ -142,6 +162,9 @@ impl Pool {
             if let Who::Stream(turn, owner) = who
                 && let Some(id) = self.steal(core, want, turn, owner)
             {
+                if hunger < core.short {
+                    self.starve(core, hunger);
+                }
                 return Ok(id);
             }
             for give_back in [false, true] {
@@ -156,10 +179,17 @@ impl Pool {
                     return Ok(id);
                 }
             }
+            self.starve(core, hunger);
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
                 return Err(self.out_of_memory(core, want, refusal));
             }
         }
+    }
+
+    /// Memory is short: streams stamp some of what they free next.
+    fn starve(&self, core: &mut Core, hunger: u64) {
+        core.short = hunger + SHORT;
+        self.starvation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
@@ -179,9 +209,8 @@ impl Pool {
     fn refresh(&self, core: &mut Core, who: Who<'_>) {
         let Who::Stream(turn, _) = who else { return };
         {
-            let mut inner = turn.cache.inner.lock();
-            let hunger = self.hunger.load(Ordering::Relaxed);
-            let wanted = std::mem::replace(&mut inner.hunger, hunger) != hunger && inner.unstamped > 0;
+            let inner = turn.cache.inner.lock();
+            let wanted = inner.hunger != self.hunger.load(Ordering::Relaxed) && inner.unstamped > 0;
             if !wanted && inner.unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
                 return;
             }
@@ -243,6 +272,7 @@ impl Pool {
         let Core { heap, mapping, .. } = core;
         let grown = mapping.grow(heap, owner, want.size, want.align, sources);
         core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
+        self.worth.store(core.mapping.reserved() / STRANGE, Ordering::Relaxed);
         match grown {
             Ok(true) => Ok(self.found(core, want, who)),
             Ok(false) => Ok(None),

@@ -34,6 +34,7 @@ mod mapping;
 mod resizable;
 pub mod rule;
 mod settle;
+mod shared;
 mod space;
 mod standalone;
 pub mod stream_cache;
@@ -49,6 +50,7 @@ use heap::{Heap, NodeId};
 use in_use::InUse;
 use mapping::Mapping;
 use rule::SegmentRule;
+use shared::Uses;
 use space::Space;
 use standalone::Standalone;
 use stream_cache::{StreamCache, StreamCaches};
@@ -109,6 +111,11 @@ struct Core {
     mapping: Mapping,
     grace: Grace,
     captures: Captures,
+    uses: Uses,
+    /// The pool's hunger when everything freed was last covered.
+    covered_hunger: u64,
+    /// The hunger up to which a pool that starved once is still short of memory.
+    short: u64,
     /// Contexts that have used the pool, with the ids seen then.
     contexts: Vec<(Context, u64)>,
     /// The one driver calls are made in where none of the device is current.
@@ -135,8 +142,13 @@ pub struct Pool {
     /// See [`Counters`].
     pub counters: Counters,
     in_use: InUse,
-    /// How often a request had to go beyond its own: streams that free much then stamp what they hold.
+    /// How often a request had to go beyond its own: streams then stamp what they hold.
     pub hunger: AtomicU64,
+    /// How often a request had to wait, or to take from another stream soon after one had: memory is short, and streams stamp
+    /// what they free.
+    pub starvation: AtomicU64,
+    /// So many bytes of other streams, freed on one, are worth a stamp.
+    pub worth: AtomicU64,
     dead: OnceLock<String>,
     core: Mutex<Core>,
     standalones: RwLock<HashMap<u64, Box<Standalone>>>,

@@ -10,15 +10,20 @@ use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::Result;
 
 impl Pool {
-    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen.
+    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen. Where
+    /// somebody was hungry since the last time, so is what was freed on streams, which may be idle now and name themselves
+    /// no more.
     pub(super) fn cover(&self, core: &mut Core) {
-        if core.grace.has_open() {
+        if core.covered_hunger != self.hunger.load(Ordering::Relaxed) {
+            self.cover_all(core);
+        } else if core.grace.has_open() {
             self.cover_owners(core, Vec::new());
         }
     }
 
     /// Everything freed in any way is covered. Whether anything was.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
+        core.covered_hunger = self.hunger.load(Ordering::Relaxed);
         let mut owners = Vec::new();
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();

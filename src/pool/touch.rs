@@ -1,34 +1,10 @@
-//! What is done to a block while it is out: filled, shared with other streams; and work in the pool's own context.
-
-use std::sync::atomic::Ordering;
+//! What is done to a block while it is out; and work in the pool's own context.
 
 use super::Pool;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
 
 impl Pool {
-    /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where
-    /// there is no such block.
-    pub fn share(&self, address: u64, context: Option<Context>) -> bool {
-        let found = match self.find(address) {
-            Some((_, block)) if block.is_live() => {
-                block.shared.store(1, Ordering::Relaxed);
-                true
-            }
-            Some(_) => false,
-            None => self
-                .standalones
-                .write()
-                .get_mut(&address)
-                .map(|block| block.shared = true)
-                .is_some(),
-        };
-        if let Some(context) = context.filter(|_| found) {
-            self.core.lock().note_context(&self.calls, context);
-        }
-        found
-    }
-
     /// The context the pool makes its calls in where none of the device is current.
     pub fn home(&self) -> Context {
         self.core.lock().home.context

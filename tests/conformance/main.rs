@@ -191,6 +191,12 @@ suite! {
         addresses_come_back_on_many_threads,
         contents_are_nobody_elses,
     }
+    sharing {
+        a_shared_block_comes_back_behind_its_streams,
+        a_shared_block_waits_for_its_streams,
+        a_consumer_that_never_allocates,
+        two_streams_that_take_turns_under_a_cap,
+    }
     limits {
         growth_under_a_limit,
         a_cap_is_rolled_back_when_the_driver_fails,

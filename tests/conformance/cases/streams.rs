@@ -98,6 +98,10 @@ fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u
 pub fn another_stream_waits_its_turn(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let (first, second) = (world.stream(), world.stream());
+    // The first time, a request finds everything with another stream, and waits; from then on streams stamp what they free.
+    fill_and_free(&world, first, 64, MIB);
+    let block = world.get_on(second, 32 * MIB);
+    world.put_on(second, block);
     let hold = world.hold(first);
     fill_and_free(&world, first, 64, MIB);
     // There is nothing else; the work on `first` is not over, and the call does not wait for it.
