@@ -57,7 +57,7 @@ impl Pool {
         }
         calls.set_home(home.context);
         let space = Arc::new(space);
-        let mut heap = Heap::new(space.size, granule);
+        let mut heap = Heap::new(space.size, granule, page);
         let mut mapping = Mapping::new(calls.clone(), space.clone(), device, page, options.kind, access);
         if let Memory::Caller(base, bytes) = memory {
             let start = base.next_multiple_of(granule);
