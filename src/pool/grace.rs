@@ -6,11 +6,11 @@
 //! it is a synchronisation that is owed. What an event covers becomes common free space once the event has completed.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use super::calls::Calls;
 use super::heap::{NodeId, Owner};
 use super::standalone::Standalone;
+use super::synchronise::Synchronisation;
 use crate::driver::{Context, DriverError, Event, Failure, Result, Stream};
 
 /// A freed thing that no stream may reuse before its grace is over.
@@ -77,6 +77,8 @@ pub struct Grace {
     batches: VecDeque<Batch>,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
+    /// One that nobody waits for any more, and that is not over.
+    pub synchronisation: Option<Synchronisation>,
 }
 
 impl Grace {
@@ -244,6 +246,12 @@ impl Grace {
 
     /// Asks which stamps and batches have completed, and hands out what they covered.
     pub fn settle(&mut self, calls: &Calls) -> Settled {
+        if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
+            && let Some(over) = self.synchronisation.take()
+            && outcome.is_ok()
+        {
+            self.synchronised(over.context, over.batch);
+        }
         let mut settled = Settled::default();
         let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
             Ok(complete) => complete,
@@ -347,17 +355,6 @@ impl Grace {
             for event in events {
                 let _ = calls.submit(|driver| driver.event_destroy(event));
             }
-        }
-    }
-}
-
-/// Waits for `awaited` at most `limit`; whether it came.
-pub fn wait(calls: &Calls, awaited: Awaited, limit: Duration) -> Result<bool> {
-    match awaited {
-        Awaited::Event(_, event) => calls.submit(|driver| driver.event_wait(event, limit)),
-        Awaited::Synchronisation(context, _) => {
-            let _entered = calls.enter(context)?;
-            calls.submit(|driver| driver.context_synchronize()).map(|()| true)
         }
     }
 }

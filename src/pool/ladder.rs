@@ -24,6 +24,7 @@ use super::block::Blocks;
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
+use super::synchronise::Synchronisation;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError};
 use crate::error::{Error, Result};
@@ -341,14 +342,26 @@ impl Pool {
         let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else {
             return Ok(false);
         };
-        let outcome = MutexGuard::unlocked(core, || grace::wait(&self.calls, awaited, left));
-        match (outcome, awaited) {
-            (Ok(came), Awaited::Event(..)) => Ok(came),
-            (Ok(_), Awaited::Synchronisation(context, batch)) => {
-                core.grace.synchronised(context, batch);
-                Ok(true)
+        let (context, outcome) = match awaited {
+            Awaited::Event(context, event) => {
+                let wait = || self.calls.submit(|driver| driver.event_wait(event, left));
+                (context, MutexGuard::unlocked(core, wait))
             }
-            (Err(error), Awaited::Event(context, _) | Awaited::Synchronisation(context, _)) => {
+            Awaited::Synchronisation(context, batch) => {
+                let known = core.grace.synchronisation.take().filter(|of| of.context == context);
+                let begun = known.unwrap_or_else(|| Synchronisation::begin(&self.calls, context, batch));
+                let outcome = MutexGuard::unlocked(core, || begun.wait(left));
+                match outcome {
+                    Some(Ok(())) => core.grace.synchronised(context, begun.batch),
+                    Some(Err(_)) => {}
+                    None => core.grace.synchronisation = Some(begun),
+                }
+                (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
+            }
+        };
+        match outcome {
+            Ok(came) => Ok(came),
+            Err(error) => {
                 self.context_failed(core, context, error)?;
                 Ok(true)
             }

@@ -38,6 +38,7 @@ mod shared;
 mod space;
 mod standalone;
 pub mod stream_cache;
+mod synchronise;
 #[cfg(test)]
 mod tests;
 mod touch;

@@ -149,7 +149,8 @@ suite!(@place old Old;
     streams {
         producer_and_consumer_on_one_stream, producer_and_consumer_on_two_streams, mixed_ways_to_allocate_and_free,
         a_stream_dies_while_it_owns_freed_memory, a_handle_comes_back_with_work_pending, a_released_stream_serves_others,
-        a_block_used_on_other_streams, addresses_come_back_on_many_threads, contents_are_nobody_elses
+        a_block_used_on_other_streams, addresses_come_back_on_many_threads, contents_are_nobody_elses,
+        a_caller_without_a_stream_waits_for_the_work, freed_without_a_stream_waits_for_the_work
     }
     limits { growth_under_a_limit, a_limit_set_later, trimming, peaks, closing }
     resizing { in_place, moving_keeps_the_bytes, shrinking, by_small_amounts, failure_leaves_the_block }
