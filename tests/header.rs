@@ -35,13 +35,11 @@ fn generate() -> String {
         ..Config::default()
     };
     let mut header = Vec::new();
-    let source = common::root().join("src/capi.rs");
-    Builder::new()
-        .with_config(config)
-        .with_src(source)
-        .generate()
-        .unwrap()
-        .write(&mut header);
+    let mut builder = Builder::new().with_config(config);
+    for source in ["src/capi.rs", "src/capi/output.rs"] {
+        builder = builder.with_src(common::root().join(source));
+    }
+    builder.generate().unwrap().write(&mut header);
     String::from_utf8(header).unwrap()
 }
 
