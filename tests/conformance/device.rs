@@ -1,7 +1,7 @@
 //! The application's side: contexts, streams and work, on the simulated device in this process or through the driver's own
 //! functions.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -348,10 +348,18 @@ impl Device for Cuda {
     }
 
     fn instantiate(&self, graph: usize) -> usize {
-        let mut executable = null_mut();
-        // SAFETY: a living graph and a local to write to.
-        ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) });
-        executable as usize
+        // What every driver since CUDA 11.0 exports; the bindings have only what came with 11.4.
+        type Instantiate = unsafe extern "C" fn(*mut usize, usize, *mut usize, *mut c_char, usize) -> sys::CUresult;
+        let mut executable = 0;
+        // SAFETY: the driver's documented function of this name has that type; a living graph and a local to write to.
+        unsafe {
+            let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+            let found = libc::dlsym(driver, c"cuGraphInstantiate_v2".as_ptr());
+            assert!(!found.is_null());
+            let instantiate: Instantiate = std::mem::transmute(found);
+            ok(instantiate(&mut executable, graph, null_mut(), null_mut(), 0));
+        }
+        executable
     }
 
     fn launch(&self, executable: usize, stream: usize) {

@@ -205,7 +205,7 @@ fn an_old_driver_only_switches_features_off() {
     assert!(!features.stream_ids && !features.context_events && !features.user_objects);
     assert_eq!(
         driver.stream_id(Stream::DEFAULT).unwrap_err().failure,
-        Failure::Unsupported
+        Failure::Missing
     );
     let stream = new_stream();
     begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);

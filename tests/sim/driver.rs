@@ -72,8 +72,7 @@ fn the_driver_is_a_face_of_the_machine() {
 #[test]
 fn what_an_older_driver_lacks_is_missing() {
     let config = SimConfig {
-        stream_ids: false,
-        context_events: false,
+        version: 11_080,
         virtual_memory: false,
         ..SimConfig::default()
     };

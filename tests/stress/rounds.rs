@@ -48,16 +48,14 @@ pub fn all() -> Vec<Round> {
         round("wait_ms=2,fill=0xcd", 2, true, 4 * MIB),
         Round {
             sim: SimConfig {
-                stream_ids: false,
-                context_events: false,
-                user_objects: true,
+                version: 11_080,
                 ..sim()
             },
             ..round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)
         },
         Round {
             sim: SimConfig {
-                context_events: false,
+                version: 12_040,
                 ..sim()
             },
             ..round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)

@@ -84,12 +84,8 @@ pub struct MachineConfig {
     pub granularity: u64,
     /// Whether there is virtual memory management.
     pub virtual_memory: bool,
-    /// `cuStreamGetId` and `cuCtxGetId` (CUDA 12.0).
-    pub stream_ids: bool,
-    /// `cuCtxRecordEvent` (CUDA 12.5).
-    pub context_events: bool,
-    /// `cuGraphRetainUserObject` (CUDA 11.3).
-    pub user_objects: bool,
+    /// The driver's version as `cuDriverGetVersion` tells it, 1000 × major + 10 × minor: what came later is missing.
+    pub version: u32,
     /// Whether virtual memory calls count as unsafe during capture.
     pub vmm_unsafe_in_capture: bool,
     /// Whether the order checker and the check for unmapping under pending work are on from the start.
@@ -105,13 +101,28 @@ impl Default for MachineConfig {
             memory: 24 << 30,
             granularity: 2 << 20,
             virtual_memory: true,
-            stream_ids: true,
-            context_events: true,
-            user_objects: true,
+            version: 12_090,
             vmm_unsafe_in_capture: true,
             checker: true,
             user_object_delay: 10_000,
         }
+    }
+}
+
+impl MachineConfig {
+    /// `cuStreamGetId` and `cuCtxGetId`.
+    pub fn stream_ids(&self) -> bool {
+        self.version >= 12_000
+    }
+
+    /// `cuCtxRecordEvent`.
+    pub fn context_events(&self) -> bool {
+        self.version >= 12_050
+    }
+
+    /// `cuUserObjectCreate`, `cuGraphRetainUserObject`, and the graph in `cuStreamGetCaptureInfo`.
+    pub fn user_objects(&self) -> bool {
+        self.version >= 11_030
     }
 }
 

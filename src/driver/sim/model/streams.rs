@@ -181,7 +181,7 @@ impl Machine {
     #[inline]
     pub fn stream_id(&self, stream: usize) -> Result<u64> {
         let thread = self.ask(Call::StreamGetId)?;
-        if !self.config.stream_ids {
+        if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
         match self.hot.streams[self.slot(thread, stream)?].id.load(Acquire) {
