@@ -51,7 +51,10 @@ fn take_out(function: *const c_void) {
         let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
         let start = entry as usize / page * page;
         let bytes = entry as usize + size_of::<libc::Elf64_Sym>() - start;
-        assert_eq!(libc::mprotect(start as *mut c_void, bytes, libc::PROT_READ | libc::PROT_WRITE), 0);
+        assert_eq!(
+            libc::mprotect(start as *mut c_void, bytes, libc::PROT_READ | libc::PROT_WRITE),
+            0
+        );
         (*entry).st_value = 0;
         assert_eq!(libc::mprotect(start as *mut c_void, bytes, libc::PROT_READ), 0);
     }

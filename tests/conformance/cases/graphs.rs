@@ -126,7 +126,11 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
         let between = world.get_on(stream, MIB);
         world.put_on(stream, between);
     }
-    assert!(world.stats().reserved <= 8 * MIB, "{:?}", world.stats());
+    assert!(
+        world.stats().reserved <= 8 * MIB || world.keeps_captures(),
+        "{:?}",
+        world.stats()
+    );
     world.finish();
 }
 
