@@ -43,6 +43,8 @@ const NEEDS: &[(&str, u32)] = &[
     ("limits::large_blocks_go_back", 12_050),
     ("streams::a_caller_without_a_stream_waits_for_the_work", 12_050),
     ("streams::freed_without_a_stream_waits_for_the_work", 12_050),
+    ("sharing::a_shared_block_comes_back_behind_its_streams", 12_000),
+    ("sharing::a_shared_block_waits_for_its_streams", 12_050),
     ("streams::a_stream_reuses_what_it_freed_without_a_driver_call", 12_000),
 ];
 

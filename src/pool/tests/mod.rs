@@ -13,6 +13,7 @@ use crate::error::Result;
 mod broken_rules;
 mod deaths;
 mod faults;
+mod nameless;
 
 const MIB: u64 = 1 << 20;
 
