@@ -14,6 +14,7 @@ mod broken_rules;
 mod deaths;
 mod faults;
 mod nameless;
+mod steady;
 
 const MIB: u64 = 1 << 20;
 
