@@ -16,7 +16,7 @@ impl Allocator {
             id: 0,
             capture: self.driver.stream_capture(stream)?,
         };
-        if turn.capture == Capture::Active {
+        if matches!(turn.capture, Capture::Active | Capture::Invalidated) {
             return self.miss(want, request, turn);
         }
         let device = self.stream_device(stream)?;

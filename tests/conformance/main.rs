@@ -277,5 +277,8 @@ suite! {
         memory_allocated_before_a_capture,
         a_graph_dropped_before_it_is_made_executable,
         frees_without_a_stream_wait_for_a_capture,
+        a_graph_is_replayed_while_the_pool_is_busy,
+        several_captures_at_once,
+        a_capture_that_fails,
     }
 }
