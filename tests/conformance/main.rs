@@ -271,6 +271,12 @@ suite! {
         by_ascends_media_rule,
         an_odd_base,
     }
+    rmm {
+        most_of_the_device,
+        threads_on_one_stream,
+        producer_and_consumer_on_default_streams,
+        deleted_streams,
+    }
     graphs {
         captured_memory_is_the_graphs,
         reuse_inside_a_capture,

@@ -314,7 +314,8 @@ pub fn a_capture_that_fails(setup: &Setup) {
         world.put_on(stream, next);
     }
     assert!(
-        world.stats().reserved <= 16 * MIB || world.keeps_captures(),
+        // Without ids, what graphs leave is pending until it is needed.
+        world.stats().reserved <= 16 * MIB || !world.features().stream_ids,
         "{:?}",
         world.stats()
     );
