@@ -286,5 +286,6 @@ suite! {
         a_graph_is_replayed_while_the_pool_is_busy,
         several_captures_at_once,
         a_capture_that_fails,
+        a_graph_inside_a_graph,
     }
 }

@@ -321,3 +321,28 @@ pub fn a_capture_that_fails(setup: &Setup) {
     );
     world.finish();
 }
+
+/// What a graph has belongs to every graph that it was made a part of.
+pub fn a_graph_inside_a_graph(setup: &Setup) {
+    let world = setup.world("");
+    let (stream, other) = (world.stream(), world.stream());
+    let (inner, theirs, out) = capture(&world, stream);
+    let executable = world.instantiate(inner);
+    world.begin_capture(stream);
+    world.launch(executable, stream);
+    let outer = world.end_capture(stream).expect("nothing ended the capture");
+    world.destroy_executable(executable);
+    world.destroy_graph(inner);
+    out.into_iter().for_each(|block| world.put(block));
+    world.settle_graphs();
+    let executable = world.instantiate(outer);
+    for _ in 0..3 {
+        world.launch(executable, stream);
+        theirs.left_alone(&world, &[stream, other], &mut Random::new(8));
+    }
+    world.wait(stream);
+    world.destroy_graph(outer);
+    world.destroy_executable(executable);
+    world.settle_graphs();
+    world.finish();
+}

@@ -22,8 +22,9 @@
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
 //!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
 //!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured
-//!   ones; merging captures; context events and synchronisation while anything on the device captures.
-//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. Destructors run late, on a
+//!   ones; merging captures; joining one that is invalid; context events and synchronisation while anything on the device captures.
+//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node; captured, it makes a child,
+//!   which keeps the user objects of the graph it was made of. Destructors run late, on a
 //!   thread that all share; a driver call in one aborts.
 //! * **Time**: each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
 //!   change at once when a copy or a fill is submitted, whatever the clock says.
