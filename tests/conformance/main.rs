@@ -33,18 +33,14 @@ const V11_8: u32 = 11_080;
 const V11_2: u32 = 11_020;
 
 /// Cases that ask for what older drivers cannot do, and the version they need. Without context events, what was freed without
-/// a stream is pending until its memory is needed, and then the call waits for the context as a whole. Without ids, a
-/// stream has nothing of its own, and reuse is behind an event.
+/// a stream is pending until its memory is needed. Without ids, a stream has nothing of its own, reuse is behind an event, and
+/// a block of several streams waits for the context.
 const NEEDS: &[(&str, u32)] = &[
-    ("limits::pending_memory_counts", 12_050),
     ("limits::keep_nothing", 12_050),
     ("limits::keep_some", 12_050),
     ("limits::keep_all", 12_050),
     ("limits::large_blocks_go_back", 12_050),
-    ("streams::a_caller_without_a_stream_waits_for_the_work", 12_050),
-    ("streams::freed_without_a_stream_waits_for_the_work", 12_050),
     ("sharing::a_shared_block_comes_back_behind_its_streams", 12_000),
-    ("sharing::a_shared_block_waits_for_its_streams", 12_050),
     ("streams::a_stream_reuses_what_it_freed_without_a_driver_call", 12_000),
 ];
 
