@@ -196,9 +196,11 @@ fn every_key_can_be_set_and_has_its_variable() {
         if !key.starts_with("snapshot_") {
             assert!(refused.is_err(), "{key}");
         }
-        let value = ["1", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off"]
-            .into_iter()
-            .find(|value| Config::default().set(key, value).is_ok());
+        let value = [
+            "1", "11.8", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off",
+        ]
+        .into_iter()
+        .find(|value| Config::default().set(key, value).is_ok());
         assert!(value.is_some(), "no value for {key}");
         let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
         let (_, unread) = Config::from_variables(|asked| (asked == name).then(|| value.unwrap_or_default().into()));

@@ -240,6 +240,10 @@ impl Pool {
     fn mark(&self, core: &mut Core, stream: Stream) -> Option<(Context, Event)> {
         let context = self.calls.ask(|driver| driver.stream_context(stream)).ok()?;
         self.know(core, context);
+        // Calls of this pool are not made in another device's context, where a default stream would be another one.
+        if stream.is_special() && self.calls.ask(|driver| driver.current_device()) != Ok(Some(self.device)) {
+            return None;
+        }
         let _entered = self.calls.enter(context).ok()?;
         if self.calls.ask(|driver| driver.stream_capture(stream)) != Ok(Capture::None) {
             return None;

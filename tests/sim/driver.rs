@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use trtalloc::allocator::Allocator;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Capture, CaptureMode, Driver, Failure, HandleKind, Stream};
 
@@ -86,4 +87,14 @@ fn what_an_older_driver_lacks_is_missing() {
     );
     assert_eq!(driver.device_info(0).unwrap().granularity, (0, 0));
     assert_eq!(driver.reserve(2 * MIB, 0).unwrap_err().failure, Failure::Unsupported);
+}
+
+#[test]
+fn the_version_is_an_option() {
+    for (version, known) in [("11.2", 0), ("11.8", 1), ("12.4", 2), ("12.9", 3)] {
+        let allocator = Allocator::create(&format!("driver=sim,sim_driver={version}")).unwrap();
+        let features = allocator.driver().features();
+        let all = [features.user_objects, features.stream_ids, features.context_events];
+        assert_eq!(all, std::array::from_fn(|at| at < known), "{version}");
+    }
 }

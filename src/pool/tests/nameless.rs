@@ -210,3 +210,22 @@ fn streams_of_other_contexts() {
     bench.put(block, Some(home));
     bench.finish();
 }
+
+/// A default stream of another device is not the one that such memory is filled on.
+#[test]
+fn filled_and_freed_on_a_default_stream_of_another_device() {
+    let config = SimConfig {
+        version: 11_080,
+        devices: 2,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "fill=0xcd,limit=64MiB");
+    let stream = bench.stream();
+    let block = bench.get(64 * MIB, None);
+    bench.app(|machine| machine.context_push(machine.primary_retain(1).unwrap()).unwrap());
+    bench.put(block, Some(0));
+    bench.app(|machine| machine.context_pop()).unwrap();
+    let block = bench.get(64 * MIB, Some(stream));
+    bench.put(block, Some(stream));
+    bench.finish();
+}
