@@ -13,7 +13,8 @@
 //! 11. out-of-memory handlers (with the record)
 //! 12. null, with the reason
 //!
-//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only.
+//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only. A stream without an id has nothing of
+//! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use super::block::Blocks;
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
+use super::nameless::Reach;
 use super::synchronise::Synchronisation;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError};
@@ -49,6 +51,8 @@ enum Who<'a> {
     Anybody,
     /// A stream; its own free space.
     Stream(&'a Turn<'a>, Owner),
+    /// A stream without an id, which has no free space of its own.
+    Nameless(&'a Turn<'a>),
     /// A capturing stream; its capture's free space and number.
     Capture(Owner, u32),
 }
@@ -56,7 +60,7 @@ enum Who<'a> {
 impl Who<'_> {
     fn owner(&self) -> Owner {
         match self {
-            Who::Anybody => COMMON,
+            Who::Anybody | Who::Nameless(_) => COMMON,
             Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
         }
     }
@@ -79,6 +83,7 @@ impl Pool {
                 Who::Capture(owner, number)
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
@@ -96,7 +101,7 @@ impl Pool {
                 let before = turn.cache.inner.lock().allocations;
                 self.blocks.get(id).stamp.store(before, Ordering::Relaxed);
             }
-            Who::Anybody => {}
+            Who::Anybody | Who::Nameless(_) => {}
         }
         drop(core);
         self.charge(want.size);
@@ -107,6 +112,9 @@ impl Pool {
 
     fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
         self.refresh(core, who);
+        if let Some(id) = self.behind_event(core, want, who, Reach::Exact) {
+            return Ok(id);
+        }
         if let Some(id) = self.fit(core, want, who) {
             return Ok(id);
         }
@@ -122,6 +130,9 @@ impl Pool {
             self.stamp(core, who);
             self.settle(core)?;
             if let Some(id) = self.found(core, want, who) {
+                return Ok(id);
+            }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Own) {
                 return Ok(id);
             }
             let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
@@ -168,6 +179,9 @@ impl Pool {
                 }
                 return Ok(id);
             }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Any) {
+                return Ok(id);
+            }
             for give_back in [false, true] {
                 if give_back && self.give_back(core) == 0 {
                     break;
@@ -179,6 +193,11 @@ impl Pool {
                 if let Some(id) = self.grow(core, want, who, sources, &mut refusal)? {
                     return Ok(id);
                 }
+            }
+            if let Who::Nameless(turn) = who
+                && let Some(id) = self.gather_nameless(core, want, turn)
+            {
+                return Ok(id);
             }
             self.starve(core, hunger);
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
@@ -283,6 +302,14 @@ impl Pool {
                 *refusal = Some(error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Rungs 1, 2 and 7 of a stream without an id.
+    fn behind_event(&self, core: &mut Core, want: &Want, who: Who<'_>, reach: Reach) -> Option<NodeId> {
+        match who {
+            Who::Nameless(turn) => self.take_nameless(core, want, turn, reach),
+            _ => None,
         }
     }
 
