@@ -74,7 +74,7 @@ impl Output {
         }
         let mut tensors = self.tensors.lock();
         let tensor = tensors.entry(name.into()).or_default();
-        let aligned = |address: u64| address & alignment.max(1) - 1 == 0;
+        let aligned = |address: u64| address.is_multiple_of(alignment.max(1));
         let enough = tensor.memory != 0 && aligned(tensor.memory);
         if enough && size <= tensor.capacity {
             tensor.bytes = size;
@@ -134,8 +134,11 @@ impl Output {
         let Some(allocator) = self.handle.existing() else {
             return Ok(());
         };
-        let freed = released.iter().map(|tensor| allocator.deallocate(tensor.memory, None));
-        freed.fold(Ok(()), |all, one| all.and(one))
+        let mut outcome = Ok(());
+        for tensor in released {
+            outcome = outcome.and(allocator.deallocate(tensor.memory, None));
+        }
+        outcome
     }
 }
 
