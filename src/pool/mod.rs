@@ -20,6 +20,7 @@ pub mod block;
 mod build;
 pub mod calls;
 mod capture;
+mod churn;
 pub mod classes;
 mod free;
 pub mod grace;
@@ -47,6 +48,7 @@ mod touch;
 use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
+use churn::Churn;
 use grace::Grace;
 use heap::{Heap, NodeId};
 use in_use::InUse;
@@ -122,6 +124,7 @@ struct Core {
     contexts: Vec<(Context, u64)>,
     /// The one driver calls are made in where none of the device is current.
     home: Home,
+    churn: Churn,
     limit: u64,
     reserved_peak: u64,
     /// The limit was fixed by the caller's memory.
