@@ -52,12 +52,6 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
         "let held = (!broken(\"a claim with a home holds its lock\")).then(|| home.inner.lock());",
     ),
     (
-        "handing out releases",
-        "pool/block.rs",
-        "self.way.store(live(home), Ordering::Release)",
-        "self.way.store(live(home), crate::unless(\"handing out releases\", Ordering::Release))",
-    ),
-    (
         "the index releases",
         "pool/index.rs",
         "leaf[granule % LEAF].store(id, Ordering::Release)",

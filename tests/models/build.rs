@@ -1,4 +1,4 @@
-//! Copies the library's source, for the models to run: as it is, but with the checkers' atomics and locks for the real ones,
+//! Copies the library's source, for the models to run: as it is, but with loom's atomics and locks for the real ones,
 //! with small tables, and with a switch at each rule that a model breaks on purpose. A rule that is not found where
 //! `broken.rs` says fails the build.
 

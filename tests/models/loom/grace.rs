@@ -8,7 +8,8 @@ use crate::world::{UNIT, World, explore};
 const PAGE: u64 = 2 << 20;
 const UNORDERED: &[&str] = &["is not known to be over"];
 
-/// A stream frees a page that is in use on it, while somebody without a stream asks for one, and everything free is covered.
+/// A stream frees a page that is in use on it, while somebody without a stream asks for all there is, and everything free is
+/// covered.
 fn cover() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let stream = world.stream();
@@ -20,9 +21,9 @@ fn cover() {
         // Less than the work takes.
         world.machine.advance(100_000);
     });
-    let got = world.allocate(PAGE, None);
+    let got = world.allocate(2 * PAGE, None);
     other.join().unwrap();
-    world.check(got.map_or(0, |_| PAGE));
+    world.check(got.map_or(0, |_| 2 * PAGE));
 }
 
 /// A stream frees a page on one thread; on another it stamps what it has freed, and a second stream takes what it can.
@@ -30,13 +31,14 @@ fn stamp() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let (first, second) = (world.stream(), world.stream());
     let (kept, block) = (world.get(UNIT, first), world.get(PAGE, first));
+    assert!(world.allocate(2 * PAGE, Some(second)).is_err(), "the second is hungry");
     world.launch(first, kept, UNIT);
     world.put(kept, Some(first));
     let frees = world.thread(move |world| {
         world.launch(first, block, PAGE);
         world.put(block, Some(first));
     });
-    // A size that it never freed: a miss, which stamps.
+    // A size that it never freed, while somebody is hungry: a miss, which stamps.
     let mut out = world.allocate(2 * UNIT, Some(first)).map_or(0, |_| 2 * UNIT);
     out += world.allocate(PAGE, Some(second)).map_or(0, |_| PAGE);
     frees.join().unwrap();

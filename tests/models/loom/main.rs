@@ -26,7 +26,7 @@ pub mod log {
 
 // The library's source, as `build.rs` copied it; what only its unit tests or its other faces use is not used here.
 mod library {
-    #![allow(dead_code, unused_imports, unused_variables, clippy::all)]
+    #![allow(dead_code, unused_imports, unused_variables, unused_braces, clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/root.rs"));
 }
 use library::{allocator, config, driver, error, pool, process, stats};

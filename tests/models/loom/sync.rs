@@ -9,7 +9,7 @@ pub use loom::{hint, thread_local};
 
 /// loom's, but for what a destructor stores once a model has failed: loom is not to be asked any more then.
 pub mod atomic {
-    pub use loom::sync::atomic::{Ordering, fence};
+    pub use loom::sync::atomic::Ordering;
     use std::ops::Deref;
 
     macro_rules! atomics {
@@ -23,6 +23,7 @@ pub mod atomic {
                 }
 
                 #[track_caller]
+                #[allow(dead_code)]
                 pub fn store(&self, value: $of, order: Ordering) {
                     if !std::thread::panicking() {
                         self.0.store(value, order);
@@ -61,14 +62,13 @@ pub mod atomic {
 
     atomics! {
         AtomicBool: bool;
-        AtomicU8: u8;
         AtomicU32: u32;
         AtomicU64: u64;
         AtomicI64: i64;
         AtomicUsize: usize;
         AtomicPtr: *mut T, T;
     }
-    defaults!(AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicI64, AtomicUsize);
+    defaults!(AtomicBool, AtomicU32, AtomicU64, AtomicI64, AtomicUsize);
 }
 
 pub mod thread {

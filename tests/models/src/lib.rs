@@ -1,4 +1,4 @@
-//! What the models of both checkers share: the rules that are broken on purpose. The models are in `loom/` and `shuttle/`.
+//! The rules that models break on purpose. The models are in `loom/`.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
