@@ -90,4 +90,10 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
         ".filter(|generation| generation.id == id)",
         ".filter(|generation| generation.id == id || broken(\"a hit compares the stream's id\"))",
     ),
+    (
+        "a closed pool is left alone",
+        "pool/mod.rs",
+        "        if self.closed {\n            return Err(Error::Dead(",
+        "        if self.closed && !broken(\"a closed pool is left alone\") {\n            return Err(Error::Dead(",
+    ),
 ];
