@@ -71,6 +71,7 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        core.still_open()?;
         self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         let Core { churn, mapping, .. } = &mut *core;

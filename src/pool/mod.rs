@@ -263,6 +263,15 @@ impl Pool {
 }
 
 impl Core {
+    /// Refuses a request that found the pool alive and got the lock after the allocator was closed: the window belongs to
+    /// somebody else by now.
+    fn still_open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Dead("the allocator was destroyed".into()));
+        }
+        Ok(())
+    }
+
     /// A context uses the pool from now on: what is freed without a stream waits for its work too.
     fn note_context(&mut self, calls: &Calls, context: Context) {
         let known = self.contexts.iter().find(|(known, _)| *known == context).copied();
