@@ -24,7 +24,7 @@ impl Pool {
     /// Everything freed in any way is covered. Whether anything was.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
         core.covered_hunger = self.hunger.load(Ordering::Relaxed);
-        let mut owners = Vec::new();
+        let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
             let owner = inner
@@ -36,13 +36,19 @@ impl Pool {
                 self.flush(core, &mut inner, owner);
                 owners.push((owner, inner.next_stamp));
                 inner.next_stamp += 1;
-                inner.unstamped = 0;
+                unstamped.push((cache, std::mem::take(&mut inner.unstamped)));
             }
         }
         owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
         owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
         let something = core.grace.has_open() || !owners.is_empty();
-        something && self.cover_owners(core, owners)
+        let covered = something && self.cover_owners(core, owners);
+        if !covered {
+            for (cache, bytes) in unstamped {
+                cache.inner.lock().unstamped += bytes;
+            }
+        }
+        covered
     }
 
     fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
