@@ -82,7 +82,7 @@ impl Pool {
 
     /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
     /// non-blocking streams cannot be seen.
-    fn is_capturing(&self, context: Context) -> bool {
+    pub(super) fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };
@@ -165,13 +165,23 @@ impl Pool {
                     mapping.release(heap, keep);
                 }
             }
+            Freed::Tail { block, number } => self.return_tail(core, block, number),
             Freed::Standalone(block) => {
                 let Ok(_entered) = self.enter(core) else {
                     // Later, then.
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                block.destroy(&mut core.mapping);
+                let (give_back, bytes) = (block.give_back, block.committed());
+                if block.resizable && !give_back && !block.is_malloc() {
+                    core.mapping.park(*block);
+                } else {
+                    block.destroy(&mut core.mapping);
+                }
+                if give_back {
+                    let keep = core.mapping.reserved().saturating_sub(bytes);
+                    core.mapping.release_kept(keep);
+                }
                 // A block of its own is a request like any other: what is over the limit does not stay.
                 if core.limit != 0 && core.mapping.reserved() > core.limit {
                     core.mapping.release_kept(core.limit);

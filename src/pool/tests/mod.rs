@@ -70,6 +70,22 @@ impl Bench {
         self.request(size, 0, stream).unwrap()
     }
 
+    /// Resizes a block of `had` bytes.
+    fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
+        let checker = self.machine.checker();
+        // What is mapped keeps its memory; of what is copied, the old place may be given back before the call returns.
+        if self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
+            let new = self.allocator.reallocate(address, 0, size)?;
+            checker.resize(address, new, size);
+            return Ok(new);
+        }
+        let begun = checker.begin_resize(address);
+        let outcome = self.allocator.reallocate(address, 0, size);
+        let (new, size) = outcome.as_ref().map_or((address, had), |new| (*new, size));
+        checker.end_resize(begun, new, size);
+        outcome
+    }
+
     fn put(&self, address: u64, stream: Option<usize>) {
         self.machine.checker().give_back(address, stream);
         self.allocator.deallocate(address, stream.map(Stream)).unwrap();
