@@ -190,7 +190,7 @@ impl Pool {
             if contexts.iter().any(|context| self.is_capturing(*context)) {
                 return Err(Error::Unsupported("a copy would end the capture that runs".into()));
             }
-            let mut record = || {
+            let record = || {
                 for context in contexts {
                     events.push((context, core.grace.context_event(&self.calls, context)?));
                 }

@@ -164,7 +164,11 @@ impl Pool {
                 match built {
                     Ok(Some(built)) => return Ok(built),
                     Ok(None) => {}
-                    Err(error) if error.failure == Failure::OutOfMemory => refusal = Some(error),
+                    Err(error) if error.failure == Failure::OutOfMemory => {
+                        // Be it memory or address space: parked blocks hold both.
+                        while core.mapping.unpark() {}
+                        refusal = Some(error);
+                    }
                     Err(error) => return Err(self.failed(error)),
                 }
             }

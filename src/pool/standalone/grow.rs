@@ -135,7 +135,8 @@ fn gather(
         return Ok(Some(vec![(handle, size)]));
     }
     let mut refusal = None;
-    for size in [most, least] {
+    let allowed = (create / mapping.page * mapping.page).clamp(least, most);
+    for size in [most, allowed, least] {
         if size > largest {
             continue;
         }

@@ -14,6 +14,7 @@ mod broken_rules;
 mod deaths;
 mod faults;
 mod nameless;
+mod resizing;
 mod steady;
 
 const MIB: u64 = 1 << 20;
@@ -29,12 +30,15 @@ impl Bench {
         Bench::on(SimConfig::default(), options)
     }
 
-    /// This thread enters device 0's primary context.
+    /// A device of 1 GiB.
     fn on(config: SimConfig, options: &str) -> Bench {
-        let driver = SimDriver::new(SimConfig {
-            memory: 1 << 30,
-            ..config
-        });
+        let memory = 1 << 30;
+        Bench::over(SimConfig { memory, ..config }, options)
+    }
+
+    /// This thread enters device 0's primary context.
+    fn over(config: SimConfig, options: &str) -> Bench {
+        let driver = SimDriver::new(config);
         let machine = driver.machine().clone();
         let context = machine.primary_retain(0).unwrap();
         machine.context_push(context).unwrap();
@@ -73,8 +77,8 @@ impl Bench {
     /// Resizes a block of `had` bytes.
     fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
         let checker = self.machine.checker();
-        // What is mapped keeps its memory; of what is copied, the old place may be given back before the call returns.
-        if self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
+        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        if size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
             let new = self.allocator.reallocate(address, 0, size)?;
             checker.resize(address, new, size);
             return Ok(new);
