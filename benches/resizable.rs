@@ -147,7 +147,7 @@ fn growing() {
     });
 }
 
-/// The steps between two growths, through the C++ virtual function, each of them a new peak; beside a call that does nothing.
+/// The steps between two growths, through the C++ virtual function, each of them a new peak; and back and forth.
 fn inside() {
     let rig = Rig::new(40 * GIB);
     let client = Client::new(Handle::new(rig.allocator.clone())).unwrap();
@@ -172,10 +172,6 @@ fn inside() {
         client.reallocate(block, 0, size - 512);
         client.reallocate(block, 0, size);
     });
-    let nothing = time(|| {
-        client.reallocate(0, 0, 0);
-        client.reallocate(0, 0, 0);
-    });
     let lock = std::sync::Mutex::new(0u64);
     let locked = time(|| {
         *std::hint::black_box(&lock).lock().unwrap() += 1;
@@ -185,10 +181,6 @@ fn inside() {
     println!("{:62} {:>6.1}", "each step a new peak, median", median(&mut times));
     println!("{:62} {:>6.1}", "each step a new peak, lowest", times[0]);
     println!("{:62} {:>6.1}", "back and forth by 512 bytes, median", back_and_forth);
-    println!(
-        "{:62} {:>6.1}",
-        "for scale: a refused call; it words its reason", nothing
-    );
     println!("{:62} {:>6.1}", "for scale: the standard library's mutex", locked);
     rig.allocator.close();
 }

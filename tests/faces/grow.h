@@ -33,11 +33,8 @@ void keeps_its_bytes(Allocator* a, std::uint32_t resizable, TakeBack take_back) 
             std::memset(block + at, byte, end - at);
             std::memset(model.data() + at, byte, end - at);
         }
-        std::uint64_t const kinds[] = {size + 1 + below(4096), 1 + below(size), 1 + below(size * 2 + 8 * mib), 2048 * mib};
-        std::uint64_t wanted = kinds[below(4)];
-        if (wanted > 240 * mib && wanted < 2048 * mib) {
-            wanted = 1 + below(mib);
-        }
+        std::uint64_t const kinds[] = {size + 1 + below(4096), 1 + below(size), 1 + below(160 * mib), 2048 * mib};
+        std::uint64_t const wanted = kinds[below(4)];
         auto* now = static_cast<unsigned char*>(a->reallocate(block, 512, wanted));
         if (now == nullptr) {
             CHECK(wanted == 2048 * mib);

@@ -236,7 +236,9 @@ impl Standalone {
     /// Whether it can be a block of `size` bytes for whoever it is safe for, without wasting most of it.
     pub fn fits(&self, size: u64, page: u64) -> bool {
         let committed = self.committed();
-        self.resizable && size <= committed && committed <= ahead(size, page).saturating_mul(2).saturating_add(ROOM / 2)
+        self.resizable
+            && size <= committed
+            && committed <= ahead(size.saturating_add(size / 8), page).saturating_add(4 * page)
     }
 
     /// Whether it can grow to `size` bytes where it lies.
