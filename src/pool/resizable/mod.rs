@@ -64,12 +64,18 @@ impl Pool {
         if let (Special::Resizable, Some(owner), Some(turn)) = (special, owner, turn) {
             self.collect(&mut core, &want, owner, turn);
         }
-        let mut block = self.with_room(&mut core, &want, capture == 0, |pool, core, create| match special {
-            Special::Resizable => pool.build_resizable(core, want.size, owner, create),
-            Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
-            Special::Passthrough { .. } if want.size > create => Ok(None),
-            Special::Passthrough { .. } => Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some),
-        })?;
+        let mut block = self.with_room(
+            &mut core,
+            &want,
+            turn.filter(|_| owner.is_some()),
+            capture == 0,
+            |pool, core, create| match special {
+                Special::Resizable => pool.build_resizable(core, want.size, owner, create),
+                Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
+                Special::Passthrough { .. } if want.size > create => Ok(None),
+                Special::Passthrough { .. } => Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some),
+            },
+        )?;
         block.capture = capture;
         block.resizable |= special == Special::Passthrough { resizable: true };
         let address = block.address;
@@ -142,6 +148,7 @@ impl Pool {
         &self,
         core: &mut MutexGuard<'_, Core>,
         want: &Want,
+        turn: Option<&Turn<'_>>,
         may_wait: bool,
         mut build: impl FnMut(&Pool, &mut Core, u64) -> driver::Result<Option<T>>,
     ) -> Result<T> {
@@ -150,14 +157,22 @@ impl Pool {
         loop {
             for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
                 if give_back {
+                    // What streams freed lies in the way of whole pages that could go back.
+                    if let Some(turn) = turn {
+                        self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
+                    }
+                    self.flush_all(core);
                     self.settle(core)?;
                     self.reclaim_ahead(core, want.size);
                     self.release_for(core, want.size);
                 }
+                let budget = self.budget(core, want);
                 let room = if within_budget {
-                    self.budget(core, want)
+                    budget
                 } else {
-                    self.room(core)
+                    // Beyond the budget goes what must, and nothing ahead.
+                    let least = want.size.saturating_add(2 * core.mapping.page);
+                    self.room(core).min(budget.saturating_add(least))
                 };
                 let built = build(self, core, room);
                 core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());

@@ -66,7 +66,7 @@ impl Pool {
                 ..want
             };
             let may_wait = memory.capture == 0;
-            let grown = self.with_room(&mut core, &more, may_wait, |pool, core, create| {
+            let grown = self.with_room(&mut core, &more, None, may_wait, |pool, core, create| {
                 match memory.grow(&pool.calls, &mut core.mapping, want.size, create)? {
                     Grown::Short => Ok(None),
                     grown => Ok(Some(grown)),

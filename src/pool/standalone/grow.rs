@@ -135,8 +135,10 @@ fn gather(
         return Ok(Some(vec![(handle, size)]));
     }
     let mut refusal = None;
-    let allowed = (create / mapping.page * mapping.page).clamp(least, most);
-    for size in [most, allowed, least] {
+    // What is committed ahead is a part of what may be created at all: others want some, too.
+    let ahead = create.saturating_sub(least) / 2 / mapping.page * mapping.page;
+    let most_new = least.saturating_add(ahead).min(most);
+    for size in [most_new, least] {
         if size > largest {
             continue;
         }
