@@ -60,10 +60,10 @@ impl Checker<'_> {
     /// The block at `old` is now `size` bytes at `new`: bytes it had stay its own, new ones must be safe for anybody.
     pub fn resize(&self, old: u64, new: u64, size: u64) {
         let mut state = self.0.state.lock();
-        if state.checker.on {
-            if let Some(block) = state.begin_resize(old) {
-                state.end_resize(block, new, size);
-            }
+        if state.checker.on
+            && let Some(block) = state.begin_resize(old)
+        {
+            state.end_resize(block, new, size);
         }
     }
 
