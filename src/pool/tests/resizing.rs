@@ -130,8 +130,7 @@ fn every_call_of_a_resize_failed_in_turn() {
     let copies = |options, old: bool| Case {
         options,
         config: SimConfig {
-            stream_ids: !old,
-            context_events: !old,
+            version: if old { 11_080 } else { SimConfig::default().version },
             ..SimConfig::default()
         },
         sizes: [MIB, MIB, 5 * MIB],
