@@ -36,8 +36,12 @@ const NAMES: &[&str] = &[
     "trtalloc_tensorrt_allocator",
     "trtalloc_tensorrt_output_allocator",
     "trtalloc_torch_free",
+    "trtalloc_torch_init",
     "trtalloc_torch_malloc",
+    "trtalloc_torch_malloc_or_throw",
+    "trtalloc_torch_memory_fraction",
     "trtalloc_torch_record_stream",
+    "trtalloc_torch_reset",
     "trtalloc_trim",
     "trtalloc_version",
 ];

@@ -10,7 +10,8 @@
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
 
-/* Sizes are bytes. Every function may be called from any thread; nothing is thrown, and nothing is written to stdout.
+/* Sizes are bytes. Every function may be called from any thread. Nothing is written to stdout, and nothing is thrown but by
+   trtalloc_torch_malloc_or_throw.
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
@@ -207,17 +208,36 @@ void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
 // Not in this version: NULL.
 void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator, int32_t tensorrt_version);
 
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_allocate_on with trtalloc_default().
+// For torch.cuda.memory.CUDAPluggableAllocator, and for torch.cuda.MemPool: trtalloc_allocate_on with
+// trtalloc_default(). NULL where the request cannot be met, which PyTorch looks at in a MemPool only.
 void *trtalloc_torch_malloc(size_t size, int device, void *stream);
 
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). Size and device are
-// ignored.
+// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
+// request of more than 0 bytes cannot be met this throws std::runtime_error ("CUDA out of memory. ..."), by the C++ runtime
+// that PyTorch has loaded. It is the one function here that throws; NULL where there is no such runtime.
+void *trtalloc_torch_malloc_or_throw(size_t size,
+                                     int device,
+                                     void *stream);
+
+// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
+// stream that the memory was allocated on. Size and device are ignored.
 void trtalloc_torch_free(void *memory, size_t size, int device, void *stream);
 
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_record_stream with trtalloc_default().
+// For its set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is no block and is ignored.
 void trtalloc_torch_record_stream(void *memory, void *stream);
 
-// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default().
+// For its set_init_fn: opens the driver, so that a failure is logged where PyTorch starts.
+void trtalloc_torch_init(int device_count);
+
+// For its set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on each device.
+void trtalloc_torch_reset(void);
+
+// For its set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default() to that part of the device's memory, from 0
+// to 1. The limit is the pool's, and so everybody's who draws on it.
+void trtalloc_torch_memory_fraction(double fraction,
+                                    int device);
+
+// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default(), on the current device.
 void *trtalloc_ort_alloc(size_t size);
 
 // For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
