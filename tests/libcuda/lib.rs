@@ -34,6 +34,7 @@ mod devices;
 mod events;
 mod graphs;
 mod host_functions;
+mod kernels;
 mod memory;
 mod process;
 mod streams;
