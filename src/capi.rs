@@ -15,6 +15,7 @@ use crate::handle::{Handle, call};
 
 pub mod hooks;
 mod support;
+pub mod tags;
 
 use support::{
     allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
@@ -400,13 +401,6 @@ pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, p
         unsafe { (handle(allocator)?, text("path", path)?) };
         Err(not_yet("snapshots"))
     })
-}
-
-/// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
-/// Has no effect in this version.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
-    let _ = tag;
 }
 
 /// Sets what is called, with `context`, when a request cannot be met; NULL: nothing.

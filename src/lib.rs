@@ -45,6 +45,7 @@ pub mod log;
 pub mod pool;
 pub mod process;
 pub mod stats;
+pub mod tags;
 pub mod trace;
 
 /// The README's Rust is compiled with the crate's documentation.

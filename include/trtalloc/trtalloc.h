@@ -15,6 +15,9 @@
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
+// The most names in one process.
+#define MOST 1023
+
 // What became of a call. trtalloc_last_error() says why.
 typedef enum trtalloc_status {
   // It was done.
@@ -179,10 +182,6 @@ enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
 // Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
 enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator, const char *path);
 
-// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
-// Has no effect in this version.
-void trtalloc_set_tag(const char *tag);
-
 // Sets what is called, with `context`, when a request cannot be met; NULL: nothing.
 // Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
 enum trtalloc_status trtalloc_on_oom(struct trtalloc_allocator *allocator, trtalloc_oom_handler handler, void *context);
@@ -207,6 +206,34 @@ void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
 // The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
 // Not in this version: NULL.
 void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator, int32_t tensorrt_version);
+
+// Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
+// name holds is told by trtalloc_stats_json and trtalloc_metrics, and can be limited by trtalloc_set_tag_limit. A name has
+// at most 255 bytes of UTF-8, and a process at most 1023 of them; another is refused, and the one before stays. The text is
+// not kept by pointer.
+void trtalloc_set_tag(const char *tag);
+
+// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. A request beyond it gets NULL,
+// and memory that is out already stays. `device` -1: the current one. Opens the driver where trtalloc_default() has not been
+// used yet.
+enum trtalloc_status trtalloc_set_tag_limit(struct trtalloc_allocator *allocator,
+                                            int32_t device,
+                                            const char *tag,
+                                            uint64_t bytes);
+
+// Writes a device's figures as one JSON object to `buffer`: the names of trtalloc_stats, and `tags`, a list with an object
+// for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes with a closing NUL and returns the
+// bytes that the whole text has without it; 0 where it failed. `buffer` may be NULL where `size` is 0.
+size_t trtalloc_stats_json(struct trtalloc_allocator *allocator,
+                           int32_t device,
+                           char *buffer,
+                           size_t size);
+
+// Writes the figures of every device and of its tags to `buffer` in the OpenMetrics text format, for a server to expose to
+// Prometheus; otherwise as trtalloc_stats_json.
+size_t trtalloc_metrics(struct trtalloc_allocator *allocator,
+                        char *buffer,
+                        size_t size);
 
 // For torch.cuda.memory.CUDAPluggableAllocator, and for torch.cuda.MemPool: trtalloc_allocate_on with
 // trtalloc_default(). NULL where the request cannot be met, which PyTorch looks at in a MemPool only.

@@ -28,6 +28,39 @@ def test_figures(simulated):
     )
 
 
+def test_tags(simulated):
+    simulated(
+        """
+        import trtalloc
+        from trtalloc import _library
+        library, pool = _library.library, _library.default()
+        assert trtalloc.tag_stats(0) == {} and trtalloc.metrics().endswith("# EOF\\n")
+
+        def allocate(size):
+            return library.trtalloc_allocate(pool, size, 0, 0)
+
+        with trtalloc.tag("outer"):
+            with trtalloc.tag("inner, \\"quoted\\" and \u00fc"):
+                assert allocate(512)
+            assert allocate(1024)
+        assert allocate(2048)
+        figures = trtalloc.tag_stats()
+        assert list(figures) == ["outer", "inner, \\"quoted\\" and \u00fc"]
+        assert [tag["allocated"] for tag in figures.values()] == [1024, 512]
+        trtalloc.set_tag_limit("outer", 1024)
+        with trtalloc.tag("outer"):
+            assert not allocate(512)
+        assert 'trtalloc_tag_out_of_memory_total{device="0",tag="outer"} 1' in trtalloc.metrics()
+        for wrong in ("", "x" * 256):
+            try:
+                with trtalloc.tag(wrong):
+                    raise SystemExit("no error")
+            except ValueError:
+                pass
+        """
+    )
+
+
 def test_errors_have_their_reason(simulated):
     simulated(
         """

@@ -75,6 +75,9 @@ _SIGNATURES = {
     "trtalloc_history": (c_int, [c_void_p, c_char_p]),
     "trtalloc_snapshot": (c_int, [c_void_p, c_char_p]),
     "trtalloc_set_tag": (None, [c_char_p]),
+    "trtalloc_set_tag_limit": (c_int, [c_void_p, c_int32, c_char_p, c_uint64]),
+    "trtalloc_stats_json": (c_size_t, [c_void_p, c_int32, c_void_p, c_size_t]),
+    "trtalloc_metrics": (c_size_t, [c_void_p, c_void_p, c_size_t]),
 }
 for _name, (_result, _arguments) in _SIGNATURES.items():
     _function = getattr(library, _name)
@@ -93,6 +96,19 @@ def last_error():
 def check(status):
     if status != 0:
         raise Error(status, last_error())
+
+
+def text(write):
+    """What a function writes that is called as snprintf is. Figures may grow by a digit between two calls."""
+    size = 0
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = write(buffer, size)
+        if length == 0:
+            raise Error(1, last_error())
+        if length < size:
+            return buffer.value.decode()
+        size = length + 64
 
 
 def address(name):

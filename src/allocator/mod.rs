@@ -22,6 +22,7 @@ use crate::stats::Stats;
 mod admin;
 mod free;
 mod open;
+mod tagged;
 
 /// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
@@ -74,7 +75,14 @@ impl Allocator {
     /// A block of at least `request.size` bytes, or why not.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
-        process::usable()?;
+        if process::unusual() {
+            return self.allocate_unusual(request);
+        }
+        self.allocate_usual(request)
+    }
+
+    #[inline]
+    fn allocate_usual(&self, request: Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }

@@ -53,6 +53,7 @@ impl Pool {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
         self.reset_peak_in_use();
+        self.reset_tag_peaks();
     }
 
     /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a

@@ -54,6 +54,8 @@ pub struct Block {
     pub capture: AtomicU32,
     /// Not 0: used on other streams than the one it will be freed on, as `record_stream` declared. See [`UNKNOWN_USES`].
     pub shared: AtomicU32,
+    /// The tag it was allocated under; 0 is none.
+    pub tag: AtomicU32,
 }
 
 impl Block {
@@ -189,6 +191,7 @@ impl Block {
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
         }
     }
 }

@@ -96,6 +96,7 @@ impl Pool {
             dead: OnceLock::new(),
             core: Mutex::new(core),
             standalones: RwLock::new(HashMap::new()),
+            tags: Default::default(),
             #[cfg(test)]
             sabotage: Default::default(),
         })

@@ -39,6 +39,7 @@ mod space;
 mod standalone;
 pub mod stream_cache;
 mod synchronise;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod touch;
@@ -153,6 +154,7 @@ pub struct Pool {
     dead: OnceLock<String>,
     core: Mutex<Core>,
     standalones: RwLock<HashMap<u64, Box<Standalone>>>,
+    tags: tags::Tags,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,
 }
@@ -191,6 +193,11 @@ impl Pool {
     /// Whether the address lies in the window, or is a block beside it.
     pub fn knows(&self, address: u64) -> bool {
         self.space.offset(address).is_some() || self.standalones.read().contains_key(&address)
+    }
+
+    /// Whether a block with a range of its own starts at `address`.
+    pub fn has_standalone(&self, address: u64) -> bool {
+        self.standalones.read().contains_key(&address)
     }
 
     /// Why the pool is dead, if it is.

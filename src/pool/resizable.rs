@@ -80,7 +80,14 @@ impl Pool {
     pub fn resize(&self, address: u64, want: Want) -> Option<Result<u64>> {
         // Out of the table while it is worked on: a racing free of the same block finds nothing.
         let mut block = self.standalones.write().remove(&address)?;
-        let outcome = self.resize_block(&mut block, want);
+        let (tag, growth) = (block.tag, want.size.saturating_sub(block.size));
+        let outcome = self.tag_grows(tag, growth).and_then(|()| {
+            let old = block.size;
+            let outcome = self.resize_block(&mut block, want);
+            let surplus = (old + growth).saturating_sub(block.size);
+            self.tag_shrinks(tag, surplus);
+            outcome
+        });
         let address = block.address;
         self.standalones.write().insert(address, block);
         Some(outcome.map(|()| address))

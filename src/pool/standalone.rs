@@ -50,6 +50,8 @@ pub struct Standalone {
     pub shared: bool,
     /// The capture it belongs to, by the pool's own number; 0 is none.
     pub capture: u32,
+    /// The tag it was allocated under; 0 is none.
+    pub tag: crate::tags::Tag,
 }
 
 /// What became of a request to grow.
@@ -76,6 +78,7 @@ impl Standalone {
             resizable: false,
             shared: false,
             capture: 0,
+            tag: 0,
         })
     }
 
@@ -145,6 +148,7 @@ impl Standalone {
             resizable: false,
             shared: false,
             capture: 0,
+            tag: 0,
         };
         match block.commit(calls, mapping, bytes, create) {
             Ok(true) => Ok(Some(block)),
