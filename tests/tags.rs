@@ -205,8 +205,8 @@ fn threads_with_tags_of_their_own_never_pass_a_limit_and_come_out_even() {
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
                     let draw = random >> 33;
-                    let stream = Some(thread).filter(|_| draw % 8 != 0);
-                    if draw % 2 == 0 || held.is_empty() {
+                    let stream = Some(thread).filter(|_| !draw.is_multiple_of(8));
+                    if draw.is_multiple_of(2) || held.is_empty() {
                         match world.get(512 << (draw % 9), stream, 0) {
                             Ok(address) => held.push(address),
                             Err(_) => _ = refused.fetch_add(1, Ordering::Relaxed),
