@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 
-use crate::config::{Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, HandleKind, Stream};
@@ -57,7 +57,7 @@ pub struct Allocator {
     closed: AtomicBool,
     /// Streams can be told apart, so what they freed may be theirs again at once.
     streams: bool,
-    /// Requests are as they seem: nothing is passed through, guarded or filled.
+    /// Requests are as they seem: nothing is passed through, guarded or filled, and memory is a device's.
     plain: bool,
 }
 
@@ -262,8 +262,11 @@ impl Allocator {
                 if !block.is_live() {
                     return Err(Error::InvalidArgument(format!("{address:#x} was freed")));
                 }
-                return Err(match self.config.backing {
-                    crate::config::Backing::Malloc => {
+                return Err(match (self.config.kind, self.config.backing) {
+                    (Kind::Pinned, _) => {
+                        Error::Unsupported("pinned memory has no virtual memory to resize with".into())
+                    }
+                    (_, Backing::Malloc) => {
                         Error::Unsupported("resizing without virtual memory comes with a later version".into())
                     }
                     _ => Error::InvalidArgument("the block was not allocated resizable".into()),

@@ -80,6 +80,8 @@ pub struct Options {
     pub guard: bool,
     /// A byte over fresh and freed memory.
     pub fill: Option<u8>,
+    /// The host's memory, pinned: the host may use what it is given at once, whatever the stream.
+    pub pinned: bool,
     /// Properties of physical memory.
     pub kind: HandleKind,
     /// Devices beside its own that may touch it.

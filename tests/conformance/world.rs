@@ -74,6 +74,7 @@ impl Setup {
             rule,
             given: given.is_some(),
             checked: !options.contains("streams=trusted"),
+            pinned: options.contains("kind=pinned"),
             books: Mutex::default(),
         }
     }
@@ -101,6 +102,8 @@ pub struct World {
     rule: SegmentRule,
     given: bool,
     checked: bool,
+    /// The host may write to what it is given at once, whatever the stream.
+    pinned: bool,
     books: Mutex<Books>,
 }
 
@@ -125,9 +128,11 @@ impl World {
         }
         // Memory that the machine does not know, or a promise in place of a check, cannot be checked.
         if let Some(machine) = self.device.machine().filter(|_| self.checked) {
-            machine
-                .checker()
-                .hand_out(address as u64, self.rule.extent(size).unwrap(), stream);
+            machine.checker().hand_out(
+                address as u64,
+                self.rule.extent(size).unwrap(),
+                stream.filter(|_| !self.pinned),
+            );
         }
         let mut books = self.books.lock().unwrap();
         books.allocations += 1;
