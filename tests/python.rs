@@ -1,5 +1,5 @@
 //! The Python package: its wheel into a fresh environment, its doctor, its tests; and real PyTorch, ONNX Runtime and CuPy over
-//! stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below (over the GPU with `TRTALLOC_TEST_DRIVER=cuda`).
+//! stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes from there too.
 
 mod common;
 #[path = "common/simcuda.rs"]
@@ -192,4 +192,70 @@ fn frameworks_take_the_hooks() {
         &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
         &[("TRTALLOC_TEST_STANDIN", &standin)],
     );
+}
+
+/// RMM's library and headers, with the headers of CUDA's runtime, and what they in turn include.
+const RMM: &[&str] = &[
+    "librmm-cu12==25.12.0",
+    "rapids-logger==0.2.3",
+    "nvidia-cuda-runtime-cu12==12.9.79",
+    "nvidia-cuda-nvcc-cu12==12.9.86",
+];
+
+/// The folder with them, kept between runs in the build's folder.
+fn with_rmm() -> Result<PathBuf, String> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(RMM[0].replace("==", "-"));
+    if dir.exists() {
+        return Ok(dir);
+    }
+    // Moved into place when it is whole.
+    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&partial);
+    let mut arguments = vec!["install", "--no-deps", "--no-compile", "--timeout", "60", "--target"];
+    arguments.push(partial.to_str().ok_or("a path that is no text")?);
+    arguments.extend(RMM);
+    if let Err(reason) = pip(Path::new("python3"), &arguments) {
+        let _ = std::fs::remove_dir_all(&partial);
+        return Err(reason);
+    }
+    std::fs::rename(&partial, &dir).map_err(|error| error.to_string())?;
+    Ok(dir)
+}
+
+#[test]
+fn rmm_takes_the_pool_as_a_resource() {
+    if !cfg!(target_arch = "x86_64") {
+        return common::skip("rmm", "its wheels are tried for x86-64 only");
+    }
+    let rmm = match with_rmm() {
+        Ok(rmm) => rmm,
+        Err(reason) => return common::skip("rmm", &reason),
+    };
+    let dir = common::scratch("rmm");
+    let mut compile = common::cxx();
+    for folder in [
+        "librmm/include/rapids",
+        "librmm/include",
+        "rapids_logger/include",
+        "nvidia/cuda_runtime/include",
+        "nvidia/cuda_nvcc/include",
+    ] {
+        compile.arg("-isystem").arg(rmm.join(folder));
+    }
+    compile.arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE");
+    compile.arg(common::root().join("tests/cpp/rmm.cpp"));
+    compile.arg("-o").arg(dir.join("program"));
+    common::link(&mut compile, &dir);
+    let mut folders = vec![dir.display().to_string()];
+    for folder in ["librmm/lib64", "rapids_logger/lib64", "nvidia/cuda_runtime/lib"] {
+        compile.arg("-L").arg(rmm.join(folder));
+        folders.push(rmm.join(folder).display().to_string());
+    }
+    compile.args(["-lrmm", "-lrapids_logger", "-l:libcudart.so.12"]);
+    common::run(&mut compile);
+    let mut program = Command::new(dir.join("program"));
+    program
+        .env("TRTALLOC_DRIVER", "sim")
+        .env("LD_LIBRARY_PATH", folders.join(":"));
+    common::run(&mut program);
 }
