@@ -42,6 +42,7 @@ pub mod driver;
 pub mod error;
 pub mod handle;
 pub mod log;
+pub mod nvtx;
 pub mod pool;
 pub mod process;
 pub mod stats;

@@ -13,10 +13,11 @@ use crate::error::{Error, Result};
 const RUNNING: u8 = 1;
 
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// What is unusual about the process: [`EXITING`], [`TAGS`].
+/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`].
 static UNUSUAL: AtomicU32 = AtomicU32::new(0);
 const EXITING: u32 = 1;
 const TAGS: u32 = 2;
+const TOOL: u32 = 4;
 static START: Once = Once::new();
 
 extern "C" fn at_exit() {
@@ -72,8 +73,13 @@ pub fn note_tags() {
     }
 }
 
-/// Whether a call has to look closer: the process was forked or is exiting, or uses tags. One question for all three, so
-/// that who uses none of them pays nothing for tags.
+/// From now on a tool is told of blocks.
+pub fn note_tool() {
+    UNUSUAL.fetch_or(TOOL, Ordering::Release);
+}
+
+/// Whether a call has to look closer: the process was forked or is exiting, uses tags, or has a tool. One question for all,
+/// so that who has none of them pays nothing for tags and tools.
 #[inline]
 pub fn unusual() -> bool {
     UNUSUAL.load(Ordering::Acquire) != 0 || forked()

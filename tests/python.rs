@@ -7,7 +7,7 @@ mod simcuda;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
@@ -202,8 +202,14 @@ const RMM: &[&str] = &[
     "nvidia-cuda-nvcc-cu12==12.9.86",
 ];
 
-/// The folder with them, kept between runs in the build's folder.
+/// The folder with them.
 fn with_rmm() -> Result<PathBuf, String> {
+    static GOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    GOT.get_or_init(fetch_rmm).clone()
+}
+
+/// Kept between runs in the build's folder.
+fn fetch_rmm() -> Result<PathBuf, String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(RMM[0].replace("==", "-"));
     if dir.exists() {
         return Ok(dir);
@@ -258,4 +264,51 @@ fn rmm_takes_the_pool_as_a_resource() {
         .env("TRTALLOC_DRIVER", "sim")
         .env("LD_LIBRARY_PATH", folders.join(":"));
     common::run(&mut program);
+}
+
+/// A tool that is compiled with NVIDIA's own headers, which RMM brings, is told of heaps and blocks; and nobody without one.
+#[test]
+fn a_tool_is_told_of_blocks_through_nvtx() {
+    let headers = match with_rmm() {
+        Ok(rmm) => rmm.join("librmm/include"),
+        Err(reason) => return common::skip("nvtx", &reason),
+    };
+    let dir = common::scratch("nvtx");
+    let mut tool = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
+    tool.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    tool.arg("-isystem")
+        .arg(headers)
+        .arg(common::root().join("tests/c/nvtx_tool.c"));
+    common::run(tool.arg("-o").arg(dir.join("tool.so")));
+    let mut compile = common::cc();
+    compile
+        .arg(common::root().join("tests/c/nvtx.c"))
+        .arg("-o")
+        .arg(dir.join("program"));
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+
+    let lines = |with: bool| {
+        let mut program = Command::new(dir.join("program"));
+        program.env_remove("NVTX_INJECTION64_PATH").env("TRTALLOC_LOG", "off");
+        if with {
+            program.env("NVTX_INJECTION64_PATH", dir.join("tool.so"));
+        }
+        String::from_utf8(common::run(&mut program).stderr).unwrap()
+    };
+    let said = lines(true);
+    let of = |who: &str| -> Vec<String> {
+        let mine = said.lines().filter_map(|line| line.strip_prefix(who));
+        mine.filter(|line| !line.starts_with("heap"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let (told, expected) = (of("tool: "), of("expected: "));
+    assert!(expected.len() == 12 && told == expected, "{said}");
+    // A heap for the window, and one for the segment; both go with their allocator.
+    let heaps: Vec<&str> = said.lines().filter(|line| line.contains("tool: heap")).collect();
+    assert!(heaps.len() == 4 && heaps[0].ends_with("trtalloc"), "{said}");
+    assert_eq!(heaps.iter().filter(|line| line.ends_with("gone")).count(), 2, "{said}");
+    // A tool that is not there, or is none, does no harm.
+    assert!(!lines(false).contains("tool:"));
 }

@@ -58,6 +58,7 @@ impl Allocator {
 
     fn build(driver: Arc<dyn Driver>, config: Config, memory: Memory) -> Result<Arc<Allocator>> {
         process::watch();
+        crate::nvtx::attach();
         let pinned = config.kind == Kind::Pinned;
         if pinned {
             refuse_for_pinned(&config)?;

@@ -1,18 +1,23 @@
-//! Calls in a process that uses tags: the ordinary call, and the tag's books around it.
+//! Calls in a process that uses tags or has a tool: the ordinary call, and the tag's books and the tool's news around it.
 
 use super::*;
 use crate::stats::TagStats;
 use crate::tags::{self, Tag};
 
 impl Allocator {
-    /// [`Allocator::allocate`] where something is unusual about the process: it is going, or was forked, or uses tags.
+    /// [`Allocator::allocate`] where something is unusual about the process: it is going, or was forked, or uses tags,
+    /// or has a tool.
     #[cold]
     pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
         process::usable()?;
-        match tags::current() {
+        let address = match tags::current() {
             0 => self.allocate_usual(request),
             tag => self.allocate_tagged(request, tag),
+        }?;
+        if let Some(pool) = self.pool_at(address) {
+            pool.tell_allocated(address);
         }
+        Ok(address)
     }
 
     fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
@@ -52,6 +57,7 @@ impl Allocator {
             return Ok(());
         }
         if let Some(pool) = self.pool_at(address) {
+            pool.tell_freed(address);
             pool.untag_block(address);
         }
         self.deallocate_usual(address, stream)

@@ -127,6 +127,9 @@ impl Pool {
         {
             tracing::warn!(%error, "the window could not be given back");
         }
+        if !core.closed {
+            self.space.gone();
+        }
         drop(entered);
         if core.home.primary && !core.closed {
             let _ = self.calls.submit(|driver| driver.primary_release(self.device));
