@@ -4,10 +4,12 @@
 mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
+#[path = "common/wheel.rs"]
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
@@ -194,38 +196,20 @@ fn frameworks_take_the_hooks() {
     );
 }
 
-/// RMM's library and headers, with the headers of CUDA's runtime, and what they in turn include.
-const RMM: &[&str] = &[
-    "librmm-cu12==25.12.0",
-    "rapids-logger==0.2.3",
-    "nvidia-cuda-runtime-cu12==12.9.79",
-    "nvidia-cuda-nvcc-cu12==12.9.86",
+/// RMM's library and headers, what it logs with, and the headers of CUDA's runtime with what they include.
+const RMM: [(&str, &str); 4] = [
+    ("librmm-cu12", "25.12.0"),
+    ("rapids-logger", "0.2.3"),
+    ("nvidia-cuda-runtime-cu12", "12.9.79"),
+    ("nvidia-cuda-nvcc-cu12", "12.9.86"),
 ];
 
-/// The folder with them.
-fn with_rmm() -> Result<PathBuf, String> {
-    static GOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    GOT.get_or_init(fetch_rmm).clone()
-}
-
-/// Kept between runs in the build's folder.
-fn fetch_rmm() -> Result<PathBuf, String> {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(RMM[0].replace("==", "-"));
-    if dir.exists() {
-        return Ok(dir);
+fn with_rmm() -> Result<[PathBuf; 4], String> {
+    let mut folders = Vec::new();
+    for (name, version) in RMM {
+        folders.push(wheel::fetch(name, version)?);
     }
-    // Moved into place when it is whole.
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    let mut arguments = vec!["install", "--no-deps", "--no-compile", "--timeout", "60", "--target"];
-    arguments.push(partial.to_str().ok_or("a path that is no text")?);
-    arguments.extend(RMM);
-    if let Err(reason) = pip(Path::new("python3"), &arguments) {
-        let _ = std::fs::remove_dir_all(&partial);
-        return Err(reason);
-    }
-    std::fs::rename(&partial, &dir).map_err(|error| error.to_string())?;
-    Ok(dir)
+    folders.try_into().map_err(|_| "four wheels".to_owned())
 }
 
 #[test]
@@ -233,29 +217,33 @@ fn rmm_takes_the_pool_as_a_resource() {
     if !cfg!(target_arch = "x86_64") {
         return common::skip("rmm", "its wheels are tried for x86-64 only");
     }
-    let rmm = match with_rmm() {
-        Ok(rmm) => rmm,
+    let [rmm, logger, runtime, compiler] = match with_rmm() {
+        Ok(folders) => folders,
         Err(reason) => return common::skip("rmm", &reason),
     };
     let dir = common::scratch("rmm");
     let mut compile = common::cxx();
     for folder in [
-        "librmm/include/rapids",
-        "librmm/include",
-        "rapids_logger/include",
-        "nvidia/cuda_runtime/include",
-        "nvidia/cuda_nvcc/include",
+        rmm.join("librmm/include/rapids"),
+        rmm.join("librmm/include"),
+        logger.join("rapids_logger/include"),
+        runtime.join("nvidia/cuda_runtime/include"),
+        compiler.join("nvidia/cuda_nvcc/include"),
     ] {
-        compile.arg("-isystem").arg(rmm.join(folder));
+        compile.arg("-isystem").arg(folder);
     }
     compile.arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE");
     compile.arg(common::root().join("tests/cpp/rmm.cpp"));
     compile.arg("-o").arg(dir.join("program"));
     common::link(&mut compile, &dir);
     let mut folders = vec![dir.display().to_string()];
-    for folder in ["librmm/lib64", "rapids_logger/lib64", "nvidia/cuda_runtime/lib"] {
-        compile.arg("-L").arg(rmm.join(folder));
-        folders.push(rmm.join(folder).display().to_string());
+    for folder in [
+        rmm.join("librmm/lib64"),
+        logger.join("rapids_logger/lib64"),
+        runtime.join("nvidia/cuda_runtime/lib"),
+    ] {
+        folders.push(folder.display().to_string());
+        compile.arg("-L").arg(folder);
     }
     compile.args(["-lrmm", "-lrapids_logger", "-l:libcudart.so.12"]);
     common::run(&mut compile);
@@ -270,7 +258,7 @@ fn rmm_takes_the_pool_as_a_resource() {
 #[test]
 fn a_tool_is_told_of_blocks_through_nvtx() {
     let headers = match with_rmm() {
-        Ok(rmm) => rmm.join("librmm/include"),
+        Ok([rmm, ..]) => rmm.join("librmm/include"),
         Err(reason) => return common::skip("nvtx", &reason),
     };
     let dir = common::scratch("nvtx");
