@@ -1,5 +1,5 @@
 //! Names for a thread's allocations: an engine, a model, a framework. Interned for the life of the process; what each holds is
-//! counted by each pool. Nothing looks at a tag before the first one was set ([`process::tagged`]).
+//! counted by each pool. Nothing looks at a tag before the first one was set: see [`process::unusual`].
 
 use std::cell::Cell;
 
