@@ -14,6 +14,7 @@ use crate::error::{self, Error};
 use crate::handle::{Handle, call};
 
 pub mod hooks;
+pub mod output;
 mod support;
 pub mod tags;
 
@@ -454,22 +455,6 @@ pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
     let adapter = call::guarded("trtalloc_tensorrt_allocator", 0, || {
         // SAFETY: the caller's allocator is null or a handle.
         unsafe { handle(allocator) }?.tensorrt(tensorrt_version)
-    });
-    pointer(adapter)
-}
-
-/// The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
-/// Not in this version: NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
-    allocator: *mut trtalloc_allocator,
-    tensorrt_version: i32,
-) -> *mut c_void {
-    let adapter = call::guarded("trtalloc_tensorrt_output_allocator", 0, || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?;
-        let _ = tensorrt_version;
-        Err(not_yet("the output allocator"))
     });
     pointer(adapter)
 }

@@ -43,6 +43,7 @@ pub mod error;
 pub mod handle;
 pub mod log;
 pub mod nvtx;
+pub mod output;
 pub mod pool;
 pub mod process;
 pub mod stats;

@@ -12,7 +12,7 @@ use crate::process;
 pub type Tag = u32;
 
 /// The most names in one process.
-pub const MOST: usize = 1023;
+pub(crate) const MOST: usize = 1023;
 
 /// The longest name, in bytes.
 const LONGEST: usize = 255;

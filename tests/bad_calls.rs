@@ -289,6 +289,8 @@ fn double_free(place: Place) {
     let ordered = world.face.allocate_async(MIB, 0, 0, stream);
     let (plain, special) = (world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE));
     assert!(world.face.deallocate_async(ordered, stream));
+    // Known as a block as long as nobody has collected what is complete.
+    assert!(!world.face.deallocate_async(ordered, stream));
     assert!(world.face.deallocate(plain) && world.face.deallocate(special));
     refused_blocks(&world, &[ordered, plain, special]);
     // Twice at once.

@@ -37,7 +37,12 @@ fn generate() -> String {
     };
     let mut header = Vec::new();
     let mut builder = Builder::new().with_config(config);
-    for source in ["src/capi.rs", "src/capi/tags.rs", "src/capi/hooks.rs"] {
+    for source in [
+        "src/capi.rs",
+        "src/capi/output.rs",
+        "src/capi/tags.rs",
+        "src/capi/hooks.rs",
+    ] {
         builder = builder.with_src(common::root().join(source));
     }
     builder.generate().unwrap().write(&mut header);

@@ -15,8 +15,8 @@
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
-// The most names in one process.
-#define MOST 1023
+// The most extents a tensor has.
+#define RANK 8
 
 // What became of a call. trtalloc_last_error() says why.
 typedef enum trtalloc_status {
@@ -80,6 +80,20 @@ typedef struct trtalloc_stats {
 
 // Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
 typedef bool (*trtalloc_oom_handler)(void *context, int32_t device, uint64_t size);
+
+// An output tensor, as TensorRT last asked for it.
+typedef struct trtalloc_output {
+  // Where it is; NULL before the first enqueue that asked for it.
+  void *memory;
+  // Bytes of the tensor.
+  uint64_t bytes;
+  // Bytes that there are.
+  uint64_t capacity;
+  // How many of `extents` mean something.
+  int32_t rank;
+  // The tensor's shape.
+  int64_t extents[RANK];
+} trtalloc_output;
 
 #ifdef __cplusplus
 extern "C" {
@@ -203,9 +217,25 @@ const char *trtalloc_version(void);
 void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
                                   int32_t tensorrt_version);
 
-// The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
-// Not in this version: NULL.
-void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator, int32_t tensorrt_version);
+// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
+// One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;
+// it stays the tensor's, and is not touched by us, until the context's next enqueue asks for more, or it is released or
+// taken. Belongs to the allocator, is never to be deleted, and stays valid for ever. NULL where this library does not know
+// that version's interface.
+void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator,
+                                         int32_t tensorrt_version);
+
+// What an output allocator knows of one tensor. An error where TensorRT has not asked for it yet.
+enum trtalloc_status trtalloc_output_get(void *output_allocator, const char *tensor, struct trtalloc_output *out);
+
+// As trtalloc_output_get; the memory is the caller's from now on, to be given to trtalloc_deallocate or
+// trtalloc_deallocate_async. The context's next enqueue gets other memory.
+enum trtalloc_status trtalloc_output_take(void *output_allocator, const char *tensor, struct trtalloc_output *out);
+
+// Gives a tensor's memory back, or with NULL that of all; as safe as cudaFree, and needed before the allocator's memory can
+// all go. The output allocator stays usable.
+enum trtalloc_status trtalloc_output_release(void *output_allocator,
+                                             const char *tensor);
 
 // Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
 // name holds is told by trtalloc_stats_json and trtalloc_metrics, and can be limited by trtalloc_set_tag_limit. A name has

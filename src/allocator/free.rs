@@ -75,7 +75,10 @@ impl Allocator {
             let _ = pool.fill(address, byte, block.size(), stream);
         }
         let Some(cache) = self.cache(stream, pool) else {
-            pool.free(id, block, None, stream.is_none());
+            match self.nameless(stream) {
+                Some((stream, key)) => pool.free_nameless(id, block, stream, key),
+                None => pool.free(id, block, None, stream.is_none()),
+            }
             return Ok(());
         };
         let other = stream.filter(|_| home.is_some_and(|home| !std::ptr::eq(home, cache)));
@@ -111,7 +114,10 @@ impl Allocator {
 
     #[cold]
     fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let taken = |pool: &Pool| pool.free_standalone(address, self.cache(stream, pool), stream.is_none());
+        let taken = |pool: &Pool| match self.nameless(stream) {
+            Some((stream, key)) => pool.free_standalone_nameless(address, stream, key),
+            None => pool.free_standalone(address, self.cache(stream, pool), stream.is_none()),
+        };
         if !self.all_pools().any(taken) {
             return Err(foreign(address));
         }

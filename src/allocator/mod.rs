@@ -21,6 +21,7 @@ use crate::stats::Stats;
 
 mod admin;
 mod free;
+mod nameless;
 mod open;
 mod tagged;
 
@@ -95,34 +96,6 @@ impl Allocator {
             Some(stream) => self.allocate_nameless(want, request, stream),
             None => self.allocate_anywhere(want, request),
         }
-    }
-
-    /// A stream that cannot be told apart from another has no memory of its own; but what it captures belongs to the graph.
-    #[cold]
-    fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
-        let Some(key) = self.key(stream)? else {
-            return self.allocate_anywhere(want, request);
-        };
-        let capture = self.driver.stream_capture(stream)?;
-        if capture != Capture::Active {
-            let device = request.device.map_or_else(|| self.stream_device(stream), Ok)?;
-            let request = Request {
-                device: Some(device),
-                ..request
-            };
-            return self.allocate_anywhere(want, request);
-        }
-        let cache = self.caches.get(key);
-        self.miss(
-            want,
-            request,
-            Turn {
-                cache,
-                stream,
-                id: 0,
-                capture,
-            },
-        )
     }
 
     /// The hit: one lock, at most two queries, a pop.

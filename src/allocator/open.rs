@@ -50,6 +50,7 @@ impl Allocator {
             DriverChoice::Sim => Ok(SimDriver::new(SimConfig {
                 devices: config.sim_devices,
                 memory: config.sim_memory,
+                version: config.sim_driver,
                 ..SimConfig::default()
             })),
             DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::calls::Calls;
 use super::heap::{NodeId, Owner};
+use super::nameless::Nameless;
 use super::standalone::Standalone;
 use super::synchronise::Synchronisation;
 use crate::driver::{Context, DriverError, Event, Failure, Result, Stream};
@@ -75,6 +76,8 @@ pub struct Grace {
     /// Things freed on a stream that are not its cache's: behind a stamp of each of these owners.
     behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
+    /// Frees on streams without ids.
+    pub(super) nameless: Nameless,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
     /// One that nobody waits for any more, and that is not over.
@@ -236,7 +239,13 @@ impl Grace {
         Ok(Some(event))
     }
 
-    fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+    /// An event is not needed any more.
+    pub(super) fn keep(&mut self, context: Context, event: Event) {
+        self.spare.entry(context).or_default().push(event);
+    }
+
+    /// An event of `context` that nobody uses.
+    pub(super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         if let Some(event) = self.spare.get_mut(&context).and_then(Vec::pop) {
             return Ok(event);
         }
@@ -304,6 +313,9 @@ impl Grace {
 
     /// What to wait for so that more memory becomes safe: the oldest of everything outstanding.
     pub fn awaited(&self) -> Option<Awaited> {
+        if let Some(awaited) = self.nameless.awaited() {
+            return Some(awaited);
+        }
         let batch = self.batches.iter().find_map(|batch| {
             batch.events.last().map(|(context, event)| match event {
                 Some(event) => Awaited::Event(*context, *event),
@@ -330,6 +342,7 @@ impl Grace {
     /// `context` is gone, and with it its work and its events.
     pub fn context_gone(&mut self, context: Context) {
         self.spare.remove(&context);
+        self.nameless.context_gone(context);
         for batch in &mut self.batches {
             batch.events.retain(|(of, _)| *of != context);
         }
@@ -345,7 +358,7 @@ impl Grace {
 
     /// Whether nothing freed waits for anything.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty()
+        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()
     }
 
     /// Destroys every event that nothing waits for.

@@ -13,7 +13,8 @@
 //! 11. out-of-memory handlers (with the record)
 //! 12. null, with the reason
 //!
-//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only.
+//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only. A stream without an id has nothing of
+//! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use super::block::Blocks;
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
+use super::nameless::Reach;
 use super::synchronise::Synchronisation;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError};
@@ -49,6 +51,8 @@ enum Who<'a> {
     Anybody,
     /// A stream; its own free space.
     Stream(&'a Turn<'a>, Owner),
+    /// A stream without an id, which has no free space of its own.
+    Nameless(&'a Turn<'a>),
     /// A capturing stream; its capture's free space and number.
     Capture(Owner, u32),
 }
@@ -57,7 +61,7 @@ impl Who<'_> {
     /// Whose free space it may have beside common space.
     fn owner(&self, pinned: bool) -> Owner {
         match self {
-            Who::Anybody => COMMON,
+            Who::Anybody | Who::Nameless(_) => COMMON,
             // The host writes to what it is given before the stream has come there: only what has completed is safe.
             Who::Stream(..) if pinned => COMMON,
             Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
@@ -82,6 +86,9 @@ impl Pool {
                 Who::Capture(owner, number)
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            // What another stream is ordered behind is not yet the host's to write.
+            Some(turn) if turn.id == 0 && self.options.pinned => Who::Anybody,
+            Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
@@ -99,7 +106,7 @@ impl Pool {
                 let before = turn.cache.inner.lock().allocations;
                 self.blocks.get(id).stamp.store(before, Ordering::Relaxed);
             }
-            Who::Anybody => {}
+            Who::Anybody | Who::Nameless(_) => {}
         }
         drop(core);
         self.charge(want.size);
@@ -110,6 +117,9 @@ impl Pool {
 
     fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
         self.refresh(core, who);
+        if let Some(id) = self.behind_event(core, want, who, Reach::Exact) {
+            return Ok(id);
+        }
         if let Some(id) = self.fit(core, want, who) {
             return Ok(id);
         }
@@ -125,6 +135,9 @@ impl Pool {
             self.stamp(core, who);
             self.settle(core)?;
             if let Some(id) = self.found(core, want, who) {
+                return Ok(id);
+            }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Own) {
                 return Ok(id);
             }
             let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
@@ -172,6 +185,9 @@ impl Pool {
                 }
                 return Ok(id);
             }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Any) {
+                return Ok(id);
+            }
             for give_back in [false, true] {
                 if give_back && self.give_back(core) == 0 {
                     break;
@@ -183,6 +199,11 @@ impl Pool {
                 if let Some(id) = self.grow(core, want, who, sources, &mut refusal)? {
                     return Ok(id);
                 }
+            }
+            if let Who::Nameless(turn) = who
+                && let Some(id) = self.gather_nameless(core, want, turn)
+            {
+                return Ok(id);
             }
             self.starve(core, hunger);
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
@@ -289,6 +310,14 @@ impl Pool {
                 *refusal = Some(error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Rungs 1, 2 and 7 of a stream without an id.
+    fn behind_event(&self, core: &mut Core, want: &Want, who: Who<'_>, reach: Reach) -> Option<NodeId> {
+        match who {
+            Who::Nameless(turn) => self.take_nameless(core, want, turn, reach),
+            _ => None,
         }
     }
 

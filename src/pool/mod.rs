@@ -31,6 +31,7 @@ mod ladder;
 mod lock;
 mod lost;
 mod mapping;
+mod nameless;
 mod resizable;
 pub mod rule;
 mod settle;

@@ -127,6 +127,7 @@ impl Pool {
             let Core { heap, mapping, .. } = core;
             mapping.retry(heap);
         }
+        self.settle_nameless(core)?;
         self.keep_to_threshold(core);
         match settled.failed {
             Some((context, error)) => self.context_failed(core, context, error),

@@ -40,6 +40,7 @@ impl Client<'_> {
             MODE_THREAD_LOCAL
         };
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
+            self.world.counts.captures.fetch_add(1, Relaxed);
             self.capture = Some(Capture {
                 stream,
                 inside: Vec::new(),

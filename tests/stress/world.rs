@@ -31,6 +31,7 @@ pub struct Counts {
     pub given: AtomicU64,
     pub refused: AtomicU64,
     pub resized: AtomicU64,
+    pub captures: AtomicU64,
     pub graphs: AtomicU64,
     pub captures_lost: AtomicU64,
     pub contexts: AtomicU64,

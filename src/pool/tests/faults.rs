@@ -136,9 +136,7 @@ fn options() -> Vec<(&'static str, SimConfig)> {
         (
             "limit=192MiB,wait_ms=100",
             SimConfig {
-                stream_ids: false,
-                context_events: false,
-                user_objects: true,
+                version: 11_080,
                 ..config()
             },
         ),

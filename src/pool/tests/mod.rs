@@ -13,6 +13,8 @@ use crate::error::Result;
 mod broken_rules;
 mod deaths;
 mod faults;
+mod nameless;
+mod steady;
 
 const MIB: u64 = 1 << 20;
 

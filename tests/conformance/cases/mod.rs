@@ -6,6 +6,7 @@ pub mod limits;
 pub mod options;
 pub mod requests;
 pub mod resizing;
+pub mod rmm;
 pub mod sharing;
 pub mod streams;
 

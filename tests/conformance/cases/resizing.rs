@@ -86,7 +86,7 @@ pub fn by_small_amounts(setup: &Setup) {
 }
 
 pub fn failure_leaves_the_block(setup: &Setup) {
-    let world = setup.world("limit=96MiB,wait_ms=10");
+    let world = setup.world("limit=96MiB,wait_ms=500");
     let stream = world.stream();
     let block = world.get_resizable(32 * MIB);
     let other = world.get(32 * MIB);

@@ -212,7 +212,10 @@ pub fn a_handle_comes_back_with_work_pending(setup: &Setup) {
         let born = world.stream();
         seen += usize::from(born == dying);
         let other = world.get_on(born, 4 * MIB);
-        assert_ne!(other, block, "the work on it is not over");
+        // Without ids, what is freed is any stream's that is made to wait for it.
+        if world.features().stream_ids {
+            assert_ne!(other, block, "the work on it is not over");
+        }
         world.write_edges(born, other, 4 * MIB, 2);
         hold.let_go();
         world.wait_for_all();

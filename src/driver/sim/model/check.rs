@@ -23,7 +23,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if state.checker.on && size > 0 {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
+            let slot = stream.and_then(|stream| self.0.any_slot(&mut state, thread, stream));
             state.hand_out(address, size, slot);
         }
     }
@@ -34,7 +34,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if state.checker.on {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
+            let slot = stream.and_then(|stream| self.0.any_slot(&mut state, thread, stream));
             state.give_back(address, slot);
         }
     }
@@ -44,7 +44,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if let Some(block) = state.checker.blocks.get(&address).copied()
-            && let Some(slot) = self.0.any_slot(&state, thread, stream)
+            && let Some(slot) = self.0.any_slot(&mut state, thread, stream)
         {
             for position in state.last_uses(&block, Some(slot)) {
                 state.note_use(address, block.size, position, "declared use");
