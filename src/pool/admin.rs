@@ -64,6 +64,7 @@ impl Pool {
         self.bury_graphs(&mut core);
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
+        core.churn.calm();
         let (mut deadline, mut covered, mut released) = (None, false, 0);
         loop {
             self.flush_all(&mut core);

@@ -6,7 +6,9 @@
 //!
 //! A block that a stream's cache handed out has that cache as its *home*, and is claimed under the home's lock alone, with
 //! plain loads and stores: whoever frees it on its own stream holds that lock anyway. A block without a home is claimed by a
-//! compare-and-swap. State and home are one word, so that nobody mistakes the one kind for the other.
+//! compare-and-swap, and its address compared once it can change no more: a bad free may come with the number of a block
+//! that is gone, and its owner's free waits that long. State and home are one word, so that nobody mistakes the one kind for
+//! the other.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -28,9 +30,11 @@ pub enum State {
     Cached = 2,
     /// Freed, and nobody may have it yet.
     Pending = 3,
+    /// Handed out, and looked at by somebody who frees it or takes it for a block that is gone.
+    Claimed = 4,
 }
 
-const STATES: usize = 3;
+const STATES: usize = 7;
 
 /// What [`Block::shared`] is where not all of the other streams are known.
 pub const UNKNOWN_USES: u32 = 2;
@@ -74,7 +78,7 @@ impl Block {
     /// Whether it is handed out.
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.way.load(Ordering::Acquire).addr() & STATES == State::Live as usize
+        is_live(self.way.load(Ordering::Acquire))
     }
 
     /// Hands it out. The caller holds the pool's lock, or that of the cache it was ready in.
@@ -109,21 +113,26 @@ impl Block {
     pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
         loop {
             let way = self.way.load(Ordering::Acquire);
-            if way.addr() & STATES != State::Live as usize {
+            if way.addr() & STATES == State::Claimed as usize {
+                std::thread::yield_now();
+                continue;
+            }
+            if !is_live(way) {
                 return Err(Gone);
             }
             let home = way.map_addr(|way| way & !STATES);
             // SAFETY: a word with a home was made of a reference to a cache, and caches live as long as their allocator, which
             // the caller borrows the block from.
             let Some(home) = (unsafe { home.as_ref() }) else {
-                let pending = ptr::without_provenance_mut(State::Pending as usize);
-                let claimed = self
+                let claimed = ptr::without_provenance_mut(State::Claimed as usize);
+                let exchanged = self
                     .way
-                    .compare_exchange(way, pending, Ordering::AcqRel, Ordering::Relaxed);
-                if claimed.is_err() {
+                    .compare_exchange(way, claimed, Ordering::AcqRel, Ordering::Relaxed);
+                if exchanged.is_err() {
                     continue;
                 }
                 if self.address.load(Ordering::Relaxed) == address {
+                    self.become_free(State::Pending);
                     return Ok(None);
                 }
                 // A bad free raced with the number's reuse for another block, which stays as it is.
@@ -146,6 +155,12 @@ impl Block {
 /// A block was not there to be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
+
+#[inline]
+fn is_live(way: *mut StreamCache) -> bool {
+    let state = way.addr() & STATES;
+    state == State::Live as usize || state == State::Claimed as usize
+}
 
 fn live(home: Option<&StreamCache>) -> *mut StreamCache {
     let home = home.map_or(ptr::null_mut(), |home| ptr::from_ref(home).cast_mut());

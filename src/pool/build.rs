@@ -73,6 +73,7 @@ impl Pool {
             grace: Grace::default(),
             captures: Captures::default(),
             uses: super::Uses::default(),
+            churn: super::Churn::default(),
             covered_hunger: 0,
             short: 0,
             contexts: vec![(home.context, home.id)],

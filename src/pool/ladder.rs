@@ -74,8 +74,11 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        core.still_open()?;
         self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
+        let Core { churn, mapping, .. } = &mut *core;
+        churn.request(mapping.remaps);
         let who = match turn {
             None => {
                 self.note_current(&mut core).map_err(|error| self.failed(error))?;
@@ -406,7 +409,7 @@ impl Pool {
     /// Bytes that may be created on rung 5.
     pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
         let peak = (self.in_use() + want.size).max(self.in_use.peak());
-        (peak + (peak / 25).max(SLACK))
+        (peak + (peak / core.churn.part()).max(SLACK))
             .saturating_sub(core.mapping.reserved())
             .min(self.room(core))
     }

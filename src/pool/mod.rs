@@ -20,6 +20,7 @@ pub mod block;
 mod build;
 pub mod calls;
 mod capture;
+mod churn;
 pub mod classes;
 mod free;
 pub mod grace;
@@ -48,6 +49,7 @@ mod touch;
 use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
+use churn::Churn;
 use grace::Grace;
 use heap::{Heap, NodeId};
 use in_use::InUse;
@@ -125,6 +127,7 @@ struct Core {
     contexts: Vec<(Context, u64)>,
     /// The one driver calls are made in where none of the device is current.
     home: Home,
+    churn: Churn,
     limit: u64,
     reserved_peak: u64,
     /// The limit was fixed by the caller's memory.
@@ -269,6 +272,15 @@ impl Pool {
 }
 
 impl Core {
+    /// Refuses a request that found the pool alive and got the lock after the allocator was closed: the window belongs to
+    /// somebody else by now.
+    fn still_open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Dead("the allocator was destroyed".into()));
+        }
+        Ok(())
+    }
+
     /// A context uses the pool from now on: what is freed without a stream waits for its work too.
     fn note_context(&mut self, calls: &Calls, context: Context) {
         let known = self.contexts.iter().find(|(known, _)| *known == context).copied();

@@ -38,6 +38,7 @@ impl Pool {
     pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        core.still_open()?;
         self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         self.note_current(&mut core).map_err(|error| self.failed(error))?;
