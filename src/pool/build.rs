@@ -97,7 +97,7 @@ impl Pool {
             dead: OnceLock::new(),
             core: Mutex::new(core),
             standalones: RwLock::new(HashMap::new()),
-            tags: Default::default(),
+            tags: super::tags::Tags::new(),
             #[cfg(test)]
             sabotage: Default::default(),
         })

@@ -23,10 +23,13 @@ struct Use {
 }
 
 /// The books of every tag that has come by, by its number.
-#[derive(Default)]
 pub(super) struct Tags(OnceBox<[OnceBox<Use>; tags::MOST]>);
 
 impl Tags {
+    pub(super) fn new() -> Tags {
+        Tags(OnceBox::new())
+    }
+
     fn of(&self, tag: Tag) -> &Use {
         let all = self.0.get_or_init(|| super::block::boxed(OnceBox::new));
         // Numbers are given out by `tags::intern` only, from 1 to MOST.
