@@ -20,7 +20,11 @@ impl Allocator {
     pub(super) fn deallocate_usual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
-                self.take_back(pool, id, block, address, stream)?;
+                let mut taken = self.take_back(pool, id, block, address, stream);
+                while taken.is_err() && block.is_resizing() {
+                    taken = self.take_back(pool, id, block, address, stream);
+                }
+                taken?;
                 if self.closed.load(Ordering::Relaxed) {
                     self.finish();
                 }

@@ -23,6 +23,7 @@ mod admin;
 mod free;
 mod nameless;
 mod open;
+mod resize;
 mod tagged;
 
 /// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
@@ -203,6 +204,7 @@ impl Allocator {
         }
         // A stream of another device is no stream of this pool: what it gets must be safe for anybody.
         let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
+        self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device))
     }
 
@@ -213,6 +215,7 @@ impl Allocator {
             Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
+        self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, None)
     }
 
@@ -224,32 +227,6 @@ impl Allocator {
             Some(stream) if self.key(stream)?.is_some() => self.allocate_on(want, request, stream),
             _ => self.allocate_anywhere(want, request),
         })?
-    }
-
-    /// Resizes a block that was allocated [`RESIZABLE`]; its bytes are kept, and on an error it stands untouched.
-    pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        process::usable()?;
-        let want = self.want(new_size, alignment)?;
-        for pool in self.all_pools() {
-            if let Some((_, block)) = pool.find(address) {
-                if !block.is_live() {
-                    return Err(Error::InvalidArgument(format!("{address:#x} was freed")));
-                }
-                return Err(match (self.config.kind, self.config.backing) {
-                    (Kind::Pinned, _) => {
-                        Error::Unsupported("pinned memory has no virtual memory to resize with".into())
-                    }
-                    (_, Backing::Malloc) => {
-                        Error::Unsupported("resizing without virtual memory comes with a later version".into())
-                    }
-                    _ => Error::InvalidArgument("the block was not allocated resizable".into()),
-                });
-            }
-            if let Some(outcome) = pool.resize(address, want) {
-                return outcome;
-            }
-        }
-        Err(foreign(address))
     }
 
     /// The pool of a device that has been used.

@@ -29,6 +29,7 @@ impl Allocator {
             return self.allocate_anywhere(want, Request { device, ..request });
         }
         let address = pool.allocate(want, Some(&turn))?;
+        self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, Some(stream))
     }
 

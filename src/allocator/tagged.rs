@@ -63,10 +63,34 @@ impl Allocator {
         self.deallocate_usual(address, stream)
     }
 
-    /// The pool that has a block at `address`.
+    /// [`Allocator::reallocate`] likewise: the block keeps its tag, wherever it is then.
+    #[cold]
+    pub(super) fn reallocate_unusual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        process::usable()?;
+        let want = self.want(new_size, alignment)?;
+        let Some(pool) = self.pool_at(address) else {
+            return Err(foreign(address));
+        };
+        let (tag, old) = pool.take_tag(address);
+        let growth = want.size.saturating_sub(old);
+        let outcome = pool.tag_grows(tag, growth).and_then(|()| {
+            pool.tell_freed(address);
+            let outcome = self.reallocate_usual(address, alignment, new_size);
+            let now = if outcome.is_ok() { want.size } else { old };
+            pool.tag_shrinks(tag, old + growth - now);
+            pool.tell_allocated(*outcome.as_ref().unwrap_or(&address));
+            outcome
+        });
+        pool.put_tag(*outcome.as_ref().unwrap_or(&address), tag);
+        if let (Err(Error::OutOfMemory(_)), true) = (&outcome, tag != 0) {
+            pool.tag_refused(tag);
+        }
+        outcome
+    }
+
+    /// The pool that may have a block at `address`.
     fn pool_at(&self, address: u64) -> Option<&Pool> {
-        self.all_pools()
-            .find(|pool| pool.find(address).is_some() || pool.has_standalone(address))
+        self.all_pools().find(|pool| pool.knows(address))
     }
 
     /// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. What is held already stays.

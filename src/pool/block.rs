@@ -39,6 +39,11 @@ const STATES: usize = 7;
 /// What [`Block::shared`] is where not all of the other streams are known.
 pub const UNKNOWN_USES: u32 = 2;
 
+/// It may be resized, by a copy.
+pub const RESIZABLE: u32 = 1;
+/// A resize has claimed it, and will give it back or free it.
+pub const RESIZING: u32 = 2;
+
 /// One block.
 #[repr(align(64))]
 pub struct Block {
@@ -58,6 +63,8 @@ pub struct Block {
     pub capture: AtomicU32,
     /// Not 0: used on other streams than the one it will be freed on, as `record_stream` declared. See [`UNKNOWN_USES`].
     pub shared: AtomicU32,
+    /// 0, [`RESIZABLE`], or [`RESIZING`].
+    pub resizable: AtomicU32,
     /// The tag it was allocated under; 0 is none.
     pub tag: AtomicU32,
 }
@@ -69,10 +76,21 @@ impl Block {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody but the stream it is freed on has to do with it: no graph, and no other stream.
+    /// Whether nobody but the stream it is freed on has to do with it: no graph, no other stream, no resize.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.capture.load(Ordering::Relaxed) == 0 && self.shared.load(Ordering::Relaxed) == 0
+        let is_0 = |word: &AtomicU32| word.load(Ordering::Relaxed) == 0;
+        is_0(&self.capture) && is_0(&self.shared) && is_0(&self.resizable)
+    }
+
+    /// Whether a resize has it just now; takes a moment where it does.
+    #[cold]
+    pub fn is_resizing(&self) -> bool {
+        let resizing = self.resizable.load(Ordering::Acquire) == RESIZING;
+        if resizing {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        resizing
     }
 
     /// Whether it is handed out.
@@ -206,6 +224,7 @@ impl Block {
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),
+            resizable: AtomicU32::new(0),
             tag: AtomicU32::new(0),
         }
     }

@@ -1,11 +1,11 @@
 //! How a pool comes to be: its context, its window, and what backs it.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
+use super::beside::Beside;
 use super::block::Blocks;
 use super::calls::{Calls, refused};
 use super::capture::Captures;
@@ -96,7 +96,7 @@ impl Pool {
             worth: AtomicU64::new(0),
             dead: OnceLock::new(),
             core: Mutex::new(core),
-            standalones: RwLock::new(HashMap::new()),
+            beside: Beside::default(),
             tags: super::tags::Tags::new(),
             #[cfg(test)]
             sabotage: Default::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::beside::Claimed;
 use super::block::{Block, State};
 use super::grace::Freed;
 use super::heap::{NodeId, Owner};
@@ -99,21 +100,33 @@ impl Pool {
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
     /// stream's next stamp.
     pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
-        let Some(block) = self.standalones.write().remove(&address) else {
-            return false;
+        match self.beside.claim(address) {
+            Some(block) => self.free_claimed(block, cache, may_cover),
+            None => return false,
+        }
+        true
+    }
+
+    /// As [`Pool::free_standalone`].
+    pub(super) fn free_claimed(&self, claimed: Claimed<'_>, cache: Option<&StreamCache>, may_cover: bool) {
+        let shared = claimed.shared.load(Ordering::Relaxed) != 0;
+        let resizes = claimed.resizes.load(Ordering::Relaxed);
+        let Some(mut block) = self.beside.remove(claimed) else {
+            return;
         };
         self.taken_back(block.size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
-        self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
+        self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
         if self.dead.get().is_some() {
-            return true;
+            return;
         }
+        let (size, number) = (block.size, block.capture);
+        block.give_back = may_cover && size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         let mut core = self.core.lock();
         self.bury_graphs(&mut core);
-        let (shared, size, number) = (block.shared, block.size, block.capture);
         let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
-            return true;
+            return;
         };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
@@ -135,7 +148,6 @@ impl Pool {
         if may_cover {
             self.cover_free(&mut core);
         }
-        true
     }
 
     /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is

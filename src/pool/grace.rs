@@ -25,6 +25,13 @@ pub enum Freed {
     },
     /// A block with a range of its own.
     Standalone(Box<Standalone>),
+    /// What a shrink of such a block left over.
+    Tail {
+        /// The block's number.
+        block: u32,
+        /// The shrink's.
+        number: u64,
+    },
 }
 
 /// The stamps of one owner of free space: a stream's generation.
@@ -152,6 +159,25 @@ impl Grace {
         stamps.any(|(behind, stamp)| *behind == owner && *stamp > last)
     }
 
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a stamp.
+    pub fn has_blocks_behind(&self, owner: Owner) -> bool {
+        let block = |freed: &Freed| matches!(freed, Freed::Standalone(block) if block.resizable);
+        self.behind
+            .iter()
+            .any(|(stamps, freed)| is_only(stamps, owner) && block(freed))
+    }
+
+    /// Takes back a resizable block that `owner`'s stream has freed, for that stream.
+    pub fn take_block_behind(&mut self, owner: Owner, fits: impl Fn(&Standalone) -> bool) -> Option<Box<Standalone>> {
+        let fits = |freed: &Freed| matches!(freed, Freed::Standalone(block) if fits(block));
+        let of = |(stamps, freed): &(Vec<(Owner, u64)>, Freed)| is_only(stamps, owner) && fits(freed);
+        let at = self.behind.iter().position(of)?;
+        match self.behind.swap_remove(at).1 {
+            Freed::Standalone(block) => Some(block),
+            _ => None,
+        }
+    }
+
     /// Whether anything waits that no event covers yet.
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()
@@ -227,7 +253,8 @@ impl Grace {
         Ok(())
     }
 
-    fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+    /// An event recorded in `context` now; none where the driver has no such.
+    pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
             return Ok(None);
         }
@@ -370,6 +397,11 @@ impl Grace {
             }
         }
     }
+}
+
+/// Whether what waits behind `stamps` is `owner`'s stream's alone.
+fn is_only(stamps: &[(Owner, u64)], owner: Owner) -> bool {
+    stamps.iter().all(|(of, _)| *of == owner)
 }
 
 /// Whether an error means that the context it came from is no more.

@@ -76,8 +76,11 @@ impl Pool {
     /// Sets a cache's charge to its balance.
     fn settle_charge(&self, inner: &mut Inner) {
         let over = inner.charged - inner.balance;
-        inner.charged = inner.balance;
-        self.in_use.total.fetch_sub(over, Ordering::Relaxed);
+        // A block that grows comes by at each step, and mostly there is nothing to settle.
+        if over != 0 {
+            inner.charged = inner.balance;
+            self.in_use.total.fetch_sub(over, Ordering::Relaxed);
+        }
     }
 
     /// A cache leaves its generation: what it had handed out is the pool's own affair from now on.

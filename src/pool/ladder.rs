@@ -445,6 +445,7 @@ impl Pool {
         block.requested.store(want.requested, Ordering::Relaxed);
         block.capture.store(0, Ordering::Relaxed);
         block.shared.store(0, Ordering::Relaxed);
+        block.resizable.store(0, Ordering::Relaxed);
         block.hand_out(turn.map(|turn| turn.cache));
         self.space.index.set(offset, id);
         Ok(address)

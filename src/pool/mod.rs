@@ -4,18 +4,18 @@
 //! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
 //! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
 
 mod admin;
+pub mod beside;
 pub mod block;
 mod build;
 pub mod calls;
@@ -46,6 +46,7 @@ mod tags;
 mod tests;
 mod touch;
 
+use beside::Beside;
 use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
@@ -57,7 +58,6 @@ use mapping::Mapping;
 use rule::SegmentRule;
 use shared::Uses;
 use space::Space;
-use standalone::Standalone;
 use stream_cache::{StreamCache, StreamCaches};
 
 pub use build::Memory;
@@ -106,10 +106,14 @@ pub struct Counters {
     pub frees: AtomicU64,
     /// Requests refused for want of memory.
     pub out_of_memory: AtomicU64,
-    /// Successful resizes.
+    /// Successful resizes, of those not counted in a block that is out.
     pub reallocations: AtomicU64,
-    /// Those that kept the address.
-    pub reallocations_in_place: AtomicU64,
+    /// Resizes that changed the address.
+    pub moves: AtomicU64,
+    /// Bytes copied by resizes.
+    pub bytes_copied: AtomicU64,
+    /// Shrinks that left memory over.
+    pub partings: AtomicU64,
 }
 
 /// What the pool's lock protects.
@@ -159,7 +163,7 @@ pub struct Pool {
     pub worth: AtomicU64,
     dead: OnceLock<String>,
     core: Mutex<Core>,
-    standalones: RwLock<HashMap<u64, Box<Standalone>>>,
+    beside: Beside,
     tags: tags::Tags,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,
@@ -198,12 +202,7 @@ impl Pool {
 
     /// Whether the address lies in the window, or is a block beside it.
     pub fn knows(&self, address: u64) -> bool {
-        self.space.offset(address).is_some() || self.standalones.read().contains_key(&address)
-    }
-
-    /// Whether a block with a range of its own starts at `address`.
-    pub fn has_standalone(&self, address: u64) -> bool {
-        self.standalones.read().contains_key(&address)
+        self.space.offset(address).is_some() || self.beside.find(address).is_some()
     }
 
     /// Why the pool is dead, if it is.

@@ -214,24 +214,29 @@ impl Pool {
 
     /// As [`Pool::free_nameless`] for a block with a range of its own; false where `address` is none.
     pub fn free_standalone_nameless(&self, address: u64, stream: Stream, key: Key) -> bool {
-        let plain = |block: &super::Standalone| !block.shared && block.capture == 0;
-        if self.dead.get().is_some() || !self.standalones.read().get(&address).is_some_and(|block| plain(block)) {
-            return self.free_standalone(address, None, false);
+        let Some(claimed) = self.beside.claim(address) else {
+            return false;
+        };
+        let plain = claimed.shared.load(Ordering::Relaxed) == 0
+            && claimed.block().as_ref().is_some_and(|block| block.capture == 0);
+        if self.dead.get().is_some() || !plain {
+            self.free_claimed(claimed, None, false);
+            return true;
         }
         let mut core = self.core.lock();
-        let marked = self.mark(&mut core, stream);
-        let Some((context, event)) = marked else {
+        let Some((context, event)) = self.mark(&mut core, stream) else {
             drop(core);
-            return self.free_standalone(address, None, false);
+            self.free_claimed(claimed, None, false);
+            return true;
         };
-        // Another thread's free may have been first.
-        let Some(block) = self.standalones.write().remove(&address) else {
+        let resizes = claimed.resizes.load(Ordering::Relaxed);
+        let Some(block) = self.beside.remove(claimed) else {
             core.grace.keep(context, event);
-            return false;
+            return true;
         };
         self.taken_back(block.size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
-        self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
+        self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
         let left = Left::Beside(Freed::Standalone(block));
         core.grace.nameless.push(key, context, event, left);

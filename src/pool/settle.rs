@@ -24,7 +24,7 @@ impl Pool {
     /// Everything freed in any way is covered. Whether anything was.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
         core.covered_hunger = self.hunger.load(Ordering::Relaxed);
-        let mut owners = Vec::new();
+        let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
             let owner = inner
@@ -36,13 +36,19 @@ impl Pool {
                 self.flush(core, &mut inner, owner);
                 owners.push((owner, inner.next_stamp));
                 inner.next_stamp += 1;
-                inner.unstamped = 0;
+                unstamped.push((cache, std::mem::take(&mut inner.unstamped)));
             }
         }
         owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
         owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
         let something = core.grace.has_open() || !owners.is_empty();
-        something && self.cover_owners(core, owners)
+        let covered = something && self.cover_owners(core, owners);
+        if !covered {
+            for (cache, bytes) in unstamped {
+                cache.inner.lock().unstamped += bytes;
+            }
+        }
+        covered
     }
 
     fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
@@ -76,7 +82,7 @@ impl Pool {
 
     /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
     /// non-blocking streams cannot be seen.
-    fn is_capturing(&self, context: Context) -> bool {
+    pub(super) fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };
@@ -159,13 +165,23 @@ impl Pool {
                     mapping.release(heap, keep);
                 }
             }
+            Freed::Tail { block, number } => self.return_tail(core, block, number),
             Freed::Standalone(block) => {
                 let Ok(_entered) = self.enter(core) else {
                     // Later, then.
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                block.destroy(&mut core.mapping);
+                let (give_back, bytes) = (block.give_back, block.committed());
+                if block.resizable && !give_back && !block.is_malloc() {
+                    core.mapping.park(*block);
+                } else {
+                    block.destroy(&mut core.mapping);
+                }
+                if give_back {
+                    let keep = core.mapping.reserved().saturating_sub(bytes);
+                    core.mapping.release_kept(keep);
+                }
                 // A block of its own is a request like any other: what is over the limit does not stay.
                 if core.limit != 0 && core.mapping.reserved() > core.limit {
                     core.mapping.release_kept(core.limit);

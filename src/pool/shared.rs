@@ -29,10 +29,9 @@ impl Pool {
             }
             Some(_) => false,
             None => self
-                .standalones
-                .write()
-                .get_mut(&address)
-                .map(|block| block.shared = true)
+                .beside
+                .find(address)
+                .map(|block| block.shared.store(1, Ordering::Relaxed))
                 .is_some(),
         };
         if let Some(context) = context.filter(|_| found) {

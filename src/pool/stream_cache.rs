@@ -5,7 +5,7 @@
 //! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
 //! cache is never handed out too early. Freeing asks the driver nothing.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -186,12 +186,15 @@ const BUCKETS: usize = 1024;
 /// Every stream cache of an allocator. Found without a lock; never removed.
 pub struct StreamCaches {
     buckets: Box<[OnceBox<StreamCache>]>,
+    /// A bit for each bucket that is not empty: most are, and whoever goes through all caches does so often.
+    taken: [AtomicU64; BUCKETS / 64],
 }
 
 impl Default for StreamCaches {
     fn default() -> StreamCaches {
         StreamCaches {
             buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
+            taken: [const { AtomicU64::new(0) }; BUCKETS / 64],
         }
     }
 }
@@ -202,7 +205,10 @@ impl StreamCaches {
     pub fn get(&self, key: Key) -> &StreamCache {
         let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
         let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
-        let mut cache = self.buckets[bucket].get_or_init(|| Box::new(StreamCache::new(key)));
+        let mut cache = self.buckets[bucket].get_or_init(|| {
+            self.taken[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
+            Box::new(StreamCache::new(key))
+        });
         while cache.key != key {
             cache = cache.next.get_or_init(|| Box::new(StreamCache::new(key)));
         }
@@ -211,8 +217,18 @@ impl StreamCaches {
 
     /// Every cache.
     pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
-        self.buckets
+        let buckets = self
+            .taken
             .iter()
-            .flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
+            .zip(self.buckets.chunks(64))
+            .flat_map(|(taken, buckets)| {
+                let mut left = taken.load(Ordering::Acquire);
+                std::iter::from_fn(move || {
+                    let at = (left != 0).then_some(left.trailing_zeros())?;
+                    left &= left - 1;
+                    Some(&buckets[at as usize])
+                })
+            });
+        buckets.flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
     }
 }

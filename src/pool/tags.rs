@@ -84,12 +84,11 @@ impl Pool {
                 block.tag.store(tag, Relaxed);
             }
             None => {
-                let mut standalones = self.standalones.write();
-                let Some(block) = standalones.get_mut(&address) else {
+                let Some(block) = self.beside.find(address) else {
                     return Ok(());
                 };
-                of.charge(tag, block.size)?;
-                block.tag = tag;
+                of.charge(tag, block.size.load(Relaxed))?;
+                block.tag.store(tag, Relaxed);
             }
         }
         of.allocations.fetch_add(1, Relaxed);
@@ -99,16 +98,7 @@ impl Pool {
     /// The block at `address` is about to be freed: it is no tag's any more. Of two frees that race one finds the tag, and
     /// one of them takes the block back, so that the books are right.
     pub fn untag_block(&self, address: u64) {
-        let (tag, bytes) = match self.find(address) {
-            Some((_, block)) => {
-                let bytes = block.size();
-                (block.tag.swap(0, Relaxed), bytes)
-            }
-            None => match self.standalones.write().get_mut(&address) {
-                Some(block) => (std::mem::take(&mut block.tag), block.size),
-                None => return,
-            },
-        };
+        let (tag, bytes) = self.take_tag(address);
         if tag != 0 {
             let of = self.tags.of(tag);
             of.bytes.fetch_sub(bytes, Relaxed);
@@ -116,8 +106,31 @@ impl Pool {
         }
     }
 
+    /// The tag of the block at `address`, which it has no more, and the block's bytes.
+    pub fn take_tag(&self, address: u64) -> (Tag, u64) {
+        match self.find(address) {
+            Some((_, block)) => {
+                let bytes = block.size();
+                (block.tag.swap(0, Relaxed), bytes)
+            }
+            None => match self.beside.find(address) {
+                Some(block) => (block.tag.swap(0, Relaxed), block.size.load(Relaxed)),
+                None => (0, 0),
+            },
+        }
+    }
+
+    /// The block at `address` has that tag again.
+    pub fn put_tag(&self, address: u64, tag: Tag) {
+        match (self.find(address), self.beside.find(address)) {
+            (Some((_, block)), _) => block.tag.store(tag, Relaxed),
+            (None, Some(block)) => block.tag.store(tag, Relaxed),
+            (None, None) => {}
+        }
+    }
+
     /// A tag's block grows by so many bytes, or does not.
-    pub(super) fn tag_grows(&self, tag: Tag, bytes: u64) -> Result<()> {
+    pub fn tag_grows(&self, tag: Tag, bytes: u64) -> Result<()> {
         match tag {
             0 => Ok(()),
             _ => self.tags.of(tag).charge(tag, bytes),
@@ -125,7 +138,7 @@ impl Pool {
     }
 
     /// A tag's block has become smaller by so many bytes, or did not grow after all.
-    pub(super) fn tag_shrinks(&self, tag: Tag, bytes: u64) {
+    pub fn tag_shrinks(&self, tag: Tag, bytes: u64) {
         if tag != 0 {
             self.tags.of(tag).bytes.fetch_sub(bytes, Relaxed);
         }

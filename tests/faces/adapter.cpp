@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "grow.h"
 
 namespace {
 
@@ -67,6 +68,7 @@ void memory() {
     auto* a = adapter(mine);
     describe(a);
 
+    keeps_its_bytes(a, resizable, [](Allocator* by, void* block) { CHECK(by->deallocate(block)); });
     void* block = a->allocate(3 * mib, 512, 0);
     CHECK(block != nullptr && reinterpret_cast<std::uintptr_t>(block) % 512 == 0);
     CHECK(stats(mine).requested == 3 * mib);

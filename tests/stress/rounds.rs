@@ -91,7 +91,6 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         mail: (0..DEVICES).map(|_| Mutex::default()).collect(),
         counts: Counts::default(),
         trusted: round.options.contains("trusted"),
-        resizing: !round.options.contains("malloc"),
         failures: round.failures,
         largest: round.largest,
     };

@@ -5,11 +5,14 @@ use std::cmp::Reverse;
 use super::*;
 
 impl Mapping {
-    /// Gives kept handles back until at most `keep` bytes are reserved; returns the bytes.
+    /// Gives kept handles, and then parked blocks, back until at most `keep` bytes are reserved; returns the bytes.
     pub fn release_kept(&mut self, keep: u64) -> u64 {
         let mut released = 0;
         while self.reserved > keep {
             let Some((&size, _)) = self.kept.last_key_value() else {
+                if self.unpark() {
+                    continue;
+                }
                 break;
             };
             let Some(handle) = self.take_kept(size) else { break };

@@ -52,18 +52,6 @@ pub fn malloc_backing(setup: &Setup) {
     world.finish();
 }
 
-pub fn malloc_backing_refuses_to_resize(setup: &Setup) {
-    let world = setup.world("backing=malloc");
-    let stream = world.stream();
-    let block = world.try_get_on(stream, MIB, 0, RESIZABLE);
-    assert_ne!(block, 0, "{}", world.face().last_error());
-    world.write_edges(stream, block, MIB, 1);
-    assert_eq!(world.try_resize(block, 8 * MIB), 0);
-    assert!(world.holds(block, MIB, 1));
-    world.put_on(stream, block);
-    world.finish();
-}
-
 pub fn passthrough(setup: &Setup) {
     let world = setup.world("passthrough=1");
     let stream = world.stream();
@@ -81,7 +69,13 @@ pub fn passthrough(setup: &Setup) {
     mixed(&world, 100, 2 * MIB);
     let block = world.try_get(MIB, 0, RESIZABLE);
     assert_ne!(block, 0);
-    assert_eq!(world.try_resize(block, 2 * MIB), 0);
+    let block = world.resize(block, 2 * MIB);
+    let plain = world.get(MIB);
+    assert_eq!(world.try_resize(plain, 2 * MIB), 0, "not resizable");
+    world.write_edges(stream, block, 2 * MIB, 5);
+    let block = world.resize(block, 5 * MIB);
+    assert!(world.holds(block, 4096, 5) && world.holds(block + (2 * MIB - 4096) as usize, 4096, 5));
+    world.resize(block, 1000);
     world.finish();
 }
 

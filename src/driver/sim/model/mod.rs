@@ -91,6 +91,12 @@ pub struct MachineConfig {
     pub vmm_unsafe_in_capture: bool,
     /// Whether the order checker and the check for unmapping under pending work are on from the start.
     pub checker: bool,
+    /// Bytes that a copy or a fill moves in a simulated nanosecond.
+    pub bytes_per_ns: u64,
+    /// Whether copies and fills change memory: without, a model of much memory costs the host nothing.
+    pub contents: bool,
+    /// Bytes of address space for reservations.
+    pub address_space: u64,
     /// Simulated nanoseconds between a user object falling due and its destructor's call.
     pub user_object_delay: u64,
 }
@@ -105,6 +111,9 @@ impl Default for MachineConfig {
             version: 12_090,
             vmm_unsafe_in_capture: true,
             checker: true,
+            bytes_per_ns: 1024,
+            contents: true,
+            address_space: 128 << 40,
             user_object_delay: 10_000,
         }
     }

@@ -112,6 +112,7 @@ impl Memory {
     /// Changes contents. The ranges have been found usable.
     pub(super) fn perform(&self, effect: Effect) {
         match effect {
+            _ if !self.contents => {}
             Effect::None => {}
             // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
             Effect::Fill { address, byte, bytes } => unsafe {

@@ -104,7 +104,7 @@ impl Machine {
             .map_err(|_| INVALID_VALUE)?;
         let work = NodeWork {
             what: "fill",
-            duration: bytes / 1024,
+            duration: bytes / self.config.bytes_per_ns.max(1),
             ranges: vec![(address, bytes)],
             effect: Effect::Fill { address, byte, bytes },
         };
@@ -132,7 +132,7 @@ impl Machine {
         }
         let work = NodeWork {
             what: "copy",
-            duration: bytes / 1024,
+            duration: bytes / self.config.bytes_per_ns.max(1),
             ranges,
             effect: Effect::Copy { to, from, bytes },
         };
