@@ -169,6 +169,26 @@ fn growing_counts_and_is_limited() {
 }
 
 #[test]
+fn a_block_that_is_copied_to_grow_keeps_its_tag() {
+    let world = world("backing=malloc");
+    let tag = "copied: cache";
+    tags::set(Some(tag)).unwrap();
+    let block = world.get(1 << 20, Some(0), RESIZABLE).unwrap();
+    tags::set(None).unwrap();
+    let beside = world.get(1 << 20, Some(0), 0).unwrap();
+    let grown = world.allocator.reallocate(block, 0, 9 << 20).unwrap();
+    assert_ne!(grown, block);
+    assert_eq!(world.of(tag).allocated, 9 << 20);
+    // What has the old place now is no tag's.
+    let again = world.get(1 << 20, None, 0).unwrap();
+    world.put(again, None).unwrap();
+    assert_eq!((world.of(tag).allocated, world.of(tag).frees), (9 << 20, 0));
+    world.put(grown, Some(0)).unwrap();
+    world.put(beside, Some(0)).unwrap();
+    assert_eq!((world.of(tag).allocated, world.of(tag).frees), (0, 1));
+}
+
+#[test]
 fn a_request_that_the_pool_refuses_leaves_the_tags_books_as_they_were() {
     let world = world("limit=8MiB,wait_ms=1");
     tags::set(Some("full: model")).unwrap();
