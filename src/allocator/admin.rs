@@ -76,6 +76,22 @@ impl Allocator {
         self.made(self.device(device)?).map_or(Ok(0), |pool| pool.trim(keep))
     }
 
+    /// [`Allocator::trim`] on every device that has a pool.
+    pub fn trim_all(&self, keep: u64) -> Result<u64> {
+        process::usable()?;
+        self.all_pools()
+            .try_fold(0, |released, pool| Ok(released + pool.trim(keep)?))
+    }
+
+    /// Caps reserved memory at a part of the device's memory, from 0 to 1.
+    pub fn set_limit_fraction(&self, device: Option<i32>, fraction: f64) -> Result<()> {
+        process::usable()?;
+        let device = self.device(device)?;
+        let total = self.driver.device_info(device)?.total;
+        // 0 bytes would mean no cap.
+        self.pool(device)?.set_limit(((total as f64 * fraction) as u64).max(1))
+    }
+
     /// Caps reserved memory; 0: no cap. What is reserved beyond it is released as it falls free.
     pub fn set_limit(&self, device: Option<i32>, bytes: u64) -> Result<()> {
         process::usable()?;

@@ -10,12 +10,14 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if process::forked() {
-            return process::usable();
+        if process::unusual() {
+            return self.deallocate_unusual(address, stream);
         }
-        if process::exiting() {
-            return Ok(());
-        }
+        self.deallocate_usual(address, stream)
+    }
+
+    #[inline]
+    pub(super) fn deallocate_usual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
                 let mut taken = self.take_back(pool, id, block, address, stream);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 
-use crate::config::{Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, HandleKind, Stream};
@@ -24,6 +24,7 @@ mod free;
 mod nameless;
 mod open;
 mod resize;
+mod tagged;
 
 /// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
@@ -58,7 +59,7 @@ pub struct Allocator {
     closed: AtomicBool,
     /// Streams can be told apart, so what they freed may be theirs again at once.
     streams: bool,
-    /// Requests are as they seem: nothing is passed through, guarded or filled.
+    /// Requests are as they seem: nothing is passed through, guarded or filled, and memory is a device's.
     plain: bool,
 }
 
@@ -76,7 +77,14 @@ impl Allocator {
     /// A block of at least `request.size` bytes, or why not.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
-        process::usable()?;
+        if process::unusual() {
+            return self.allocate_unusual(request);
+        }
+        self.allocate_usual(request)
+    }
+
+    #[inline]
+    fn allocate_usual(&self, request: Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }

@@ -8,7 +8,17 @@ impl Allocator {
     /// comes first there is no block, where it comes second it frees what the block has become.
     #[inline]
     pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        process::usable()?;
+        if process::unusual() {
+            return self.reallocate_unusual(address, alignment, new_size);
+        }
+        self.reallocate_usual(address, alignment, new_size)
+    }
+
+    #[inline]
+    pub(super) fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.config.kind == Kind::Pinned {
+            return Err(Error::Unsupported("pinned memory is not resized".into()));
+        }
         let want = self.want(new_size, alignment)?;
         for pool in self.all_pools() {
             if let Some(outcome) = pool.resize(address, want) {

@@ -59,6 +59,7 @@ impl Pool {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
         self.reset_peak_in_use();
+        self.reset_tag_peaks();
     }
 
     /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
@@ -132,6 +133,9 @@ impl Pool {
             && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))
         {
             tracing::warn!(%error, "the window could not be given back");
+        }
+        if !core.closed {
+            self.space.gone();
         }
         drop(entered);
         if core.home.primary && !core.closed {

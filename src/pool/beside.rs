@@ -45,6 +45,8 @@ pub struct Cell {
     pub align: AtomicU64,
     /// 1: used on other streams than the one it will be freed on.
     pub shared: AtomicU32,
+    /// The tag it was allocated under; 0 is none.
+    pub tag: AtomicU32,
     block: Mutex<Option<Box<Standalone>>>,
 }
 
@@ -62,6 +64,7 @@ impl Cell {
             next: AtomicU32::new(0),
             align: AtomicU64::new(0),
             shared: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
             block: Mutex::new(None),
         }
     }
@@ -248,6 +251,7 @@ impl Beside {
         cell.resizes.store(0, Ordering::Relaxed);
         cell.align.store(align, Ordering::Relaxed);
         cell.shared.store(0, Ordering::Relaxed);
+        cell.tag.store(0, Ordering::Relaxed);
         cell.know(&block);
         let address = block.address;
         *cell.block.lock() = Some(block);

@@ -65,6 +65,8 @@ pub struct Block {
     pub shared: AtomicU32,
     /// 0, [`RESIZABLE`], or [`RESIZING`].
     pub resizable: AtomicU32,
+    /// The tag it was allocated under; 0 is none.
+    pub tag: AtomicU32,
 }
 
 impl Block {
@@ -223,6 +225,7 @@ impl Block {
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),
             resizable: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
         }
     }
 }

@@ -42,7 +42,7 @@ impl Pool {
         options: Options,
         caches: Arc<StreamCaches>,
     ) -> Result<Pool> {
-        let calls = Arc::new(Calls::new(driver));
+        let calls = Arc::new(Calls::new(driver, options.pinned));
         let info = calls.ask(|driver| driver.device_info(device))?;
         let mut home = Home::find(&calls, device)?;
         let entered = calls.enter(home.context)?;
@@ -97,6 +97,7 @@ impl Pool {
             dead: OnceLock::new(),
             core: Mutex::new(core),
             beside: Beside::default(),
+            tags: super::tags::Tags::new(),
             #[cfg(test)]
             sabotage: Default::default(),
         })

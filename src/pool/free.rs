@@ -34,6 +34,8 @@ impl Pool {
         // What is used on other streams too is no stream's to reuse.
         let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
         if number != 0 {
+            // What a graph reads from the host's memory was written before its launch: nothing of it serves twice.
+            let own = own.filter(|_| !self.options.pinned);
             let inside = own.filter(|cache| cache.inner.lock().capture == number);
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {

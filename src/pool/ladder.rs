@@ -58,9 +58,12 @@ enum Who<'a> {
 }
 
 impl Who<'_> {
-    fn owner(&self) -> Owner {
+    /// Whose free space it may have beside common space.
+    fn owner(&self, pinned: bool) -> Owner {
         match self {
             Who::Anybody | Who::Nameless(_) => COMMON,
+            // The host writes to what it is given before the stream has come there: only what has completed is safe.
+            Who::Stream(..) if pinned => COMMON,
             Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
         }
     }
@@ -86,12 +89,14 @@ impl Pool {
                 Who::Capture(owner, number)
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            // What another stream is ordered behind is not yet the host's to write.
+            Some(turn) if turn.id == 0 && self.options.pinned => Who::Anybody,
             Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
         if id > Blocks::MOST {
-            core.heap.give(id, who.owner(), u64::MAX >> 1);
+            core.heap.give(id, who.owner(self.options.pinned), u64::MAX >> 1);
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MOST)));
         }
         let address = self.publish(&core, id, &want, turn)?;
@@ -175,6 +180,7 @@ impl Pool {
                 }
             }
             if let Who::Stream(turn, owner) = who
+                && !self.options.pinned
                 && let Some(id) = self.steal(core, want, turn, owner)
             {
                 if hunger < core.short {
@@ -234,6 +240,8 @@ impl Pool {
         {
             let inner = turn.cache.inner.lock();
             let wanted = inner.hunger != self.hunger.load(Ordering::Relaxed) && inner.unstamped > 0;
+            // Pinned memory has no other way back than behind a stamp.
+            let wanted = wanted || self.options.pinned && inner.unstamped > 0;
             if !wanted && inner.unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
                 return;
             }
@@ -247,8 +255,8 @@ impl Pool {
     /// Rungs 2 and 3: the best fit of the asker's own free space, with what its cache held put together, and of what is
     /// common.
     fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        let owner = who.owner();
-        if let Who::Stream(turn, _) = who {
+        let owner = who.owner(self.options.pinned);
+        if let Who::Stream(turn, owner) = who {
             let mut inner = turn.cache.inner.lock();
             if inner.ready.bytes() > 0
                 && inner
@@ -269,7 +277,7 @@ impl Pool {
     /// As [`Pool::fit`], or the asker's own and common neighbours together.
     fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
         self.fit(core, want, who).or_else(|| match who {
-            Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
+            Who::Stream(_, owner) if !self.options.pinned => core.heap.take_joined(owner, want.size, want.align),
             _ => None,
         })
     }
@@ -290,7 +298,7 @@ impl Pool {
         let owner = if matches!(who, Who::Capture(..)) {
             COMMON
         } else {
-            who.owner()
+            who.owner(self.options.pinned)
         };
         let Core { heap, mapping, .. } = core;
         let grown = mapping.grow(heap, owner, want.size, want.align, sources);

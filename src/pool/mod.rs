@@ -41,6 +41,7 @@ mod space;
 mod standalone;
 pub mod stream_cache;
 mod synchronise;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod touch;
@@ -82,6 +83,8 @@ pub struct Options {
     pub guard: bool,
     /// A byte over fresh and freed memory.
     pub fill: Option<u8>,
+    /// The host's memory, pinned: the host may use what it is given at once, whatever the stream.
+    pub pinned: bool,
     /// Properties of physical memory.
     pub kind: HandleKind,
     /// Devices beside its own that may touch it.
@@ -161,6 +164,7 @@ pub struct Pool {
     dead: OnceLock<String>,
     core: Mutex<Core>,
     beside: Beside,
+    tags: tags::Tags,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,
 }

@@ -192,6 +192,8 @@ impl Pool {
                 owner
             }),
             0 => None,
+            // See `free.rs`.
+            _ if self.options.pinned => None,
             _ => self.freed_inside(&mut core, stream, key, number, id),
         };
         let Some(owner) = owner else {

@@ -1,10 +1,29 @@
 //! What is done to a block while it is out; and work in the pool's own context.
 
+use std::sync::atomic::Ordering;
+
 use super::Pool;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
+use crate::nvtx;
 
 impl Pool {
+    /// Tells a tool of the block that was just handed out at `address`. Blocks with a range of their own are the driver's to
+    /// tell of.
+    pub fn tell_allocated(&self, address: u64) {
+        if let Some((_, block)) = self.find(address) {
+            let requested = block.requested.load(Ordering::Relaxed);
+            nvtx::allocated(self.space.heap(address), address, requested);
+        }
+    }
+
+    /// Tells a tool that the block at `address` is about to be given back.
+    pub fn tell_freed(&self, address: u64) {
+        if self.find(address).is_some_and(|(_, block)| block.is_live()) {
+            nvtx::freed(self.space.heap(address), address);
+        }
+    }
+
     /// The context the pool makes its calls in where none of the device is current.
     pub fn home(&self) -> Context {
         self.core.lock().home.context

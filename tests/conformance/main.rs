@@ -267,6 +267,9 @@ suite! {
         guard,
         fill,
         trusted_streams,
+        pinned,
+        pinned_memory_waits_for_the_stream_that_used_it,
+        pinned_memory_of_a_graph,
     }
     given {
         over_memory_of_the_caller,

@@ -77,6 +77,7 @@ impl Setup {
             rule,
             given: given.is_some(),
             checked: !options.contains("streams=trusted"),
+            pinned: options.contains("kind=pinned"),
             patient: !options.contains("wait_ms=0"),
             captured: AtomicBool::new(false),
             copies: options.contains("backing=malloc") || options.contains("passthrough=1"),
@@ -108,6 +109,8 @@ pub struct World {
     rule: SegmentRule,
     given: bool,
     checked: bool,
+    /// The host may write to what it is given at once, whatever the stream.
+    pinned: bool,
     /// Requests may wait.
     patient: bool,
     /// There was a capture.
@@ -159,9 +162,11 @@ impl World {
         }
         // Memory that the machine does not know, or a promise in place of a check, cannot be checked.
         if let Some(machine) = self.device.machine().filter(|_| self.checked) {
-            machine
-                .checker()
-                .hand_out(address as u64, self.rule.extent(size).unwrap(), stream);
+            machine.checker().hand_out(
+                address as u64,
+                self.rule.extent(size).unwrap(),
+                stream.filter(|_| !self.pinned),
+            );
         }
         let mut books = self.books.lock().unwrap();
         books.allocations += 1;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::config::Config;
-use crate::{capture, contexts, copies, devices, events, graphs, memory, streams};
+use crate::{capture, contexts, copies, devices, events, graphs, kernels, memory, streams};
 
 /// `RTLD_DL_SYMENT`: asks for the symbol's entry.
 const ENTRY: c_int = 1;
@@ -28,6 +28,7 @@ extern "C" fn hide() {
         devices::SINCE,
         events::SINCE,
         graphs::SINCE,
+        kernels::SINCE,
         memory::SINCE,
         streams::SINCE,
     ];

@@ -35,6 +35,7 @@ mod events;
 mod exports;
 mod graphs;
 mod host_functions;
+mod kernels;
 mod memory;
 mod process;
 mod streams;

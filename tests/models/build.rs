@@ -72,8 +72,16 @@ const SMALL: &[(&str, &str, &str)] = &[
     ),
 ];
 
-const TREE: &[&str] = &["allocator", "pool", "driver/sim", "config"];
-const FILES: &[&str] = &["driver/mod.rs", "config.rs", "error.rs", "process.rs", "stats.rs"];
+const TREE: &[&str] = &["allocator", "pool", "driver/sim", "config", "stats"];
+const FILES: &[&str] = &[
+    "driver/mod.rs",
+    "config.rs",
+    "error.rs",
+    "nvtx.rs",
+    "process.rs",
+    "stats.rs",
+    "tags.rs",
+];
 
 fn main() {
     let source = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../src");
@@ -86,10 +94,10 @@ fn main() {
     for file in &files {
         let text = fs::read_to_string(source.join(file)).unwrap();
         // A file that is named by its path has its modules beside it.
-        let to = copy.join(if file == Path::new("config.rs") {
-            "config/mod.rs".as_ref()
-        } else {
-            file.as_path()
+        let to = copy.join(match file.to_str() {
+            Some("config.rs") => Path::new("config/mod.rs"),
+            Some("stats.rs") => Path::new("stats/mod.rs"),
+            _ => file.as_path(),
         });
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::write(to, changed(file.to_str().unwrap(), text)).unwrap();
@@ -101,8 +109,10 @@ fn main() {
         "driver/mod.rs",
         "config/mod.rs",
         "error.rs",
+        "nvtx.rs",
         "process.rs",
-        "stats.rs",
+        "stats/mod.rs",
+        "tags.rs",
     ] {
         let name = module.split(['/', '.']).next().unwrap();
         root += &format!("#[path = {:?}]\npub mod {name};\n", copy.join(module));

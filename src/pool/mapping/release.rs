@@ -91,7 +91,7 @@ impl Mapping {
             }
             Memory::Segment(address) => {
                 let bytes = mapped.end() - mapped.offset;
-                self.calls.submit(|driver| driver.free(address))?;
+                self.calls.free(address)?;
                 heap.close(range, mapped.offset, bytes);
                 self.space.remove(mapped.offset);
                 self.mapped.remove(&mapped.offset);

@@ -127,6 +127,7 @@ fn options() -> Vec<(&'static str, SimConfig)> {
     vec![
         ("limit=192MiB,wait_ms=100", config()),
         ("limit=192MiB,wait_ms=100,backing=malloc", config()),
+        ("limit=192MiB,wait_ms=100,kind=pinned", config()),
         ("wait_ms=100,guard=1", config()),
         ("wait_ms=100,release_threshold=0", config()),
         ("limit=192MiB,wait_ms=100,passthrough=1", config()),

@@ -336,10 +336,23 @@ impl Memory {
         Ok(address)
     }
 
-    pub(super) fn unpin(&mut self, address: u64) -> Result<()> {
-        let size = self.pinned.remove(&address).ok_or(INVALID_VALUE)?;
-        host::unreserve(address, size);
-        Ok(())
+    /// Pinned memory as the checker knows it: its own physical memory, under one alias.
+    pub(super) fn pinned_at(&self, address: u64) -> Result<Mapping> {
+        let size = *self.pinned.get(&address).ok_or(INVALID_VALUE)?;
+        Ok(Mapping {
+            size,
+            offset: address | super::touch::FOREIGN,
+            device: 0,
+            owner: Owner::Handle(0),
+            alias: 0,
+            access: u64::MAX,
+        })
+    }
+
+    pub(super) fn unpin(&mut self, address: u64) {
+        if let Some(size) = self.pinned.remove(&address) {
+            host::unreserve(address, size);
+        }
     }
 
     /// Everything that belongs to a context.

@@ -111,15 +111,15 @@ impl Machine {
         state.work(slot, work, 0)
     }
 
-    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is no device
-    /// memory of this machine is taken for the host's, and must be valid.
+    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is neither
+    /// device memory nor pinned memory of this machine is taken for the host's own, and must be valid.
     pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
         let device = state.contexts[state.streams[slot as usize].context].device;
         let mut ranges = Vec::new();
         for address in [to, from] {
-            if state.memory.is_device(address) {
+            if state.memory.is_device(address) || state.memory.is_pinned(address, 1) {
                 state
                     .memory
                     .usable(address, bytes, Access::Copy(device))
