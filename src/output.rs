@@ -19,8 +19,6 @@ use crate::handle::Handle;
 const PAGE: u64 = 2 << 20;
 /// The smallest block.
 const LEAST: u64 = 512;
-/// The most extents a tensor has.
-pub const RANK: usize = 8;
 
 /// One tensor's memory, and what TensorRT said of it last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes there are.
     pub capacity: u64,
-    /// Its extents, from `notifyShape`.
+    /// Its extents, from `notifyShape`; at most 8.
     pub extents: Vec<i64>,
     resizable: bool,
 }

@@ -15,9 +15,6 @@
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
-// The most extents a tensor has.
-#define RANK 8
-
 // What became of a call. trtalloc_last_error() says why.
 typedef enum trtalloc_status {
   // It was done.
@@ -92,7 +89,7 @@ typedef struct trtalloc_output {
   // How many of `extents` mean something.
   int32_t rank;
   // The tensor's shape.
-  int64_t extents[RANK];
+  int64_t extents[8];
 } trtalloc_output;
 
 #ifdef __cplusplus

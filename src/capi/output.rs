@@ -6,7 +6,7 @@ use super::support::{handle, number, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::error::{Error, Result};
 use crate::handle::call;
-use crate::output::{Output, RANK, Tensor};
+use crate::output::{Output, Tensor};
 
 /// An output tensor, as TensorRT last asked for it.
 #[repr(C)]
@@ -21,7 +21,7 @@ pub struct trtalloc_output {
     /// How many of `extents` mean something.
     pub rank: i32,
     /// The tensor's shape.
-    pub extents: [i64; RANK],
+    pub extents: [i64; 8],
 }
 
 /// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
@@ -105,7 +105,7 @@ unsafe fn fill(out: *mut trtalloc_output, tensor: Tensor) -> Result<()> {
     let Some(out) = (unsafe { out.as_mut() }) else {
         return Err(Error::InvalidArgument("out is NULL".into()));
     };
-    let mut extents = [0; RANK];
+    let mut extents = [0; 8];
     extents[..tensor.extents.len()].copy_from_slice(&tensor.extents);
     *out = trtalloc_output {
         memory: pointer(tensor.memory as usize),

@@ -187,14 +187,14 @@ const BUCKETS: usize = 1024;
 pub struct StreamCaches {
     buckets: Box<[OnceBox<StreamCache>]>,
     /// A bit for each bucket that is not empty: most are, and whoever goes through all caches does so often.
-    taken: [AtomicU64; BUCKETS / 64],
+    taken: [AtomicU64; BUCKETS.div_ceil(64)],
 }
 
 impl Default for StreamCaches {
     fn default() -> StreamCaches {
         StreamCaches {
             buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
-            taken: [const { AtomicU64::new(0) }; BUCKETS / 64],
+            taken: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }

@@ -9,7 +9,7 @@ pub use loom::{hint, thread_local};
 
 /// loom's, but for what a destructor stores once a model has failed: loom is not to be asked any more then.
 pub mod atomic {
-    pub use loom::sync::atomic::Ordering;
+    pub use loom::sync::atomic::{Ordering, fence};
     use std::ops::Deref;
 
     macro_rules! atomics {
