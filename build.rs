@@ -1,12 +1,23 @@
 //! Compiles the C++ side and says how the library is linked.
 
 fn main() {
-    let bridges = ["src/bridge.rs", "src/bridge/client.rs"];
-    let sources = ["cpp/tensorrt8.cpp", "cpp/tensorrt10.cpp", "cpp/client.cpp"];
+    let bridges = ["src/bridge.rs", "src/bridge/client.rs", "src/bridge/output.rs"];
+    let sources = [
+        "cpp/tensorrt8.cpp",
+        "cpp/tensorrt10.cpp",
+        "cpp/output.cpp",
+        "cpp/output_rtx.cpp",
+        "cpp/client.cpp",
+    ];
     let headers = [
         "cpp/adapter.h",
         "cpp/client.h",
         "cpp/hidden.h",
+        "cpp/output.h",
+        "cpp/output10.h",
+        "cpp/output8.h",
+        "cpp/output_adapter.h",
+        "cpp/output_rtx.h",
         "cpp/slot.h",
         "cpp/tensorrt10.h",
         "cpp/tensorrt8.h",

@@ -3,12 +3,11 @@
 mod common;
 
 use std::hint::black_box;
-use std::sync::atomic::Ordering;
 
 use common::Rig;
 use criterion::{Criterion, criterion_group, criterion_main};
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::pool::block::{Blocks, CACHED, LIVE};
+use trtalloc::pool::block::{Blocks, State};
 use trtalloc::pool::classes::Classes;
 use trtalloc::pool::index::Index;
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
@@ -53,8 +52,8 @@ fn parts(criterion: &mut Criterion) {
     let block = blocks.get(1);
     group.bench_function("block claimed and handed out", |bencher| {
         bencher.iter(|| {
-            block.state.store(LIVE, Ordering::Release);
-            black_box(block).claim(0, CACHED)
+            block.hand_out(Some(cache));
+            black_box(block).claim_at_home(cache, 0, State::Cached)
         });
     });
     let mut classes = Classes::default();

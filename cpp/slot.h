@@ -1,4 +1,4 @@
-// Where an adapter lives: for ever, beside the handle it forwards to. For the adapters' own files.
+// Where an adapter lives: for ever, beside what it forwards to. For the adapters' own files.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@ inline std::size_t number(void const* pointer) noexcept { return reinterpret_cas
 inline void* pointer(std::size_t number) noexcept { return reinterpret_cast<void*>(number); }
 
 // An adapter belongs to its allocator. An application that deletes it all the same gets it back as it was, so that later
-// calls through the pointer find a live object: the adapter's operator delete calls `revive`. The handle stands beside the
-// object, for it is needed after the object's destructor has run.
-template <class Adapter>
+// calls through the pointer find a live object: the adapter's operator delete calls `revive`. What it forwards to stands
+// beside the object, for it is needed after the object's destructor has run.
+template <class Adapter, class Target = Handle>
 struct Slot {
-    Handle const* handle;
+    Target const* target;
     alignas(Adapter) unsigned char object[sizeof(Adapter)];
 
-    static Adapter* make(Handle const& handle) noexcept {
-        auto* slot = new (std::nothrow) Slot{&handle, {}};
-        return slot == nullptr ? nullptr : ::new (static_cast<void*>(slot->object)) Adapter(handle);
+    static Adapter* make(Target const& target) noexcept {
+        auto* slot = new (std::nothrow) Slot{&target, {}};
+        return slot == nullptr ? nullptr : ::new (static_cast<void*>(slot->object)) Adapter(target);
     }
 
     static void revive(void* object) noexcept {
         auto* slot = reinterpret_cast<Slot*>(static_cast<unsigned char*>(object) - offsetof(Slot, object));
-        ::new (object) Adapter(*slot->handle);
+        ::new (object) Adapter(*slot->target);
     }
 };
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::handle::{Handle, call};
 
 pub mod client;
+pub mod output;
 
 #[cxx::bridge(namespace = "trtalloc")]
 mod ffi {

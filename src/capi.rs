@@ -6,15 +6,18 @@
 // The names are C's, and the safety of each function is in the words a C programmer reads.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 
 use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
 use crate::error::{self, Error};
 use crate::handle::{Handle, call};
 
+pub mod hooks;
+pub mod output;
 pub mod record;
 mod support;
+pub mod tags;
 
 use support::{
     allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
@@ -373,13 +376,6 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     })
 }
 
-/// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
-/// Has no effect in this version.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
-    let _ = tag;
-}
-
 /// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
 /// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
 #[unsafe(no_mangle)]
@@ -417,99 +413,4 @@ pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
         unsafe { handle(allocator) }?.tensorrt(tensorrt_version)
     });
     pointer(adapter)
-}
-
-/// The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
-/// Not in this version: NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
-    allocator: *mut trtalloc_allocator,
-    tensorrt_version: i32,
-) -> *mut c_void {
-    let adapter = call::guarded("trtalloc_tensorrt_output_allocator", 0, || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?;
-        let _ = tensorrt_version;
-        Err(not_yet("the output allocator"))
-    });
-    pointer(adapter)
-}
-
-/// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_allocate_on with trtalloc_default().
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let request = Request {
-        size: size as u64,
-        alignment: 0,
-        flags: 0,
-        stream: of(stream),
-        device: ordinal(device),
-    };
-    pointer(call::allocate("trtalloc_torch_malloc", Handle::process(), request))
-}
-
-/// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). Size and device are
-/// ignored.
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
-    let _ = (size, device);
-    call::deallocate("trtalloc_torch_free", Handle::process(), number(memory), of(stream));
-}
-
-/// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_record_stream with trtalloc_default().
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut c_void) {
-    call::guarded("trtalloc_torch_record_stream", (), || {
-        let allocator = Handle::process().existing().ok_or_else(call::foreign)?;
-        allocator.record_stream(number(memory) as u64, Stream(number(stream)))
-    });
-}
-
-/// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default().
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_ort_alloc(size: usize) -> *mut c_void {
-    let request = Request {
-        size: size as u64,
-        alignment: 0,
-        flags: 0,
-        stream: None,
-        device: None,
-    };
-    pointer(call::allocate("trtalloc_ort_alloc", Handle::process(), request))
-}
-
-/// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_ort_free(memory: *mut c_void) {
-    call::deallocate("trtalloc_ort_free", Handle::process(), number(memory), None);
-}
-
-/// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_ort_empty_cache() {
-    call::guarded("trtalloc_ort_empty_cache", (), || match Handle::process().existing() {
-        Some(allocator) => allocator.trim(None, 0).map(|_| ()),
-        None => Ok(()),
-    });
-}
-
-/// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
-    let _ = param;
-    let request = Request {
-        size: size as u64,
-        alignment: 0,
-        flags: 0,
-        stream: None,
-        device: ordinal(device),
-    };
-    pointer(call::allocate("trtalloc_cupy_malloc", Handle::process(), request))
-}
-
-/// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
-#[unsafe(no_mangle)]
-pub extern "C" fn trtalloc_cupy_free(param: *mut c_void, memory: *mut c_void, device: c_int) {
-    let _ = (param, device);
-    call::deallocate("trtalloc_cupy_free", Handle::process(), number(memory), None);
 }

@@ -176,6 +176,8 @@ pub struct Config {
     pub sim_memory: u64,
     /// `sim_devices`
     pub sim_devices: u32,
+    /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
+    pub sim_driver: u32,
 }
 
 impl Default for Config {
@@ -204,6 +206,7 @@ impl Default for Config {
             disable: false,
             sim_memory: 24 << 30,
             sim_devices: 1,
+            sim_driver: 12_090,
         }
     }
 }
@@ -238,6 +241,7 @@ pub const KEYS: &[&str] = &[
     "disable",
     "sim_memory",
     "sim_devices",
+    "sim_driver",
 ];
 
 impl Config {
@@ -397,6 +401,7 @@ impl Config {
                     .and_then(|n| u32::try_from(n).ok())
                     .filter(|n| *n > 0)?
             }
+            "sim_driver" => self.sim_driver = value::driver_version(word)?,
             _ => return None,
         }
         Some(())

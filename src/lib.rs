@@ -42,10 +42,13 @@ pub mod driver;
 pub mod error;
 pub mod handle;
 pub mod log;
+pub mod nvtx;
+pub mod output;
 pub mod pool;
 pub mod process;
 pub mod record;
 pub mod stats;
+pub mod tags;
 pub mod trace;
 
 /// The README's Rust is compiled with the crate's documentation.

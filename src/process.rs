@@ -13,7 +13,11 @@ use crate::error::{Error, Result};
 const RUNNING: u8 = 1;
 
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-static EXITING: AtomicU32 = AtomicU32::new(0);
+/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`].
+static UNUSUAL: AtomicU32 = AtomicU32::new(0);
+const EXITING: u32 = 1;
+const TAGS: u32 = 2;
+const TOOL: u32 = 4;
 static START: Once = Once::new();
 
 static LAST: OnceLock<fn()> = OnceLock::new();
@@ -22,7 +26,7 @@ extern "C" fn at_exit() {
     if let Some(last) = LAST.get().filter(|_| !forked()) {
         let _ = std::panic::catch_unwind(last);
     }
-    EXITING.store(1, Ordering::Release);
+    UNUSUAL.fetch_or(EXITING, Ordering::Release);
 }
 
 /// Starts watching; called before the first driver is opened. Cheap when repeated.
@@ -68,7 +72,27 @@ pub fn forked() -> bool {
 /// Whether `exit` has begun: no driver call may be made any more, memory is left to the process's end.
 #[inline]
 pub fn exiting() -> bool {
-    EXITING.load(Ordering::Acquire) != 0
+    UNUSUAL.load(Ordering::Acquire) & EXITING != 0
+}
+
+/// From now on allocations may have tags.
+pub fn note_tags() {
+    // Looked at first, so that a thread that only changes its tag does not take the line from the others.
+    if UNUSUAL.load(Ordering::Relaxed) & TAGS == 0 {
+        UNUSUAL.fetch_or(TAGS, Ordering::Release);
+    }
+}
+
+/// From now on a tool is told of blocks.
+pub fn note_tool() {
+    UNUSUAL.fetch_or(TOOL, Ordering::Release);
+}
+
+/// Whether a call has to look closer: the process was forked or is exiting, uses tags, or has a tool. One question for all,
+/// so that who has none of them pays nothing for tags and tools.
+#[inline]
+pub fn unusual() -> bool {
+    UNUSUAL.load(Ordering::Acquire) != 0 || forked()
 }
 
 /// An error where no driver call may be made in this process.

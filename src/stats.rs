@@ -1,4 +1,8 @@
-//! What a pool holds and has done, as the C struct `trtalloc_stats`.
+//! What a pool holds and has done, as the C struct `trtalloc_stats`, and as text for others to read.
+
+mod text;
+
+pub use text::{json, metrics};
 
 /// Bytes and counts of one device's pool. Fields are only ever added, at the end.
 #[repr(C)]
@@ -38,4 +42,23 @@ pub struct Stats {
     pub bytes_copied: u64,
     /// Handles moved to another address to make a contiguous range.
     pub remaps: u64,
+}
+
+/// Bytes and counts of what one tag's threads allocated from one device's pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagStats {
+    /// The name.
+    pub tag: &'static str,
+    /// Bytes handed out, as rounded.
+    pub allocated: u64,
+    /// Highest `allocated` since creation or the last reset.
+    pub allocated_peak: u64,
+    /// The limit on `allocated` in bytes; 0: none.
+    pub limit: u64,
+    /// Requests that were met.
+    pub allocations: u64,
+    /// Blocks taken back, by whichever thread.
+    pub frees: u64,
+    /// Requests refused, for the tag's limit or for want of memory.
+    pub out_of_memory: u64,
 }

@@ -8,7 +8,8 @@ const AFTER_INCLUDES: &str = "
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
 
-/* Sizes are bytes. Every function may be called from any thread; nothing is thrown, and nothing is written to stdout.
+/* Sizes are bytes. Every function may be called from any thread. Nothing is written to stdout, and nothing is thrown but by
+   trtalloc_torch_malloc_or_throw.
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */";
 
@@ -36,7 +37,13 @@ fn generate() -> String {
     };
     let mut header = Vec::new();
     let mut builder = Builder::new().with_config(config);
-    for source in ["src/capi.rs", "src/capi/record.rs"] {
+    for source in [
+        "src/capi.rs",
+        "src/capi/record.rs",
+        "src/capi/output.rs",
+        "src/capi/tags.rs",
+        "src/capi/hooks.rs",
+    ] {
         builder = builder.with_src(common::root().join(source));
     }
     builder.generate().unwrap().write(&mut header);

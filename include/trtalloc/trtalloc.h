@@ -10,7 +10,8 @@
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
 
-/* Sizes are bytes. Every function may be called from any thread; nothing is thrown, and nothing is written to stdout.
+/* Sizes are bytes. Every function may be called from any thread. Nothing is written to stdout, and nothing is thrown but by
+   trtalloc_torch_malloc_or_throw.
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
@@ -82,6 +83,20 @@ typedef struct trtalloc_stats {
 
 // Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
 typedef bool (*trtalloc_oom_handler)(void *context, int32_t device, uint64_t size);
+
+// An output tensor, as TensorRT last asked for it.
+typedef struct trtalloc_output {
+  // Where it is; NULL before the first enqueue that asked for it.
+  void *memory;
+  // Bytes of the tensor.
+  uint64_t bytes;
+  // Bytes that there are.
+  uint64_t capacity;
+  // How many of `extents` mean something.
+  int32_t rank;
+  // The tensor's shape.
+  int64_t extents[8];
+} trtalloc_output;
 
 #ifdef __cplusplus
 extern "C" {
@@ -175,10 +190,6 @@ enum trtalloc_status trtalloc_set_limit(struct trtalloc_allocator *allocator,
                                         int32_t device,
                                         uint64_t bytes);
 
-// Names this thread's allocations from now on, for history and snapshots; NULL: no name. The text is not kept by pointer.
-// Has no effect in this version.
-void trtalloc_set_tag(const char *tag);
-
 // Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
 // (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
 enum trtalloc_status trtalloc_inject(int32_t on);
@@ -195,37 +206,6 @@ const char *trtalloc_version(void);
 // for ever. NULL where this library does not know that version's interface.
 void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
                                   int32_t tensorrt_version);
-
-// The allocator as an nvinfer1::IOutputAllocator*, otherwise as trtalloc_tensorrt_allocator.
-// Not in this version: NULL.
-void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator, int32_t tensorrt_version);
-
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_allocate_on with trtalloc_default().
-void *trtalloc_torch_malloc(size_t size, int device, void *stream);
-
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). Size and device are
-// ignored.
-void trtalloc_torch_free(void *memory, size_t size, int device, void *stream);
-
-// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_record_stream with trtalloc_default().
-void trtalloc_torch_record_stream(void *memory, void *stream);
-
-// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default().
-void *trtalloc_ort_alloc(size_t size);
-
-// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
-void trtalloc_ort_free(void *memory);
-
-// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
-void trtalloc_ort_empty_cache(void);
-
-// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
-void *trtalloc_cupy_malloc(void *param, size_t size, int device);
-
-// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
-void trtalloc_cupy_free(void *param,
-                        void *memory,
-                        int device);
 
 // Of the C++ runtime, which is linked in anyway.
 extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);
@@ -251,6 +231,100 @@ enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator,
 enum trtalloc_status trtalloc_on_oom(struct trtalloc_allocator *allocator,
                                      trtalloc_oom_handler handler,
                                      void *context);
+
+// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
+// One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;
+// it stays the tensor's, and is not touched by us, until the context's next enqueue asks for more, or it is released or
+// taken. Belongs to the allocator, is never to be deleted, and stays valid for ever. NULL where this library does not know
+// that version's interface.
+void *trtalloc_tensorrt_output_allocator(struct trtalloc_allocator *allocator,
+                                         int32_t tensorrt_version);
+
+// What an output allocator knows of one tensor. An error where TensorRT has not asked for it yet.
+enum trtalloc_status trtalloc_output_get(void *output_allocator, const char *tensor, struct trtalloc_output *out);
+
+// As trtalloc_output_get; the memory is the caller's from now on, to be given to trtalloc_deallocate or
+// trtalloc_deallocate_async. The context's next enqueue gets other memory.
+enum trtalloc_status trtalloc_output_take(void *output_allocator, const char *tensor, struct trtalloc_output *out);
+
+// Gives a tensor's memory back, or with NULL that of all; as safe as cudaFree, and needed before the allocator's memory can
+// all go. The output allocator stays usable.
+enum trtalloc_status trtalloc_output_release(void *output_allocator,
+                                             const char *tensor);
+
+// Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
+// name holds is told by trtalloc_stats_json and trtalloc_metrics, and can be limited by trtalloc_set_tag_limit. A name has
+// at most 255 bytes of UTF-8, and a process at most 1023 of them; another is refused, and the one before stays. The text is
+// not kept by pointer.
+void trtalloc_set_tag(const char *tag);
+
+// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. A request beyond it gets NULL,
+// and memory that is out already stays. `device` -1: the current one. Opens the driver where trtalloc_default() has not been
+// used yet.
+enum trtalloc_status trtalloc_set_tag_limit(struct trtalloc_allocator *allocator,
+                                            int32_t device,
+                                            const char *tag,
+                                            uint64_t bytes);
+
+// Writes a device's figures as one JSON object to `buffer`: the names of trtalloc_stats, and `tags`, a list with an object
+// for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes with a closing NUL and returns the
+// bytes that the whole text has without it; 0 where it failed. `buffer` may be NULL where `size` is 0.
+size_t trtalloc_stats_json(struct trtalloc_allocator *allocator,
+                           int32_t device,
+                           char *buffer,
+                           size_t size);
+
+// Writes the figures of every device and of its tags to `buffer` in the OpenMetrics text format, for a server to expose to
+// Prometheus; otherwise as trtalloc_stats_json.
+size_t trtalloc_metrics(struct trtalloc_allocator *allocator,
+                        char *buffer,
+                        size_t size);
+
+// For torch.cuda.memory.CUDAPluggableAllocator, and for torch.cuda.MemPool: trtalloc_allocate_on with
+// trtalloc_default(). NULL where the request cannot be met, which PyTorch looks at in a MemPool only.
+void *trtalloc_torch_malloc(size_t size, int device, void *stream);
+
+// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
+// request of more than 0 bytes cannot be met this throws std::runtime_error ("CUDA out of memory. ..."), by the C++ runtime
+// that PyTorch has loaded. It is the one function here that throws; NULL where there is no such runtime.
+void *trtalloc_torch_malloc_or_throw(size_t size,
+                                     int device,
+                                     void *stream);
+
+// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
+// stream that the memory was allocated on. Size and device are ignored.
+void trtalloc_torch_free(void *memory, size_t size, int device, void *stream);
+
+// For its set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is no block and is ignored.
+void trtalloc_torch_record_stream(void *memory, void *stream);
+
+// For its set_init_fn: opens the driver, so that a failure is logged where PyTorch starts.
+void trtalloc_torch_init(int device_count);
+
+// For its set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on each device.
+void trtalloc_torch_reset(void);
+
+// For its set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default() to that part of the device's memory, from 0
+// to 1. The limit is the pool's, and so everybody's who draws on it.
+void trtalloc_torch_memory_fraction(double fraction,
+                                    int device);
+
+// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default(), on the current device.
+void *trtalloc_ort_alloc(size_t size);
+
+// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
+void trtalloc_ort_free(void *memory);
+
+// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
+void trtalloc_ort_empty_cache(void);
+
+// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
+void *trtalloc_cupy_malloc(void *param, size_t size, int device);
+
+// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
+void trtalloc_cupy_free(void *param,
+                        void *memory,
+                        int device);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,17 +6,29 @@ impl Allocator {
     /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
     pub fn record_stream(&self, address: u64, stream: Stream) -> Result<()> {
         process::usable()?;
-        // A default stream where no context is current is the one of the pool's own.
-        let context = match self.key(stream)? {
-            Some(_) => Some(self.driver.stream_context(stream)?),
-            None => None,
+        let Some(pool) = self.all_pools().find(|pool| pool.knows(address)) else {
+            return Err(foreign(address));
         };
-        for pool in self.all_pools() {
-            if pool.share(address, context) {
-                return Ok(());
+        let shared = match self.key(stream)? {
+            // A default stream where no context is current is the one of the pool's own.
+            None => pool.share(address, None),
+            Some(key) if self.streams && self.stream_device(stream)? == pool.device => {
+                let cache = self.caches.get(key);
+                self.leave_other_device(cache, pool.device);
+                let (id, capture) = self.ask(stream)?;
+                pool.share_with(
+                    address,
+                    &Turn {
+                        cache,
+                        stream,
+                        id,
+                        capture,
+                    },
+                )?
             }
-        }
-        Err(foreign(address))
+            Some(_) => pool.share(address, Some(self.driver.stream_context(stream)?)),
+        };
+        if shared { Ok(()) } else { Err(foreign(address)) }
     }
 
     /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
@@ -62,6 +74,22 @@ impl Allocator {
     pub fn trim(&self, device: Option<i32>, keep: u64) -> Result<u64> {
         process::usable()?;
         self.made(self.device(device)?).map_or(Ok(0), |pool| pool.trim(keep))
+    }
+
+    /// [`Allocator::trim`] on every device that has a pool.
+    pub fn trim_all(&self, keep: u64) -> Result<u64> {
+        process::usable()?;
+        self.all_pools()
+            .try_fold(0, |released, pool| Ok(released + pool.trim(keep)?))
+    }
+
+    /// Caps reserved memory at a part of the device's memory, from 0 to 1.
+    pub fn set_limit_fraction(&self, device: Option<i32>, fraction: f64) -> Result<()> {
+        process::usable()?;
+        let device = self.device(device)?;
+        let total = self.driver.device_info(device)?.total;
+        // 0 bytes would mean no cap.
+        self.pool(device)?.set_limit(((total as f64 * fraction) as u64).max(1))
     }
 
     /// Caps reserved memory; 0: no cap. What is reserved beyond it is released as it falls free.

@@ -11,16 +11,22 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if process::forked() {
-            return process::usable();
+        if process::unusual() {
+            return self.deallocate_unusual(address, stream);
         }
-        if process::exiting() {
-            return Ok(());
-        }
+        self.deallocate_usual(address, stream)
+    }
+
+    #[inline]
+    pub(super) fn deallocate_usual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         let _stack = self.recorder.is_on().then(|| self.recorder.call(Call::Other));
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
-                self.take_back(pool, id, block, address, stream)?;
+                let mut taken = self.take_back(pool, id, block, address, stream);
+                while taken.is_err() && block.is_resizing() {
+                    taken = self.take_back(pool, id, block, address, stream);
+                }
+                taken?;
                 if self.closed.load(Ordering::Relaxed) {
                     self.finish();
                 }
@@ -42,22 +48,23 @@ impl Allocator {
             drop(inner);
             return self.take_back_claimed(pool, id, block, address, stream);
         }
-        let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
-        if mine {
-            pool.tell_freed(Action::Freed, block, Some(cache));
-            inner.take(pool, id, block);
-            drop(inner);
-        } else {
+        if !mine {
             drop(inner);
             pool.free(id, block, Some(cache), false);
+            return Ok(());
         }
-        if due && let Some(stream) = stream {
-            self.stamp(pool, cache, stream, mine);
+        let wanted = inner.wants_stamp(pool, block, self.config.streams_trusted);
+        pool.record_freed(Action::Freed, block, Some(cache));
+        inner.take(pool, id, block);
+        drop(inner);
+        if wanted && let Some(stream) = stream {
+            self.stamp(pool, cache, stream);
         }
         Ok(())
     }
 
-    /// A block that is not freed on the stream it was allocated on, or that is filled before it is anybody's.
+    /// A block that is not freed on the stream it was allocated on, or that is filled before it is anybody's. The stream may
+    /// be named to the driver where the block was allocated on another: then it was chosen for work that ran on it.
     #[cold]
     fn take_back_claimed(
         &self,
@@ -67,38 +74,46 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
-        if block.claim(address).is_err() {
+        let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
-        }
+        };
         if let Some(byte) = self.config.fill {
             // What may still be written to waits for the grace of this free.
             let _ = pool.fill(address, byte, block.size(), stream);
         }
         let Some(cache) = self.cache(stream, pool) else {
-            pool.free(id, block, None, stream.is_none());
+            match self.nameless(stream) {
+                Some((stream, key)) => pool.free_nameless(id, block, stream, key),
+                None => pool.free(id, block, None, stream.is_none()),
+            }
             return Ok(());
         };
+        let other = stream.filter(|_| home.is_some_and(|home| !std::ptr::eq(home, cache)));
+        if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
+            self.stamp(pool, cache, stream);
+        }
         let mut inner = cache.inner.lock();
-        let mine = inner.serves(pool.device) && block.is_plain();
-        let due = inner.count_free(block.size(), pool.hunger.load(Ordering::Relaxed));
-        if mine {
-            block.become_free(State::Cached);
-            pool.tell_freed(Action::Freed, block, Some(cache));
-            inner.take(pool, id, block);
-            drop(inner);
-        } else {
+        if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
             pool.free(id, block, Some(cache), false);
+            return Ok(());
         }
-        if due && let Some(stream) = stream {
-            self.stamp(pool, cache, stream, mine);
+        block.become_free(State::Cached);
+        pool.record_freed(Action::Freed, block, Some(cache));
+        inner.take(pool, id, block);
+        let due = other.filter(|_| inner.is_stamp_due(pool));
+        drop(inner);
+        if let Some(stream) = due {
+            self.stamp(pool, cache, stream);
         }
         Ok(())
     }
 
-    /// A stream has freed much and allocated nothing: what it freed is stamped, if the stream is of the pool's device.
+    /// Stamps what was freed on a stream of the pool's device, inside the free that was given it; one that was unknown
+    /// becomes known.
     #[cold]
-    fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream, known: bool) {
+    fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
+        let known = cache.inner.lock().serves(pool.device);
         if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
             self.leave_other_device(cache, pool.device);
             pool.stamp_freeing(cache, stream, self.config.streams_trusted);
@@ -107,7 +122,10 @@ impl Allocator {
 
     #[cold]
     fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let taken = |pool: &Pool| pool.free_standalone(address, self.cache(stream, pool), stream.is_none());
+        let taken = |pool: &Pool| match self.nameless(stream) {
+            Some((stream, key)) => pool.free_standalone_nameless(address, stream, key),
+            None => pool.free_standalone(address, self.cache(stream, pool), stream.is_none()),
+        };
         if !self.all_pools().any(taken) {
             return Err(foreign(address));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 
-use crate::config::{Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, HandleKind, Stream};
@@ -23,9 +23,12 @@ use crate::stats::Stats;
 mod admin;
 mod exit;
 mod free;
+mod nameless;
 mod open;
 mod recorded;
+mod resize;
 mod short;
+mod tagged;
 
 pub use short::OomHandler;
 
@@ -66,7 +69,7 @@ pub struct Allocator {
     closed: AtomicBool,
     /// Streams can be told apart, so what they freed may be theirs again at once.
     streams: bool,
-    /// Requests are as they seem: nothing is passed through, guarded or filled.
+    /// Requests are as they seem: nothing is passed through, guarded or filled, and memory is a device's.
     plain: bool,
 }
 
@@ -84,18 +87,26 @@ impl Allocator {
     /// A block of at least `request.size` bytes, or why not.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
+        if process::unusual() {
+            return self.allocate_unusual(request);
+        }
+        self.allocate_told(request)
+    }
+
+    /// As the recorder and whoever is asked for more are told of it.
+    #[inline]
+    fn allocate_told(&self, request: Request) -> Result<u64> {
         if self.recorder.is_on() {
             return self.allocate_recorded(request);
         }
-        match self.request(request) {
+        match self.allocate_usual(request) {
             Err(Error::OutOfMemory(reason)) => self.refused(request, reason),
             outcome => outcome,
         }
     }
 
     #[inline]
-    fn request(&self, request: Request) -> Result<u64> {
-        process::usable()?;
+    fn allocate_usual(&self, request: Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }
@@ -108,34 +119,6 @@ impl Allocator {
             Some(stream) => self.allocate_nameless(want, request, stream),
             None => self.allocate_anywhere(want, request),
         }
-    }
-
-    /// A stream that cannot be told apart from another has no memory of its own; but what it captures belongs to the graph.
-    #[cold]
-    fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
-        let Some(key) = self.key(stream)? else {
-            return self.allocate_anywhere(want, request);
-        };
-        let capture = self.driver.stream_capture(stream)?;
-        if capture != Capture::Active {
-            let device = request.device.map_or_else(|| self.stream_device(stream), Ok)?;
-            let request = Request {
-                device: Some(device),
-                ..request
-            };
-            return self.allocate_anywhere(want, request);
-        }
-        let cache = self.caches.get(key);
-        self.miss(
-            want,
-            request,
-            Turn {
-                cache,
-                stream,
-                id: 0,
-                capture,
-            },
-        )
     }
 
     /// The hit: one lock, at most two queries, a pop.
@@ -170,11 +153,10 @@ impl Allocator {
                 if let Some(node) = ready {
                     let block = pool.blocks.get(node);
                     block.requested.store(want.requested, Ordering::Relaxed);
+                    block.stamp.store(inner.allocations, Ordering::Relaxed);
                     block.hand_out(Some(cache));
                     inner.allocations += 1;
                     inner.requested += want.requested as i64;
-                    inner.frees_in_a_row = 0;
-                    inner.allocates = true;
                     let more = inner.handed_out(want.size);
                     drop(inner);
                     if more > 0 {
@@ -238,13 +220,13 @@ impl Allocator {
         };
         let wanted = request.device.unwrap_or(device);
         let pool = self.pool(wanted)?;
-        turn.cache.inner.lock().allocates = true;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));
         }
         // A stream of another device is no stream of this pool: what it gets must be safe for anybody.
         let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
+        self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device))
     }
 
@@ -255,6 +237,7 @@ impl Allocator {
             Some(special) => pool.allocate_special(want, special, None)?,
             None => pool.allocate(want, None)?,
         };
+        self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, None)
     }
 
@@ -266,36 +249,6 @@ impl Allocator {
             Some(stream) if self.key(stream)?.is_some() => self.allocate_on(want, request, stream),
             _ => self.allocate_anywhere(want, request),
         })?
-    }
-
-    /// Resizes a block that was allocated [`RESIZABLE`]; its bytes are kept, and on an error it stands untouched.
-    pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if self.recorder.is_on() {
-            return self.reallocate_recorded(address, alignment, new_size);
-        }
-        self.resize(address, alignment, new_size)
-    }
-
-    fn resize(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        process::usable()?;
-        let want = self.want(new_size, alignment)?;
-        for pool in self.all_pools() {
-            if let Some((_, block)) = pool.find(address) {
-                if !block.is_live() {
-                    return Err(Error::InvalidArgument(format!("{address:#x} was freed")));
-                }
-                return Err(match self.config.backing {
-                    crate::config::Backing::Malloc => {
-                        Error::Unsupported("resizing without virtual memory comes with a later version".into())
-                    }
-                    _ => Error::InvalidArgument("the block was not allocated resizable".into()),
-                });
-            }
-            if let Some(outcome) = pool.resize(address, want) {
-                return outcome;
-            }
-        }
-        Err(foreign(address))
     }
 
     /// The pool of a device that has been used.

@@ -28,7 +28,11 @@ impl Allocator {
 
     /// An allocator over a driver that is already open.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
-        let memory = Memory::Driver(config.backing);
+        let memory = Memory::Driver(match config.kind {
+            Kind::Device => config.backing,
+            // Pinned memory comes from the driver's own function, with an address of its own.
+            Kind::Pinned => Backing::Malloc,
+        });
         Self::build(driver, config, memory)
     }
 
@@ -46,6 +50,7 @@ impl Allocator {
             DriverChoice::Sim => Ok(SimDriver::new(SimConfig {
                 devices: config.sim_devices,
                 memory: config.sim_memory,
+                version: config.sim_driver,
                 ..SimConfig::default()
             })),
             DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
@@ -54,8 +59,10 @@ impl Allocator {
 
     fn build(driver: Arc<dyn Driver>, config: Config, memory: Memory) -> Result<Arc<Allocator>> {
         process::watch();
-        if config.kind == Kind::Pinned {
-            return Err(Error::Unsupported("kind=pinned comes with a later version".into()));
+        crate::nvtx::attach();
+        let pinned = config.kind == Kind::Pinned;
+        if pinned {
+            refuse_for_pinned(&config)?;
         }
         let rule = match config.rule {
             Rule::Cuda => SegmentRule::CUDA,
@@ -66,7 +73,7 @@ impl Allocator {
         recorder.set(config.history()?)?;
         let allocator = Arc::new(Allocator {
             streams: driver.features().stream_ids || config.streams_trusted,
-            plain: !config.passthrough && !config.guard && config.fill.is_none(),
+            plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
             config,
             rule,
@@ -126,6 +133,7 @@ impl Allocator {
             passthrough: config.passthrough,
             guard: config.guard,
             fill: config.fill,
+            pinned: config.kind == Kind::Pinned,
             kind: HandleKind {
                 share_fd: config.share == Share::Fd,
                 share_fabric: config.share == Share::Fabric,
@@ -134,5 +142,25 @@ impl Allocator {
             peers,
             peers_must: matches!(config.peers, Peers::List(_)),
         })
+    }
+}
+
+/// Options that mean nothing for the host's memory.
+fn refuse_for_pinned(config: &Config) -> Result<()> {
+    let refused = [
+        (config.backing == Backing::Vmm, "backing=vmm"),
+        (config.guard, "guard=1"),
+        (config.fill.is_some(), "fill"),
+        (config.peers != Peers::None, "peers"),
+        (config.share != Share::None, "share"),
+        (config.rdma, "rdma=1"),
+        (
+            matches!(config.limit, Limit::Percent(_)),
+            "a limit in percent, which is of the device's memory,",
+        ),
+    ];
+    match refused.iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Error::Unsupported(format!("{option} with kind=pinned"))),
+        None => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ impl Allocator {
     #[cold]
     pub(super) fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
-        let address = match self.request(request) {
+        let address = match self.allocate_usual(request) {
             Err(Error::OutOfMemory(reason)) => self.refused(request, reason)?,
             outcome => outcome?,
         };
@@ -33,37 +33,48 @@ impl Allocator {
         Ok(address)
     }
 
-    /// A resized block was freed, and another allocated, for all that a snapshot can say.
+    /// A resized block was freed, and another allocated, for all that a snapshot can say. Where it was copied, the pool has
+    /// told of the old one, like of any other that is freed.
     #[cold]
     pub(super) fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
         let pool = self.pool_with(address);
         let before = pool.and_then(|pool| pool.extent(address));
         let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);
-        let moved = self.resize(address, alignment, new_size)?;
+        let moved = self.reallocate_usual(address, alignment, new_size)?;
         let Some(pool) = pool else { return Ok(moved) };
         let tell = |action, address, bytes| {
             if bytes > 0 {
                 self.recorder.happened(Event::new(action, pool.device, address, bytes));
             }
         };
-        tell(Action::Freed, address, requested);
-        if let (Some((from, had, true)), Some((to, has, true))) = (before, pool.extent(moved)) {
-            if from == to {
+        let mapped = matches!(before, Some((.., true)));
+        if moved == address || mapped {
+            tell(Action::Freed, address, requested);
+        }
+        match (before, pool.extent(moved)) {
+            (Some((from, had, true)), Some((to, has, true))) if from == to => {
                 tell(Action::SegmentMap, to + had, has.saturating_sub(had));
                 tell(Action::SegmentUnmap, to + has, had.saturating_sub(has));
-            } else {
+            }
+            (Some((from, had, true)), Some((to, has, true))) => {
                 tell(Action::SegmentUnmap, from, had);
                 tell(Action::SegmentMap, to, has);
+                pool.forget(address);
             }
+            (_, Some((to, has, false))) if moved != address => tell(Action::SegmentAlloc, to, has),
+            _ => {}
         }
         self.tell_allocated(pool, moved, new_size, 0);
         Ok(moved)
     }
 
     fn tell_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
-        let event = Event::new(Action::Alloc, pool.device, address, size).on(stream);
-        pool.mark(address, self.recorder.allocated(event));
+        let event = Event {
+            tag: crate::tags::current(),
+            ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
+        };
+        pool.remember(address, self.recorder.allocated(event));
     }
 
     fn pool_with(&self, address: u64) -> Option<&Pool> {

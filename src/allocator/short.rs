@@ -72,7 +72,7 @@ impl Allocator {
             if !self.ask_handler(device, request.size) {
                 break;
             }
-            match self.request(request) {
+            match self.allocate_usual(request) {
                 Err(Error::OutOfMemory(again)) => reason = again,
                 outcome => return outcome,
             }

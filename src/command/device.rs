@@ -53,10 +53,10 @@ pub fn open(config: &Config) -> Result<Opened> {
             })
         }
         DriverChoice::Sim => {
-            let (devices, memory) = (config.sim_devices, config.sim_memory);
             let driver = SimDriver::new(SimConfig {
-                devices,
-                memory,
+                devices: config.sim_devices,
+                memory: config.sim_memory,
+                version: config.sim_driver,
                 ..SimConfig::default()
             });
             let streams = Box::new(SimStreams::new(driver.clone()));

@@ -106,6 +106,8 @@ fn what_can_be_read() {
         ("disable=1", with(|c| c.disable = true)),
         ("sim_memory=1GiB", with(|c| c.sim_memory = 1 << 30)),
         ("sim_devices=4", with(|c| c.sim_devices = 4)),
+        ("sim_driver=11.2", with(|c| c.sim_driver = 11_020)),
+        ("sim_driver=12.4", with(|c| c.sim_driver = 12_040)),
     ];
     for (options, expected) in table {
         match Config::parse(options) {
@@ -177,6 +179,7 @@ fn what_cannot_be_read_is_named() {
         ("fill=0x+1", "option `fill`"),
         ("sim_memory=0", "option `sim_memory`"),
         ("sim_devices=0", "option `sim_devices`"),
+        ("sim_driver=12.0", "option `sim_driver`"),
     ];
     for (options, named) in table {
         match Config::parse(options) {
@@ -193,9 +196,11 @@ fn every_key_can_be_set_and_has_its_variable() {
         if !key.starts_with("snapshot_") {
             assert!(refused.is_err(), "{key}");
         }
-        let value = ["1", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off"]
-            .into_iter()
-            .find(|value| Config::default().set(key, value).is_ok());
+        let value = [
+            "1", "11.8", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off",
+        ]
+        .into_iter()
+        .find(|value| Config::default().set(key, value).is_ok());
         assert!(value.is_some(), "no value for {key}");
         let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
         let (_, unread) = Config::from_variables(|asked| (asked == name).then(|| value.unwrap_or_default().into()));

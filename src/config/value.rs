@@ -114,6 +114,17 @@ pub(super) fn one_of<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
     words.contains(&text).then_some(text)
 }
 
+/// 11.2, 11.8, 12.4 or 12.9, as the driver itself counts: 1000 × major + 10 × minor.
+pub(super) fn driver_version(text: &str) -> Option<u32> {
+    Some(match text {
+        "11.2" => 11_020,
+        "11.8" => 11_080,
+        "12.4" => 12_040,
+        "12.9" => 12_090,
+        _ => return None,
+    })
+}
+
 /// What a message adds about a key's values.
 pub(super) fn expected(key: &str) -> &'static str {
     match key {
@@ -138,6 +149,7 @@ pub(super) fn expected(key: &str) -> &'static str {
         "fill" => " (a byte as 165 or 0xa5, or none)",
         "sim_memory" => " (bytes as 512M or 4GiB, above 0)",
         "sim_devices" => " (a number above 0)",
+        "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
         _ => " (1, 0, true, false, yes, no, on or off)",
     }
 }

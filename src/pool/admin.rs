@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::beside::Try;
 use super::{Core, Pool};
 use crate::error::Result;
 use crate::process;
@@ -24,7 +25,7 @@ impl Pool {
             allocations: counters.allocations.load(Relaxed),
             frees: counters.frees.load(Relaxed),
             reallocations: counters.reallocations.load(Relaxed),
-            reallocations_in_place: counters.reallocations_in_place.load(Relaxed),
+            bytes_copied: counters.bytes_copied.load(Relaxed),
             out_of_memory: counters.out_of_memory.load(Relaxed),
             driver_calls: self.calls.submitted.load(Relaxed),
             driver_queries: self.calls.asked.load(Relaxed),
@@ -44,6 +45,11 @@ impl Pool {
                 stats.driver_queries += inner.queries;
             }
         }
+        for (_, block) in self.beside.all() {
+            stats.requested = stats.requested.wrapping_add(block.requested.load(Relaxed));
+            stats.reallocations += block.resizes.load(Relaxed);
+        }
+        stats.reallocations_in_place = stats.reallocations.saturating_sub(counters.moves.load(Relaxed));
         stats.cached = stats.reserved.saturating_sub(stats.allocated + stats.pending);
         stats
     }
@@ -53,6 +59,7 @@ impl Pool {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
         self.reset_peak_in_use();
+        self.reset_tag_peaks();
     }
 
     /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
@@ -63,6 +70,7 @@ impl Pool {
         self.bury_graphs(&mut core);
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
+        core.churn.calm();
         let (mut deadline, mut covered, mut released) = (None, false, 0);
         loop {
             self.flush_all(&mut core);
@@ -126,6 +134,9 @@ impl Pool {
         {
             tracing::warn!(%error, "the window could not be given back");
         }
+        if !core.closed {
+            self.space.gone();
+        }
         drop(entered);
         if core.home.primary && !core.closed {
             let _ = self.calls.submit(|driver| driver.primary_release(self.device));
@@ -157,7 +168,12 @@ impl Pool {
                 return Err(format!("{owner:?} is not one stream's own"));
             }
         }
-        let beside: u64 = self.standalones.read().values().map(|block| block.committed()).sum();
+        // What is resized just now is not looked at.
+        let beside = self.beside.all().filter_map(|(id, _)| match self.beside.try_claim(id) {
+            Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
+            _ => None,
+        });
+        let beside = beside.sum::<u64>() + core.mapping.parked();
         let (known, reserved) = (
             core.mapping.mapped() + core.mapping.kept() + beside,
             core.mapping.reserved(),

@@ -6,7 +6,9 @@
 //!
 //! A block that a stream's cache handed out has that cache as its *home*, and is claimed under the home's lock alone, with
 //! plain loads and stores: whoever frees it on its own stream holds that lock anyway. A block without a home is claimed by a
-//! compare-and-swap. State and home are one word, so that nobody mistakes the one kind for the other.
+//! compare-and-swap, and its address compared once it can change no more: a bad free may come with the number of a block
+//! that is gone, and its owner's free waits that long. State and home are one word, so that nobody mistakes the one kind for
+//! the other.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -28,9 +30,19 @@ pub enum State {
     Cached = 2,
     /// Freed, and nobody may have it yet.
     Pending = 3,
+    /// Handed out, and looked at by somebody who frees it or takes it for a block that is gone.
+    Claimed = 4,
 }
 
-const STATES: usize = 3;
+const STATES: usize = 7;
+
+/// What [`Block::shared`] is where not all of the other streams are known.
+pub const UNKNOWN_USES: u32 = 2;
+
+/// It may be resized, by a copy.
+pub const RESIZABLE: u32 = 1;
+/// A resize has claimed it, and will give it back or free it.
+pub const RESIZING: u32 = 2;
 
 /// One block.
 #[repr(align(64))]
@@ -41,7 +53,7 @@ pub struct Block {
     pub size: AtomicU64,
     /// Bytes asked for.
     pub requested: AtomicU64,
-    /// For a cached block, the stamp behind which its last use lies.
+    /// For a cached block, the stamp behind which its last use lies; for one handed out, its stream's allocations until then.
     pub stamp: AtomicU64,
     /// A [`State`], and for a live block its home.
     way: AtomicPtr<StreamCache>,
@@ -49,8 +61,12 @@ pub struct Block {
     pub next: AtomicU32,
     /// The capture it belongs to, by the pool's own number; 0 is none.
     pub capture: AtomicU32,
-    /// 1: used on other streams than the one it will be freed on, as `record_stream` declared.
+    /// Not 0: used on other streams than the one it will be freed on, as `record_stream` declared. See [`UNKNOWN_USES`].
     pub shared: AtomicU32,
+    /// 0, [`RESIZABLE`], or [`RESIZING`].
+    pub resizable: AtomicU32,
+    /// The tag it was allocated under; 0 is none.
+    pub tag: AtomicU32,
 }
 
 impl Block {
@@ -60,17 +76,28 @@ impl Block {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody but the stream it is freed on has to do with it: no graph, and no other stream.
+    /// Whether nobody but the stream it is freed on has to do with it: no graph, no other stream, no resize.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.capture.load(Ordering::Relaxed) == 0 && self.shared.load(Ordering::Relaxed) == 0
+        let is_0 = |word: &AtomicU32| word.load(Ordering::Relaxed) == 0;
+        is_0(&self.capture) && is_0(&self.shared) && is_0(&self.resizable)
+    }
+
+    /// Whether a resize has it just now; takes a moment where it does.
+    #[cold]
+    pub fn is_resizing(&self) -> bool {
+        let resizing = self.resizable.load(Ordering::Acquire) == RESIZING;
+        if resizing {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        resizing
     }
 
     /// What it is now.
     pub fn state(&self) -> State {
         match self.way.load(Ordering::Acquire).addr() & STATES {
             0 => State::None,
-            1 => State::Live,
+            1 | 4 => State::Live,
             2 => State::Cached,
             _ => State::Pending,
         }
@@ -79,7 +106,7 @@ impl Block {
     /// Whether it is handed out.
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.way.load(Ordering::Acquire).addr() & STATES == State::Live as usize
+        is_live(self.way.load(Ordering::Acquire))
     }
 
     /// Hands it out. The caller holds the pool's lock, or that of the cache it was ready in.
@@ -114,21 +141,26 @@ impl Block {
     pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
         loop {
             let way = self.way.load(Ordering::Acquire);
-            if way.addr() & STATES != State::Live as usize {
+            if way.addr() & STATES == State::Claimed as usize {
+                std::thread::yield_now();
+                continue;
+            }
+            if !is_live(way) {
                 return Err(Gone);
             }
             let home = way.map_addr(|way| way & !STATES);
             // SAFETY: a word with a home was made of a reference to a cache, and caches live as long as their allocator, which
             // the caller borrows the block from.
             let Some(home) = (unsafe { home.as_ref() }) else {
-                let pending = ptr::without_provenance_mut(State::Pending as usize);
-                let claimed = self
+                let claimed = ptr::without_provenance_mut(State::Claimed as usize);
+                let exchanged = self
                     .way
-                    .compare_exchange(way, pending, Ordering::AcqRel, Ordering::Relaxed);
-                if claimed.is_err() {
+                    .compare_exchange(way, claimed, Ordering::AcqRel, Ordering::Relaxed);
+                if exchanged.is_err() {
                     continue;
                 }
                 if self.address.load(Ordering::Relaxed) == address {
+                    self.become_free(State::Pending);
                     return Ok(None);
                 }
                 // A bad free raced with the number's reuse for another block, which stays as it is.
@@ -151,6 +183,12 @@ impl Block {
 /// A block was not there to be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
+
+#[inline]
+fn is_live(way: *mut StreamCache) -> bool {
+    let state = way.addr() & STATES;
+    state == State::Live as usize || state == State::Claimed as usize
+}
 
 fn live(home: Option<&StreamCache>) -> *mut StreamCache {
     let home = home.map_or(ptr::null_mut(), |home| ptr::from_ref(home).cast_mut());
@@ -196,6 +234,8 @@ impl Block {
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             shared: AtomicU32::new(0),
+            resizable: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
         }
     }
 }

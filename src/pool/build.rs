@@ -1,11 +1,11 @@
 //! How a pool comes to be: its context, its window, and what backs it.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
+use super::beside::Beside;
 use super::block::Blocks;
 use super::calls::{Calls, refused};
 use super::capture::Captures;
@@ -45,7 +45,7 @@ impl Pool {
         caches: Arc<StreamCaches>,
         recorder: Arc<Recorder>,
     ) -> Result<Pool> {
-        let calls = Arc::new(Calls::new(driver));
+        let calls = Arc::new(Calls::new(driver, options.pinned));
         let info = calls.ask(|driver| driver.device_info(device))?;
         let mut home = Home::find(&calls, device)?;
         let entered = calls.enter(home.context)?;
@@ -60,7 +60,7 @@ impl Pool {
         }
         calls.set_home(home.context);
         let space = Arc::new(space);
-        let mut heap = Heap::new(space.size, granule);
+        let mut heap = Heap::new(space.size, granule, page);
         let mut mapping = Mapping::new(
             calls.clone(),
             space.clone(),
@@ -83,6 +83,10 @@ impl Pool {
             mapping,
             grace: Grace::default(),
             captures: Captures::default(),
+            uses: super::Uses::default(),
+            churn: super::Churn::default(),
+            covered_hunger: 0,
+            short: 0,
             contexts: vec![(home.context, home.id)],
             home,
             limit: options.limit,
@@ -99,11 +103,14 @@ impl Pool {
             counters: Counters::default(),
             in_use: InUse::default(),
             hunger: AtomicU64::new(0),
+            starvation: AtomicU64::new(0),
+            worth: AtomicU64::new(0),
             dead: OnceLock::new(),
             core: Mutex::new(core),
-            standalones: RwLock::new(HashMap::new()),
+            beside: Beside::default(),
             recorder,
             marks: Marks::default(),
+            tags: super::tags::Tags::new(),
             #[cfg(test)]
             sabotage: Default::default(),
         })

@@ -14,16 +14,19 @@ pub struct Calls {
     pub asked: AtomicU64,
     /// The context that owns what the driver's malloc gives.
     home: AtomicUsize,
+    /// Its malloc is of the host's memory, pinned.
+    pinned: bool,
 }
 
 impl Calls {
     /// Counts from zero.
-    pub fn new(driver: Arc<dyn Driver>) -> Calls {
+    pub fn new(driver: Arc<dyn Driver>, pinned: bool) -> Calls {
         Calls {
             driver,
             submitted: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             home: AtomicUsize::new(0),
+            pinned,
         }
     }
 
@@ -85,7 +88,18 @@ impl Calls {
     /// The driver's malloc, in the pool's home: such memory goes with the context that was current.
     pub fn malloc(&self, size: u64) -> Result<u64> {
         let _entered = self.enter(Context(self.home.load(Ordering::Relaxed)))?;
-        self.submit(|driver| driver.malloc(size))
+        self.submit(|driver| match self.pinned {
+            true => driver.host_malloc(size),
+            false => driver.malloc(size),
+        })
+    }
+
+    /// What [`Calls::malloc`] gave goes back.
+    pub fn free(&self, address: u64) -> Result<()> {
+        self.submit(|driver| match self.pinned {
+            true => driver.host_free(address),
+            false => driver.free(address),
+        })
     }
 
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in

@@ -64,8 +64,8 @@ impl Captures {
     /// The number of a running capture, whose graph is bound to it the first time. Where the driver has no user objects
     /// (before CUDA 11.3), such memory is kept for the process's life.
     pub fn number(&mut self, calls: &Calls, info: CaptureInfo) -> Result<u32> {
-        if let Some((number, _)) = self.captures.iter().find(|(_, capture)| capture.id == info.id) {
-            return Ok(*number);
+        if let Some(number) = self.number_of(info.id) {
+            return Ok(number);
         }
         let notice = Arc::new(Notice {
             gone: AtomicBool::new(false),
@@ -94,6 +94,12 @@ impl Captures {
             },
         );
         Ok(self.numbers)
+    }
+
+    /// The number of the capture with the driver's id `id`.
+    pub fn number_of(&self, id: u64) -> Option<u32> {
+        let found = self.captures.iter().find(|(_, capture)| capture.id == id)?;
+        Some(*found.0)
     }
 
     /// Whose free space the stream of `key` and `id` uses inside capture `number`.

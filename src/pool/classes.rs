@@ -12,6 +12,8 @@ use super::heap::NodeId;
 struct Class {
     size: u64,
     head: NodeId,
+    /// Whether `Classes::held` names it.
+    held: bool,
 }
 
 /// The ready blocks of one stream.
@@ -19,6 +21,9 @@ pub struct Classes {
     table: Vec<Class>,
     known: usize,
     bytes: u64,
+    /// Every place in the table whose list may have a block, once: taking all out costs by what is there, and not by how
+    /// many sizes the stream has ever used.
+    held: Vec<usize>,
 }
 
 impl Default for Classes {
@@ -27,6 +32,7 @@ impl Default for Classes {
             table: vec![Class::default(); 64],
             known: 0,
             bytes: 0,
+            held: Vec::new(),
         }
     }
 }
@@ -76,8 +82,12 @@ impl Classes {
             self.table[at].size = size;
             self.known += 1;
         }
-        blocks.get(id).next.store(self.table[at].head, Ordering::Relaxed);
-        self.table[at].head = id;
+        let class = &mut self.table[at];
+        blocks.get(id).next.store(class.head, Ordering::Relaxed);
+        class.head = id;
+        if !std::mem::replace(&mut class.held, true) {
+            self.held.push(at);
+        }
         self.bytes += size;
     }
 
@@ -86,7 +96,9 @@ impl Classes {
         if self.bytes == 0 {
             return;
         }
-        for class in &mut self.table {
+        for at in self.held.drain(..) {
+            let class = &mut self.table[at];
+            class.held = false;
             let mut id = std::mem::take(&mut class.head);
             while id != 0 {
                 let next = blocks.get(id).next.load(Ordering::Relaxed);
@@ -103,9 +115,11 @@ impl Classes {
         let room = (old.len() * 4).next_power_of_two().max(64);
         self.table = vec![Class::default(); room];
         self.known = old.len();
+        self.held.clear();
         for class in old {
             let at = self.slot(class.size);
             self.table[at] = class;
+            self.held.push(at);
         }
     }
 }
@@ -130,5 +144,33 @@ mod tests {
         classes.drain(&blocks, |_| rest += 1);
         assert_eq!((rest, classes.bytes()), (998, 0));
         assert_eq!(classes.pop(&blocks, 512 * 9, 512), None);
+    }
+
+    #[test]
+    fn taking_all_out_looks_where_something_is() {
+        let blocks = Blocks::default();
+        let mut classes = Classes::default();
+        let ids = |classes: &mut Classes| {
+            let mut ids = Vec::new();
+            classes.drain(&blocks, |id| ids.push(id));
+            ids.sort();
+            ids
+        };
+        // Every size twice, and the table grows between.
+        let all: Vec<u32> = (1..=4000).collect();
+        for &id in &all {
+            classes.push(&blocks, u64::from(id % 2000 + 1) * 512, id);
+        }
+        assert_eq!(classes.held.len(), 2000);
+        assert_eq!(ids(&mut classes), all);
+        assert_eq!(ids(&mut classes), []);
+        // A pair of one size, again and again, leaves one place to look at.
+        for _ in 0..3 {
+            classes.push(&blocks, 512 * 7, 1);
+            assert_eq!(classes.pop(&blocks, 512 * 7, 512), Some(1));
+        }
+        classes.push(&blocks, 512 * 7, 1);
+        assert_eq!(classes.held.len(), 1);
+        assert_eq!(ids(&mut classes), [1]);
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::beside::Claimed;
 use super::block::{Block, State};
 use super::grace::Freed;
 use super::heap::{NodeId, Owner};
-use super::stream_cache::{Inner, StreamCache};
+use super::standalone::Standalone;
+use super::stream_cache::{AWAITED, Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
@@ -33,7 +35,7 @@ impl Pool {
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
-        self.tell_freed(Action::FreeRequested, block, cache);
+        self.record_freed(Action::FreeRequested, block, cache);
         if self.dead.get().is_some() {
             return;
         }
@@ -43,6 +45,8 @@ impl Pool {
         // What is used on other streams too is no stream's to reuse.
         let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
         if number != 0 {
+            // What a graph reads from the host's memory was written before its launch: nothing of it serves twice.
+            let own = own.filter(|_| !self.options.pinned);
             let inside = own.filter(|cache| cache.inner.lock().capture == number);
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
@@ -56,10 +60,12 @@ impl Pool {
                 return;
             }
         }
-        if let Some(cache) = own
-            && self.free_on(&mut core, id, cache)
-        {
-            return;
+        match (own, cache) {
+            (Some(cache), _) if self.free_on(&mut core, id, cache) => return,
+            (None, Some(cache)) if self.free_shared(&mut core, id, cache) => return,
+            _ => {
+                core.uses.remove(&id);
+            }
         }
         if !may_cover {
             self.note_freeing(&mut core, cache);
@@ -76,12 +82,50 @@ impl Pool {
 
     /// A block is on its way back, or has arrived: nobody else may have it yet.
     #[inline]
-    pub fn tell_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
+    pub fn record_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
         if self.recorder.is_on() {
             let (address, requested) = (&block.address, &block.requested);
             let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
             let event = Event::new(action, self.device, address, requested);
             self.recorder.happened(event.on(handle(cache)));
+        }
+    }
+
+    /// As [`Pool::record_freed`] for a block with a range of its own, which is on its way back.
+    pub(super) fn tell_freeing(&self, block: &Standalone, stream: u64) {
+        if self.recorder.is_on() {
+            let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
+            self.recorder.happened(event.on(stream));
+            self.marks.forget(block.address);
+        }
+    }
+
+    /// The same block is nobody's any more, and neither is its range.
+    pub(super) fn tell_gone(&self, block: &Standalone) {
+        // One that was never handed out has no size that was asked for.
+        if !self.recorder.is_on() || block.requested == 0 {
+            return;
+        }
+        let (address, bytes, mapped) = block.extent();
+        let gone = if mapped {
+            Action::SegmentUnmap
+        } else {
+            Action::SegmentFree
+        };
+        for (action, address, bytes) in [
+            (Action::FreeCompleted, block.address, block.requested),
+            (gone, address, bytes),
+        ] {
+            self.recorder.happened(Event::new(action, self.device, address, bytes));
+        }
+    }
+
+    /// Memory of such a block from `cut` on went.
+    pub(super) fn tell_cut(&self, block: &Standalone, before: u64) {
+        let (address, bytes, _) = block.extent();
+        if self.recorder.is_on() && before > bytes {
+            let event = Event::new(Action::SegmentUnmap, self.device, address + bytes, before - bytes);
+            self.recorder.happened(event);
         }
     }
 
@@ -99,7 +143,7 @@ impl Pool {
         let (_, size) = core.heap.span(id);
         inner.unstamped += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
-        self.tell_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
+        self.record_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true
@@ -117,26 +161,34 @@ impl Pool {
     /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
     /// stream's next stamp.
     pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
-        let Some(block) = self.standalones.write().remove(&address) else {
-            return false;
+        match self.beside.claim(address) {
+            Some(block) => self.free_claimed(block, cache, may_cover),
+            None => return false,
+        }
+        true
+    }
+
+    /// As [`Pool::free_standalone`].
+    pub(super) fn free_claimed(&self, claimed: Claimed<'_>, cache: Option<&StreamCache>, may_cover: bool) {
+        let shared = claimed.shared.load(Ordering::Relaxed) != 0;
+        let resizes = claimed.resizes.load(Ordering::Relaxed);
+        let Some(mut block) = self.beside.remove(claimed) else {
+            return;
         };
         self.taken_back(block.size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
-        self.counters.requested.fetch_sub(block.requested, Ordering::Relaxed);
+        self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
-        if self.recorder.is_on() {
-            let event = Event::new(Action::FreeRequested, self.device, address, block.requested);
-            self.recorder.happened(event.on(handle(cache)));
-            self.marks.forget(address);
-        }
+        self.tell_freeing(&block, handle(cache));
         if self.dead.get().is_some() {
-            return true;
+            return;
         }
+        let (size, number) = (block.size, block.capture);
+        block.give_back = may_cover && size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         let mut core = self.core.lock();
         self.bury_graphs(&mut core);
-        let (shared, size, number) = (block.shared, block.size, block.capture);
         let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
-            return true;
+            return;
         };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
@@ -147,7 +199,7 @@ impl Pool {
             mine.then_some(place)
         });
         match behind {
-            Some((owner, stamp)) => core.grace.free_behind(owner, stamp, freed),
+            Some(behind) => core.grace.free_behind(vec![behind], freed),
             None => {
                 if !may_cover {
                     self.note_freeing(&mut core, cache);
@@ -158,7 +210,6 @@ impl Pool {
         if may_cover {
             self.cover_free(&mut core);
         }
-        true
     }
 
     /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is
@@ -242,13 +293,20 @@ impl Pool {
         self.retire(&mut core, &mut inner);
     }
 
-    /// A stream frees and never allocates: stamps what it freed, as `deallocate` was given it. A stream that was unknown
-    /// becomes known.
+    /// Stamps what was freed on a stream, inside the free that was given it. A stream that was unknown becomes known.
     pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
         if self.dead.get().is_some() {
             return;
         }
         let mut core = self.core.lock();
+        {
+            // Whatever comes of it: one try for each time that somebody was hungry.
+            let mut inner = cache.inner.lock();
+            inner.strangers = 0;
+            if inner.hunger != AWAITED {
+                inner.hunger = self.hunger.load(Ordering::Relaxed);
+            }
+        }
         let Ok(_entered) = self.enter(&core) else { return };
         let capture = self.calls.ask(|driver| driver.stream_capture(stream));
         if capture != Ok(Capture::None) {

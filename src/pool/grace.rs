@@ -6,11 +6,12 @@
 //! it is a synchronisation that is owed. What an event covers becomes common free space once the event has completed.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use super::calls::Calls;
 use super::heap::{NodeId, Owner};
+use super::nameless::Nameless;
 use super::standalone::Standalone;
+use super::synchronise::Synchronisation;
 use crate::driver::{Context, DriverError, Event, Failure, Result, Stream};
 
 /// A freed thing that no stream may reuse before its grace is over.
@@ -24,6 +25,13 @@ pub enum Freed {
     },
     /// A block with a range of its own.
     Standalone(Box<Standalone>),
+    /// What a shrink of such a block left over.
+    Tail {
+        /// The block's number.
+        block: u32,
+        /// The shrink's.
+        number: u64,
+    },
 }
 
 /// The stamps of one owner of free space: a stream's generation.
@@ -72,11 +80,15 @@ pub struct Grace {
     ledgers: HashMap<Owner, Ledger>,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
-    /// Things freed on a stream that are not its cache's: behind a stamp.
-    behind: Vec<(Owner, u64, Freed)>,
+    /// Things freed on a stream that are not its cache's: behind a stamp of each of these owners.
+    behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
+    /// Frees on streams without ids.
+    pub(super) nameless: Nameless,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
+    /// One that nobody waits for any more, and that is not over.
+    pub synchronisation: Option<Synchronisation>,
 }
 
 impl Grace {
@@ -120,7 +132,7 @@ impl Grace {
             .ledgers
             .get(&owner)
             .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
-            && !self.behind.iter().any(|(behind, ..)| *behind == owner)
+            && !self.waits_for(owner, 0)
             && !self
                 .batches
                 .iter()
@@ -136,16 +148,45 @@ impl Grace {
         self.open.push(freed);
     }
 
-    /// Something freed on `owner`'s stream, to be safe behind `stamp`.
-    pub fn free_behind(&mut self, owner: Owner, stamp: u64, freed: Freed) {
-        self.behind.push((owner, stamp, freed));
+    /// Something freed, to be safe behind each of these stamps.
+    pub fn free_behind(&mut self, stamps: Vec<(Owner, u64)>, freed: Freed) {
+        self.behind.push((stamps, freed));
+    }
+
+    /// Whether something waits for a stamp of `owner` beyond number `last`.
+    fn waits_for(&self, owner: Owner, last: u64) -> bool {
+        let mut stamps = self.behind.iter().flat_map(|(stamps, _)| stamps);
+        stamps.any(|(behind, stamp)| *behind == owner && *stamp > last)
+    }
+
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a stamp.
+    pub fn has_blocks_behind(&self, owner: Owner) -> bool {
+        let block = |freed: &Freed| matches!(freed, Freed::Standalone(block) if block.resizable);
+        self.behind
+            .iter()
+            .any(|(stamps, freed)| is_only(stamps, owner) && block(freed))
+    }
+
+    /// Takes back a resizable block that `owner`'s stream has freed, for that stream.
+    pub fn take_block_behind(&mut self, owner: Owner, fits: impl Fn(&Standalone) -> bool) -> Option<Box<Standalone>> {
+        let fits = |freed: &Freed| matches!(freed, Freed::Standalone(block) if fits(block));
+        let of = |(stamps, freed): &(Vec<(Owner, u64)>, Freed)| is_only(stamps, owner) && fits(freed);
+        let at = self.behind.iter().position(of)?;
+        match self.behind.swap_remove(at).1 {
+            Freed::Standalone(block) => Some(block),
+            _ => None,
+        }
     }
 
     /// Everything whose grace is not over.
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
-        let behind = self.behind.iter().map(|(_, _, freed)| freed);
+        let behind = self.behind.iter().map(|(_, freed)| freed);
         let covered = self.batches.iter().flat_map(|batch| &batch.freed);
-        self.open.iter().chain(behind).chain(covered)
+        self.open
+            .iter()
+            .chain(behind)
+            .chain(covered)
+            .chain(self.nameless.freed())
     }
 
     /// Whether anything waits that no event covers yet.
@@ -160,10 +201,7 @@ impl Grace {
 
     /// Whether things wait behind stamps of `owner` that are not recorded yet.
     pub fn has_unstamped(&self, owner: Owner) -> bool {
-        let last = self.last_stamp(owner);
-        self.behind
-            .iter()
-            .any(|(behind, stamp, _)| *behind == owner && *stamp > last)
+        self.waits_for(owner, self.last_stamp(owner))
     }
 
     /// The last stamp that was recorded (or is known complete) for `owner`.
@@ -226,7 +264,8 @@ impl Grace {
         Ok(())
     }
 
-    fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+    /// An event recorded in `context` now; none where the driver has no such.
+    pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
             return Ok(None);
         }
@@ -238,7 +277,13 @@ impl Grace {
         Ok(Some(event))
     }
 
-    fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+    /// An event is not needed any more.
+    pub(super) fn keep(&mut self, context: Context, event: Event) {
+        self.spare.entry(context).or_default().push(event);
+    }
+
+    /// An event of `context` that nobody uses.
+    pub(super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         if let Some(event) = self.spare.get_mut(&context).and_then(Vec::pop) {
             return Ok(event);
         }
@@ -248,6 +293,12 @@ impl Grace {
 
     /// Asks which stamps and batches have completed, and hands out what they covered.
     pub fn settle(&mut self, calls: &Calls) -> Settled {
+        if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
+            && let Some(over) = self.synchronisation.take()
+            && outcome.is_ok()
+        {
+            self.synchronised(over.context, over.batch);
+        }
         let mut settled = Settled::default();
         let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
             Ok(complete) => complete,
@@ -292,20 +343,17 @@ impl Grace {
             .map(|(owner, ledger)| (*owner, ledger.complete))
             .collect();
         let ledgers = &self.ledgers;
-        let is_over = |owner: &Owner, stamp: u64| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= stamp);
-        let mut at = 0;
-        while at < self.behind.len() {
-            if is_over(&self.behind[at].0, self.behind[at].1) {
-                settled.freed.push(self.behind.swap_remove(at).2);
-            } else {
-                at += 1;
-            }
-        }
+        let is_over = |(owner, stamp): &(Owner, u64)| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= *stamp);
+        let over = self.behind.extract_if(.., |(stamps, _)| stamps.iter().all(is_over));
+        settled.freed.extend(over.map(|(_, freed)| freed));
         settled
     }
 
     /// What to wait for so that more memory becomes safe: the oldest of everything outstanding.
     pub fn awaited(&self) -> Option<Awaited> {
+        if let Some(awaited) = self.nameless.awaited() {
+            return Some(awaited);
+        }
         let batch = self.batches.iter().find_map(|batch| {
             batch.events.last().map(|(context, event)| match event {
                 Some(event) => Awaited::Event(*context, *event),
@@ -332,6 +380,7 @@ impl Grace {
     /// `context` is gone, and with it its work and its events.
     pub fn context_gone(&mut self, context: Context) {
         self.spare.remove(&context);
+        self.nameless.context_gone(context);
         for batch in &mut self.batches {
             batch.events.retain(|(of, _)| *of != context);
         }
@@ -347,7 +396,7 @@ impl Grace {
 
     /// Whether nothing freed waits for anything.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty()
+        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()
     }
 
     /// Destroys every event that nothing waits for.
@@ -361,15 +410,9 @@ impl Grace {
     }
 }
 
-/// Waits for `awaited` at most `limit`; whether it came.
-pub fn wait(calls: &Calls, awaited: Awaited, limit: Duration) -> Result<bool> {
-    match awaited {
-        Awaited::Event(_, event) => calls.submit(|driver| driver.event_wait(event, limit)),
-        Awaited::Synchronisation(context, _) => {
-            let _entered = calls.enter(context)?;
-            calls.submit(|driver| driver.context_synchronize()).map(|()| true)
-        }
-    }
+/// Whether what waits behind `stamps` is `owner`'s stream's alone.
+fn is_only(stamps: &[(Owner, u64)], owner: Owner) -> bool {
+    stamps.iter().all(|(of, _)| *of == owner)
 }
 
 /// Whether an error means that the context it came from is no more.

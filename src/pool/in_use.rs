@@ -4,6 +4,8 @@
 //! What the pool knows of it is its *charge*, which is at least the balance and only raised by a hit. So the charged total is
 //! at least what is handed out, and as long as it does not pass the peak, neither does what is handed out. Where it does
 //! pass, every charge is set to its balance, and the peak to what that gives. In the steady state nothing is shared.
+//! All caches are held for that: looked at one after the other, what one stream gives back and another takes meanwhile would
+//! count twice.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -54,16 +56,16 @@ impl Pool {
         self.in_use.total.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
-    /// Bytes handed out now. Takes each cache's lock in turn.
+    /// Bytes handed out now. Takes every cache's lock, in the one order there is; the caller holds none.
     pub fn in_use(&self) -> u64 {
-        for cache in self.caches.all() {
-            let mut inner = cache.inner.lock();
+        let mut held: Vec<_> = self.caches.all().map(|cache| cache.inner.lock()).collect();
+        for inner in &mut held {
             if inner
                 .generation
                 .as_ref()
                 .is_some_and(|generation| generation.device == self.device)
             {
-                self.settle_charge(&mut inner);
+                self.settle_charge(inner);
             }
         }
         let now = self.in_use.total.load(Ordering::Relaxed).max(0) as u64;
@@ -74,8 +76,11 @@ impl Pool {
     /// Sets a cache's charge to its balance.
     fn settle_charge(&self, inner: &mut Inner) {
         let over = inner.charged - inner.balance;
-        inner.charged = inner.balance;
-        self.in_use.total.fetch_sub(over, Ordering::Relaxed);
+        // A block that grows comes by at each step, and mostly there is nothing to settle.
+        if over != 0 {
+            inner.charged = inner.balance;
+            self.in_use.total.fetch_sub(over, Ordering::Relaxed);
+        }
     }
 
     /// A cache leaves its generation: what it had handed out is the pool's own affair from now on.

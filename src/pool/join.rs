@@ -1,5 +1,7 @@
 //! How a stream, or a capture, gets free space of its own, and how a stream's frees are stamped.
 
+use std::sync::atomic::Ordering;
+
 use super::heap::Owner;
 use super::stream_cache::{Generation, Inner};
 use super::{Core, Pool, Turn};
@@ -11,7 +13,6 @@ impl Pool {
     pub(super) fn join_stream(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Owner> {
         let mut inner = turn.cache.inner.lock();
         inner.capture = 0;
-        inner.frees_in_a_row = 0;
         if let Some(generation) = &inner.generation {
             let same = generation.id == turn.id;
             #[cfg(test)]
@@ -80,11 +81,12 @@ impl Pool {
         if unstamped == 0 {
             return;
         }
+        let wanted = std::mem::replace(&mut inner.hunger, self.hunger.load(Ordering::Relaxed));
         // Raised first: what is freed from now on belongs to the next stamp.
         inner.next_stamp = number + 1;
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");
-            inner.unstamped = unstamped;
+            (inner.unstamped, inner.hunger) = (unstamped, wanted);
             if error.failure == Failure::ContextDead {
                 self.die(error.to_string());
             }

@@ -13,7 +13,8 @@
 //! 11. out-of-memory handlers (with the record)
 //! 12. null, with the reason
 //!
-//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only.
+//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only. A stream without an id has nothing of
+//! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ use super::block::Blocks;
 use super::grace::{self, Awaited};
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
+use super::nameless::Reach;
+use super::synchronise::Synchronisation;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError};
 use crate::error::{Error, Result};
@@ -35,6 +38,12 @@ const SLACK: u64 = 10 << 20;
 /// The part of what is reserved that a stream that misses may free before it is stamped.
 const UNSTAMPED: u64 = 256;
 
+/// The part of what is reserved that a stream may free of other streams' before it is stamped.
+const STRANGE: u64 = 16;
+
+/// So many hungry requests after one that had to wait, taking from another stream still counts as starving.
+const SHORT: u64 = 1024;
+
 /// Who asks, as the ladder sees it.
 #[derive(Clone, Copy)]
 enum Who<'a> {
@@ -42,14 +51,19 @@ enum Who<'a> {
     Anybody,
     /// A stream; its own free space.
     Stream(&'a Turn<'a>, Owner),
+    /// A stream without an id, which has no free space of its own.
+    Nameless(&'a Turn<'a>),
     /// A capturing stream; its capture's free space and number.
     Capture(Owner, u32),
 }
 
 impl Who<'_> {
-    fn owner(&self) -> Owner {
+    /// Whose free space it may have beside common space.
+    fn owner(&self, pinned: bool) -> Owner {
         match self {
-            Who::Anybody => COMMON,
+            Who::Anybody | Who::Nameless(_) => COMMON,
+            // The host writes to what it is given before the stream has come there: only what has completed is safe.
+            Who::Stream(..) if pinned => COMMON,
             Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
         }
     }
@@ -60,8 +74,11 @@ impl Pool {
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        core.still_open()?;
         self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
+        let Core { churn, mapping, .. } = &mut *core;
+        churn.request(mapping.remaps);
         let who = match turn {
             None => {
                 self.note_current(&mut core).map_err(|error| self.failed(error))?;
@@ -72,17 +89,27 @@ impl Pool {
                 Who::Capture(owner, number)
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            // What another stream is ordered behind is not yet the host's to write.
+            Some(turn) if turn.id == 0 && self.options.pinned => Who::Anybody,
+            Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
         let id = self.climb(&mut core, &want, who)?;
         if id > Blocks::MOST {
-            core.heap.give(id, who.owner(), u64::MAX >> 1);
+            core.heap.give(id, who.owner(self.options.pinned), u64::MAX >> 1);
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MOST)));
         }
         let address = self.publish(&core, id, &want, turn)?;
-        if let Who::Capture(_, number) = who {
-            self.blocks.get(id).capture.store(number, Ordering::Relaxed);
-            core.captures.allocated(number, id);
+        match who {
+            Who::Capture(_, number) => {
+                self.blocks.get(id).capture.store(number, Ordering::Relaxed);
+                core.captures.allocated(number, id);
+            }
+            Who::Stream(turn, _) => {
+                let before = turn.cache.inner.lock().allocations;
+                self.blocks.get(id).stamp.store(before, Ordering::Relaxed);
+            }
+            Who::Anybody | Who::Nameless(_) => {}
         }
         drop(core);
         self.charge(want.size);
@@ -93,6 +120,9 @@ impl Pool {
 
     fn climb(&self, core: &mut MutexGuard<'_, Core>, want: &Want, who: Who<'_>) -> Result<NodeId> {
         self.refresh(core, who);
+        if let Some(id) = self.behind_event(core, want, who, Reach::Exact) {
+            return Ok(id);
+        }
         if let Some(id) = self.fit(core, want, who) {
             return Ok(id);
         }
@@ -110,15 +140,25 @@ impl Pool {
             if let Some(id) = self.found(core, want, who) {
                 return Ok(id);
             }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Own) {
+                return Ok(id);
+            }
             let hunger = self.hunger.fetch_add(1, Ordering::Relaxed) + 1;
             if let Who::Stream(turn, _) = who {
-                turn.cache.inner.lock().hunger = hunger;
+                let mut inner = turn.cache.inner.lock();
+                if inner.unstamped == 0 {
+                    inner.hunger = hunger;
+                }
             }
             let budget = self.budget(core, want);
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
                     return Ok(id);
                 }
+            }
+            if matches!(who, Who::Anybody) && !std::mem::replace(&mut covered, true) {
+                // A request without a stream may do what a cudaMalloc would: nothing that is free stays out of reach.
+                self.cover_all(core);
             }
             if !matches!(who, Who::Capture(..)) {
                 self.flush_all(core);
@@ -140,8 +180,15 @@ impl Pool {
                 }
             }
             if let Who::Stream(turn, owner) = who
+                && !self.options.pinned
                 && let Some(id) = self.steal(core, want, turn, owner)
             {
+                if hunger < core.short {
+                    self.starve(core, hunger);
+                }
+                return Ok(id);
+            }
+            if let Some(id) = self.behind_event(core, want, who, Reach::Any) {
                 return Ok(id);
             }
             for give_back in [false, true] {
@@ -156,10 +203,22 @@ impl Pool {
                     return Ok(id);
                 }
             }
+            if let Who::Nameless(turn) = who
+                && let Some(id) = self.gather_nameless(core, want, turn)
+            {
+                return Ok(id);
+            }
+            self.starve(core, hunger);
             if matches!(who, Who::Capture(..)) || !self.wait(core, &mut deadline, &mut covered)? {
                 return Err(self.out_of_memory(core, want, refusal));
             }
         }
+    }
+
+    /// Memory is short: streams stamp some of what they free next.
+    fn starve(&self, core: &mut Core, hunger: u64) {
+        core.short = hunger + SHORT;
+        self.starvation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
@@ -179,9 +238,10 @@ impl Pool {
     fn refresh(&self, core: &mut Core, who: Who<'_>) {
         let Who::Stream(turn, _) = who else { return };
         {
-            let mut inner = turn.cache.inner.lock();
-            let hunger = self.hunger.load(Ordering::Relaxed);
-            let wanted = std::mem::replace(&mut inner.hunger, hunger) != hunger && inner.unstamped > 0;
+            let inner = turn.cache.inner.lock();
+            let wanted = inner.hunger != self.hunger.load(Ordering::Relaxed) && inner.unstamped > 0;
+            // Pinned memory has no other way back than behind a stamp.
+            let wanted = wanted || self.options.pinned && inner.unstamped > 0;
             if !wanted && inner.unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
                 return;
             }
@@ -195,8 +255,8 @@ impl Pool {
     /// Rungs 2 and 3: the best fit of the asker's own free space, with what its cache held put together, and of what is
     /// common.
     fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        let owner = who.owner();
-        if let Who::Stream(turn, _) = who {
+        let owner = who.owner(self.options.pinned);
+        if let Who::Stream(turn, owner) = who {
             let mut inner = turn.cache.inner.lock();
             if inner.ready.bytes() > 0
                 && inner
@@ -217,7 +277,7 @@ impl Pool {
     /// As [`Pool::fit`], or the asker's own and common neighbours together.
     fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
         self.fit(core, want, who).or_else(|| match who {
-            Who::Stream(_, owner) => core.heap.take_joined(owner, want.size, want.align),
+            Who::Stream(_, owner) if !self.options.pinned => core.heap.take_joined(owner, want.size, want.align),
             _ => None,
         })
     }
@@ -238,11 +298,12 @@ impl Pool {
         let owner = if matches!(who, Who::Capture(..)) {
             COMMON
         } else {
-            who.owner()
+            who.owner(self.options.pinned)
         };
         let Core { heap, mapping, .. } = core;
         let grown = mapping.grow(heap, owner, want.size, want.align, sources);
         core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
+        self.worth.store(core.mapping.reserved() / STRANGE, Ordering::Relaxed);
         match grown {
             Ok(true) => Ok(self.found(core, want, who)),
             Ok(false) => Ok(None),
@@ -252,6 +313,14 @@ impl Pool {
                 *refusal = Some(error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Rungs 1, 2 and 7 of a stream without an id.
+    fn behind_event(&self, core: &mut Core, want: &Want, who: Who<'_>, reach: Reach) -> Option<NodeId> {
+        match who {
+            Who::Nameless(turn) => self.take_nameless(core, want, turn, reach),
+            _ => None,
         }
     }
 
@@ -311,14 +380,26 @@ impl Pool {
         let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else {
             return Ok(false);
         };
-        let outcome = MutexGuard::unlocked(core, || grace::wait(&self.calls, awaited, left));
-        match (outcome, awaited) {
-            (Ok(came), Awaited::Event(..)) => Ok(came),
-            (Ok(_), Awaited::Synchronisation(context, batch)) => {
-                core.grace.synchronised(context, batch);
-                Ok(true)
+        let (context, outcome) = match awaited {
+            Awaited::Event(context, event) => {
+                let wait = || self.calls.submit(|driver| driver.event_wait(event, left));
+                (context, MutexGuard::unlocked(core, wait))
             }
-            (Err(error), Awaited::Event(context, _) | Awaited::Synchronisation(context, _)) => {
+            Awaited::Synchronisation(context, batch) => {
+                let known = core.grace.synchronisation.take().filter(|of| of.context == context);
+                let begun = known.unwrap_or_else(|| Synchronisation::begin(&self.calls, context, batch));
+                let outcome = MutexGuard::unlocked(core, || begun.wait(left));
+                match outcome {
+                    Some(Ok(())) => core.grace.synchronised(context, begun.batch),
+                    Some(Err(_)) => {}
+                    None => core.grace.synchronisation = Some(begun),
+                }
+                (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
+            }
+        };
+        match outcome {
+            Ok(came) => Ok(came),
+            Err(error) => {
                 self.context_failed(core, context, error)?;
                 Ok(true)
             }
@@ -328,7 +409,7 @@ impl Pool {
     /// Bytes that may be created on rung 5.
     pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
         let peak = (self.in_use() + want.size).max(self.in_use.peak());
-        (peak + (peak / 25).max(SLACK))
+        (peak + (peak / core.churn.part()).max(SLACK))
             .saturating_sub(core.mapping.reserved())
             .min(self.room(core))
     }
@@ -364,6 +445,7 @@ impl Pool {
         block.requested.store(want.requested, Ordering::Relaxed);
         block.capture.store(0, Ordering::Relaxed);
         block.shared.store(0, Ordering::Relaxed);
+        block.resizable.store(0, Ordering::Relaxed);
         block.hand_out(turn.map(|turn| turn.cache));
         self.space.index.set(offset, id);
         Ok(address)

@@ -5,12 +5,11 @@
 //! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only,
 //! and tells `record` what happens.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
@@ -18,10 +17,12 @@ use crate::error::{Error, Result};
 use crate::record::Recorder;
 
 mod admin;
+pub mod beside;
 pub mod block;
 mod build;
 pub mod calls;
 mod capture;
+mod churn;
 pub mod classes;
 mod free;
 pub mod grace;
@@ -33,27 +34,33 @@ mod ladder;
 mod lock;
 mod lost;
 mod mapping;
+mod nameless;
 mod resizable;
 pub mod rule;
 mod settle;
+mod shared;
 mod space;
 mod standalone;
 pub mod stream_cache;
+mod synchronise;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod touch;
 mod walk;
 
+use beside::Beside;
 use block::{Block, Blocks};
 use calls::Calls;
 use capture::Captures;
+use churn::Churn;
 use grace::Grace;
 use heap::{Heap, NodeId};
 use in_use::InUse;
 use mapping::Mapping;
 use rule::SegmentRule;
+use shared::Uses;
 use space::Space;
-use standalone::Standalone;
 use stream_cache::{StreamCache, StreamCaches};
 use walk::Marks;
 
@@ -81,6 +88,8 @@ pub struct Options {
     pub guard: bool,
     /// A byte over fresh and freed memory.
     pub fill: Option<u8>,
+    /// The host's memory, pinned: the host may use what it is given at once, whatever the stream.
+    pub pinned: bool,
     /// Properties of physical memory.
     pub kind: HandleKind,
     /// Devices beside its own that may touch it.
@@ -102,10 +111,14 @@ pub struct Counters {
     pub frees: AtomicU64,
     /// Requests refused for want of memory.
     pub out_of_memory: AtomicU64,
-    /// Successful resizes.
+    /// Successful resizes, of those not counted in a block that is out.
     pub reallocations: AtomicU64,
-    /// Those that kept the address.
-    pub reallocations_in_place: AtomicU64,
+    /// Resizes that changed the address.
+    pub moves: AtomicU64,
+    /// Bytes copied by resizes.
+    pub bytes_copied: AtomicU64,
+    /// Shrinks that left memory over.
+    pub partings: AtomicU64,
 }
 
 /// What the pool's lock protects.
@@ -114,10 +127,16 @@ struct Core {
     mapping: Mapping,
     grace: Grace,
     captures: Captures,
+    uses: Uses,
+    /// The pool's hunger when everything freed was last covered.
+    covered_hunger: u64,
+    /// The hunger up to which a pool that starved once is still short of memory.
+    short: u64,
     /// Contexts that have used the pool, with the ids seen then.
     contexts: Vec<(Context, u64)>,
     /// The one driver calls are made in where none of the device is current.
     home: Home,
+    churn: Churn,
     limit: u64,
     reserved_peak: u64,
     /// The limit was fixed by the caller's memory.
@@ -140,13 +159,19 @@ pub struct Pool {
     /// See [`Counters`].
     pub counters: Counters,
     in_use: InUse,
-    /// How often a request had to go beyond its own: streams that free much then stamp what they hold.
+    /// How often a request had to go beyond its own: streams then stamp what they hold.
     pub hunger: AtomicU64,
+    /// How often a request had to wait, or to take from another stream soon after one had: memory is short, and streams stamp
+    /// what they free.
+    pub starvation: AtomicU64,
+    /// So many bytes of other streams, freed on one, are worth a stamp.
+    pub worth: AtomicU64,
     dead: OnceLock<String>,
     core: Mutex<Core>,
-    standalones: RwLock<HashMap<u64, Box<Standalone>>>,
+    beside: Beside,
     recorder: Arc<Recorder>,
     marks: Marks,
+    tags: tags::Tags,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,
 }
@@ -184,7 +209,7 @@ impl Pool {
 
     /// Whether the address lies in the window, or is a block beside it.
     pub fn knows(&self, address: u64) -> bool {
-        self.space.offset(address).is_some() || self.standalones.read().contains_key(&address)
+        self.space.offset(address).is_some() || self.beside.find(address).is_some()
     }
 
     /// Why the pool is dead, if it is.
@@ -253,6 +278,15 @@ impl Pool {
 }
 
 impl Core {
+    /// Refuses a request that found the pool alive and got the lock after the allocator was closed: the window belongs to
+    /// somebody else by now.
+    fn still_open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Dead("the allocator was destroyed".into()));
+        }
+        Ok(())
+    }
+
     /// A context uses the pool from now on: what is freed without a stream waits for its work too.
     fn note_context(&mut self, calls: &Calls, context: Context) {
         let known = self.contexts.iter().find(|(known, _)| *known == context).copied();

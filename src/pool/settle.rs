@@ -8,19 +8,24 @@ use super::{Core, Pool};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::Result;
-use crate::record::{Action, Event};
+use crate::record::Action;
 
 impl Pool {
-    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen.
+    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen. Where
+    /// somebody was hungry since the last time, so is what was freed on streams, which may be idle now and name themselves
+    /// no more.
     pub(super) fn cover(&self, core: &mut Core) {
-        if core.grace.has_open() {
+        if core.covered_hunger != self.hunger.load(Ordering::Relaxed) {
+            self.cover_all(core);
+        } else if core.grace.has_open() {
             self.cover_owners(core, Vec::new());
         }
     }
 
     /// Everything freed in any way is covered. Whether anything was.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
-        let mut owners = Vec::new();
+        core.covered_hunger = self.hunger.load(Ordering::Relaxed);
+        let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
             let owner = inner
@@ -32,13 +37,19 @@ impl Pool {
                 self.flush(core, &mut inner, owner);
                 owners.push((owner, inner.next_stamp));
                 inner.next_stamp += 1;
-                inner.unstamped = 0;
+                unstamped.push((cache, std::mem::take(&mut inner.unstamped)));
             }
         }
         owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
         owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
         let something = core.grace.has_open() || !owners.is_empty();
-        something && self.cover_owners(core, owners)
+        let covered = something && self.cover_owners(core, owners);
+        if !covered {
+            for (cache, bytes) in unstamped {
+                cache.inner.lock().unstamped += bytes;
+            }
+        }
+        covered
     }
 
     fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
@@ -72,7 +83,7 @@ impl Pool {
 
     /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
     /// non-blocking streams cannot be seen.
-    fn is_capturing(&self, context: Context) -> bool {
+    pub(super) fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };
@@ -123,6 +134,7 @@ impl Pool {
             let Core { heap, mapping, .. } = core;
             mapping.retry(heap);
         }
+        self.settle_nameless(core)?;
         self.keep_to_threshold(core);
         match settled.failed {
             Some((context, error)) => self.context_failed(core, context, error),
@@ -142,7 +154,10 @@ impl Pool {
             Freed::Block { id, give_back } => {
                 let (_, size) = core.heap.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
-                self.tell_freed(Action::FreeCompleted, self.blocks.get(id), None);
+                // What was space already, behind an event or of a graph, was told of.
+                if self.blocks.get(id).state() == super::block::State::Pending {
+                    self.record_freed(Action::FreeCompleted, self.blocks.get(id), None);
+                }
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
                 if give_back
@@ -155,27 +170,24 @@ impl Pool {
                     mapping.release(heap, keep);
                 }
             }
+            Freed::Tail { block, number } => self.return_tail(core, block, number),
             Freed::Standalone(block) => {
                 let Ok(_entered) = self.enter(core) else {
                     // Later, then.
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                if self.recorder.is_on() {
-                    let (address, bytes, mapped) = block.extent();
-                    let gone = if mapped {
-                        Action::SegmentUnmap
-                    } else {
-                        Action::SegmentFree
-                    };
-                    for (action, address, bytes) in [
-                        (Action::FreeCompleted, block.address, block.requested),
-                        (gone, address, bytes),
-                    ] {
-                        self.recorder.happened(Event::new(action, self.device, address, bytes));
-                    }
+                self.tell_gone(&block);
+                let (give_back, bytes) = (block.give_back, block.committed());
+                if block.resizable && !give_back && !block.is_malloc() {
+                    core.mapping.park(*block);
+                } else {
+                    block.destroy(&mut core.mapping);
                 }
-                block.destroy(&mut core.mapping);
+                if give_back {
+                    let keep = core.mapping.reserved().saturating_sub(bytes);
+                    core.mapping.release_kept(keep);
+                }
                 // A block of its own is a request like any other: what is over the limit does not stay.
                 if core.limit != 0 && core.mapping.reserved() > core.limit {
                     core.mapping.release_kept(core.limit);

@@ -3,6 +3,7 @@
 use parking_lot::RwLock;
 
 use super::index::Index;
+use crate::nvtx::{self, HeapHandle};
 
 /// One piece of memory that came with an address of its own.
 #[derive(Debug, Clone, Copy)]
@@ -10,12 +11,13 @@ struct Segment {
     address: u64,
     size: u64,
     offset: u64,
+    heap: HeapHandle,
 }
 
 /// How a window's offsets become addresses.
 enum Layout {
     /// One reservation.
-    Window(u64),
+    Window(u64, HeapHandle),
     /// Segments from the driver's malloc or from the caller, sorted by address. Their offsets keep the address modulo
     /// 2 MiB, so that an aligned offset is an aligned address.
     Segments(RwLock<Vec<Segment>>),
@@ -34,7 +36,7 @@ impl Space {
     /// A window that lies at `base`.
     pub fn window(base: u64, size: u64, granule: u64) -> Space {
         Space {
-            layout: Layout::Window(base),
+            layout: Layout::Window(base, nvtx::heap(base, size)),
             size,
             index: Index::new(size, granule),
         }
@@ -52,7 +54,7 @@ impl Space {
     /// The reservation, where it is one.
     pub fn base(&self) -> Option<u64> {
         match self.layout {
-            Layout::Window(base) => Some(base),
+            Layout::Window(base, _) => Some(base),
             Layout::Segments(_) => None,
         }
     }
@@ -60,7 +62,7 @@ impl Space {
     /// The address of an offset that memory backs.
     pub fn address(&self, offset: u64) -> Option<u64> {
         match &self.layout {
-            Layout::Window(base) => Some(base + offset),
+            Layout::Window(base, _) => Some(base + offset),
             Layout::Segments(segments) => {
                 let segments = segments.read();
                 let segment = segments
@@ -75,7 +77,7 @@ impl Space {
     #[inline]
     pub fn offset(&self, address: u64) -> Option<u64> {
         match &self.layout {
-            Layout::Window(base) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
+            Layout::Window(base, _) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
             Layout::Segments(segments) => {
                 let segments = segments.read();
                 let at = segments
@@ -92,14 +94,45 @@ impl Space {
         if let Layout::Segments(segments) = &self.layout {
             let mut segments = segments.write();
             let at = segments.partition_point(|segment| segment.address < address);
-            segments.insert(at, Segment { address, size, offset });
+            let heap = nvtx::heap(address, size);
+            let segment = Segment {
+                address,
+                size,
+                offset,
+                heap,
+            };
+            segments.insert(at, segment);
         }
     }
 
     /// The segment at `offset` is gone.
     pub fn remove(&self, offset: u64) {
         if let Layout::Segments(segments) = &self.layout {
-            segments.write().retain(|segment| segment.offset != offset);
+            segments.write().retain(|segment| {
+                if segment.offset == offset {
+                    nvtx::heap_gone(segment.heap);
+                }
+                segment.offset != offset
+            });
+        }
+    }
+
+    /// What a tool knows the memory at `address` as.
+    pub fn heap(&self, address: u64) -> HeapHandle {
+        match &self.layout {
+            Layout::Window(_, heap) => *heap,
+            Layout::Segments(segments) => {
+                let segments = segments.read();
+                let at = segments.partition_point(|segment| segment.address <= address);
+                at.checked_sub(1).map(|at| segments[at].heap).unwrap_or_default()
+            }
+        }
+    }
+
+    /// The reservation was given back.
+    pub fn gone(&self) {
+        if let Layout::Window(_, heap) = self.layout {
+            nvtx::heap_gone(heap);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
 //! cache is never handed out too early. Freeing asks the driver nothing.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -65,15 +65,14 @@ pub struct Inner {
     pub next_stamp: u64,
     /// Bytes freed since the last stamp.
     pub unstamped: u64,
-    /// Frees since the last allocation, and how many of them are borne before one takes a stamp.
-    pub frees_in_a_row: u64,
-    /// See `frees_in_a_row`; doubled each time it ran out on a stream that does allocate, so that such a stream is soon left
-    /// alone.
-    pub patience: u64,
-    /// The pool's hunger when this stream was last stamped for it.
+    /// Frees since the last stamp of what was allocated elsewhere.
+    pub strangers: u64,
+    /// The pool's hunger when this stream was last stamped for it; [`AWAITED`] where its next stamp is waited for.
     pub hunger: u64,
-    /// Whether anything was allocated here since patience last ran out.
-    pub allocates: bool,
+    /// The pool's starvation when last looked at, and how many frees may take a stamp for it.
+    pub starvation: u64,
+    /// See `starvation`.
+    pub eager: u32,
     /// The pool's number of the capture this stream was last seen in; 0: not capturing.
     pub capture: u32,
     /// Requests met and blocks taken back here.
@@ -90,11 +89,14 @@ pub struct Inner {
     pub queries: u64,
 }
 
-/// Frees in a row after which memory on a stream that never allocates is stamped.
-pub const PATIENCE: u64 = 64;
+/// The hunger of a stream whose next stamp something waits for: no pool is ever as hungry.
+pub const AWAITED: u64 = u64::MAX;
 
-/// Frees in a row that never stamp.
-const FEW: u64 = 16;
+/// So many frees may take a stamp after a request had to wait, of blocks after which not as many more were handed out.
+const EAGER: u32 = 256;
+
+/// So many blocks of other streams, freed here, are worth a stamp.
+const MANY: u64 = 16;
 
 /// One handle's cache. Two of them share no cache line, nor a pair of lines that are fetched together.
 #[repr(align(128))]
@@ -113,10 +115,10 @@ impl StreamCache {
             ready: Classes::default(),
             next_stamp: 1,
             unstamped: 0,
-            frees_in_a_row: 0,
-            patience: PATIENCE,
+            strangers: 0,
             hunger: 0,
-            allocates: false,
+            starvation: 0,
+            eager: 0,
             capture: 0,
             allocations: 0,
             frees: 0,
@@ -144,6 +146,7 @@ impl Inner {
     #[inline]
     pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
         let size = block.size();
+        self.unstamped += size;
         block.stamp.store(self.next_stamp, Ordering::Relaxed);
         self.frees += 1;
         self.requested -= block.requested.load(Ordering::Relaxed) as i64;
@@ -151,27 +154,30 @@ impl Inner {
         self.ready.push(&pool.blocks, size, id);
     }
 
-    /// Counts a free; whether a stamp is due: the stream has freed often without allocating, or less often while somebody
-    /// wanted what it holds. Few frees never stamp, so that a stream that is torn down is not asked for anything.
+    /// Whether the free of a block of this stream takes a stamp. An application that is torn down may have destroyed the stream,
+    /// so it is named to the driver only where streams are trusted and somebody is hungry; or where memory was short not long
+    /// ago, and the block is none that was kept: few were handed out since it was.
     #[inline]
-    pub fn count_free(&mut self, bytes: u64, hunger: u64) -> bool {
-        self.unstamped += bytes;
-        self.frees_in_a_row += 1;
-        if self.frees_in_a_row < FEW {
-            return false;
+    pub fn wants_stamp(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
+        let starvation = pool.starvation.load(Ordering::Relaxed);
+        if self.starvation != starvation {
+            (self.starvation, self.eager) = (starvation, EAGER);
         }
-        if self.hunger != hunger {
-            self.hunger = hunger;
-            return true;
+        if self.eager > 0 {
+            self.eager -= 1;
+            let age = self.allocations.wrapping_sub(block.stamp.load(Ordering::Relaxed));
+            return trusted || age < u64::from(EAGER);
         }
-        if self.frees_in_a_row < self.patience {
-            return false;
-        }
-        self.frees_in_a_row = 0;
-        if std::mem::take(&mut self.allocates) {
-            self.patience = self.patience.saturating_mul(2);
-        }
-        true
+        trusted && self.hunger != pool.hunger.load(Ordering::Relaxed)
+    }
+
+    /// Something was freed here that was allocated on another stream: whether a stamp is due. Such a stream may never
+    /// allocate, and what it frees is what the other one needs.
+    pub fn is_stamp_due(&mut self, pool: &Pool) -> bool {
+        self.strangers += 1;
+        self.strangers >= MANY
+            || self.unstamped >= pool.worth.load(Ordering::Relaxed)
+            || self.hunger != pool.hunger.load(Ordering::Relaxed)
     }
 }
 
@@ -180,12 +186,15 @@ const BUCKETS: usize = 1024;
 /// Every stream cache of an allocator. Found without a lock; never removed.
 pub struct StreamCaches {
     buckets: Box<[OnceBox<StreamCache>]>,
+    /// A bit for each bucket that is not empty: most are, and whoever goes through all caches does so often.
+    taken: [AtomicU64; BUCKETS.div_ceil(64)],
 }
 
 impl Default for StreamCaches {
     fn default() -> StreamCaches {
         StreamCaches {
             buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
+            taken: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -196,7 +205,10 @@ impl StreamCaches {
     pub fn get(&self, key: Key) -> &StreamCache {
         let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
         let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
-        let mut cache = self.buckets[bucket].get_or_init(|| Box::new(StreamCache::new(key)));
+        let mut cache = self.buckets[bucket].get_or_init(|| {
+            self.taken[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
+            Box::new(StreamCache::new(key))
+        });
         while cache.key != key {
             cache = cache.next.get_or_init(|| Box::new(StreamCache::new(key)));
         }
@@ -205,8 +217,18 @@ impl StreamCaches {
 
     /// Every cache.
     pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
-        self.buckets
+        let buckets = self
+            .taken
             .iter()
-            .flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
+            .zip(self.buckets.chunks(64))
+            .flat_map(|(taken, buckets)| {
+                let mut left = taken.load(Ordering::Acquire);
+                std::iter::from_fn(move || {
+                    let at = (left != 0).then_some(left.trailing_zeros())?;
+                    left &= left - 1;
+                    Some(&buckets[at as usize])
+                })
+            });
+        buckets.flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
     }
 }

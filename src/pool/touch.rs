@@ -1,32 +1,27 @@
-//! What is done to a block while it is out: filled, shared with other streams; and work in the pool's own context.
+//! What is done to a block while it is out; and work in the pool's own context.
 
 use std::sync::atomic::Ordering;
 
 use super::Pool;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
+use crate::nvtx;
 
 impl Pool {
-    /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too; false where
-    /// there is no such block.
-    pub fn share(&self, address: u64, context: Option<Context>) -> bool {
-        let found = match self.find(address) {
-            Some((_, block)) if block.is_live() => {
-                block.shared.store(1, Ordering::Relaxed);
-                true
-            }
-            Some(_) => false,
-            None => self
-                .standalones
-                .write()
-                .get_mut(&address)
-                .map(|block| block.shared = true)
-                .is_some(),
-        };
-        if let Some(context) = context.filter(|_| found) {
-            self.core.lock().note_context(&self.calls, context);
+    /// Tells a tool of the block that was just handed out at `address`. Blocks with a range of their own are the driver's to
+    /// tell of.
+    pub fn tell_allocated(&self, address: u64) {
+        if let Some((_, block)) = self.find(address) {
+            let requested = block.requested.load(Ordering::Relaxed);
+            nvtx::allocated(self.space.heap(address), address, requested);
         }
-        found
+    }
+
+    /// Tells a tool that the block at `address` is about to be given back.
+    pub fn tell_freed(&self, address: u64) {
+        if self.find(address).is_some_and(|(_, block)| block.is_live()) {
+            nvtx::freed(self.space.heap(address), address);
+        }
     }
 
     /// The context the pool makes its calls in where none of the device is current.

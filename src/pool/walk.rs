@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::beside::Cell;
 use super::block::{Blocks, State, boxed};
 use super::grace::Freed;
 use super::heap::{NodeId, Tile};
-use super::standalone::Standalone;
 use super::{Core, Pool};
 use crate::record::Mark;
 use crate::record::state::{Device, Piece, PieceState, Segment};
@@ -64,7 +64,7 @@ impl Pool {
     }
 
     /// What the live block at `address` is to remember.
-    pub fn mark(&self, address: u64, mark: Mark) {
+    pub fn remember(&self, address: u64, mark: Mark) {
         match self.find(address) {
             Some((id, _)) => self.marks.set(id, mark),
             None => {
@@ -73,9 +73,18 @@ impl Pool {
         }
     }
 
-    /// Bytes asked for, of a block with a range of its own.
+    /// The block at `address`, with a range of its own, starts elsewhere now.
+    pub fn forget(&self, address: u64) {
+        self.marks.forget(address);
+    }
+
+    /// Bytes asked for of the block at `address`.
     pub fn requested(&self, address: u64) -> Option<u64> {
-        self.standalones.read().get(&address).map(|block| block.requested)
+        let requested = match self.find(address) {
+            Some((_, block)) => &block.requested,
+            None => &self.beside.find(address)?.requested,
+        };
+        Some(requested.load(Ordering::Relaxed))
     }
 
     /// Bytes free on the device, and its memory in all; 0 where the driver does not tell.
@@ -86,7 +95,7 @@ impl Pool {
 
     /// The memory of the block at `address`, where it has a range of its own: start, bytes, and whether it is mapped.
     pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
-        self.standalones.read().get(&address).map(|block| block.extent())
+        self.beside.find(address).map(Cell::extent)
     }
 }
 
@@ -96,20 +105,41 @@ impl Held<'_> {
         let recorder = &self.pool.recorder;
         let mut segments: Vec<Segment> = self.window();
         let beside = self.pool.marks.beside.lock();
-        for (address, block) in self.pool.standalones.read().iter() {
-            let stack = recorder.stack_of(beside.get(address).copied().unwrap_or_default());
-            segments.push(segment(block, PieceState::Allocated, stack));
+        for (_, cell) in self.pool.beside.all() {
+            let address = cell.address.load(Ordering::Relaxed);
+            if address == 0 {
+                continue;
+            }
+            let stack = recorder.stack_of(beside.get(&address).copied().unwrap_or_default());
+            let size = cell.size.load(Ordering::Relaxed);
+            let piece = Piece {
+                address,
+                size,
+                requested: cell.requested.load(Ordering::Relaxed),
+                state: PieceState::Allocated,
+                stack,
+                tag: cell.tag.load(Ordering::Relaxed),
+            };
+            segments.push(segment(cell.extent(), piece));
         }
         for freed in self.core.grace.freed().chain(self.core.captures.freed()) {
             if let Freed::Standalone(block) = freed {
-                segments.push(segment(block, PieceState::Pending, 0));
+                let piece = Piece {
+                    address: block.address,
+                    size: block.size,
+                    requested: block.requested,
+                    state: PieceState::Pending,
+                    stack: 0,
+                    tag: 0,
+                };
+                segments.push(segment(block.extent(), piece));
             }
         }
         segments.sort_by_key(|segment| segment.address);
         Device {
             device: self.pool.device,
             segments,
-            kept: self.core.mapping.kept(),
+            kept: self.core.mapping.kept() + self.core.mapping.parked(),
             ..Device::default()
         }
     }
@@ -161,9 +191,10 @@ impl Held<'_> {
                     requested: block.requested.load(Ordering::Relaxed),
                     state: PieceState::Allocated,
                     stack: self.pool.recorder.stack_of(self.pool.marks.get(tile.id)),
+                    tag: block.tag.load(Ordering::Relaxed),
                     ..piece
                 },
-                State::Pending | State::None => Piece {
+                State::Pending | State::Claimed | State::None => Piece {
                     requested: block.requested.load(Ordering::Relaxed).min(tile.size),
                     state: PieceState::Pending,
                     ..piece
@@ -174,8 +205,7 @@ impl Held<'_> {
 }
 
 /// A block with a range of its own as a segment.
-fn segment(block: &Standalone, state: PieceState, stack: u32) -> Segment {
-    let (address, size, expandable) = block.extent();
+fn segment((address, size, expandable): (u64, u64, bool), block: Piece) -> Segment {
     let mut segment = Segment {
         address,
         size,
@@ -197,10 +227,9 @@ fn segment(block: &Standalone, state: PieceState, stack: u32) -> Segment {
     let bytes = block.size.min(end - start);
     if bytes > 0 {
         segment.push(Piece {
-            requested: block.requested,
-            state,
-            stack,
-            ..room(start, bytes)
+            address: start,
+            size: bytes,
+            ..block
         });
     }
     if start + bytes < end {

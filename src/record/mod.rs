@@ -236,6 +236,5 @@ pub fn describe(stack: u32) -> String {
 
 /// The text of a tag; none for 0 and for what is unknown.
 pub fn tag_text(tag: u32) -> Option<String> {
-    let _ = tag;
-    None
+    crate::tags::name(tag).map(str::to_owned)
 }

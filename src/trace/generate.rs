@@ -90,8 +90,8 @@ struct Request {
 
 /// Prompt and answer lengths in tokens. Skewed as in public request traces: the medians, 1,020 and 129, are those that
 /// were published for the conversations in Azure's language-model trace of 2023.
-const PROMPT: [u64; 11] = [16, 130, 330, 560, 800, 1020, 1200, 1400, 1900, 2900, 4000];
-const ANSWER: [u64; 11] = [8, 24, 50, 80, 105, 129, 170, 230, 330, 430, 1000];
+pub(super) const PROMPT: [u64; 11] = [16, 130, 330, 560, 800, 1020, 1200, 1400, 1900, 2900, 4000];
+pub(super) const ANSWER: [u64; 11] = [8, 24, 50, 80, 105, 129, 170, 230, 330, 430, 1000];
 
 fn serving(seed: u64, growing: bool) -> Trace {
     const REQUESTS: usize = 200;

@@ -1,12 +1,13 @@
 //! Traces of allocations: read from CSV, made by a generator, replayed on an allocator.
 //!
-//! [`csv`] reads and writes them, [`generate`] makes them from a seed, [`replay`](mod@replay) runs them and measures,
+//! [`csv`] reads and writes them, [`generate`] and [`kv`] make them from a seed, [`replay`](mod@replay) runs them and measures,
 //! [`application`] stands for the program that owns streams and queues work, [`steady`] has calls to be made over and over.
 //! May depend on [`crate::allocator`], [`crate::bridge`], [`crate::driver`] and [`crate::stats`]; nothing in the library depends on it but the command and the benches.
 
 pub mod application;
 pub mod csv;
 pub mod generate;
+pub mod kv;
 pub mod random;
 pub mod replay;
 pub mod steady;

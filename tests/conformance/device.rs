@@ -1,7 +1,7 @@
 //! The application's side: contexts, streams and work, on the simulated device in this process or through the driver's own
 //! functions.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +43,8 @@ pub trait Device: Send + Sync {
     fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8);
     /// Queues work that lasts until it is let go.
     fn hold(&self, stream: usize) -> Hold;
-    /// What is queued on `then` from now on comes after what is queued on `first` now.
-    fn order(&self, first: usize, then: usize);
+    /// What is queued on `then` from now on comes after what is queued on `first` now; false where a capture is in the way.
+    fn order(&self, first: usize, then: usize) -> bool;
     /// Waits for the stream.
     fn wait(&self, stream: usize);
     /// Waits for everything in the current context.
@@ -126,11 +126,12 @@ impl Device for Sim {
         Hold(Box::new(move || assert!(machine.release_persistent(kernel))))
     }
 
-    fn order(&self, first: usize, then: usize) {
+    fn order(&self, first: usize, then: usize) -> bool {
         let event = self.on().event_create().unwrap();
         self.on().event_record(event, first).unwrap();
-        self.on().stream_wait_event(then, event).unwrap();
+        let ordered = self.on().stream_wait_event(then, event).is_ok();
         self.on().event_destroy(event).unwrap();
+        ordered
     }
 
     fn wait(&self, stream: usize) {
@@ -290,7 +291,7 @@ impl Device for Cuda {
         Hold(Box::new(move || until.store(true, Ordering::Release)))
     }
 
-    fn order(&self, first: usize, then: usize) {
+    fn order(&self, first: usize, then: usize) -> bool {
         let mut event = null_mut();
         // SAFETY: a local to write to, and living streams and events.
         unsafe {
@@ -299,8 +300,9 @@ impl Device for Cuda {
                 sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32,
             ));
             ok(sys::cuEventRecord(event, handle(first)));
-            ok(sys::cuStreamWaitEvent(handle(then), event, 0));
+            let ordered = sys::cuStreamWaitEvent(handle(then), event, 0) == sys::CUresult::CUDA_SUCCESS;
             ok(sys::cuEventDestroy_v2(event));
+            ordered
         }
     }
 
@@ -348,10 +350,18 @@ impl Device for Cuda {
     }
 
     fn instantiate(&self, graph: usize) -> usize {
-        let mut executable = null_mut();
-        // SAFETY: a living graph and a local to write to.
-        ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) });
-        executable as usize
+        // What every driver since CUDA 11.0 exports; the bindings have only what came with 11.4.
+        type Instantiate = unsafe extern "C" fn(*mut usize, usize, *mut usize, *mut c_char, usize) -> sys::CUresult;
+        let mut executable = 0;
+        // SAFETY: the driver's documented function of this name has that type; a living graph and a local to write to.
+        unsafe {
+            let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+            let found = libc::dlsym(driver, c"cuGraphInstantiate_v2".as_ptr());
+            assert!(!found.is_null());
+            let instantiate: Instantiate = std::mem::transmute(found);
+            ok(instantiate(&mut executable, graph, null_mut(), null_mut(), 0));
+        }
+        executable
     }
 
     fn launch(&self, executable: usize, stream: usize) {

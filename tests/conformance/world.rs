@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use trtalloc::allocator::RESIZABLE;
+use trtalloc::driver::Features;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::pool::rule::SegmentRule;
 use trtalloc::stats::Stats;
@@ -26,10 +28,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    pub fn sim(way: Way) -> Setup {
+    pub fn sim(way: Way, version: u32) -> Setup {
         let driver = SimDriver::new(SimConfig {
             devices: DEVICES,
             memory: MEMORY,
+            version,
             ..SimConfig::default()
         });
         Setup {
@@ -74,6 +77,10 @@ impl Setup {
             rule,
             given: given.is_some(),
             checked: !options.contains("streams=trusted"),
+            pinned: options.contains("kind=pinned"),
+            patient: !options.contains("wait_ms=0"),
+            captured: AtomicBool::new(false),
+            copies: options.contains("backing=malloc") || options.contains("passthrough=1"),
             books: Mutex::default(),
         }
     }
@@ -92,6 +99,7 @@ struct Books {
     frees: u64,
     reallocations: u64,
     reallocations_in_place: u64,
+    copied: u64,
 }
 
 /// An allocator and its application.
@@ -101,6 +109,14 @@ pub struct World {
     rule: SegmentRule,
     given: bool,
     checked: bool,
+    /// The host may write to what it is given at once, whatever the stream.
+    pinned: bool,
+    /// Requests may wait.
+    patient: bool,
+    /// There was a capture.
+    captured: AtomicBool,
+    /// Resizing copies: there is no virtual memory.
+    copies: bool,
     books: Mutex<Books>,
 }
 
@@ -119,15 +135,38 @@ impl World {
         &*self.face
     }
 
+    /// What the driver offers.
+    pub fn features(&self) -> Features {
+        self.face.inside().driver().features()
+    }
+
+    pub fn begin_capture(&self, stream: usize) {
+        self.captured.store(true, Ordering::Relaxed);
+        self.device.begin_capture(stream);
+    }
+
+    /// Whether memory of captures stays for the process's life: the driver does not tell when a graph is gone.
+    pub fn keeps_captures(&self) -> bool {
+        self.captured.load(Ordering::Relaxed) && !self.features().user_objects
+    }
+
+    /// Whether nothing is left of an allocator that was closed.
+    fn returns_all(&self) -> bool {
+        let synchronises = self.features().context_events || self.patient;
+        !self.given && !self.keeps_captures() && synchronises
+    }
+
     fn told(&self, address: usize, size: u64, device: i32, stream: Option<usize>) -> usize {
         if address == 0 {
             return 0;
         }
         // Memory that the machine does not know, or a promise in place of a check, cannot be checked.
         if let Some(machine) = self.device.machine().filter(|_| self.checked) {
-            machine
-                .checker()
-                .hand_out(address as u64, self.rule.extent(size).unwrap(), stream);
+            machine.checker().hand_out(
+                address as u64,
+                self.rule.extent(size).unwrap(),
+                stream.filter(|_| !self.pinned),
+            );
         }
         let mut books = self.books.lock().unwrap();
         books.allocations += 1;
@@ -206,17 +245,34 @@ impl World {
 
     /// The block's new address; 0 where it is refused.
     pub fn try_resize(&self, address: usize, size: u64) -> usize {
+        let machine = self.device.machine();
+        // What is copied may have lost its old place to others before the call returns.
+        let begun = machine.filter(|_| self.copies).and_then(|machine| {
+            let books = self.books.lock().unwrap();
+            let had = books.live.get(&address)?.size;
+            Some((machine.checker().begin_resize(address as u64), had))
+        });
         let new = self.face.reallocate(address, 0, size);
+        match (machine, begun) {
+            (Some(machine), Some((begun, had))) => {
+                let (now, size) = if new == 0 { (address, had) } else { (new, size) };
+                machine.checker().end_resize(begun, now as u64, size);
+            }
+            (Some(machine), None) if new != 0 => machine.checker().resize(address as u64, new as u64, size),
+            _ => {}
+        }
         if new == 0 {
             return 0;
-        }
-        if let Some(machine) = self.device.machine() {
-            machine.checker().resize(address as u64, new as u64, size);
         }
         let mut books = self.books.lock().unwrap();
         books.reallocations += 1;
         books.reallocations_in_place += u64::from(new == address);
         let old = books.live.remove(&address).expect("the block is out");
+        books.copied += if self.copies && new != address {
+            old.size.min(size)
+        } else {
+            0
+        };
         books.live.insert(new, Live { size, ..old });
         new
     }
@@ -285,7 +341,7 @@ impl World {
     /// The allocator's figures are what was done with it, and its parts agree with each other.
     pub fn check_books(&self) {
         let books = self.books.lock().unwrap();
-        let mut counts = [0; 4];
+        let (mut counts, mut copied) = ([0; 4], 0);
         for device in 0..self.device.count() {
             let stats = self.face.stats(device);
             let here = || books.live.values().filter(|live| live.device == device);
@@ -299,7 +355,7 @@ impl World {
                 "{stats:?}"
             );
             assert!(stats.allocated_peak >= stats.allocated && stats.reserved_peak >= stats.reserved);
-            assert_eq!(stats.bytes_copied, 0);
+            copied += stats.bytes_copied;
             counts[0] += stats.allocations;
             counts[1] += stats.frees;
             counts[2] += stats.reallocations;
@@ -311,6 +367,7 @@ impl World {
             books.reallocations,
             books.reallocations_in_place,
         ];
+        assert_eq!(copied, books.copied, "bytes copied");
         assert_eq!(counts, expected, "allocations, frees, reallocations, in place");
         self.face.inside().validate().unwrap();
     }
@@ -328,11 +385,15 @@ impl World {
             let (status, _) = self.face.trim(device, 0);
             assert_eq!(status, 0, "{}", self.face.last_error());
             let stats = self.face.stats(device);
-            assert_eq!(
-                (stats.allocated, stats.requested, stats.pending),
-                (0, 0, 0),
-                "{stats:?}"
-            );
+            assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
+            if self.keeps_captures() {
+                continue;
+            }
+            // Without context events, what was freed without a stream waits until its memory is needed.
+            if !self.features().context_events && (self.given || !self.patient) {
+                continue;
+            }
+            assert_eq!(stats.pending, 0, "{stats:?}");
             if !self.given {
                 assert_eq!((stats.reserved, stats.cached), (0, 0), "{stats:?}");
             }
@@ -341,7 +402,7 @@ impl World {
         self.face.close();
         assert_eq!(self.face.allocate(64, 0, 0), 0, "closed");
         self.right();
-        if let Some(machine) = self.device.machine().filter(|_| !self.given) {
+        if let Some(machine) = self.device.machine().filter(|_| self.returns_all()) {
             for device in 0..self.device.count() {
                 let (free, total) = machine.memory_info(device).unwrap();
                 assert_eq!(free, total, "memory is left on device {device}");

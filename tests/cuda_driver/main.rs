@@ -203,10 +203,7 @@ fn an_old_driver_only_switches_features_off() {
     assert_eq!(driver.version(), 11020);
     let features = driver.features();
     assert!(!features.stream_ids && !features.context_events && !features.user_objects);
-    assert_eq!(
-        driver.stream_id(Stream::DEFAULT).unwrap_err().failure,
-        Failure::Unsupported
-    );
+    assert_eq!(driver.stream_id(Stream::DEFAULT).unwrap_err().failure, Failure::Missing);
     let stream = new_stream();
     begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
     let info = driver.stream_capture_info(stream).unwrap().expect("it captures");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "check.h"
+#include "grow.h"
 
 namespace {
 
@@ -126,6 +127,8 @@ int main() {
     trtalloc_allocator* mine = nullptr;
     CHECK(trtalloc_create("driver=sim,sim_memory=1GiB,log=off", &mine) == TRTALLOC_STATUS_OK);
     by_slots(mine);
+    keeps_its_bytes(trtalloc::tensorrt(mine), resizable, take_back);
+    CHECK(stats(mine).bytes_copied == 0);
     by_name(mine);
     std::printf("%ld\n", static_cast<long>(trtalloc::tensorrt_version));
     return 0;

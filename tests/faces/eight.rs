@@ -3,13 +3,15 @@
 use std::sync::OnceLock;
 
 use crate::common;
+use crate::headers;
 use crate::table::{self, Outcome, Row};
 
 /// The oldest and newest versions of each shape of the interface.
-const VERSIONS: [(&str, i32, [u32; 3]); 6] = [
+const VERSIONS: [(&str, i32, [u32; 3]); 7] = [
     ("8.0.1", 8001, [8, 0, 1]),
     ("8.1.0", 8100, [8, 1, 0]),
     ("8.2.0", 8200, [8, 2, 0]),
+    ("8.5.3", 8503, [8, 5, 3]),
     ("8.6.1", 8601, [8, 6, 1]),
     ("9.0.0", 9000, [9, 0, 0]),
     ("9.3.0", 9300, [9, 3, 0]),
@@ -18,29 +20,44 @@ const VERSIONS: [(&str, i32, [u32; 3]); 6] = [
 pub fn rows() -> &'static [Row] {
     static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
     ROWS.get_or_init(|| {
-        VERSIONS
-            .iter()
-            .map(|(name, version, parts)| {
-                let what = "every method through IGpuAllocator*, and every slot by its number";
-                Row::of(*name, "C++", "own declaration", what, || {
-                    try_version(name, *version, parts)
-                })
-            })
-            .collect()
+        let mut rows = Vec::new();
+        for (name, version, parts) in &VERSIONS {
+            let what = "every method through IGpuAllocator*, and every slot by its number";
+            let row = |what, body: &dyn Fn() -> Outcome| Row::of(*name, "C++", "own declaration", what, body);
+            rows.push(row(what, &|| try_version(name, *version, parts)));
+            // IOutputAllocator came with 8.5, and got a destructor with 8.6.
+            if *version >= 8500 {
+                let what = "outputs that grow through IOutputAllocator*, scratch memory that contexts share";
+                rows.push(row(what, &|| {
+                    let tried = headers::outputs(name, |compile| {
+                        compile
+                            .args(defines(parts))
+                            .arg("-I")
+                            .arg(common::root().join("tests/faces/eight"));
+                        Ok(())
+                    });
+                    tried.map_or_else(|outcome| outcome, |()| Outcome::Passed)
+                }));
+            }
+        }
+        rows
     })
 }
 
-fn try_version(name: &str, version: i32, [major, minor, patch]: &[u32; 3]) -> Outcome {
+/// What tells the header which version it is of.
+fn defines([major, minor, patch]: &[u32; 3]) -> [String; 3] {
+    [
+        format!("-DEIGHT_MAJOR={major}"),
+        format!("-DEIGHT_MINOR={minor}"),
+        format!("-DEIGHT_PATCH={patch}"),
+    ]
+}
+
+fn try_version(name: &str, version: i32, parts: &[u32; 3]) -> Outcome {
     let dir = common::scratch(&format!("faces_{name}"));
     let source = common::root().join("tests/faces");
     let mut compile = common::cxx();
-    compile
-        .arg(format!("-DEIGHT_MAJOR={major}"))
-        .arg(format!("-DEIGHT_MINOR={minor}"));
-    compile
-        .arg(format!("-DEIGHT_PATCH={patch}"))
-        .arg("-I")
-        .arg(source.join("eight"));
+    compile.args(defines(parts)).arg("-I").arg(source.join("eight"));
     // Each call is checked against the object's own type information, too.
     compile.args(["-pthread", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all"]);
     compile.arg(source.join("eight.cpp")).arg("-o").arg(dir.join("eight"));

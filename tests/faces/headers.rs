@@ -151,34 +151,63 @@ pub fn rows() -> &'static [Row] {
     static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
     ROWS.get_or_init(|| {
         let mut rows = Vec::new();
-        let ours = layout("ours", |compile| {
-            compile.arg("-DOURS");
-            Ok(())
+        let [ours, rtx] = ["OURS", "RTX"].map(|shape| {
+            let ours = layout(shape, |compile| {
+                compile.arg("-DOURS").arg(format!("-D{shape}=1"));
+                Ok(())
+            });
+            ours.expect("nothing is fetched for our own")
         });
-        let ours = ours.expect("nothing is fetched for our own");
         for headers in all() {
             let (name, with) = (headers.name, "NVIDIA's header");
+            let is_rtx = name.starts_with("RTX");
+            let ours = if is_rtx { &rtx } else { &ours };
             let id = format!("{}_{}", headers.crate_version, name.replace(' ', "_"));
             let row = |what, body: &dyn Fn() -> Result<(), Outcome>| {
                 Row::of(name, "C++", with, what, || {
                     body().map_or_else(|outcome| outcome, |()| Outcome::Passed)
                 })
             };
-            rows.push(row(
-                "slots, signatures and sizes are those of cpp/tensorrt10.h",
-                &|| {
-                    let theirs = layout(&id, |compile| headers.include(compile))?;
-                    assert_eq!(theirs, ours);
-                    Ok(())
-                },
-            ));
+            let same = match is_rtx {
+                true => "slots, signatures and sizes are those of cpp/tensorrt10.h and cpp/output_rtx.h",
+                false => "slots, signatures and sizes are those of cpp/tensorrt10.h and cpp/output10.h",
+            };
+            rows.push(row(same, &|| {
+                let theirs = layout(&id, |compile| {
+                    compile.args(is_rtx.then_some("-DRTX"));
+                    headers.include(compile)
+                })?;
+                assert_eq!(theirs, *ours);
+                Ok(())
+            }));
             rows.push(row(
                 "every method through IGpuAllocator*, type information, memory, threads",
                 &|| methods(headers, &id),
             ));
+            rows.push(row(
+                "outputs that grow through IOutputAllocator*, scratch memory that contexts share",
+                &|| outputs(&id, |compile| headers.include(compile)),
+            ));
         }
         rows
     })
+}
+
+/// tests/faces/output.cpp, compiled with what `include` finds.
+pub fn outputs(id: &str, include: impl FnOnce(&mut Command) -> Result<(), Outcome>) -> Result<(), Outcome> {
+    let dir = common::scratch(&format!("faces_output_{id}"));
+    let mut compile = common::cxx();
+    include(&mut compile)?;
+    compile.args(["-pthread", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all"]);
+    compile
+        .arg(common::root().join("tests/faces/output.cpp"))
+        .arg("-o")
+        .arg(dir.join("output"));
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+    let output = common::run(&mut table::program(&dir.join("output")));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty());
+    Ok(())
 }
 
 fn methods(headers: &Headers, id: &str) -> Result<(), Outcome> {

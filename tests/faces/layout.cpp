@@ -1,7 +1,14 @@
-// Prints how IGpuAllocator is laid out, as NVIDIA's header says or, with -DOURS, as cpp/tensorrt10.h does.
+// Prints how IGpuAllocator and IOutputAllocator are laid out, as NVIDIA's header says or, with -DOURS, as cpp/tensorrt10.h and
+// cpp/output10.h (with -DRTX too, cpp/output_rtx.h) do.
 #ifdef OURS
-#include "../../cpp/tensorrt10.h"
+#ifdef RTX
+#include "../../cpp/output_rtx.h"
+#else
+#include "../../cpp/output10.h"
+#endif
 namespace nvinfer1 {
+using Dims = Dims64;
+using v_1_0::IOutputAllocator;
 using v_1_0::IGpuAllocator;
 using v_1_0::IGpuAsyncAllocator;
 }  // namespace nvinfer1
@@ -44,6 +51,15 @@ int main() {
     slot("async allocateAsync", static_cast<void* (IGpuAsyncAllocator::*)(std::uint64_t, std::uint64_t, std::uint32_t,
                                                                          CUstream_st*) noexcept>(
                                     &IGpuAsyncAllocator::allocateAsync));
+#ifndef RTX
+    slot("reallocateOutput", &IOutputAllocator::reallocateOutput);
+#endif
+    slot("reallocateOutputAsync", &IOutputAllocator::reallocateOutputAsync);
+    slot("notifyShape", &IOutputAllocator::notifyShape);
+    std::printf("IOutputAllocator: %s, %zu bytes, derives from IVersionedInterface: %d\n", typeid(IOutputAllocator).name(),
+                sizeof(IOutputAllocator), std::is_base_of<IVersionedInterface, IOutputAllocator>::value);
+    std::printf("Dims: %zu bytes, nbDims %zu, d %zu of %zu\n", sizeof(Dims), offsetof(Dims, nbDims), offsetof(Dims, d),
+                sizeof(Dims::d) / sizeof(Dims::d[0]));
     std::printf("IGpuAllocator: %s, %zu bytes, derives from IVersionedInterface: %d\n", typeid(IGpuAllocator).name(),
                 sizeof(IGpuAllocator), std::is_base_of<IVersionedInterface, IGpuAllocator>::value);
     std::printf("IGpuAsyncAllocator: %s, %zu bytes, derives from IGpuAllocator: %d\n", typeid(IGpuAsyncAllocator).name(),

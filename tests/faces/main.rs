@@ -16,6 +16,8 @@ mod libraries;
 mod packages;
 mod snippets;
 mod table;
+#[path = "../common/wheel.rs"]
+mod wheel;
 
 /// What the table is made of, in its order.
 const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows, installed::rows];

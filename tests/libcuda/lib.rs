@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `SIMCUDA_MEMORY` | bytes of each device | 24 GiB |
 //! | `SIMCUDA_DEVICES` | how many devices | 1 |
-//! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; newer functions answer CUDA_ERROR_NOT_SUPPORTED | 12090 |
+//! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; functions that came later are not exported | 12090 |
 //! | `SIMCUDA_LATENCY` | `zero`: a call costs its own work; `peers`: it spins as long as published for an A100 | zero |
 //! | `SIMCUDA_FAIL` | `call:n:code`, joined by `;`: the n-th call of that function fails with that `CUresult` | none |
 //!
@@ -32,8 +32,10 @@ mod contexts;
 mod copies;
 mod devices;
 mod events;
+mod exports;
 mod graphs;
 mod host_functions;
+mod kernels;
 mod memory;
 mod process;
 mod streams;
@@ -99,6 +101,11 @@ macro_rules! functions {
                 crate::answer(stringify!($name), $since, |$machine| $body)
             }
         )*
+
+        /// Each function with the CUDA version that brought it.
+        pub(crate) const SINCE: &[(u32, *const std::ffi::c_void)] = &[
+            $(($since, $name as *const std::ffi::c_void),)*
+        ];
     };
 }
 pub(crate) use functions;

@@ -99,9 +99,7 @@ fn make() -> Result<Process, u32> {
     let machine = Machine::new(MachineConfig {
         devices: config.devices.unwrap_or(defaults.devices),
         memory: config.memory.unwrap_or(defaults.memory),
-        stream_ids: config.version >= 12000,
-        context_events: config.version >= 12050,
-        user_objects: config.version >= 11030,
+        version: config.version,
         ..defaults
     });
     for (call, n, code) in &config.failures {

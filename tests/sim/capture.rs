@@ -300,3 +300,53 @@ fn destroying_a_capturing_stream_ends_its_capture() {
     assert_eq!(again, s);
     assert_eq!(m.stream_is_capturing(again), Ok(0));
 }
+
+/// A thread's own default stream is a blocking one, and the legacy stream joins no capture.
+#[test]
+fn default_streams_and_captures() {
+    let m = machine();
+    m.stream_begin_capture(2, MODE_RELAXED).unwrap();
+    assert_eq!(m.stream_is_capturing(1), Err(CAPTURE_IMPLICIT));
+    assert_eq!(m.launch(0, 1, &[]), Err(CAPTURE_IMPLICIT));
+    assert!(!survives(&m, 2));
+    let (s, event) = (capturing(&m, MODE_RELAXED), m.event_create().unwrap());
+    m.event_record(event, s).unwrap();
+    assert_eq!(m.stream_wait_event(0, event), Err(CAPTURE_IMPLICIT));
+    assert!(!survives(&m, s));
+}
+
+#[test]
+fn nothing_joins_a_capture_that_is_invalid() {
+    let m = machine();
+    let (s, t) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
+    m.stream_begin_capture(s, MODE_RELAXED).unwrap();
+    let empty = m.stream_end_capture(s).unwrap();
+    let exec = m.graph_instantiate(empty).unwrap();
+    let event = m.event_create().unwrap();
+    m.stream_begin_capture(s, MODE_RELAXED).unwrap();
+    m.event_record(event, s).unwrap();
+    assert_eq!(m.stream_query(s), Err(CAPTURE_UNSUPPORTED));
+    assert_eq!(m.graph_launch(exec, s), Err(CAPTURE_INVALIDATED));
+    assert_eq!(m.stream_wait_event(t, event), Err(CAPTURE_INVALIDATED));
+    assert_eq!(m.stream_is_capturing(t), Ok(0));
+    assert_eq!(m.stream_begin_capture(s, MODE_RELAXED), Err(ILLEGAL_STATE));
+    assert!(!survives(&m, s));
+    m.stream_begin_capture(s, MODE_RELAXED).unwrap();
+    assert!(survives(&m, s));
+}
+
+/// A context that ends takes its captures with it, and makes those that its streams have joined invalid.
+#[test]
+fn captures_of_a_context_that_ends() {
+    let m = machine();
+    let s = capturing(&m, MODE_RELAXED);
+    let event = m.event_create().unwrap();
+    m.event_record(event, s).unwrap();
+    let context = m.context_create(0).unwrap();
+    let t = m.stream_create(true).unwrap();
+    m.stream_wait_event(t, event).unwrap();
+    assert_eq!(m.stream_is_capturing(t), Ok(1));
+    m.context_destroy(context).unwrap();
+    assert!(!survives(&m, s));
+    m.context_synchronize().unwrap();
+}

@@ -172,6 +172,17 @@ fn a_block_without_a_stream_may_be_in_use_anywhere() {
     clean(&m);
 }
 
+/// A thread's own stream that has never been used is no missing stream: nothing is queued there.
+#[test]
+fn a_default_stream_counts_before_its_first_use() {
+    let (m, at, [s, ..]) = scene();
+    m.launch(s, 1_000_000, &[]).unwrap();
+    m.checker().hand_out(at, SIZE, None);
+    m.checker().give_back(at, Some(2));
+    m.checker().hand_out(at, SIZE, None);
+    clean(&m);
+}
+
 #[test]
 fn other_contexts_of_the_device_count_for_such_a_block() {
     let (m, at, [_, t, _]) = scene();

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use trtalloc::allocator::Allocator;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Capture, CaptureMode, Driver, Failure, HandleKind, Stream};
 
@@ -72,8 +73,7 @@ fn the_driver_is_a_face_of_the_machine() {
 #[test]
 fn what_an_older_driver_lacks_is_missing() {
     let config = SimConfig {
-        stream_ids: false,
-        context_events: false,
+        version: 11_080,
         virtual_memory: false,
         ..SimConfig::default()
     };
@@ -87,4 +87,14 @@ fn what_an_older_driver_lacks_is_missing() {
     );
     assert_eq!(driver.device_info(0).unwrap().granularity, (0, 0));
     assert_eq!(driver.reserve(2 * MIB, 0).unwrap_err().failure, Failure::Unsupported);
+}
+
+#[test]
+fn the_version_is_an_option() {
+    for (version, known) in [("11.2", 0), ("11.8", 1), ("12.4", 2), ("12.9", 3)] {
+        let allocator = Allocator::create(&format!("driver=sim,sim_driver={version}")).unwrap();
+        let features = allocator.driver().features();
+        let all = [features.user_objects, features.stream_ids, features.context_events];
+        assert_eq!(all, std::array::from_fn(|at| at < known), "{version}");
+    }
 }

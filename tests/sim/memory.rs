@@ -269,6 +269,30 @@ fn pinned_memory_is_the_hosts() {
 }
 
 #[test]
+fn uses_of_pinned_memory_are_followed() {
+    let m = machine();
+    let (pinned, device) = (m.memory_host_malloc(8192).unwrap(), m.memory_malloc(8192).unwrap());
+    let s = m.stream_create(true).unwrap();
+    // A copy out of its bounds.
+    assert_eq!(m.copy_async(device, pinned + 4096, 8192, s), Err(INVALID_VALUE));
+    m.copy_async(device, pinned, 4096, s).unwrap();
+    // The copy is not over: the host would write into what it reads. What it does not read is free.
+    m.checker().hand_out(pinned + 4096, 4096, None);
+    assert_eq!(m.checker().violations(), Vec::<String>::new());
+    m.checker().hand_out(pinned, 4096, None);
+    let violations = m.checker().violations();
+    assert!(
+        violations.len() == 1 && violations[0].contains(": a copy at "),
+        "{violations:?}"
+    );
+    // Nor may it be given back to the driver: that waits for nothing.
+    m.copy_async(pinned, device, 4096, s).unwrap();
+    m.memory_host_free(pinned).unwrap();
+    let faults = m.faults();
+    assert!(faults.iter().any(|fault| fault.contains("cuMemFreeHost")), "{faults:?}");
+}
+
+#[test]
 fn touching_memory_without_access_kills() {
     if in_child() {
         let m = machine();

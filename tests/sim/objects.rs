@@ -122,3 +122,29 @@ fn a_driver_call_in_a_destructor_aborts() {
         "inside a user object's destructor",
     );
 }
+
+/// A launch that is captured embeds the graph, and the embedded one keeps what the first kept.
+#[test]
+fn a_graph_inside_a_graph_keeps_what_it_was_made_of() {
+    let counter = AtomicU32::new(0);
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    let inner = graph_with(&m, s, &counter);
+    let exec = m.graph_instantiate(inner).unwrap();
+    m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
+    m.graph_launch(exec, s).unwrap();
+    let outer = m.stream_end_capture(s).unwrap();
+    m.graph_destroy(inner).unwrap();
+    m.graph_exec_destroy(exec).unwrap();
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 0, "the outer graph is there");
+    let exec = m.graph_instantiate(outer).unwrap();
+    m.graph_destroy(outer).unwrap();
+    m.graph_launch(exec, s).unwrap();
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 0, "its executable is there");
+    m.graph_exec_destroy(exec).unwrap();
+    m.stream_synchronize(s).unwrap();
+    m.drain_user_objects();
+    assert_eq!(counter.load(SeqCst), 1);
+}

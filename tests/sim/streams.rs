@@ -330,9 +330,7 @@ fn events_die_once() {
 #[test]
 fn older_drivers_lack_calls() {
     let m = machine_with(SimConfig {
-        stream_ids: false,
-        context_events: false,
-        user_objects: false,
+        version: 11_020,
         ..SimConfig::default()
     });
     let context = m.context_current().unwrap();

@@ -113,9 +113,8 @@ impl<'w> Client<'w> {
             820..835 => self.open_stream(),
             835..850 => self.close_stream(),
             850..880 => {
-                let flags = if self.world.resizing { RESIZABLE } else { 0 };
                 let ordered = self.random.one_in(2);
-                self.allocate(ordered, flags);
+                self.allocate(ordered, RESIZABLE);
             }
             880..915 => self.resize(),
             915..925 => self.begin_capture(),
@@ -334,7 +333,7 @@ impl<'w> Client<'w> {
             2 => size + 1 + self.random.below(4 << 20),
             _ => size * 2 + 1 + self.random.below(self.world.largest * 2),
         };
-        let new = self.world.resize(address, new_size.min(self.world.largest * 8));
+        let new = self.world.resize(address, size, new_size.min(self.world.largest * 8));
         if new != 0 {
             (self.blocks[at].address, self.blocks[at].size) = (new, new_size.min(self.world.largest * 8));
         }

@@ -40,6 +40,7 @@ impl Client<'_> {
             MODE_THREAD_LOCAL
         };
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
+            self.world.counts.captures.fetch_add(1, Relaxed);
             self.capture = Some(Capture {
                 stream,
                 inside: Vec::new(),
@@ -55,11 +56,7 @@ impl Client<'_> {
         match self.random.below(8) {
             0..4 => {
                 let size = self.random.size(self.world.largest / 4);
-                let flags = if self.world.resizing && self.random.one_in(10) {
-                    RESIZABLE
-                } else {
-                    0
-                };
+                let flags = if self.random.one_in(10) { RESIZABLE } else { 0 };
                 let address = self.world.get(size, flags, Some(stream));
                 if address != 0 {
                     self.launch(stream, &[(address, size)]);

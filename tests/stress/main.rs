@@ -7,6 +7,7 @@
 //! | `TRTALLOC_STRESS_SEED` | where the random numbers begin; with one thread a run repeats exactly | the time |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
+//! | `TRTALLOC_STRESS_DRIVER` | the simulated driver's version in every round, as `cuDriverGetVersion` counts: 11020 | each round's own |
 //! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
 //!
 //! A failure names the seed. `rounds` has the allocators that are put through it, `client` what one thread does, `graphs`
@@ -49,6 +50,9 @@ fn randomised_work_leaves_nothing_wrong_and_nothing_behind() {
     });
     println!("TRTALLOC_STRESS_SEED={seed} TRTALLOC_STRESS_OPS={operations} TRTALLOC_STRESS_THREADS={threads}");
     let mut rounds = rounds::all();
+    if let Some(version) = number("TRTALLOC_STRESS_DRIVER") {
+        rounds.iter_mut().for_each(|round| round.sim.version = version as u32);
+    }
     if env::var_os("TRTALLOC_STRESS_NO_FAILURES").is_some() {
         rounds.iter_mut().for_each(|round| round.failures = false);
     }

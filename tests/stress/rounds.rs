@@ -20,7 +20,7 @@ pub struct Round {
     pub failures: bool,
     /// The largest ordinary request.
     largest: u64,
-    sim: SimConfig,
+    pub sim: SimConfig,
 }
 
 pub fn all() -> Vec<Round> {
@@ -36,6 +36,10 @@ pub fn all() -> Vec<Round> {
         largest,
         sim: sim(),
     };
+    let older = |version, round: Round| Round {
+        sim: SimConfig { version, ..sim() },
+        ..round
+    };
     vec![
         round("wait_ms=5", 30, true, 48 * MIB),
         round("limit=256MiB,wait_ms=2", 30, true, 24 * MIB),
@@ -46,22 +50,9 @@ pub fn all() -> Vec<Round> {
         round("wait_ms=2,guard=1", 2, true, 4 * MIB),
         round("wait_ms=2,passthrough=1", 2, true, 4 * MIB),
         round("wait_ms=2,fill=0xcd", 2, true, 4 * MIB),
-        Round {
-            sim: SimConfig {
-                stream_ids: false,
-                context_events: false,
-                user_objects: true,
-                ..sim()
-            },
-            ..round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)
-        },
-        Round {
-            sim: SimConfig {
-                context_events: false,
-                ..sim()
-            },
-            ..round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)
-        },
+        older(11_080, round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)),
+        older(12_040, round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)),
+        older(11_020, round("wait_ms=5", 2, true, 24 * MIB)),
     ]
 }
 
@@ -100,7 +91,6 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         mail: (0..DEVICES).map(|_| Mutex::default()).collect(),
         counts: Counts::default(),
         trusted: round.options.contains("trusted"),
-        resizing: !round.options.contains("malloc"),
         failures: round.failures,
         largest: round.largest,
     };
@@ -134,7 +124,9 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         }
     });
     finish(&world);
-    assert!(world.counts.given.load(Relaxed) > operations / 8, "{}", world.counts);
+    // A call that fails for a while can fail most requests of a short round.
+    let least = operations / if round.failures { 64 } else { 8 };
+    assert!(world.counts.given.load(Relaxed) > least, "{}", world.counts);
     world.counts.to_string()
 }
 
@@ -160,11 +152,16 @@ fn finish(world: &World) {
     machine.drain_user_objects();
     world.check();
     world.allocator.validate().unwrap();
+    let kept = !machine.config().user_objects() && world.counts.captures.load(Relaxed) > 0;
     for device in 0..DEVICES {
         let stats = world.allocator.stats(Some(device)).unwrap();
         assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
         assert_eq!(stats.allocations, stats.frees, "{stats:?}");
         assert!(stats.pending <= stats.reserved, "{stats:?}");
+        // Before CUDA 11.3 nobody tells when a graph is gone: its memory stays.
+        if kept {
+            continue;
+        }
         // Each waits no longer than a request may.
         for _ in 0..1000 {
             world.allocator.trim(Some(device), 0).unwrap();
@@ -176,9 +173,17 @@ fn finish(world: &World) {
         assert_eq!((stats.reserved, stats.pending, stats.cached), (0, 0, 0), "{stats:?}");
     }
     world.allocator.validate().unwrap();
-    world.allocator.close();
+    for _ in 0..1000 {
+        world.allocator.close();
+        if kept || machine.memory_held() == [0, 0, 0] {
+            break;
+        }
+    }
     world.check();
     assert_eq!(machine.checker().live_blocks(), 0);
+    if kept {
+        return;
+    }
     for device in 0..DEVICES {
         let (free, total) = machine.memory_info(device).unwrap();
         assert_eq!(free, total, "memory is left on device {device}");

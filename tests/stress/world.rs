@@ -31,6 +31,7 @@ pub struct Counts {
     pub given: AtomicU64,
     pub refused: AtomicU64,
     pub resized: AtomicU64,
+    pub captures: AtomicU64,
     pub graphs: AtomicU64,
     pub captures_lost: AtomicU64,
     pub contexts: AtomicU64,
@@ -64,7 +65,6 @@ pub struct World {
     pub counts: Counts,
     /// Streams outlive the allocator and never capture.
     pub trusted: bool,
-    pub resizing: bool,
     pub failures: bool,
     pub largest: u64,
 }
@@ -119,15 +119,21 @@ impl World {
     }
 
     /// The same block's new address, or 0.
-    pub fn resize(&self, address: u64, size: u64) -> u64 {
-        match self.ask(|allocator| allocator.reallocate(address, 0, size)) {
-            Ok(new) => {
-                self.machine.checker().resize(address, new, carved(size));
-                self.counts.resized.fetch_add(1, Relaxed);
-                new
-            }
-            Err(_) => 0,
+    pub fn resize(&self, address: u64, had: u64, size: u64) -> u64 {
+        let checker = self.machine.checker();
+        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        let keeps = size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0);
+        let begun = if keeps { None } else { checker.begin_resize(address) };
+        let outcome = self.ask(|allocator| allocator.reallocate(address, 0, size));
+        match (&outcome, begun) {
+            (Ok(new), None) => checker.resize(address, *new, carved(size)),
+            (Ok(new), begun) => checker.end_resize(begun, *new, carved(size)),
+            (Err(_), begun) => checker.end_resize(begun, address, carved(had)),
         }
+        outcome.map_or(0, |new| {
+            self.counts.resized.fetch_add(1, Relaxed);
+            new
+        })
     }
 
     /// Whether nothing has gone wrong so far.

@@ -85,7 +85,7 @@ pub fn loading(bench: &Bench) -> Result<Vec<Row>> {
         format!("{middle:.3} ms"),
         "below 0.2 ms",
         middle < 0.2,
-        !bench.device.is_simulated(),
+        !cfg!(debug_assertions),
     )])
 }
 

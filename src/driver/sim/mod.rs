@@ -82,9 +82,9 @@ impl Driver for SimDriver {
     fn features(&self) -> Features {
         let config = self.machine.config();
         Features {
-            stream_ids: config.stream_ids,
-            context_events: config.context_events,
-            user_objects: config.user_objects,
+            stream_ids: config.stream_ids(),
+            context_events: config.context_events(),
+            user_objects: config.user_objects(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Driver for SimDriver {
     }
 
     fn context_id(&self, context: Context) -> Result<u64> {
-        offered(self.machine.config().stream_ids, Call::CtxGetId, || {
+        offered(self.machine.config().stream_ids(), Call::CtxGetId, || {
             self.machine.context_id(context.0)
         })
     }
@@ -149,7 +149,7 @@ impl Driver for SimDriver {
     }
 
     fn context_record_event(&self, context: Context, event: Event) -> Result<()> {
-        let there = self.machine.config().context_events;
+        let there = self.machine.config().context_events();
         offered(there, Call::CtxRecordEvent, || {
             self.machine.context_record_event(context.0, event.0)
         })
@@ -161,7 +161,7 @@ impl Driver for SimDriver {
 
     #[inline]
     fn stream_id(&self, stream: Stream) -> Result<u64> {
-        offered(self.machine.config().stream_ids, Call::StreamGetId, || {
+        offered(self.machine.config().stream_ids(), Call::StreamGetId, || {
             self.machine.stream_id(stream.0)
         })
     }
@@ -295,7 +295,7 @@ impl Driver for SimDriver {
         destructor: UserObjectDestructor,
         data: *mut c_void,
     ) -> Result<()> {
-        let there = self.machine.config().user_objects;
+        let there = self.machine.config().user_objects();
         offered(there, Call::RetainUserObject, || {
             // SAFETY: the caller's promise is the same.
             unsafe { self.machine.graph_retain_user_object(graph.0, destructor, data) }

@@ -1,5 +1,7 @@
 //! Which range serves a request, and how it is cut.
 
+use std::cmp::Ordering;
+
 use super::bins::Bins;
 use super::{COMMON, Heap, Node, NodeId, Owner, Space, State, fits};
 
@@ -131,18 +133,26 @@ impl Heap {
         None
     }
 
-    /// Makes the first fitting `size` bytes of a free node a used node. What is left keeps owner, stamp and age.
+    /// How many whole pages lie between two offsets.
+    fn whole_pages(&self, from: u64, to: u64) -> u64 {
+        (to >> self.page_bits).saturating_sub((from + (1 << self.page_bits) - 1) >> self.page_bits)
+    }
+
+    /// Makes `size` bytes at one end of a free node a used node. What is left keeps owner, stamp and age.
     fn carve(&mut self, id: NodeId, size: u64, align: u64) -> NodeId {
         let (offset, whole) = self.span(id);
         let State::Free(owner) = self.nodes[id as usize].state else {
             unreachable!("only free nodes are carved")
         };
         let align = align.max(1);
-        // Small pieces from the end, so that what large ones leave stays in one piece.
-        let start = if size < SMALL {
-            (offset + whole - size) / align * align
-        } else {
-            offset.next_multiple_of(align)
+        let (first, last) = (offset.next_multiple_of(align), (offset + whole - size) / align * align);
+        // Where fewer whole pages are broken, for only whole pages can be moved; else small pieces from the end, so that what
+        // large ones leave stays in one piece.
+        let whole_pages = |start: u64| self.whole_pages(offset, start) + self.whole_pages(start + size, offset + whole);
+        let start = match whole_pages(first).cmp(&whole_pages(last)) {
+            Ordering::Less => last,
+            Ordering::Equal if size < SMALL => last,
+            _ => first,
         };
         let (front, back) = (start - offset, whole - (start - offset) - size);
         if front == 0 && back == 0 {

@@ -95,6 +95,7 @@ impl Space {
 /// The free space of one window.
 pub struct Heap {
     granule: u64,
+    page_bits: u32,
     nodes: Vec<Node>,
     spare: Vec<NodeId>,
     spaces: Vec<Space>,
@@ -103,8 +104,9 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A window of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`, a power of two.
-    pub fn new(size: u64, granule: u64) -> Heap {
+    /// A window of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`; memory comes and
+    /// goes in pages of `page` bytes. Both are powers of two.
+    pub fn new(size: u64, granule: u64, page: u64) -> Heap {
         let blank = Node {
             offset: 0,
             size: 0,
@@ -124,6 +126,7 @@ impl Heap {
         };
         Heap {
             granule,
+            page_bits: page.trailing_zeros(),
             nodes: vec![blank, hole],
             spare: Vec::new(),
             spaces: vec![Space::new()],

@@ -50,7 +50,7 @@ proptest! {
 
     #[test]
     fn keeps_to_the_model(steps in prop::collection::vec(step(), 1..120)) {
-        let mut heap = Heap::new(WINDOW, GRANULE);
+        let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
         let owners = [COMMON, heap.add_owner(), heap.add_owner()];
         let letter = |owner: u8| b'0' + owner;
         let mut model = Model(vec![b'.'; (WINDOW / GRANULE) as usize]);
@@ -147,7 +147,7 @@ proptest! {
 
 #[test]
 fn takes_the_smallest_range_that_fits() {
-    let mut heap = Heap::new(WINDOW, GRANULE);
+    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
     assert!(heap.open(0, 16 * PAGE, COMMON, 0));
     let ids: Vec<_> = [4, 1, 2, 1, 8, 1]
         .map(|n| heap.take(COMMON, n * GRANULE, GRANULE).unwrap_or_default())
@@ -162,7 +162,7 @@ fn takes_the_smallest_range_that_fits() {
 
 #[test]
 fn a_late_comer_waits_for_the_youngest_stamp() {
-    let mut heap = Heap::new(WINDOW, GRANULE);
+    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
     let owner = heap.add_owner();
     assert!(heap.open(0, PAGE, COMMON, 0));
     let ids: Vec<_> = (0..3)

@@ -28,7 +28,10 @@ impl Mapping {
                 .max(idle.iter().map(|idle| idle.size).sum::<u64>() + kept.iter().sum::<u64>());
         }
         if need > sources.create {
-            return Ok(false);
+            return match self.swap(need, sources) {
+                Some(sources) => self.grow(heap, owner, size, align, sources),
+                None => Ok(false),
+            };
         }
         let before = self.reserved;
         let filled = self.fill(heap, place, kept, idle, need);
@@ -38,6 +41,19 @@ impl Mapping {
         }
         filled?;
         Ok(true)
+    }
+
+    /// Where handles may be moved and that does not suffice: parked blocks are taken apart, and kept handles that did not fit
+    /// make room for new ones. None where nothing can be done.
+    fn swap(&mut self, need: u64, sources: Sources) -> Option<Sources> {
+        if !sources.remap {
+            return None;
+        }
+        if self.unpark() {
+            return Some(sources);
+        }
+        let create = sources.create + self.release_kept(self.reserved.saturating_sub(need - sources.create));
+        (create > sources.create).then_some(Sources { create, ..sources })
     }
 
     /// Kept handles that fit into `need` bytes, which is lowered by them.

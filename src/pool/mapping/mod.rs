@@ -11,10 +11,12 @@ use super::calls::Calls;
 use super::heap::{COMMON, Heap, NodeId, Owner, Place};
 use super::lost::{Found, Lost};
 use super::space::Space;
+use super::standalone::Standalone;
 use crate::driver::{Failure, Handle, HandleKind, Result};
 use crate::record::{Action, Event, Recorder};
 
 mod grow;
+mod parked;
 mod release;
 mod segments;
 
@@ -74,6 +76,8 @@ pub struct Mapping {
     /// Handles without an address, by size.
     kept: BTreeMap<u64, Vec<Handle>>,
     kept_bytes: u64,
+    /// Freed resizable blocks, as they lie, oldest first.
+    parked: Vec<Standalone>,
     reserved: u64,
     /// What could not be given back beside the window.
     lost: Vec<Lost>,
@@ -105,6 +109,7 @@ impl Mapping {
             mapped: BTreeMap::new(),
             kept: BTreeMap::new(),
             kept_bytes: 0,
+            parked: Vec::new(),
             reserved: 0,
             lost: Vec::new(),
             stuck: 0,
@@ -200,11 +205,6 @@ impl Mapping {
         Ok(Some(handle))
     }
 
-    /// A handle that [`Mapping::handle`] gave out and that nothing maps any more.
-    pub fn return_handle(&mut self, handle: Handle, size: u64) {
-        self.keep(handle, size);
-    }
-
     /// Memory obtained (or, with `false`, given back) beside the window, which counts as reserved.
     pub fn account(&mut self, bytes: u64, obtained: bool) {
         if obtained {
@@ -250,6 +250,7 @@ impl Mapping {
     /// Whether nothing is mapped or kept that the pool obtained itself.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
+            && self.parked.is_empty()
             && self.lost.is_empty()
             && self
                 .mapped
@@ -261,6 +262,7 @@ impl Mapping {
     pub fn forget(&mut self) {
         self.mapped.clear();
         self.kept.clear();
+        self.parked.clear();
         self.lost.clear();
         self.stuck = 0;
         (self.kept_bytes, self.reserved) = (0, 0);

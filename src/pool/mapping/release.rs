@@ -5,11 +5,14 @@ use std::cmp::Reverse;
 use super::*;
 
 impl Mapping {
-    /// Gives kept handles back until at most `keep` bytes are reserved; returns the bytes.
+    /// Gives kept handles, and then parked blocks, back until at most `keep` bytes are reserved; returns the bytes.
     pub fn release_kept(&mut self, keep: u64) -> u64 {
         let mut released = 0;
         while self.reserved > keep {
             let Some((&size, _)) = self.kept.last_key_value() else {
+                if self.unpark() {
+                    continue;
+                }
                 break;
             };
             let Some(handle) = self.take_kept(size) else { break };
@@ -88,7 +91,7 @@ impl Mapping {
             }
             Memory::Segment(address) => {
                 let bytes = mapped.end() - mapped.offset;
-                self.calls.submit(|driver| driver.free(address))?;
+                self.calls.free(address)?;
                 heap.close(range, mapped.offset, bytes);
                 self.tell(Action::SegmentFree, mapped.offset, bytes);
                 self.space.remove(mapped.offset);

@@ -59,7 +59,7 @@ impl Mapping {
                 Ok(true)
             }
             None => {
-                let _ = self.calls.submit(|driver| driver.free(address));
+                let _ = self.calls.free(address);
                 Ok(false)
             }
         }

@@ -29,7 +29,10 @@ fn reuse_across_streams_without_an_order() {
         |sabotage| &sabotage.reuse_unordered,
         |bench| {
             let (first, second) = (bench.stream(), bench.stream());
-            bench.use_and_free(first, 64, MIB);
+            bench.use_and_free(first, 32, MIB);
+            // A miss: it stamps what was freed so far, and only that.
+            bench.use_and_free(first, 1, 2 * MIB);
+            bench.use_and_free(first, 32, MIB);
             let block = bench.get(32 * MIB, Some(second));
             bench.launch(second, block, 32 * MIB);
             bench.put(block, Some(second));

@@ -31,13 +31,11 @@ impl Life<'_> {
 
     fn resize(&mut self, block: Option<u64>, size: u64) -> Option<u64> {
         let block = block?;
-        let new = self.bench.allocator.reallocate(block, 0, size).unwrap_or(block);
         let known = self.out.iter_mut().find(|(address, ..)| *address == block)?;
-        if new != block || size < known.1 {
-            self.bench.machine.checker().resize(block, new, size);
+        if let Ok(new) = self.bench.resize(block, known.1, size) {
             (known.0, known.1) = (new, size);
         }
-        Some(new)
+        Some(known.0)
     }
 }
 
@@ -129,15 +127,14 @@ fn options() -> Vec<(&'static str, SimConfig)> {
     vec![
         ("limit=192MiB,wait_ms=100", config()),
         ("limit=192MiB,wait_ms=100,backing=malloc", config()),
+        ("limit=192MiB,wait_ms=100,kind=pinned", config()),
         ("wait_ms=100,guard=1", config()),
         ("wait_ms=100,release_threshold=0", config()),
         ("limit=192MiB,wait_ms=100,passthrough=1", config()),
         (
             "limit=192MiB,wait_ms=100",
             SimConfig {
-                stream_ids: false,
-                context_events: false,
-                user_objects: true,
+                version: 11_080,
                 ..config()
             },
         ),

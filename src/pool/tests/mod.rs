@@ -13,6 +13,9 @@ use crate::error::Result;
 mod broken_rules;
 mod deaths;
 mod faults;
+mod nameless;
+mod resizing;
+mod steady;
 
 const MIB: u64 = 1 << 20;
 
@@ -27,12 +30,15 @@ impl Bench {
         Bench::on(SimConfig::default(), options)
     }
 
-    /// This thread enters device 0's primary context.
+    /// A device of 1 GiB.
     fn on(config: SimConfig, options: &str) -> Bench {
-        let driver = SimDriver::new(SimConfig {
-            memory: 1 << 30,
-            ..config
-        });
+        let memory = 1 << 30;
+        Bench::over(SimConfig { memory, ..config }, options)
+    }
+
+    /// This thread enters device 0's primary context.
+    fn over(config: SimConfig, options: &str) -> Bench {
+        let driver = SimDriver::new(config);
         let machine = driver.machine().clone();
         let context = machine.primary_retain(0).unwrap();
         machine.context_push(context).unwrap();
@@ -60,12 +66,32 @@ impl Bench {
             stream: stream.map(Stream),
             device: None,
         })?;
-        self.machine.checker().hand_out(address, size, stream);
+        // The host may write to pinned memory at once, whatever the stream.
+        let on_stream = self.allocator.config().kind == crate::config::Kind::Device;
+        self.machine
+            .checker()
+            .hand_out(address, size, stream.filter(|_| on_stream));
         Ok(address)
     }
 
     fn get(&self, size: u64, stream: Option<usize>) -> u64 {
         self.request(size, 0, stream).unwrap()
+    }
+
+    /// Resizes a block of `had` bytes.
+    fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
+        let checker = self.machine.checker();
+        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        if size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
+            let new = self.allocator.reallocate(address, 0, size)?;
+            checker.resize(address, new, size);
+            return Ok(new);
+        }
+        let begun = checker.begin_resize(address);
+        let outcome = self.allocator.reallocate(address, 0, size);
+        let (new, size) = outcome.as_ref().map_or((address, had), |new| (*new, size));
+        checker.end_resize(begun, new, size);
+        outcome
     }
 
     fn put(&self, address: u64, stream: Option<usize>) {

@@ -1,7 +1,7 @@
 //! Stream capture: whose memory is whose, and that no capture is broken.
 
-use super::MIB;
-use crate::world::Setup;
+use super::{MIB, Random};
+use crate::world::{Setup, World};
 
 pub fn captured_memory_is_the_graphs(setup: &Setup) {
     let world = setup.world("");
@@ -126,7 +126,11 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
         let between = world.get_on(stream, MIB);
         world.put_on(stream, between);
     }
-    assert!(world.stats().reserved <= 8 * MIB, "{:?}", world.stats());
+    assert!(
+        world.stats().reserved <= 8 * MIB || world.keeps_captures(),
+        "{:?}",
+        world.stats()
+    );
     world.finish();
 }
 
@@ -147,6 +151,198 @@ pub fn frees_without_a_stream_wait_for_a_capture(setup: &Setup) {
     world.put_on(blocking, captured);
     let graph = world.end_capture(blocking).expect("nothing ended the capture");
     world.destroy_graph(graph);
+    world.settle_graphs();
+    world.finish();
+}
+
+/// Blocks that a graph may write to whenever it is launched.
+struct Theirs(Vec<(usize, u64)>);
+
+impl Theirs {
+    /// Whether a block has nothing of them.
+    fn spare(&self, block: usize, size: u64) -> bool {
+        let beside = |(at, len): &(usize, u64)| block as u64 + size <= *at as u64 || *at as u64 + len <= block as u64;
+        self.0.iter().all(beside)
+    }
+
+    /// Others take and give back: none of it is the graph's.
+    fn left_alone(&self, world: &World, streams: &[usize], random: &mut Random) {
+        let mut live = Vec::new();
+        for round in 0..60 {
+            let (stream, size) = (streams[round % streams.len()], 1 + random.below(4 * MIB));
+            let block = if round % 7 == 0 {
+                world.get(size)
+            } else {
+                world.get_on(stream, size)
+            };
+            assert!(self.spare(block, size), "memory of a graph was handed out");
+            world.write_edges(stream, block, size, round as u8);
+            live.push((stream, block));
+            if live.len() > 6 {
+                let (stream, block) = live.swap_remove(random.below(live.len() as u64) as usize);
+                world.put_on(stream, block);
+            }
+        }
+        live.into_iter().for_each(|(stream, block)| world.put_on(stream, block));
+    }
+}
+
+/// Captures a few blocks of work on `stream`; two of the blocks stay out.
+fn capture(world: &World, stream: usize) -> (usize, Theirs, [usize; 2]) {
+    world.begin_capture(stream);
+    let out = [0; 2].map(|_| world.get_on(stream, 3 * MIB));
+    let freed = world.get_on(stream, 2 * MIB);
+    for (block, size) in [(out[0], 3 * MIB), (out[1], 3 * MIB), (freed, 2 * MIB)] {
+        world.write_edges(stream, block, size, 1);
+    }
+    world.put_on(stream, freed);
+    let graph = world.end_capture(stream).expect("nothing ended the capture");
+    let theirs = Theirs(vec![(out[0], 3 * MIB), (out[1], 3 * MIB), (freed, 2 * MIB)]);
+    (graph, theirs, out)
+}
+
+/// While graph or executable is there, whichever goes first, its memory is nobody else's, also between launches and though
+/// its owner frees it in the middle of one.
+pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
+    for graph_first in [true, false] {
+        let world = setup.world("");
+        let (stream, others) = (world.stream(), [world.stream(), world.stream()]);
+        let mut random = Random::new(5);
+        let (graph, theirs, out) = capture(&world, stream);
+        let executable = world.instantiate(graph);
+        theirs.left_alone(&world, &others, &mut random);
+        let hold = world.hold(stream);
+        world.launch(executable, stream);
+        world.put_on(stream, out[0]);
+        world.put(out[1]);
+        theirs.left_alone(&world, &[others[0], others[1], stream], &mut random);
+        hold.let_go();
+        if graph_first {
+            world.destroy_graph(graph);
+        } else {
+            world.wait(stream);
+            world.destroy_executable(executable);
+        }
+        world.settle_graphs();
+        for _ in 0..3 {
+            if graph_first {
+                world.launch(executable, stream);
+            }
+            theirs.left_alone(&world, &[others[0], stream], &mut random);
+        }
+        world.wait(stream);
+        if graph_first {
+            world.destroy_executable(executable);
+        } else {
+            world.destroy_graph(graph);
+        }
+        world.settle_graphs();
+        // Now it is memory like any other.
+        let held = world.stats().reserved;
+        let all = [0; 2].map(|_| world.get(3 * MIB));
+        all.into_iter().for_each(|block| world.put(block));
+        assert!(world.keeps_captures() || world.stats().reserved <= held + 2 * MIB);
+        world.finish();
+        setup.device().leave();
+    }
+}
+
+pub fn several_captures_at_once(setup: &Setup) {
+    let world = setup.world("");
+    let streams = [0; 4].map(|_| world.stream());
+    let free = world.stream();
+    streams.iter().for_each(|stream| world.begin_capture(*stream));
+    let mut theirs = Theirs(Vec::new());
+    for round in 0..5u8 {
+        let mut mine = Vec::new();
+        for stream in streams {
+            let block = world.get_on(stream, 2 * MIB);
+            assert!(theirs.spare(block, 2 * MIB) || round > 0);
+            world.write_edges(stream, block, 2 * MIB, round);
+            mine.push((block, 2 * MIB));
+        }
+        if round == 0 {
+            theirs.0 = mine.clone();
+        }
+        // Each capture has its own back, and no other's.
+        assert_eq!(mine, theirs.0);
+        let ordinary = world.get_on(free, 2 * MIB);
+        assert!(theirs.spare(ordinary, 2 * MIB));
+        world.put_on(free, ordinary);
+        for (stream, (block, _)) in streams.into_iter().zip(mine) {
+            world.put_on(stream, block);
+        }
+    }
+    let graphs = streams.map(|stream| world.end_capture(stream).expect("nothing ended the capture"));
+    let executables = graphs.map(|graph| world.instantiate(graph));
+    for (executable, stream) in executables.into_iter().zip(streams) {
+        world.launch(executable, stream);
+    }
+    theirs.left_alone(&world, &[streams[0], free], &mut Random::new(6));
+    world.wait_for_all();
+    for (graph, executable) in graphs.into_iter().zip(executables) {
+        world.destroy_graph(graph);
+        world.destroy_executable(executable);
+    }
+    world.settle_graphs();
+    world.finish();
+}
+
+/// A capture that something ends leaves no graph: its memory comes back, and what is out stays its owner's.
+pub fn a_capture_that_fails(setup: &Setup) {
+    let world = setup.world("");
+    let (stream, outside) = (world.stream(), world.stream());
+    for round in 0..4 {
+        world.begin_capture(stream);
+        let (freed, out) = (world.get_on(stream, 3 * MIB), world.get_on(stream, 3 * MIB));
+        world.write_edges(stream, out, 3 * MIB, 1);
+        world.put_on(stream, freed);
+        assert!(!world.order(outside, stream), "a capture waits for nothing outside");
+        assert_eq!(world.try_get_on(stream, MIB, 0, 0), 0, "it is over, and not ended");
+        if round % 2 == 0 {
+            world.put_on(stream, out);
+        }
+        assert_eq!(world.end_capture(stream), None);
+        world.settle_graphs();
+        if round % 2 == 1 {
+            world.write_edges(stream, out, 3 * MIB, 2);
+            assert!(world.holds(out, 3 * MIB, 2));
+            world.put_on(stream, out);
+        }
+        let next = world.get_on(stream, 3 * MIB);
+        world.write_edges(stream, next, 3 * MIB, 3);
+        world.put_on(stream, next);
+    }
+    assert!(
+        // Without ids, what graphs leave is pending until it is needed.
+        world.stats().reserved <= 16 * MIB || !world.features().stream_ids,
+        "{:?}",
+        world.stats()
+    );
+    world.finish();
+}
+
+/// What a graph has belongs to every graph that it was made a part of.
+pub fn a_graph_inside_a_graph(setup: &Setup) {
+    let world = setup.world("");
+    let (stream, other) = (world.stream(), world.stream());
+    let (inner, theirs, out) = capture(&world, stream);
+    let executable = world.instantiate(inner);
+    world.begin_capture(stream);
+    world.launch(executable, stream);
+    let outer = world.end_capture(stream).expect("nothing ended the capture");
+    world.destroy_executable(executable);
+    world.destroy_graph(inner);
+    out.into_iter().for_each(|block| world.put(block));
+    world.settle_graphs();
+    let executable = world.instantiate(outer);
+    for _ in 0..3 {
+        world.launch(executable, stream);
+        theirs.left_alone(&world, &[stream, other], &mut Random::new(8));
+    }
+    world.wait(stream);
+    world.destroy_graph(outer);
+    world.destroy_executable(executable);
     world.settle_graphs();
     world.finish();
 }

@@ -9,7 +9,7 @@ use crate::world::{Setup, World};
 pub fn growth_under_a_limit(setup: &Setup) {
     const UNIT: u64 = 16 * KIB;
     for options in ["", ",backing=malloc", ",passthrough=1"] {
-        let world = setup.world(&format!("limit={},wait_ms=10{options}", 6000 * UNIT));
+        let world = setup.world(&format!("limit={},wait_ms=500{options}", 6000 * UNIT));
         let stream = world.stream();
         let blocks = [1000, 4000, 500].map(|units| (world.get(units * UNIT), units * UNIT));
         for (at, (block, size)) in blocks.iter().enumerate() {

@@ -6,6 +6,8 @@ pub mod limits;
 pub mod options;
 pub mod requests;
 pub mod resizing;
+pub mod rmm;
+pub mod sharing;
 pub mod streams;
 
 pub const KIB: u64 = 1 << 10;

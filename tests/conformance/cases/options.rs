@@ -52,18 +52,6 @@ pub fn malloc_backing(setup: &Setup) {
     world.finish();
 }
 
-pub fn malloc_backing_refuses_to_resize(setup: &Setup) {
-    let world = setup.world("backing=malloc");
-    let stream = world.stream();
-    let block = world.try_get_on(stream, MIB, 0, RESIZABLE);
-    assert_ne!(block, 0, "{}", world.face().last_error());
-    world.write_edges(stream, block, MIB, 1);
-    assert_eq!(world.try_resize(block, 8 * MIB), 0);
-    assert!(world.holds(block, MIB, 1));
-    world.put_on(stream, block);
-    world.finish();
-}
-
 pub fn passthrough(setup: &Setup) {
     let world = setup.world("passthrough=1");
     let stream = world.stream();
@@ -81,7 +69,13 @@ pub fn passthrough(setup: &Setup) {
     mixed(&world, 100, 2 * MIB);
     let block = world.try_get(MIB, 0, RESIZABLE);
     assert_ne!(block, 0);
-    assert_eq!(world.try_resize(block, 2 * MIB), 0);
+    let block = world.resize(block, 2 * MIB);
+    let plain = world.get(MIB);
+    assert_eq!(world.try_resize(plain, 2 * MIB), 0, "not resizable");
+    world.write_edges(stream, block, 2 * MIB, 5);
+    let block = world.resize(block, 5 * MIB);
+    assert!(world.holds(block, 4096, 5) && world.holds(block + (2 * MIB - 4096) as usize, 4096, 5));
+    world.resize(block, 1000);
     world.finish();
 }
 
@@ -153,5 +147,91 @@ pub fn trusted_streams(setup: &Setup) {
         (before.driver_calls, before.driver_queries)
     );
     mixed(&world, 200, 4 * MIB);
+    world.finish();
+}
+
+/// What the host writes to pinned memory, at once.
+fn host_writes(address: usize, bytes: u64, byte: u8) {
+    // SAFETY: a live block of the host's memory, with so many bytes, that nobody else touches.
+    unsafe { std::ptr::write_bytes(address as *mut u8, byte, bytes as usize) };
+}
+
+pub fn pinned(setup: &Setup) {
+    let world = setup.world("kind=pinned");
+    mixed(&world, 300, 9 * MIB);
+    for shift in 0..=21 {
+        let block = world.try_get(3000, 1 << shift, 0);
+        assert!(block != 0 && block.is_multiple_of(1 << shift), "{shift}");
+    }
+    let (stream, block) = (world.stream(), world.get(5 * MIB));
+    host_writes(block, 5 * MIB, 7);
+    assert!(world.holds(block, 5 * MIB, 7));
+    // It is no virtual memory.
+    let resizable = world.try_get_on(stream, MIB, 0, RESIZABLE);
+    assert_ne!(resizable, 0, "{}", world.face().last_error());
+    assert_eq!(world.try_resize(resizable, 2 * MIB), 0);
+    assert!(
+        world.face().last_error().contains("pinned"),
+        "{}",
+        world.face().last_error()
+    );
+    world.finish();
+
+    let world = setup.world("kind=pinned,limit=16MiB,wait_ms=20");
+    let first = world.get(10 * MIB);
+    assert_eq!(world.try_get(10 * MIB, 0, 0), 0);
+    world.put(first);
+    let first = world.get_on(world.stream(), 10 * MIB);
+    world.put(first);
+    world.finish();
+}
+
+pub fn pinned_memory_waits_for_the_stream_that_used_it(setup: &Setup) {
+    let world = setup.world("kind=pinned");
+    let stream = world.stream();
+    for round in 0..20u8 {
+        let hold = world.hold(stream);
+        // What a copy that is still to come will read is not the host's to write, on that stream either.
+        let blocks: Vec<usize> = (0..4).map(|_| world.get_on(stream, 3 * MIB)).collect();
+        for block in &blocks {
+            host_writes(*block, 3 * MIB, round);
+            world.write_edges(stream, *block, 3 * MIB, round);
+            world.put_on(stream, *block);
+        }
+        let next = world.get_on(stream, 3 * MIB);
+        assert!(!blocks.contains(&next), "{next:#x} is in use");
+        host_writes(next, 3 * MIB, 99);
+        hold.let_go();
+        world.wait(stream);
+        assert!(world.holds(next, 3 * MIB, 99));
+        world.put_on(stream, next);
+    }
+    // It does come back: twenty rounds took no more than a few did.
+    assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
+    world.finish();
+}
+
+pub fn pinned_memory_of_a_graph(setup: &Setup) {
+    let world = setup.world("kind=pinned");
+    let stream = world.stream();
+    // So that there is memory, and the capture need not ask the driver for it.
+    let before: Vec<usize> = (0..4).map(|_| world.get(MIB)).collect();
+    before.into_iter().for_each(|block| world.put(block));
+    world.begin_capture(stream);
+    let first = world.get_on(stream, MIB);
+    world.write(stream, first, MIB, 1);
+    world.put_on(stream, first);
+    // The graph will read what the host wrote before its launch, so even the capture itself may not have it again.
+    let second = world.get_on(stream, MIB);
+    assert_ne!(first, second);
+    let graph = world.end_capture(stream).expect("the capture stands");
+    let elsewhere = world.get(MIB);
+    assert_ne!(elsewhere, first);
+    let executable = world.instantiate(graph);
+    world.destroy_graph(graph);
+    world.launch(executable, stream);
+    world.wait(stream);
+    world.destroy_executable(executable);
+    world.settle_graphs();
     world.finish();
 }

@@ -98,6 +98,10 @@ fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u
 pub fn another_stream_waits_its_turn(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let (first, second) = (world.stream(), world.stream());
+    // The first time, a request finds everything with another stream, and waits; from then on streams stamp what they free.
+    fill_and_free(&world, first, 64, MIB);
+    let block = world.get_on(second, 32 * MIB);
+    world.put_on(second, block);
     let hold = world.hold(first);
     fill_and_free(&world, first, 64, MIB);
     // There is nothing else; the work on `first` is not over, and the call does not wait for it.
@@ -208,7 +212,10 @@ pub fn a_handle_comes_back_with_work_pending(setup: &Setup) {
         let born = world.stream();
         seen += usize::from(born == dying);
         let other = world.get_on(born, 4 * MIB);
-        assert_ne!(other, block, "the work on it is not over");
+        // Without ids, what is freed is any stream's that is made to wait for it.
+        if world.features().stream_ids {
+            assert_ne!(other, block, "the work on it is not over");
+        }
         world.write_edges(born, other, 4 * MIB, 2);
         hold.let_go();
         world.wait_for_all();

@@ -35,6 +35,26 @@ public:
 #endif
 };
 
+#if EIGHT_MAJOR > 8 || EIGHT_MINOR >= 5
+class Dims32 {
+public:
+    std::int32_t nbDims;
+    std::int32_t d[8];
+};
+using Dims = Dims32;
+
+class IOutputAllocator {
+public:
+    virtual std::int32_t getInterfaceVersion() const noexcept { return 1; }
+    virtual void* reallocateOutput(char const* tensorName, void* currentMemory, std::uint64_t size,
+                                   std::uint64_t alignment) noexcept = 0;
+    virtual void notifyShape(char const* tensorName, Dims const& dims) noexcept = 0;
+#if EIGHT_MAJOR > 8 || EIGHT_MINOR >= 6
+    virtual ~IOutputAllocator() = default;
+#endif
+};
+#endif
+
 }  // namespace nvinfer1
 
 #endif

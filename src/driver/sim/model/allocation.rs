@@ -199,12 +199,16 @@ impl Machine {
         state.memory.pin(size)
     }
 
-    /// `cuMemFreeHost`.
+    /// `cuMemFreeHost`. Waits for nothing, as nothing is said of it; work still to come there is a fault.
     pub fn memory_host_free(&self, address: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemFreeHost)?;
         state.current(thread)?;
         state.refuse_unsafe(thread)?;
-        state.memory.unpin(address)
+        let mapping = state.memory.pinned_at(address)?;
+        state.check_unmap("cuMemFreeHost", address, &mapping);
+        state.memory.unpin(address);
+        state.forget_memory(mapping.offset, mapping.size);
+        Ok(())
     }
 
     /// How many reservations, physical handles, and mappings or allocations there are. Not a driver call.

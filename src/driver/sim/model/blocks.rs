@@ -160,25 +160,33 @@ impl State {
         }
     }
 
-    pub(super) fn resize(&mut self, old: u64, new: u64, size: u64) {
+    /// What it does not have any more was used by what is known to have used it: a resize is no promise about streams.
+    pub(super) fn begin_resize(&mut self, old: u64) -> Option<Block> {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();
-            return self.checker.violation(format!("{old:#x} resized at {now} is not out"));
+            self.checker.violation(format!("{old:#x} resized at {now} is not out"));
+            return None;
         };
+        let (_, before) = self.physical_ranges(block.address, block.size);
+        self.leave(&block, &before, &[], 0);
+        Some(block)
+    }
+
+    pub(super) fn end_resize(&mut self, block: Block, new: u64, size: u64) {
         let now = self.hot.now();
         let taker = Taker {
             slot: None,
             queue: u32::MAX,
             stream_id: 0,
         };
-        let what = format!("{old:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}", block.size);
-        let (_, before) = self.physical_ranges(block.address, block.size);
+        let what = format!(
+            "{:#x} + {:#x} resized to {new:#x} + {size:#x} at {now}",
+            block.address, block.size
+        );
         let (whole, after) = self.physical_ranges(new, size);
         if !whole {
             self.checker.violation(format!("{what} is not all mapped"));
         }
-        // What it does not have any more was used by what is known to have used it: a resize is no promise about streams.
-        self.leave(&block, &before, &[], 0);
         let past = Past {
             serial: block.serial,
             address: new,

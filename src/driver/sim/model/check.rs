@@ -1,11 +1,16 @@
 //! The order checker as tests see it.
 
 use super::Machine;
-use super::checker::CheckerState;
+use super::checker::{Block, CheckerState};
 
 /// The order checker of a machine. Tell it what an allocator hands out, right after, and takes back, right before.
 #[derive(Debug, Clone, Copy)]
 pub struct Checker<'a>(&'a Machine);
+
+/// A block between [`Checker::begin_resize`] and [`Checker::end_resize`].
+#[derive(Debug)]
+#[must_use]
+pub struct Resizing(Block);
 
 impl Checker<'_> {
     /// Whether it is on. Off, it knows nothing and costs nothing.
@@ -23,7 +28,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if state.checker.on && size > 0 {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
+            let slot = stream.and_then(|stream| self.0.any_slot(&mut state, thread, stream));
             state.hand_out(address, size, slot);
         }
     }
@@ -34,7 +39,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if state.checker.on {
-            let slot = stream.and_then(|stream| self.0.any_slot(&state, thread, stream));
+            let slot = stream.and_then(|stream| self.0.any_slot(&mut state, thread, stream));
             state.give_back(address, slot);
         }
     }
@@ -44,7 +49,7 @@ impl Checker<'_> {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
         if let Some(block) = state.checker.blocks.get(&address).copied()
-            && let Some(slot) = self.0.any_slot(&state, thread, stream)
+            && let Some(slot) = self.0.any_slot(&mut state, thread, stream)
         {
             for position in state.last_uses(&block, Some(slot)) {
                 state.note_use(address, block.size, position, "declared use");
@@ -55,8 +60,27 @@ impl Checker<'_> {
     /// The block at `old` is now `size` bytes at `new`: bytes it had stay its own, new ones must be safe for anybody.
     pub fn resize(&self, old: u64, new: u64, size: u64) {
         let mut state = self.0.state.lock();
-        if state.checker.on {
-            state.resize(old, new, size);
+        if state.checker.on
+            && let Some(block) = state.begin_resize(old)
+        {
+            state.end_resize(block, new, size);
+        }
+    }
+
+    /// The block at `address` is about to be resized by a copy, at the end of which its memory may be anybody's. Nothing where
+    /// the checker is off.
+    pub fn begin_resize(&self, address: u64) -> Option<Resizing> {
+        let mut state = self.0.state.lock();
+        if !state.checker.on {
+            return None;
+        }
+        state.begin_resize(address).map(Resizing)
+    }
+
+    /// A block that was resized is now `size` bytes at `new`; or is what it was, where that failed.
+    pub fn end_resize(&self, resizing: Option<Resizing>, new: u64, size: u64) {
+        if let Some(Resizing(block)) = resizing {
+            self.0.state.lock().end_resize(block, new, size);
         }
     }
 

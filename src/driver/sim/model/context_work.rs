@@ -41,7 +41,7 @@ impl Machine {
     /// too. Ends captures.
     pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
         let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
-        if !self.config.context_events {
+        if !self.config.context_events() {
             return Err(NOT_SUPPORTED);
         }
         let context = self.context_place(context)?;

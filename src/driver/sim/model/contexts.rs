@@ -159,7 +159,7 @@ impl Machine {
     /// `cuCtxGetId`. A query.
     pub fn context_id(&self, context: usize) -> Result<u64> {
         self.ask(Call::CtxGetId)?;
-        if !self.config.stream_ids {
+        if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
         match self.hot.contexts[self.context_place(context)?].id.load(Acquire) {

@@ -112,18 +112,26 @@ impl Machine {
         Ok(handle)
     }
 
-    /// `cuGraphLaunch`: uses all its memory on `stream`. On a capturing stream its nodes become nodes of that capture.
+    /// `cuGraphLaunch`: uses all its memory on `stream`. On a capturing stream it becomes a child of that capture's
+    /// graph.
     pub fn graph_launch(&self, exec: usize, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::GraphLaunch)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
         let Some(found) = state.execs.get(&exec) else {
             return Err(INVALID_VALUE);
         };
-        let nodes = found.nodes.clone();
+        let (nodes, objects) = (found.nodes.clone(), found.objects.clone());
         state.refuse_implicit(slot)?;
         if let Some((capture, queue)) = state.streams[slot as usize].capture {
+            let at = state.capturing(capture)?;
             for node in nodes {
                 state.capture_node(capture, queue, node)?;
+            }
+            // The child keeps what the graph it was made of keeps.
+            state.keep_objects(&objects);
+            let graph = state.captures[at].graph;
+            if let Some(graph) = state.graphs.get_mut(&graph) {
+                graph.objects.extend(objects);
             }
             return Ok(());
         }
@@ -143,11 +151,6 @@ impl Machine {
             };
             state.apply(slot, &NodeWork { what, ..node }, position);
         }
-        let objects = state
-            .execs
-            .get(&exec)
-            .map(|exec| exec.objects.clone())
-            .unwrap_or_default();
         state.objects_used(&objects, position);
         Ok(())
     }

@@ -49,6 +49,9 @@ pub(super) struct Memory {
     /// None where the host cannot provide it.
     backing: Option<Backing>,
     granularity: u64,
+    /// Address space that is left.
+    space: u64,
+    pub(super) contents: bool,
     devices: Vec<DeviceMemory>,
     pub(super) reservations: BTreeMap<u64, u64>,
     pub(super) mappings: BTreeMap<u64, Mapping>,
@@ -67,6 +70,8 @@ impl Memory {
         Memory {
             backing: Backing::new().ok(),
             granularity: config.granularity.next_power_of_two().max(PAGE),
+            space: config.address_space,
+            contents: config.contents,
             devices: vec![device; config.devices as usize],
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
@@ -108,7 +113,9 @@ impl Memory {
         if size == 0 || !self.rounded(size) || (alignment != 0 && !alignment.is_power_of_two()) {
             return Err(INVALID_VALUE);
         }
+        let left = self.space.checked_sub(size).ok_or(OUT_OF_MEMORY)?;
         let address = host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
+        self.space = left;
         self.reservations.insert(address, size);
         Ok(address)
     }
@@ -121,6 +128,7 @@ impl Memory {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(&address);
+        self.space += size;
         host::unreserve(address, size);
         Ok(())
     }
@@ -328,10 +336,23 @@ impl Memory {
         Ok(address)
     }
 
-    pub(super) fn unpin(&mut self, address: u64) -> Result<()> {
-        let size = self.pinned.remove(&address).ok_or(INVALID_VALUE)?;
-        host::unreserve(address, size);
-        Ok(())
+    /// Pinned memory as the checker knows it: its own physical memory, under one alias.
+    pub(super) fn pinned_at(&self, address: u64) -> Result<Mapping> {
+        let size = *self.pinned.get(&address).ok_or(INVALID_VALUE)?;
+        Ok(Mapping {
+            size,
+            offset: address | super::touch::FOREIGN,
+            device: 0,
+            owner: Owner::Handle(0),
+            alias: 0,
+            access: u64::MAX,
+        })
+    }
+
+    pub(super) fn unpin(&mut self, address: u64) {
+        if let Some(size) = self.pinned.remove(&address) {
+            host::unreserve(address, size);
+        }
     }
 
     /// Everything that belongs to a context.

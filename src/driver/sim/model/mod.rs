@@ -22,8 +22,9 @@
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
 //!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
 //!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured
-//!   ones; merging captures; context events and synchronisation while anything on the device captures.
-//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. Destructors run late, on a
+//!   ones; merging captures; joining one that is invalid; context events and synchronisation while anything on the device captures.
+//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node; captured, it makes a child,
+//!   which keeps the user objects of the graph it was made of. Destructors run late, on a
 //!   thread that all share; a driver call in one aborts.
 //! * **Time**: each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
 //!   change at once when a copy or a fill is submitted, whatever the clock says.
@@ -84,16 +85,18 @@ pub struct MachineConfig {
     pub granularity: u64,
     /// Whether there is virtual memory management.
     pub virtual_memory: bool,
-    /// `cuStreamGetId` and `cuCtxGetId` (CUDA 12.0).
-    pub stream_ids: bool,
-    /// `cuCtxRecordEvent` (CUDA 12.5).
-    pub context_events: bool,
-    /// `cuGraphRetainUserObject` (CUDA 11.3).
-    pub user_objects: bool,
+    /// The driver's version as `cuDriverGetVersion` tells it, 1000 × major + 10 × minor: what came later is missing.
+    pub version: u32,
     /// Whether virtual memory calls count as unsafe during capture.
     pub vmm_unsafe_in_capture: bool,
     /// Whether the order checker and the check for unmapping under pending work are on from the start.
     pub checker: bool,
+    /// Bytes that a copy or a fill moves in a simulated nanosecond.
+    pub bytes_per_ns: u64,
+    /// Whether copies and fills change memory: without, a model of much memory costs the host nothing.
+    pub contents: bool,
+    /// Bytes of address space for reservations.
+    pub address_space: u64,
     /// Simulated nanoseconds between a user object falling due and its destructor's call.
     pub user_object_delay: u64,
 }
@@ -105,13 +108,31 @@ impl Default for MachineConfig {
             memory: 24 << 30,
             granularity: 2 << 20,
             virtual_memory: true,
-            stream_ids: true,
-            context_events: true,
-            user_objects: true,
+            version: 12_090,
             vmm_unsafe_in_capture: true,
             checker: true,
+            bytes_per_ns: 1024,
+            contents: true,
+            address_space: 128 << 40,
             user_object_delay: 10_000,
         }
+    }
+}
+
+impl MachineConfig {
+    /// `cuStreamGetId` and `cuCtxGetId`.
+    pub fn stream_ids(&self) -> bool {
+        self.version >= 12_000
+    }
+
+    /// `cuCtxRecordEvent`.
+    pub fn context_events(&self) -> bool {
+        self.version >= 12_050
+    }
+
+    /// `cuUserObjectCreate`, `cuGraphRetainUserObject`, and the graph in `cuStreamGetCaptureInfo`.
+    pub fn user_objects(&self) -> bool {
+        self.version >= 11_030
     }
 }
 

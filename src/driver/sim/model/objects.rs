@@ -208,7 +208,7 @@ impl Machine {
         data: *mut c_void,
     ) -> Result<()> {
         let (_, mut state) = self.enter(Call::RetainUserObject)?;
-        if !self.config.user_objects {
+        if !self.config.user_objects() {
             return Err(NOT_SUPPORTED);
         }
         if !state.graphs.contains_key(&graph) {

@@ -159,13 +159,13 @@ impl Machine {
         }
     }
 
-    /// The slot of a stream that may be dead, or of a default stream while there is a context: for the checker.
-    pub(super) fn any_slot(&self, state: &State, thread: &ThreadState, handle: usize) -> Option<u32> {
+    /// The slot of a stream that may be dead, or of a default stream while there is a context, made where it was never
+    /// used: for the checker.
+    pub(super) fn any_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
             true => match self.special_slot(thread, handle).ok()? {
                 Some(slot) => slot,
-                // The thread has been in another context since: its own stream in this one is found by looking.
-                None => state.own_stream(thread)?,
+                None => self.open_special(state, thread).ok()?,
             },
             false => self.hot.place(HandleKind::Stream, handle)?,
         };
@@ -181,7 +181,7 @@ impl Machine {
     #[inline]
     pub fn stream_id(&self, stream: usize) -> Result<u64> {
         let thread = self.ask(Call::StreamGetId)?;
-        if !self.config.stream_ids {
+        if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
         match self.hot.streams[self.slot(thread, stream)?].id.load(Acquire) {
@@ -280,7 +280,7 @@ impl Machine {
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
         self.finish(&mut state, &tails);
         // The context may have gone wrong meanwhile.
-        let slot = self.any_slot(&state, thread, stream).ok_or(CONTEXT_IS_DESTROYED)?;
+        let slot = self.any_slot(&mut state, thread, stream).ok_or(CONTEXT_IS_DESTROYED)?;
         state.healthy(state.streams[slot as usize].context)?;
         state.observe(&clock);
         self.settle(&mut state);

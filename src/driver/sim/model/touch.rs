@@ -21,7 +21,7 @@ pub(super) enum Access {
 }
 
 /// Marks an address outside all device memory in the place of a physical one.
-const FOREIGN: u64 = 1 << 63;
+pub(super) const FOREIGN: u64 = 1 << 63;
 
 impl Memory {
     /// Whether `address` lies in a reservation or an allocation of a device.
@@ -70,6 +70,12 @@ impl Memory {
         whole && at >= end
     }
 
+    /// Whether all of a range lies in one piece of pinned memory.
+    pub(super) fn is_pinned(&self, address: u64, bytes: u64) -> bool {
+        let found = self.pinned.range(..=address).next_back();
+        found.is_some_and(|(start, size)| (address - start).saturating_add(bytes) <= *size)
+    }
+
     /// Err, in words, where `who` may not touch all of a range.
     pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
         let mut refused = false;
@@ -84,9 +90,7 @@ impl Memory {
         if refused {
             return Err(format!("{address:#x} + {bytes:#x}, not all of which it has access to"));
         }
-        let pinned = self.pinned.range(..=address).next_back();
-        let pinned = pinned.is_some_and(|(start, size)| address - start + bytes <= *size);
-        if whole || pinned {
+        if whole || self.is_pinned(address, bytes) {
             Ok(())
         } else {
             Err(format!("{address:#x} + {bytes:#x}, not all of which is mapped"))
@@ -108,6 +112,7 @@ impl Memory {
     /// Changes contents. The ranges have been found usable.
     pub(super) fn perform(&self, effect: Effect) {
         match effect {
+            _ if !self.contents => {}
             Effect::None => {}
             // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
             Effect::Fill { address, byte, bytes } => unsafe {

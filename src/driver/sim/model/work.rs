@@ -104,22 +104,22 @@ impl Machine {
             .map_err(|_| INVALID_VALUE)?;
         let work = NodeWork {
             what: "fill",
-            duration: bytes / 1024,
+            duration: bytes / self.config.bytes_per_ns.max(1),
             ranges: vec![(address, bytes)],
             effect: Effect::Fill { address, byte, bytes },
         };
         state.work(slot, work, 0)
     }
 
-    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is no device
-    /// memory of this machine is taken for the host's, and must be valid.
+    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is neither
+    /// device memory nor pinned memory of this machine is taken for the host's own, and must be valid.
     pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
         let device = state.contexts[state.streams[slot as usize].context].device;
         let mut ranges = Vec::new();
         for address in [to, from] {
-            if state.memory.is_device(address) {
+            if state.memory.is_device(address) || state.memory.is_pinned(address, 1) {
                 state
                     .memory
                     .usable(address, bytes, Access::Copy(device))
@@ -132,7 +132,7 @@ impl Machine {
         }
         let work = NodeWork {
             what: "copy",
-            duration: bytes / 1024,
+            duration: bytes / self.config.bytes_per_ns.max(1),
             ranges,
             effect: Effect::Copy { to, from, bytes },
         };

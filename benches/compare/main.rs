@@ -1,0 +1,109 @@
+//! This project beside pools that others wrote, in one process on one machine: `cargo bench --bench compare [-- WORD]`
+//! prints tables in Markdown, of the rows whose names have that word. Without `--bench` every case is run once, no time is
+//! shown, and no block may lie over another.
+//!
+//! The rounds of all pools alternate, and a ratio is the median of the rounds' ratios: what else the machine does falls on
+//! all of them.
+
+mod cases;
+#[path = "../common/mod.rs"]
+mod common;
+mod contest;
+#[path = "../../src/command/bench/machine.rs"]
+mod machine;
+mod plain;
+mod pools;
+mod rmm;
+#[path = "../../tests/common/mod.rs"]
+mod tools;
+#[path = "../../tests/common/wheel.rs"]
+mod wheel;
+
+use std::hint::black_box;
+
+use cases::{CASES, Case};
+use common::Rig;
+use rmm::Rmm;
+use trtalloc::driver::Driver;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let measured = arguments.iter().any(|argument| argument == "--bench");
+    let word = arguments.iter().find(|argument| !argument.starts_with('-'));
+    // Compiling RMM takes longer than all the rest: a test does it only where nothing may be left out.
+    let required = std::env::var_os("TRTALLOC_TEST_REQUIRE").is_some();
+    let rmm = Rmm::open(measured || required)
+        .inspect_err(|reason| tools::skip("rmm", reason))
+        .ok();
+    let rmm = rmm.as_ref();
+    // A process with a CUDA driver has threads. In one without, the C library's mutex takes no locked instruction.
+    let (_stay, told) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || told.recv());
+
+    let chosen = CASES
+        .iter()
+        .filter(|case| word.is_none_or(|word| case.name().contains(word)));
+    let chosen: Vec<_> = chosen.copied().collect();
+    if !measured {
+        contest::check(rmm);
+        for case in chosen.into_iter().map(Case::short) {
+            contest::contest(case, rmm, measured);
+            println!("ran: {}", case.name());
+        }
+        return;
+    }
+    preamble(rmm);
+    let mut head = Head("ns (times the first)");
+    for &case in &chosen {
+        head.row(&case.name(), contest::contest(case, rmm, measured));
+    }
+    let mut head = Head("memory ÷ peak in use, from nothing");
+    for (case, peak) in chosen.iter().filter_map(|&case| Some((case, case.peak()?))) {
+        head.row(&case.name(), contest::memory(case, peak, rmm));
+    }
+}
+
+/// A table's head, printed before its first row.
+struct Head(&'static str);
+
+impl Head {
+    fn row(&mut self, name: &str, (columns, cells): (Vec<String>, Vec<String>)) {
+        if !self.0.is_empty() {
+            println!("\n| {} | {} |", self.0, columns.join(" | "));
+            println!("|---|{}", "---:|".repeat(columns.len()));
+            self.0 = "";
+        }
+        println!("| {name} | {} |", cells.join(" | "));
+    }
+}
+
+/// What is measured, and where.
+fn preamble(rmm: Option<&Rmm>) {
+    let rig = Rig::new("");
+    let (driver, stream): (&dyn Driver, _) = (rig.driver.as_ref(), rig.stream);
+    let answers = cases::timed(cases::OWN, 1_000_000, || {
+        black_box((
+            driver.stream_id(black_box(stream)),
+            driver.stream_capture(black_box(stream)),
+        ))
+        .0
+        .is_ok()
+    });
+    let answers = answers.expect("the stream is alive");
+    println!("* Machine: {}.", machine::name());
+    println!("* One thread: the processor's time that it had. Several: the time on the wall.");
+    println!(
+        "* trtalloc: through the C++ vtable, over the simulated device. Its two answers to a `checked` pair take \
+         {answers:.1} ns of it; `trusted` asks nothing."
+    );
+    match rmm {
+        Some(_) => println!(
+            "* {}: over a CUDA runtime that answers at once and does nothing.",
+            rmm::NAME
+        ),
+        None => println!("* RMM is not here."),
+    }
+    println!(
+        "* One mutex: the standard library's, with its maps. These two know no streams, so they are no substitute."
+    );
+}

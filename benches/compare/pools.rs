@@ -1,0 +1,72 @@
+//! What is called: a pool, and this project as one, through the C++ vtable.
+
+use std::sync::Arc;
+
+use trtalloc::bridge::client::Client;
+use trtalloc::driver::sim::SimDriver;
+use trtalloc::driver::{Context, Driver};
+
+use crate::common::Rig;
+
+/// How many streams a pool is called with at most.
+pub const STREAMS: usize = 4;
+
+/// What each can do, from any thread. A block is an address; 0 is none.
+pub trait Pool: Sync {
+    fn allocate(&self, size: u64, stream: usize) -> usize;
+    /// Takes a block back; `size` is what was asked for, which RMM wants to be told.
+    fn deallocate(&self, block: usize, size: u64, stream: usize) -> bool;
+    /// One of [`STREAMS`] streams.
+    fn stream(&self, number: usize) -> usize {
+        (1 + number) << 12
+    }
+    /// A thread begins to call.
+    fn enter(&self) {}
+    /// It will not call again.
+    fn leave(&self) {}
+}
+
+/// This project: `IGpuAllocator`'s virtual functions over the simulated device.
+pub struct Ours {
+    client: Client,
+    driver: Arc<SimDriver>,
+    context: Context,
+    streams: [usize; STREAMS],
+}
+
+impl Ours {
+    /// The allocator of `rig`, which has to outlive it.
+    pub fn of(rig: &Rig) -> Ours {
+        Ours {
+            client: rig.client,
+            driver: rig.driver.clone(),
+            context: rig.application.context(),
+            streams: std::array::from_fn(|_| rig.application.create_stream().unwrap().0),
+        }
+    }
+}
+
+impl Pool for Ours {
+    #[inline]
+    fn allocate(&self, size: u64, stream: usize) -> usize {
+        self.client.allocate_async(size, 0, 0, stream)
+    }
+
+    #[inline]
+    fn deallocate(&self, block: usize, _size: u64, stream: usize) -> bool {
+        self.client.deallocate_async(block, stream)
+    }
+
+    fn stream(&self, number: usize) -> usize {
+        self.streams[number]
+    }
+
+    /// As an application does, so that the allocator need not look for a context.
+    fn enter(&self) {
+        self.driver.context_push(self.context).unwrap();
+    }
+
+    fn leave(&self) {
+        self.driver.context_pop().unwrap();
+    }
+}

@@ -1,0 +1,182 @@
+//! RMM's pool and arena, from the headers in its wheel. They are compiled with the C++ compiler that is here, over a CUDA
+//! runtime that answers at once (`rmm/`), and loaded into this process.
+
+use std::ffi::{CStr, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::pools::Pool;
+use crate::tools;
+use crate::wheel;
+
+/// The wheels: RMM with all that its headers need but one, and that one.
+const RMM: (&str, &str) = ("librmm-cu12", "24.12.1");
+const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.5.82");
+
+/// RMM's release build, less its log.
+const FLAGS: [&str; 9] = [
+    "-O3",
+    "-DNDEBUG",
+    "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE",
+    "-DSPDLOG_FMT_EXTERNAL",
+    "-DFMT_HEADER_ONLY",
+    "-DSPDLOG_ACTIVE_LEVEL=SPDLOG_LEVEL_OFF",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+];
+
+/// Which RMM is compared with.
+pub const NAME: &str = "RMM 24.12.1";
+
+/// RMM's functions as `rmm/pools.cpp` has them.
+pub struct Rmm {
+    make: unsafe extern "C" fn(bool, usize) -> *mut c_void,
+    destroy: unsafe extern "C" fn(*mut c_void),
+    resource: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    allocate: unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> *mut c_void,
+    deallocate: unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void) -> bool,
+}
+
+impl Rmm {
+    /// Loads it; where it was not built yet, fetches and compiles it if it may.
+    pub fn open(build: bool) -> Result<Rmm, String> {
+        let library = library()?;
+        if !library.exists() {
+            if !build {
+                return Err("not built yet: `cargo bench --bench compare` fetches and compiles it".into());
+            }
+            compile(&library)?;
+        }
+        load(&library)
+    }
+
+    /// A pool, or an arena, of so many bytes.
+    pub fn pool(&self, arena: bool, bytes: u64) -> Option<RmmPool<'_>> {
+        // SAFETY: a plain call; null is looked for.
+        let both = unsafe { (self.make)(arena, bytes as usize) };
+        if both.is_null() {
+            return None;
+        }
+        // SAFETY: `both` is what was just made.
+        let resource = unsafe { (self.resource)(both) };
+        Some(RmmPool {
+            rmm: self,
+            both,
+            resource,
+        })
+    }
+}
+
+fn sources() -> PathBuf {
+    tools::root().join("benches/compare/rmm")
+}
+
+/// Where it is built: a name of its own for everything that it is made from.
+fn library() -> Result<PathBuf, String> {
+    let mut hasher = DefaultHasher::new();
+    (RMM, RUNTIME, FLAGS).hash(&mut hasher);
+    for file in ["pools.cpp", "cudart.cpp", "cuda_runtime.h", "crt/host_defines.h"] {
+        let path = sources().join(file);
+        let text = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        text.hash(&mut hasher);
+    }
+    let name = format!("librmm-{:016x}.so", hasher.finish());
+    Ok(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
+}
+
+fn compile(library: &Path) -> Result<(), String> {
+    let rmm = wheel::fetch(RMM.0, RMM.1)?.join("librmm/include");
+    let runtime = wheel::fetch(RUNTIME.0, RUNTIME.1)?.join("nvidia/cuda_runtime/include");
+    // Moved into place when it is whole.
+    let partial = library.with_extension(format!("partial-{}", std::process::id()));
+    let mut compile = tools::cxx();
+    compile.args(FLAGS);
+    let (rapids, cuda) = (rmm.join("rapids"), rmm.join("rapids/libcudacxx"));
+    for folder in [&sources(), &rmm, &cuda, &rapids, &runtime] {
+        compile.arg("-isystem").arg(folder);
+    }
+    compile.args(["pools.cpp", "cudart.cpp"].map(|file| sources().join(file)));
+    compile.arg("-o").arg(&partial);
+    let output = compile.output().map_err(|error| format!("the C++ compiler: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("RMM's headers: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    std::fs::rename(&partial, library).map_err(|error| error.to_string())
+}
+
+fn load(library: &Path) -> Result<Rmm, String> {
+    let mut name = library.as_os_str().as_bytes().to_vec();
+    name.push(0);
+    let name = CStr::from_bytes_with_nul(&name).map_err(|error| error.to_string())?;
+    // SAFETY: a terminated name, of a library that does nothing when it is loaded.
+    let opened = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if opened.is_null() {
+        return Err(format!("{} cannot be loaded", library.display()));
+    }
+    let find = |name: &CStr| {
+        // SAFETY: a library that is never closed, and a terminated name.
+        let found = unsafe { libc::dlsym(opened, name.as_ptr()) };
+        match found.is_null() {
+            true => Err(format!("{name:?} is not in {}", library.display())),
+            false => Ok(found),
+        }
+    };
+    // SAFETY: each has the type that rmm/pools.cpp gives it.
+    unsafe {
+        Ok(Rmm {
+            make: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(bool, usize) -> *mut c_void>(find(
+                c"rmm_make",
+            )?),
+            destroy: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(find(c"rmm_destroy")?),
+            resource: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> *mut c_void>(find(
+                c"rmm_resource",
+            )?),
+            allocate: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> *mut c_void,
+            >(find(c"rmm_allocate")?),
+            deallocate: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void) -> bool,
+            >(find(c"rmm_deallocate")?),
+        })
+    }
+}
+
+/// A pool or an arena of RMM's.
+pub struct RmmPool<'a> {
+    rmm: &'a Rmm,
+    both: *mut c_void,
+    resource: *mut c_void,
+}
+
+// SAFETY: RMM's pool and arena may be called from any thread.
+unsafe impl Sync for RmmPool<'_> {}
+
+impl Pool for RmmPool<'_> {
+    fn allocate(&self, size: u64, stream: usize) -> usize {
+        // SAFETY: the resource lives as long as `self`; a stream is only a name to it.
+        unsafe { (self.rmm.allocate)(self.resource, size as usize, stream as *mut c_void) as usize }
+    }
+
+    fn deallocate(&self, block: usize, size: u64, stream: usize) -> bool {
+        // SAFETY: as above; the block came from it with that size, and is given back once.
+        unsafe {
+            (self.rmm.deallocate)(
+                self.resource,
+                block as *mut c_void,
+                size as usize,
+                stream as *mut c_void,
+            )
+        }
+    }
+}
+
+impl Drop for RmmPool<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `make`, and this is its end.
+        unsafe { (self.rmm.destroy)(self.both) }
+    }
+}

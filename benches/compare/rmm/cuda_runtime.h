@@ -1,0 +1,6 @@
+// What RMM's headers take of cuda_runtime.h, for a C++ compiler. NVIDIA's own needs headers of nvcc's package.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes, unsigned) { return cudaMallocHost(memory, bytes); }

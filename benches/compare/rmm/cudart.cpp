@@ -1,0 +1,38 @@
+// The functions of the CUDA runtime that RMM's pools call, answered at once: what is measured is the pools' own work.
+// In a file of its own, so that they stay calls.
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+    *free = *total = std::size_t{80} << 30;
+    return cudaSuccess;
+}
+
+// A pool tells its streams apart by their events.
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    static std::atomic<std::uintptr_t> last{0};
+    *event = reinterpret_cast<cudaEvent_t>(++last);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+char const* cudaGetErrorName(cudaError_t) { return "cudaSuccess"; }
+char const* cudaGetErrorString(cudaError_t) { return "no error"; }

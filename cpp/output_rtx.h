@@ -1,0 +1,31 @@
+// nvinfer1::IOutputAllocator as TensorRT-RTX has it, in our own words (see tensorrt10.h): what TensorRT 10 deprecated is
+// gone. Never include both, nor output10.h beside it.
+#pragma once
+
+#include "tensorrt10.h"
+
+namespace nvinfer1 {
+
+// The extents of a tensor. TensorRT's name for it is Dims.
+class Dims64 {
+public:
+    std::int32_t nbDims;
+    std::int64_t d[8];
+};
+
+namespace v_1_0 {
+
+// Slots 4 and 5. Sizes and alignments are bytes.
+class IOutputAllocator : public IVersionedInterface {
+public:
+    virtual void* reallocateOutputAsync(char const* tensorName, void* currentMemory, std::uint64_t size,
+                                        std::uint64_t alignment, CUstream_st* stream) = 0;
+    virtual void notifyShape(char const* tensorName, Dims64 const& dims) noexcept = 0;
+    ~IOutputAllocator() override = default;
+
+protected:
+    IOutputAllocator() = default;
+};
+
+}  // namespace v_1_0
+}  // namespace nvinfer1

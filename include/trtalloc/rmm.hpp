@@ -1,0 +1,63 @@
+// trtalloc as a memory resource of RMM, for C++17 and the RMM that the application has (tried with 25.12). Header-only
+// over trtalloc.h and rmm/mr/callback_memory_resource.hpp.
+//
+//     rmm::mr::callback_memory_resource resource = trtalloc::rmm_resource();
+//     rmm::mr::set_current_device_resource(&resource);
+#ifndef TRTALLOC_RMM_HPP
+#define TRTALLOC_RMM_HPP
+
+#include <trtalloc/trtalloc.h>
+
+#if __has_include(<rmm/mr/callback_memory_resource.hpp>)
+#include <rmm/mr/callback_memory_resource.hpp>
+#else
+#include <rmm/mr/device/callback_memory_resource.hpp>
+#endif
+#include <rmm/cuda_stream_view.hpp>
+
+#if __has_include(<rmm/error.hpp>)
+#include <rmm/error.hpp>
+#else
+#include <rmm/detail/error.hpp>
+#endif
+
+#include <cstddef>
+
+namespace trtalloc {
+
+// A block for `stream`, aligned to 512 bytes; throws rmm::out_of_memory, or rmm::bad_alloc for any other reason. `allocator`
+// is a trtalloc_allocator*. RMM asks for 0 bytes too, and gets NULL.
+inline void* rmm_allocate(std::size_t bytes, rmm::cuda_stream_view stream, void* allocator) {
+    if (bytes == 0) {
+        return nullptr;
+    }
+    auto* const pool = static_cast<trtalloc_allocator*>(allocator);
+    if (void* const memory = trtalloc_allocate_async(pool, bytes, 0, 0, stream.value())) {
+        return memory;
+    }
+    char const* const reason = trtalloc_last_error();
+    // The library's words begin with what it is.
+    for (char const *expected = "out of memory", *at = reason; *at == *expected; ++at, ++expected) {
+        if (expected[1] == '\0') {
+            throw rmm::out_of_memory(reason);
+        }
+    }
+    throw rmm::bad_alloc(reason);
+}
+
+// Takes the block back in the order of `stream`. Never throws; what was refused is in the log.
+inline void rmm_deallocate(void* memory, std::size_t, rmm::cuda_stream_view stream, void* allocator) noexcept {
+    trtalloc_deallocate_async(static_cast<trtalloc_allocator*>(allocator), memory, stream.value());
+}
+
+// A resource over `allocator`, which must not be destroyed while the resource is in use; NULL is the process's own.
+inline rmm::mr::callback_memory_resource rmm_resource(trtalloc_allocator* allocator = nullptr) {
+    if (allocator == nullptr) {
+        allocator = trtalloc_default();
+    }
+    return rmm::mr::callback_memory_resource(rmm_allocate, rmm_deallocate, allocator, allocator);
+}
+
+} // namespace trtalloc
+
+#endif // TRTALLOC_RMM_HPP

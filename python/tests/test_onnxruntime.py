@@ -1,0 +1,62 @@
+"""Real ONNX Runtime over the pool."""
+
+from conftest import needs
+
+pytestmark = needs("onnxruntime")
+
+# A model of one Identity node, as the few bytes of protobuf that it is.
+MODEL = """
+def varint(n):
+    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+
+def field(number, data):
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+def count(number, value):
+    return varint(number << 3) + varint(value)
+
+def value(name):
+    shape = field(2, field(1, count(1, 1024)))
+    return field(1, name) + field(2, field(1, count(1, 1) + shape))
+
+node = field(1, b"x") + field(2, b"y") + field(4, b"Identity")
+graph = field(1, node) + field(2, b"g") + field(11, value(b"x")) + field(12, value(b"y"))
+model = count(1, 8) + field(7, graph) + field(8, field(1, b"") + count(2, 13))
+"""
+
+
+def test_a_session_runs_on_the_pools_memory(over_cuda):
+    over_cuda(
+        MODEL
+        + """
+import numpy, onnxruntime, trtalloc
+options = trtalloc.onnxruntime_options()
+session = onnxruntime.InferenceSession(model, providers=[("CUDAExecutionProvider", options)])
+given = session.get_provider_options()["CUDAExecutionProvider"]
+assert {key: given[key] for key in options} == options, given
+before = trtalloc.stats()["allocations"]
+numbers = numpy.arange(1024, dtype=numpy.float32)
+x = onnxruntime.OrtValue.ortvalue_from_numpy(numbers, "cuda", 0)
+binding = session.io_binding()
+binding.bind_ortvalue_input("x", x)
+binding.bind_output("y", "cuda")
+session.run_with_iobinding(binding)
+(y,) = binding.get_outputs()
+assert (y.numpy() == numbers).all()
+assert trtalloc.stats()["allocations"] >= before + 2
+assert trtalloc.stats()["allocated"] >= 2 * 4096
+"""
+    )
+
+
+def test_options_that_it_does_not_take_are_told(over_cuda):
+    """So that the test above is no accident: it parses the addresses."""
+    over_cuda(
+        MODEL
+        + """
+import onnxruntime, trtalloc
+options = {**trtalloc.onnxruntime_options(), "gpu_external_alloc": "nowhere"}
+session = onnxruntime.InferenceSession(model, providers=[("CUDAExecutionProvider", options), "CPUExecutionProvider"])
+assert session.get_providers() == ["CPUExecutionProvider"]
+"""
+    )

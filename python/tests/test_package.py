@@ -1,0 +1,141 @@
+"""The package over the simulated device."""
+
+import sys
+
+
+def test_figures(simulated):
+    simulated(
+        """
+        import trtalloc
+        zeroes = trtalloc.stats(0)
+        assert set(zeroes.values()) == {0} and list(zeroes)[:2] == ["allocated", "allocated_peak"]
+        from trtalloc import _library
+        library, pool = _library.library, _library.default()
+        memory = library.trtalloc_allocate(pool, 10_000_000, 0, 0)
+        assert memory
+        now = trtalloc.stats()
+        assert now["requested"] == 10_000_000 <= now["allocated"] <= now["reserved"]
+        assert library.trtalloc_deallocate(pool, memory)
+        assert trtalloc.stats()["allocated"] == 0 and trtalloc.stats()["allocated_peak"] == now["allocated"]
+        trtalloc.reset_peaks()
+        assert trtalloc.stats()["allocated_peak"] == 0
+        assert trtalloc.trim() == now["reserved"] and trtalloc.stats()["reserved"] == 0
+        trtalloc.set_limit(1 << 20)
+        assert trtalloc.stats()["limit"] == 1 << 20
+        assert not library.trtalloc_allocate(pool, 10_000_000, 0, 0)
+        assert "out of memory" in _library.last_error()
+        """
+    )
+
+
+def test_tags(simulated):
+    simulated(
+        """
+        import trtalloc
+        from trtalloc import _library
+        library, pool = _library.library, _library.default()
+        assert trtalloc.tag_stats(0) == {} and trtalloc.metrics().endswith("# EOF\\n")
+
+        def allocate(size):
+            return library.trtalloc_allocate(pool, size, 0, 0)
+
+        with trtalloc.tag("outer"):
+            with trtalloc.tag("inner, \\"quoted\\" and \u00fc"):
+                assert allocate(512)
+            assert allocate(1024)
+        assert allocate(2048)
+        figures = trtalloc.tag_stats()
+        assert list(figures) == ["outer", "inner, \\"quoted\\" and \u00fc"]
+        assert [tag["allocated"] for tag in figures.values()] == [1024, 512]
+        trtalloc.set_tag_limit("outer", 1024)
+        with trtalloc.tag("outer"):
+            assert not allocate(512)
+        assert 'trtalloc_tag_out_of_memory_total{device="0",tag="outer"} 1' in trtalloc.metrics()
+        for wrong in ("", "x" * 256):
+            try:
+                with trtalloc.tag(wrong):
+                    raise SystemExit("no error")
+            except ValueError:
+                pass
+        """
+    )
+
+
+def test_errors_have_their_reason(simulated):
+    simulated(
+        """
+        import trtalloc
+        from trtalloc import _library
+        assert _library.library.trtalloc_allocate(_library.default(), 512, 0, 0)
+        try:
+            trtalloc.stats(5)
+        except trtalloc.Error as error:
+            assert error.name == "INVALID_ARGUMENT" and "device 5 of 1" in str(error), error
+        else:
+            raise SystemExit("no error")
+        """
+    )
+
+
+def test_history_and_snapshots(simulated):
+    """The library's own answer, whichever it is: it records, or says that this version does not."""
+    simulated(
+        """
+        import os, tempfile, trtalloc
+        from trtalloc import _library, memory
+        assert _library.library.trtalloc_allocate(_library.default(), 4096, 0, 0)
+        try:
+            memory._record_memory_history("all", context="all", stacks="python", max_entries=1000)
+        except trtalloc.Error as error:
+            assert error.name == "UNSUPPORTED", error
+            try:
+                memory._snapshot()
+            except trtalloc.Error as error:
+                assert error.name == "UNSUPPORTED", error
+            else:
+                raise SystemExit("no error")
+        else:
+            snapshot = memory._snapshot()
+            assert sum(segment["allocated_size"] for segment in snapshot["segments"]) == 4096
+            assert snapshot["device_traces"]
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "dump")
+                memory._dump_snapshot(path)
+                assert os.path.getsize(path) > 0 and os.listdir(folder) == ["dump"]
+            memory._record_memory_history(None)
+        for enabled in (True, False):
+            try:
+                memory._record_memory_history(enabled)
+            except ValueError:
+                continue
+            raise SystemExit("no error")
+        """
+    )
+
+
+def test_options_for_onnx_runtime_are_addresses(simulated):
+    simulated(
+        """
+        import ctypes, trtalloc
+        options = trtalloc.onnxruntime_options()
+        assert sorted(options) == ["gpu_external_alloc", "gpu_external_empty_cache", "gpu_external_free"]
+        alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
+        free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
+        memory = alloc(1000)
+        assert memory and trtalloc.stats()["requested"] == 1000
+        free(memory)
+        ctypes.CFUNCTYPE(None)(int(options["gpu_external_empty_cache"]))()
+        assert trtalloc.stats()["reserved"] == 0
+        """
+    )
+
+
+def test_doctor(anything):
+    doctor = [sys.executable, "-m", "trtalloc", "doctor"]
+    done = anything(doctor, TRTALLOC_DRIVER="sim", TRTALLOC_LIMIT="1GiB")
+    assert done.returncode == 0, done
+    assert "TRTALLOC_LIMIT=1GiB" in done.stdout and "limit 1073741824 bytes" in done.stdout
+    done = anything(doctor, TRTALLOC_DRIVER="ascend")
+    assert done.returncode == 1 and "pool         no memory: " in done.stdout, done
+    done = anything([sys.executable, "-m", "trtalloc", "mend"])
+    assert done.returncode == 2 and "usage" in done.stderr and not done.stdout, done

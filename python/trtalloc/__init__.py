@@ -1,0 +1,107 @@
+"""One pool of GPU memory for TensorRT and the frameworks beside it: one cap, one snapshot, one set of figures.
+
+Everything here acts on the process's own allocator, which the environment's TRTALLOC_KEY describes and which opens the
+driver at its first allocation.
+"""
+
+import contextlib
+import ctypes
+import json
+import threading
+
+from . import _library, memory
+from ._frameworks import onnxruntime_options, torch_mem_pool, use_for_cupy, use_for_torch
+from ._library import Error
+
+__all__ = [
+    "Error",
+    "library_path",
+    "memory",
+    "metrics",
+    "onnxruntime_options",
+    "reset_peaks",
+    "set_limit",
+    "set_tag_limit",
+    "stats",
+    "tag",
+    "tag_stats",
+    "torch_mem_pool",
+    "trim",
+    "use_for_cupy",
+    "use_for_torch",
+]
+
+__version__ = _library.library.trtalloc_version().decode()
+library_path = _library.path
+
+
+def stats(device=-1):
+    """A device's figures in bytes or counts, by the names of `struct trtalloc_stats`. Device -1 is the current one."""
+    figures = _library.Stats()
+    _library.check(
+        _library.library.trtalloc_stats_get(
+            _library.default(), device, ctypes.byref(figures), ctypes.sizeof(figures)
+        )
+    )
+    return {name: getattr(figures, name) for name, _ in figures._fields_}
+
+
+def reset_peaks(device=-1):
+    """Starts a device's peaks anew from what is now."""
+    _library.check(_library.library.trtalloc_stats_reset_peaks(_library.default(), device))
+
+
+def trim(device=-1, keep_bytes=0):
+    """Gives free memory back to the driver until at most `keep_bytes` stay reserved; returns the bytes given back."""
+    released = ctypes.c_uint64()
+    _library.check(
+        _library.library.trtalloc_trim(_library.default(), device, keep_bytes, ctypes.byref(released))
+    )
+    return released.value
+
+
+def set_limit(limit, device=-1):
+    """Caps what a device's pool holds, in bytes; 0: no cap."""
+    _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
+
+
+_tags = threading.local()
+
+
+@contextlib.contextmanager
+def tag(name):
+    """Names what this thread allocates inside the `with`: an engine, a model, a framework. Names may be nested."""
+    before = getattr(_tags, "name", None)
+    _set_tag(name)
+    try:
+        yield
+    finally:
+        _set_tag(before)
+
+
+def _set_tag(name):
+    encoded = name.encode() if name is not None else None
+    if encoded is not None and not 1 <= len(encoded) <= 255:
+        raise ValueError(f"a tag has 1 to 255 bytes of UTF-8, not {len(encoded)}")
+    _library.library.trtalloc_set_tag(encoded)
+    _tags.name = name
+
+
+def set_tag_limit(name, limit, device=-1):
+    """Caps what blocks of one tag may take of a device's pool, in bytes; 0: no cap."""
+    _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, name.encode(), limit))
+
+
+def tag_stats(device=-1):
+    """A device's figures by tag: a dictionary of dictionaries."""
+    write = _library.library.trtalloc_stats_json
+    text = _library.text(lambda buffer, size: write(_library.default(), device, buffer, size))
+    return {figures.pop("tag"): figures for figures in json.loads(text)["tags"]}
+
+
+def metrics():
+    """The figures of every device and of its tags in the OpenMetrics text format, for a server to expose to Prometheus as
+    application/openmetrics-text; version=1.0.0; charset=utf-8.
+    """
+    write = _library.library.trtalloc_metrics
+    return _library.text(lambda buffer, size: write(_library.default(), buffer, size))

@@ -1,0 +1,58 @@
+"""python -m trtalloc doctor: what is here, and whether the frameworks take the hooks."""
+
+import importlib.metadata
+import os
+import sys
+
+from . import Error, __version__, _library, library_path, stats
+
+_PACKAGES = ("torch", "onnxruntime-gpu", "onnxruntime", "cupy-cuda12x", "cupy-cuda13x", "cupy", "tensorrt", "rmm-cu12")
+
+
+def _line(what, text):
+    print(f"{what:<12} {text}")
+
+
+def _pool():
+    """Whether the process's own allocator allocates; it is tried with one small block."""
+    memory = _library.library.trtalloc_allocate(_library.default(), 512, 0, 0)
+    if not memory:
+        _line("pool", f"no memory: {_library.last_error()}")
+        return False
+    _library.library.trtalloc_deallocate(_library.default(), memory)
+    try:
+        figures = stats()
+    except Error as error:
+        _line("pool", f"no figures: {error}")
+        return False
+    limit = f"{figures['limit']} bytes" if figures["limit"] else "none"
+    _line("pool", f"allocates; {figures['reserved']} bytes reserved, limit {limit}")
+    return True
+
+
+def doctor():
+    """Prints what is found. 0 where the pool allocates, else 1."""
+    _line("trtalloc", f"{__version__}, {library_path}")
+    _line("python", sys.version.split()[0])
+    options = {key: value for key, value in sorted(os.environ.items()) if key.startswith("TRTALLOC_")}
+    _line("environment", ", ".join(f"{key}={value}" for key, value in options.items()) or "no TRTALLOC_ options")
+    for name in _PACKAGES:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        _line(name, version)
+    preloaded = "libtrtalloc" in os.environ.get("LD_PRELOAD", "")
+    _line("LD_PRELOAD", "libtrtalloc is in it" if preloaded else "libtrtalloc is not in it")
+    return 0 if _pool() else 1
+
+
+def main(arguments):
+    if arguments == ["doctor"]:
+        return doctor()
+    print("usage: python -m trtalloc doctor", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""libtrtalloc.so through ctypes: the functions of trtalloc.h that the package calls, with their types."""
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+
+
+class Error(RuntimeError):
+    """A call of the library that failed. `status` is its trtalloc_status."""
+
+    NAMES = ("OK", "INVALID_ARGUMENT", "OUT_OF_MEMORY", "UNSUPPORTED", "DRIVER", "IO", "PANIC")
+
+    def __init__(self, status, reason):
+        super().__init__(reason)
+        self.status = status
+
+    @property
+    def name(self):
+        return self.NAMES[self.status] if 0 <= self.status < len(self.NAMES) else str(self.status)
+
+
+class Stats(ctypes.Structure):
+    """`struct trtalloc_stats`."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "allocated",
+            "allocated_peak",
+            "requested",
+            "cached",
+            "pending",
+            "reserved",
+            "reserved_peak",
+            "limit",
+            "allocations",
+            "frees",
+            "reallocations",
+            "reallocations_in_place",
+            "out_of_memory",
+            "driver_calls",
+            "driver_queries",
+            "bytes_copied",
+            "remaps",
+        )
+    ]
+
+
+def _path():
+    named = os.environ.get("TRTALLOC_LIBRARY")
+    if named:
+        return Path(named)
+    carried = Path(__file__).with_name("libtrtalloc.so")
+    if carried.is_file():
+        return carried
+    raise ImportError(
+        f"{carried} is not there: install the wheel, or set TRTALLOC_LIBRARY to a libtrtalloc.so"
+    )
+
+
+path = str(_path())
+library = ctypes.CDLL(path)
+
+_SIGNATURES = {
+    "trtalloc_default": (c_void_p, []),
+    "trtalloc_version": (c_char_p, []),
+    "trtalloc_last_error": (c_char_p, []),
+    "trtalloc_allocate": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32]),
+    "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
+    "trtalloc_stats_get": (c_int, [c_void_p, c_int32, POINTER(Stats), c_size_t]),
+    "trtalloc_stats_reset_peaks": (c_int, [c_void_p, c_int32]),
+    "trtalloc_trim": (c_int, [c_void_p, c_int32, c_uint64, POINTER(c_uint64)]),
+    "trtalloc_set_limit": (c_int, [c_void_p, c_int32, c_uint64]),
+    "trtalloc_history": (c_int, [c_void_p, c_char_p]),
+    "trtalloc_snapshot": (c_int, [c_void_p, c_char_p]),
+    "trtalloc_set_tag": (None, [c_char_p]),
+    "trtalloc_set_tag_limit": (c_int, [c_void_p, c_int32, c_char_p, c_uint64]),
+    "trtalloc_stats_json": (c_size_t, [c_void_p, c_int32, c_void_p, c_size_t]),
+    "trtalloc_metrics": (c_size_t, [c_void_p, c_void_p, c_size_t]),
+}
+for _name, (_result, _arguments) in _SIGNATURES.items():
+    _function = getattr(library, _name)
+    _function.restype, _function.argtypes = _result, _arguments
+
+
+def default():
+    """The process's own allocator."""
+    return library.trtalloc_default()
+
+
+def last_error():
+    return library.trtalloc_last_error().decode(errors="replace")
+
+
+def check(status):
+    if status != 0:
+        raise Error(status, last_error())
+
+
+def text(write):
+    """What a function writes that is called as snprintf is. Figures may grow by a digit between two calls."""
+    size = 0
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = write(buffer, size)
+        if length == 0:
+            raise Error(1, last_error())
+        if length < size:
+            return buffer.value.decode()
+        size = length + 64
+
+
+def address(name):
+    """Where an exported function is, as frameworks take it."""
+    return ctypes.cast(getattr(library, name), c_void_p).value

@@ -1,0 +1,41 @@
+//! Streams that cannot be told apart from others that had their handle before (drivers before CUDA 12.0).
+
+use super::*;
+
+impl Allocator {
+    /// Such a stream has no memory of its own; but what others freed is its behind an event, and what it captures belongs to
+    /// the graph.
+    #[cold]
+    pub(super) fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+        let Some(key) = self.key(stream)? else {
+            return self.allocate_anywhere(want, request);
+        };
+        let turn = Turn {
+            cache: self.caches.get(key),
+            stream,
+            id: 0,
+            capture: self.driver.stream_capture(stream)?,
+        };
+        if matches!(turn.capture, Capture::Active | Capture::Invalidated) {
+            return self.miss(want, request, turn);
+        }
+        let device = self.stream_device(stream)?;
+        let wanted = request.device.unwrap_or(device);
+        let pool = self.pool(wanted)?;
+        pool.used_by(stream)?;
+        let special = pool.special(request.flags & RESIZABLE != 0).is_some();
+        if special || turn.capture != Capture::None || wanted != device {
+            let device = Some(wanted);
+            return self.allocate_anywhere(want, Request { device, ..request });
+        }
+        let address = pool.allocate(want, Some(&turn))?;
+        self.note_resizable(pool, address, request);
+        self.filled(pool, address, want.size, Some(stream))
+    }
+
+    /// The stream and the key of a free behind an event of its own; none where streams have ids, or the free has no stream.
+    pub(super) fn nameless(&self, stream: Option<Stream>) -> Option<(Stream, Key)> {
+        let stream = stream.filter(|_| !self.streams)?;
+        Some((stream, self.key(stream).ok()??))
+    }
+}

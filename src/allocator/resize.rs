@@ -1,0 +1,67 @@
+//! Resizing a block: in its own range, or by a copy where there is no virtual memory.
+
+use super::*;
+
+impl Allocator {
+    /// Resizes a block that was allocated [`RESIZABLE`]; its bytes are kept, and on an error it stands untouched. An
+    /// alignment beyond the least one has to be that of the allocation. Two calls for one block take turns: where a free
+    /// comes first there is no block, where it comes second it frees what the block has become.
+    #[inline]
+    pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if process::unusual() {
+            return self.reallocate_unusual(address, alignment, new_size);
+        }
+        self.reallocate_told(address, alignment, new_size)
+    }
+
+    #[inline]
+    pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.recorder.is_on() {
+            return self.reallocate_recorded(address, alignment, new_size);
+        }
+        self.reallocate_usual(address, alignment, new_size)
+    }
+
+    #[inline]
+    pub(super) fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.config.kind == Kind::Pinned {
+            return Err(Error::Unsupported("pinned memory is not resized".into()));
+        }
+        let want = self.want(new_size, alignment)?;
+        for pool in self.all_pools() {
+            if let Some(outcome) = pool.resize(address, want) {
+                return outcome;
+            }
+            if let Some((id, block)) = pool.find(address) {
+                return self.resize_in_window(pool, id, block, address, want);
+            }
+        }
+        Err(foreign(address))
+    }
+
+    #[cold]
+    fn resize_in_window(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, want: Want) -> Result<u64> {
+        if matches!(self.memory, Memory::Caller(..)) {
+            return Err(Error::Unsupported(
+                "memory of the caller's is not touched, so nothing in it is copied to grow".into(),
+            ));
+        }
+        loop {
+            match block.claim(address) {
+                Ok(home) => return pool.resize_by_copying(id, block, home, want),
+                Err(_) if block.is_resizing() => {}
+                Err(_) => return Err(Error::InvalidArgument(format!("{address:#x} was freed"))),
+            }
+        }
+    }
+
+    /// A block of the window that may be resized by a copy. Its stream's cache does not take it: there it would be anybody's.
+    #[inline]
+    pub(super) fn note_resizable(&self, pool: &Pool, address: u64, request: Request) {
+        if request.flags & RESIZABLE != 0
+            && let Some((_, block)) = pool.find(address)
+        {
+            block.resizable.store(crate::pool::block::RESIZABLE, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Calls in a process that uses tags or has a tool: the ordinary call, and the tag's books and the tool's news around it.
+
+use super::*;
+use crate::stats::TagStats;
+use crate::tags::{self, Tag};
+
+impl Allocator {
+    /// [`Allocator::allocate`] where something is unusual about the process: it is going, or was forked, or uses tags,
+    /// or has a tool.
+    #[cold]
+    pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
+        process::usable()?;
+        let address = match tags::current() {
+            0 => self.allocate_told(request),
+            tag => self.allocate_tagged(request, tag),
+        }?;
+        if let Some(pool) = self.pool_at(address) {
+            pool.tell_allocated(address);
+        }
+        Ok(address)
+    }
+
+    fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
+        let want = self.want(request.size, request.alignment)?;
+        // What is certainly beyond the tag's limit does not make the pool grow first.
+        let likely = request.device.or_else(|| match request.stream {
+            Some(stream) => self.stream_device(stream).ok(),
+            None => self.device(None).ok(),
+        });
+        let outcome = likely
+            .and_then(|device| self.made(device))
+            .map_or(Ok(()), |pool| pool.tag_fits(tag, want.size))
+            .and_then(|()| self.allocate_told(request))
+            .and_then(|address| match self.pool_at(address) {
+                None => Ok(address),
+                Some(pool) => match pool.tag_block(address, tag) {
+                    Ok(()) => Ok(address),
+                    Err(error) => {
+                        self.deallocate_usual(address, request.stream)?;
+                        Err(error)
+                    }
+                },
+            });
+        if let (Err(Error::OutOfMemory(_)), Some(pool)) = (&outcome, likely.and_then(|device| self.made(device))) {
+            pool.tag_refused(tag);
+        }
+        outcome
+    }
+
+    /// [`Allocator::deallocate`] likewise.
+    #[cold]
+    pub(super) fn deallocate_unusual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        if process::forked() {
+            return process::usable();
+        }
+        if process::exiting() {
+            return Ok(());
+        }
+        if let Some(pool) = self.pool_at(address) {
+            pool.tell_freed(address);
+            pool.untag_block(address);
+        }
+        self.deallocate_usual(address, stream)
+    }
+
+    /// [`Allocator::reallocate`] likewise: the block keeps its tag, wherever it is then.
+    #[cold]
+    pub(super) fn reallocate_unusual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        process::usable()?;
+        let want = self.want(new_size, alignment)?;
+        let Some(pool) = self.pool_at(address) else {
+            return Err(foreign(address));
+        };
+        let (tag, old) = pool.take_tag(address);
+        let growth = want.size.saturating_sub(old);
+        let outcome = pool.tag_grows(tag, growth).and_then(|()| {
+            pool.tell_freed(address);
+            let outcome = self.reallocate_told(address, alignment, new_size);
+            let now = if outcome.is_ok() { want.size } else { old };
+            pool.tag_shrinks(tag, old + growth - now);
+            pool.tell_allocated(*outcome.as_ref().unwrap_or(&address));
+            outcome
+        });
+        pool.put_tag(*outcome.as_ref().unwrap_or(&address), tag);
+        if let (Err(Error::OutOfMemory(_)), true) = (&outcome, tag != 0) {
+            pool.tag_refused(tag);
+        }
+        outcome
+    }
+
+    /// The pool that may have a block at `address`.
+    fn pool_at(&self, address: u64) -> Option<&Pool> {
+        self.all_pools().find(|pool| pool.knows(address))
+    }
+
+    /// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. What is held already stays.
+    pub fn set_tag_limit(&self, device: Option<i32>, tag: &str, bytes: u64) -> Result<()> {
+        process::usable()?;
+        let tag = tags::intern(tag)?;
+        self.pool(self.device(device)?)?.set_tag_limit(tag, bytes);
+        Ok(())
+    }
+
+    /// One device's figures by tag; none: the current device's.
+    pub fn tag_stats(&self, device: Option<i32>) -> Result<Vec<TagStats>> {
+        process::usable()?;
+        Ok(self.made(self.device(device)?).map(Pool::tag_stats).unwrap_or_default())
+    }
+
+    /// One device's figures and those of its tags, as JSON.
+    pub fn stats_json(&self, device: Option<i32>) -> Result<String> {
+        process::usable()?;
+        let device = self.device(device)?;
+        let (stats, tags) = (self.stats(Some(device))?, self.tag_stats(Some(device))?);
+        Ok(crate::stats::json(device, &stats, &tags))
+    }
+
+    /// Every device's figures and those of its tags, in the OpenMetrics text format.
+    pub fn metrics(&self) -> Result<String> {
+        process::usable()?;
+        let devices = self
+            .all_pools()
+            .map(|pool| (pool.device, pool.stats(), pool.tag_stats()));
+        Ok(crate::stats::metrics(&devices.collect::<Vec<_>>()))
+    }
+}

@@ -1,0 +1,146 @@
+//! Output tensors whose size is known only when they are computed: what `nvinfer1::IOutputAllocator` asks for.
+//!
+//! TensorRT tells the size inside an enqueue, and the memory it is given stays that tensor's until the next one. A tensor that
+//! needs more gets it where it is: from 2 MiB on its block is resizable. What it holds need not be kept, and an output that
+//! becomes smaller keeps its memory.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::allocator::{RESIZABLE, Request};
+use crate::bridge::output::{Shape, make_output};
+use crate::driver::Stream;
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+
+/// Smaller tensors get a block of the next power of two: a resizable one takes a page at least.
+const PAGE: u64 = 2 << 20;
+/// The smallest block.
+const LEAST: u64 = 512;
+
+/// One tensor's memory, and what TensorRT said of it last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its address; 0: none yet.
+    pub memory: u64,
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// Bytes there are.
+    pub capacity: u64,
+    /// Its extents, from `notifyShape`; at most 8.
+    pub extents: Vec<i64>,
+    resizable: bool,
+}
+
+/// The outputs of one execution context. Safe from any thread; never freed.
+pub struct Output {
+    handle: &'static Handle,
+    tensors: Mutex<HashMap<Box<[u8]>, Tensor>>,
+}
+
+/// Every one, by its adapter's address; so that none is lost to a leak checker either.
+static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(RwLock::default);
+
+impl Output {
+    /// The adapter of a new one: an `nvinfer1::IOutputAllocator*`. TensorRT has that interface from 8.5 on.
+    pub fn make(handle: &'static Handle, version: i32) -> Result<usize> {
+        let shape = Shape::of(version)?;
+        let output: &'static Output = Box::leak(Box::new(Output {
+            handle,
+            tensors: Mutex::default(),
+        }));
+        let adapter = make_output(output, shape);
+        if adapter == 0 {
+            return Err(Error::OutOfMemory("host memory for the adapter".into()));
+        }
+        ALL.write().insert(adapter, output);
+        Ok(adapter)
+    }
+
+    /// The one whose adapter that is.
+    pub fn of(adapter: usize) -> Result<&'static Output> {
+        let found = ALL.read().get(&adapter).copied();
+        found.ok_or_else(|| Error::InvalidArgument(format!("{adapter:#x} is no output allocator of this library")))
+    }
+
+    /// Memory for `size` bytes of a tensor. On an error the tensor keeps what it has.
+    pub(crate) fn reallocate(&self, name: &[u8], size: u64, alignment: u64, stream: Option<Stream>) -> Result<usize> {
+        if size == 0 || (alignment & alignment.wrapping_sub(1)) != 0 {
+            return Err(Error::InvalidArgument(format!("{size} bytes, alignment {alignment}")));
+        }
+        let mut tensors = self.tensors.lock();
+        let tensor = tensors.entry(name.into()).or_default();
+        let aligned = |address: u64| address.is_multiple_of(alignment.max(1));
+        let enough = tensor.memory != 0 && aligned(tensor.memory);
+        if enough && size <= tensor.capacity {
+            tensor.bytes = size;
+            return Ok(tensor.memory as usize);
+        }
+        let allocator = self.handle.allocator()?;
+        if enough
+            && tensor.resizable
+            && let Ok(memory) = allocator.reallocate(tensor.memory, alignment, size)
+        {
+            (tensor.memory, tensor.bytes, tensor.capacity) = (memory, size, size);
+            return Ok(memory as usize);
+        }
+        let resizable = size >= PAGE;
+        let capacity = if resizable {
+            size
+        } else {
+            size.next_power_of_two().max(LEAST)
+        };
+        let memory = allocator.allocate(Request {
+            size: capacity,
+            alignment,
+            flags: if resizable { RESIZABLE } else { 0 },
+            stream,
+            device: None,
+        })?;
+        // Whoever still reads the old one may do so on any stream.
+        let old = std::mem::replace(&mut tensor.memory, memory);
+        (tensor.bytes, tensor.capacity, tensor.resizable) = (size, capacity, resizable);
+        if let Err(error) = allocator.deallocate(old, None) {
+            tracing::warn!(%error, "an output's memory could not be given back");
+        }
+        Ok(memory as usize)
+    }
+
+    pub(crate) fn tell_shape(&self, name: &[u8], extents: &[i64]) {
+        self.tensors.lock().entry(name.into()).or_default().extents = extents.to_vec();
+    }
+
+    /// What is known of a tensor.
+    pub fn get(&self, name: &[u8]) -> Result<Tensor> {
+        self.tensors.lock().get(name).cloned().ok_or_else(|| unknown(name))
+    }
+
+    /// As [`Output::get`]; its memory is the caller's from now on, and the next enqueue gets other memory.
+    pub fn take(&self, name: &[u8]) -> Result<Tensor> {
+        self.tensors.lock().remove(name).ok_or_else(|| unknown(name))
+    }
+
+    /// Gives the memory of one tensor back, or of all; as safe as cudaFree.
+    pub fn release(&self, name: Option<&[u8]>) -> Result<()> {
+        let mut tensors = self.tensors.lock();
+        let released: Vec<Tensor> = match name {
+            Some(name) => tensors.remove(name).into_iter().collect(),
+            None => tensors.drain().map(|(_, tensor)| tensor).collect(),
+        };
+        let Some(allocator) = self.handle.existing() else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for tensor in released {
+            outcome = outcome.and(allocator.deallocate(tensor.memory, None));
+        }
+        outcome
+    }
+}
+
+fn unknown(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::InvalidArgument(format!("no output {name:?} was asked for yet"))
+}

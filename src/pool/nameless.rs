@@ -1,0 +1,408 @@
+//! Streams without ids (before CUDA 12.0): each block that is freed on one waits behind an event of its own.
+//!
+//! A handle may come back as another stream without anybody noticing, so nothing belongs to it, and no event covers two
+//! frees. What lies behind an event may be had by any stream that is made to wait for it, and by everybody once it has
+//! completed. The handle only decides who is asked first: mostly it still names the stream that did the work, and then the
+//! wait costs nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+
+use super::block::Block;
+use super::calls::Calls;
+use super::grace::{self, Awaited, Freed, Grace};
+use super::heap::{COMMON, NodeId, Owner};
+use super::stream_cache::Key;
+use super::{Core, Pool, Turn, Want};
+use crate::driver::{Capture, Context, DriverError, Event, Failure, Result, Stream};
+use crate::error;
+use crate::record::Action;
+
+/// The most frees that wait at once; further ones are treated as if they were made without a stream.
+const MOST: usize = 1024;
+
+/// What was freed.
+enum Left {
+    /// Space of the window, which belongs to this owner alone.
+    Space(Owner),
+    /// A block with a range of its own.
+    Beside(Freed),
+}
+
+/// One free.
+struct Entry {
+    number: u64,
+    context: Context,
+    /// None: its context is gone, and with it all work.
+    event: Option<Event>,
+    left: Left,
+}
+
+/// All frees that wait, by the handle they were made on, oldest first.
+#[derive(Default)]
+pub(super) struct Nameless {
+    by: HashMap<Key, VecDeque<Entry>>,
+    count: usize,
+    numbers: u64,
+}
+
+/// Which frees a stream may take from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those of its own handle that are just as large.
+    Exact,
+    /// Those of its own handle.
+    Own,
+    /// All.
+    Any,
+}
+
+impl Nameless {
+    fn push(&mut self, key: Key, context: Context, event: Event, left: Left) {
+        self.numbers += 1;
+        self.count += 1;
+        self.by.entry(key).or_default().push_back(Entry {
+            number: self.numbers,
+            context,
+            event: Some(event),
+            left,
+        });
+    }
+
+    fn remove(&mut self, key: Key, number: u64) {
+        if let Some(entries) = self.by.get_mut(&key) {
+            entries.retain(|entry| entry.number != number);
+            self.count -= 1;
+            if entries.is_empty() {
+                self.by.remove(&key);
+            }
+        }
+    }
+
+    /// Everything that is space of the window.
+    fn take_spaces(&mut self) -> Vec<Entry> {
+        let mut taken = Vec::new();
+        for entries in self.by.values_mut() {
+            let (spaces, others) = entries
+                .drain(..)
+                .partition::<VecDeque<_>, _>(|entry| matches!(entry.left, Left::Space(_)));
+            taken.extend(spaces);
+            *entries = others;
+        }
+        self.by.retain(|_, entries| !entries.is_empty());
+        self.count -= taken.len();
+        taken
+    }
+
+    /// Every block with a range of its own that waits.
+    pub(super) fn freed(&self) -> impl Iterator<Item = &Freed> {
+        self.by.values().flatten().filter_map(|entry| match &entry.left {
+            Left::Beside(freed) => Some(freed),
+            Left::Space(_) => None,
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The oldest event there is.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        let oldest = self
+            .by
+            .values()
+            .filter_map(VecDeque::front)
+            .min_by_key(|entry| entry.number)?;
+        oldest.event.map(|event| Awaited::Event(oldest.context, event))
+    }
+
+    pub(super) fn context_gone(&mut self, context: Context) {
+        let entries = self.by.values_mut().flatten();
+        entries
+            .filter(|entry| entry.context == context)
+            .for_each(|entry| entry.event = None);
+    }
+}
+
+/// What asking has shown.
+#[derive(Default)]
+struct Asked {
+    over: Vec<Left>,
+    /// Their events do not answer: a wait for everything covers them too.
+    lost: Vec<Left>,
+    failed: Option<(Context, DriverError)>,
+}
+
+/// An event that does not answer may be of a context that was at its context's handle before: it is not used again.
+fn destroy(calls: &Calls, event: Event) {
+    let _ = calls.submit(|driver| driver.event_destroy(event));
+}
+
+impl Grace {
+    /// Asks for each handle how far its frees are. Frees of one handle are asked in order, though behind a handle that came
+    /// back they may complete in another.
+    fn ask_nameless(&mut self, calls: &Calls) -> Asked {
+        let mut asked = Asked::default();
+        let (mut spare, mut doubtful) = (Vec::new(), Vec::new());
+        for entries in self.nameless.by.values_mut() {
+            while let Some(entry) = entries.front() {
+                let (place, events) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event))) {
+                    None | Some(Ok(true)) => (&mut asked.over, &mut spare),
+                    Some(Ok(false)) => break,
+                    Some(Err(error)) if grace::is_dead(&error) || error.failure == Failure::Capture => {
+                        asked.failed = Some((entry.context, error)).filter(|_| grace::is_dead(&error));
+                        break;
+                    }
+                    Some(Err(_)) => (&mut asked.lost, &mut doubtful),
+                };
+                if let Some(entry) = entries.pop_front() {
+                    self.nameless.count -= 1;
+                    events.extend(entry.event.map(|event| (entry.context, event)));
+                    place.push(entry.left);
+                }
+            }
+        }
+        self.nameless.by.retain(|_, entries| !entries.is_empty());
+        spare.into_iter().for_each(|(context, event)| self.keep(context, event));
+        doubtful.into_iter().for_each(|(_, event)| destroy(calls, event));
+        asked
+    }
+}
+
+impl Pool {
+    /// The stream's context uses the pool from now on.
+    pub fn used_by(&self, stream: Stream) -> error::Result<()> {
+        let context = self.calls.ask(|driver| driver.stream_context(stream));
+        self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?);
+        Ok(())
+    }
+
+    /// As `note_context` of a context that has just answered, and so is there.
+    fn know(&self, core: &mut Core, context: Context) {
+        if !core.contexts.iter().any(|(known, _)| *known == context) {
+            core.note_context(&self.calls, context);
+        }
+    }
+
+    /// Takes back a claimed block that is freed on a stream without an id. Where no event can be recorded there, it is as if
+    /// freed without a stream.
+    pub fn free_nameless(&self, id: NodeId, block: &Block, stream: Stream, key: Key) {
+        if self.dead.get().is_some() {
+            return self.free(id, block, None, false);
+        }
+        let mut core = self.core.lock();
+        self.bury_graphs(&mut core);
+        let size = block.size();
+        let number = block.capture.load(Ordering::Relaxed);
+        let owner = match number {
+            0 if block.shared.load(Ordering::Relaxed) == 0 => self.mark(&mut core, stream).map(|(context, event)| {
+                let owner = core.heap.add_owner();
+                core.grace.nameless.push(key, context, event, Left::Space(owner));
+                owner
+            }),
+            0 => None,
+            // See `free.rs`.
+            _ if self.options.pinned => None,
+            _ => self.freed_inside(&mut core, stream, key, number, id),
+        };
+        let Some(owner) = owner else {
+            drop(core);
+            return self.free(id, block, None, false);
+        };
+        self.taken_back(size);
+        self.counters.frees.fetch_add(1, Ordering::Relaxed);
+        let requested = block.requested.load(Ordering::Relaxed);
+        self.counters.requested.fetch_sub(requested, Ordering::Relaxed);
+        if number != 0 {
+            // Memory of a capture stays pending for everybody else.
+            self.counters.pending.fetch_add(size, Ordering::Relaxed);
+        }
+        let told = if number == 0 {
+            Action::Freed
+        } else {
+            Action::FreeRequested
+        };
+        self.record_freed(told, block, None);
+        self.retract(&mut core, id);
+        core.heap.give(id, owner, 0);
+    }
+
+    /// As [`Pool::free_nameless`] for a block with a range of its own; false where `address` is none.
+    pub fn free_standalone_nameless(&self, address: u64, stream: Stream, key: Key) -> bool {
+        let Some(claimed) = self.beside.claim(address) else {
+            return false;
+        };
+        let plain = claimed.shared.load(Ordering::Relaxed) == 0
+            && claimed.block().as_ref().is_some_and(|block| block.capture == 0);
+        if self.dead.get().is_some() || !plain {
+            self.free_claimed(claimed, None, false);
+            return true;
+        }
+        let mut core = self.core.lock();
+        let Some((context, event)) = self.mark(&mut core, stream) else {
+            drop(core);
+            self.free_claimed(claimed, None, false);
+            return true;
+        };
+        let resizes = claimed.resizes.load(Ordering::Relaxed);
+        let Some(block) = self.beside.remove(claimed) else {
+            core.grace.keep(context, event);
+            return true;
+        };
+        self.taken_back(block.size);
+        self.counters.frees.fetch_add(1, Ordering::Relaxed);
+        self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
+        self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        self.tell_freeing(&block, stream.0 as u64);
+        let left = Left::Beside(Freed::Standalone(block));
+        core.grace.nameless.push(key, context, event, left);
+        true
+    }
+
+    /// An event behind everything queued on `stream` so far; none where it captures, refuses, or too many wait already.
+    fn mark(&self, core: &mut Core, stream: Stream) -> Option<(Context, Event)> {
+        let context = self.calls.ask(|driver| driver.stream_context(stream)).ok()?;
+        self.know(core, context);
+        // Calls of this pool are not made in another device's context, where a default stream would be another one.
+        if stream.is_special() && self.calls.ask(|driver| driver.current_device()) != Ok(Some(self.device)) {
+            return None;
+        }
+        let _entered = self.calls.enter(context).ok()?;
+        if self.calls.ask(|driver| driver.stream_capture(stream)) != Ok(Capture::None) {
+            return None;
+        }
+        if core.grace.nameless.count >= MOST {
+            self.settle_nameless(core).ok()?;
+        }
+        if core.grace.nameless.count >= MOST {
+            return None;
+        }
+        let event = core.grace.event(&self.calls, context).ok()?;
+        let recorded: Result<()> = self.calls.submit(|driver| driver.event_record(event, stream));
+        if recorded.is_err() {
+            destroy(&self.calls, event);
+        }
+        recorded.ok().map(|()| (context, event))
+    }
+
+    /// Whose free space a block of capture `number` becomes that is freed on a stream of it.
+    fn freed_inside(&self, core: &mut Core, stream: Stream, key: Key, number: u32, id: NodeId) -> Option<Owner> {
+        let info = self.calls.ask(|driver| driver.stream_capture_info(stream)).ok()??;
+        if core.captures.number_of(info.id) != Some(number) {
+            return None;
+        }
+        core.captures.freed_inside(number, id, key)
+    }
+
+    /// Collects what has completed of what was freed on streams without ids.
+    pub(super) fn settle_nameless(&self, core: &mut Core) -> error::Result<()> {
+        if core.grace.nameless.is_empty() {
+            return Ok(());
+        }
+        let asked = core.grace.ask_nameless(&self.calls);
+        for left in asked.over {
+            match left {
+                Left::Space(owner) => {
+                    core.heap.transfer(owner, COMMON, u64::MAX, 0);
+                    core.heap.remove_owner(owner);
+                }
+                Left::Beside(freed) => self.return_freed(core, freed),
+            }
+        }
+        for left in asked.lost {
+            match left {
+                Left::Space(owner) => {
+                    let bytes = core.heap.free_bytes(owner);
+                    self.counters.pending.fetch_add(bytes, Ordering::Relaxed);
+                    for id in core.heap.take_all(owner) {
+                        core.grace.free(Freed::Block { id, give_back: false });
+                    }
+                    core.heap.remove_owner(owner);
+                }
+                Left::Beside(freed) => core.grace.free(freed),
+            }
+        }
+        match asked.failed {
+            Some((context, error)) => self.context_failed(core, context, error),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Pool::take_nameless`], from neighbours that only together are large enough: the stream waits for all there is,
+    /// and what it leaves lies behind one event of its own.
+    pub(super) fn gather_nameless(&self, core: &mut Core, want: &Want, turn: &Turn<'_>) -> Option<NodeId> {
+        let Core { heap, grace, .. } = core;
+        let entries = || grace.nameless.by.values().flatten();
+        let spaces: Vec<(Owner, Event)> = entries()
+            .filter_map(|entry| match (&entry.left, entry.event) {
+                (Left::Space(owner), Some(event)) => Some((*owner, event)),
+                _ => None,
+            })
+            .collect();
+        let bytes: u64 = spaces.iter().map(|(owner, _)| heap.free_bytes(*owner)).sum();
+        if spaces.len() < 2 || bytes < want.size {
+            return None;
+        }
+        for (_, event) in &spaces {
+            let waits = self
+                .calls
+                .submit(|driver| driver.stream_wait_event(turn.stream, *event));
+            waits
+                .inspect_err(|error| tracing::debug!(%error, "a stream could not be made to wait for what was freed"))
+                .ok()?;
+        }
+        let (context, event) = self.mark(core, turn.stream)?;
+        let Core { heap, grace, .. } = core;
+        let all = heap.add_owner();
+        for entry in grace.nameless.take_spaces() {
+            if let Left::Space(owner) = entry.left {
+                heap.transfer(owner, all, u64::MAX, 0);
+                heap.remove_owner(owner);
+            }
+            if let Some(event) = entry.event {
+                grace.keep(entry.context, event);
+            }
+        }
+        grace.nameless.push(turn.cache.key, context, event, Left::Space(all));
+        heap.take(all, want.size, want.align)
+    }
+
+    /// The best fit of what was freed on streams without ids and is not known to be over, behind its event.
+    pub(super) fn take_nameless(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, reach: Reach) -> Option<NodeId> {
+        let Core { heap, grace, .. } = core;
+        let near = |key: &Key| reach == Reach::Any || *key == turn.cache.key;
+        let mut found = Vec::new();
+        for (key, entries) in grace.nameless.by.iter().filter(|(key, _)| near(key)) {
+            for entry in entries {
+                if let (Left::Space(owner), Some(event)) = (&entry.left, entry.event) {
+                    let bytes = heap.free_bytes(*owner);
+                    if bytes == want.size || bytes > want.size && reach != Reach::Exact {
+                        found.push((bytes, entry.number, *key, entry.context, *owner, event));
+                    }
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(bytes, number, ..)| (*bytes, *number));
+        for (_, number, key, context, owner, event) in found {
+            let Some(id) = heap.take(owner, want.size, want.align) else {
+                continue;
+            };
+            #[cfg(test)]
+            if super::sabotage::on(&self.sabotage.reuse_unordered) {
+                return Some(id);
+            }
+            if let Err(error) = self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {
+                tracing::debug!(%error, "a stream could not be made to wait for what was freed");
+                heap.give(id, owner, 0);
+                return None;
+            }
+            if heap.free_bytes(owner) == 0 {
+                heap.remove_owner(owner);
+                grace.nameless.remove(key, number);
+                grace.keep(context, event);
+            }
+            return Some(id);
+        }
+        None
+    }
+}

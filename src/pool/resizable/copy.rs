@@ -1,0 +1,248 @@
+//! Resizing where there is no virtual memory: a new block, and a copy.
+//!
+//! A resize has no stream. So the copy comes after everything that was queued in any context that has used the pool, since
+//! any of it may still write the old block, and is over before the call returns, since the caller may use the new one
+//! anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use super::super::beside::Claimed;
+use super::super::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
+use super::super::heap::NodeId;
+use super::super::stream_cache::StreamCache;
+use super::super::synchronise::Synchronisation;
+use super::super::{Core, Pool, Want};
+use super::Special;
+use crate::driver::{Context, DriverError, Event, Stream};
+use crate::error::{Error, Result};
+
+/// How a copy failed.
+enum Failed {
+    /// Nothing was queued.
+    Before(Error),
+    /// It may still run: both blocks are in use on a stream that is not theirs.
+    Running(Error),
+}
+
+impl Pool {
+    /// Resizes a block of the window that was claimed for it and whose home is `home`: a new one of `want`, and what both have
+    /// in common is copied. Its address; on an error the old block is as it was.
+    pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
+        let was = block.resizable.swap(RESIZING, Release);
+        let address = block.address.load(Relaxed);
+        let outcome = match was {
+            0 => Err(Error::InvalidArgument("the block was not allocated resizable".into())),
+            _ => self.copied_block(block, address, want),
+        };
+        if outcome.as_ref().is_ok_and(|new| *new != address) {
+            self.fill_freed(address, block.size());
+            block.resizable.store(0, Release);
+            self.free(id, block, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        } else {
+            block.hand_out(home);
+            block.resizable.store(was, Release);
+        }
+        outcome
+    }
+
+    fn copied_block(&self, block: &Block, address: u64, want: Want) -> Result<u64> {
+        self.alive()?;
+        if block.capture.load(Relaxed) != 0 {
+            return Err(Error::Unsupported("the block belongs to a graph".into()));
+        }
+        let had = block.requested.load(Relaxed);
+        if want.size == block.size() && address & (want.align - 1) == 0 {
+            block.requested.store(want.requested, Relaxed);
+            self.counters
+                .requested
+                .fetch_add(want.requested.wrapping_sub(had), Relaxed);
+            self.counters.reallocations.fetch_add(1, Relaxed);
+            return Ok(address);
+        }
+        let new = self.allocate(want, None)?;
+        self.counters.allocations.fetch_sub(1, Relaxed);
+        let in_use = || {
+            for (_, block) in self.find(address).into_iter().chain(self.find(new)) {
+                block.shared.store(UNKNOWN_USES, Relaxed);
+            }
+        };
+        let copied = self.copy_resized(new, address, want, had, in_use);
+        let Some((id, block)) = self.find(new) else {
+            return copied.map(|()| new);
+        };
+        if copied.is_err() && block.claim(new).is_ok() {
+            self.free(id, block, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        }
+        copied.map(|()| {
+            block.resizable.store(RESIZABLE, Relaxed);
+            new
+        })
+    }
+
+    /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver's.
+    #[cold]
+    pub(super) fn resize_by_copying_beside(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
+        if !block.block().as_ref().is_some_and(|block| block.resizable) {
+            return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
+        }
+        let (address, had) = (block.address.load(Relaxed), block.requested.load(Relaxed));
+        if want.size == block.size.load(Relaxed) {
+            block.requested.store(want.requested, Relaxed);
+            block.resizes.store(block.resizes.load(Relaxed) + 1, Relaxed);
+            return Ok(address);
+        }
+        let new = self.allocate_special(want, Special::Passthrough { resizable: true }, None)?;
+        self.counters.allocations.fetch_sub(1, Relaxed);
+        let copied = self.copy_resized(new, address, want, had, || block.shared.store(1, Relaxed));
+        let gone = match copied {
+            Ok(()) => {
+                self.fill_freed(address, block.size.load(Relaxed));
+                Some(block)
+            }
+            Err(_) => self.beside.claim(new),
+        };
+        if let Some(gone) = gone {
+            self.free_claimed(gone, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        }
+        copied.map(|()| new)
+    }
+
+    /// Fills and copies; `in_use` is called where the copy may go on after an error. Counts a resize.
+    fn copy_resized(&self, new: u64, old: u64, want: Want, had: u64, in_use: impl FnOnce()) -> Result<()> {
+        let bytes = had.min(want.requested);
+        if let Some(byte) = self.options.fill {
+            self.fill(new, byte, want.size, None)?;
+        }
+        match self.copy(new, old, bytes) {
+            Ok(()) => {
+                self.counters.reallocations.fetch_add(1, Relaxed);
+                self.counters.moves.fetch_add(1, Relaxed);
+                self.counters.bytes_copied.fetch_add(bytes, Relaxed);
+                Ok(())
+            }
+            Err(Failed::Before(error)) => Err(error),
+            Err(Failed::Running(error)) => {
+                in_use();
+                Err(error)
+            }
+        }
+    }
+
+    fn fill_freed(&self, address: u64, bytes: u64) {
+        if let Some(byte) = self.options.fill {
+            let _ = self.fill(address, byte, bytes, None);
+        }
+    }
+
+    /// Copies bytes from one block to another behind everything queued so far; it is over when this returns.
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> std::result::Result<(), Failed> {
+        let deadline = Instant::now() + self.options.wait;
+        self.wait_for_all(deadline).map_err(Failed::Before)?;
+        let (context, event) = {
+            let mut core = self.core.lock();
+            let _entered = self.enter(&core).map_err(Failed::Before)?;
+            let context = self.here(&core).map_err(Failed::Before)?;
+            let event = core.grace.event(&self.calls, context);
+            let event = event.map_err(|error| Failed::Before(self.failed(error)))?;
+            let queued = self
+                .calls
+                .submit(|driver| driver.copy_async(to, from, bytes, Stream::LEGACY));
+            if let Err(error) = queued {
+                core.give_event(context, event);
+                return Err(Failed::Before(self.failed(error)));
+            }
+            if let Err(error) = self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY)) {
+                core.give_event(context, event);
+                let waited = self.calls.submit(|driver| driver.context_synchronize());
+                return waited.map_err(|_| Failed::Running(self.failed(error)));
+            }
+            (context, event)
+        };
+        let came = self.wait_for(context, Some(event), deadline.max(Instant::now() + LEAST));
+        self.core.lock().give_event(context, event);
+        came.map_err(|error| self.failed(error))
+            .and_then(in_time)
+            .map_err(Failed::Running)
+    }
+
+    /// The context that driver calls are made in here and now.
+    fn here(&self, core: &Core) -> Result<Context> {
+        let current = self.calls.ask(|driver| driver.current_context());
+        Ok(current
+            .map_err(|error| self.failed(error))?
+            .unwrap_or(core.home.context))
+    }
+
+    /// Waits until everything queued so far in each context that has used the pool, and in the current one, is over. Refuses
+    /// where that would end a capture that can be seen.
+    fn wait_for_all(&self, deadline: Instant) -> Result<()> {
+        let mut events: Vec<(Context, Option<Event>)> = Vec::new();
+        let recorded = {
+            let mut core = self.core.lock();
+            self.check_context(&mut core)?;
+            self.drop_dead_contexts(&mut core);
+            self.note_current(&mut core).map_err(|error| self.failed(error))?;
+            let contexts = core.context_handles();
+            if contexts.iter().any(|context| self.is_capturing(*context)) {
+                return Err(Error::Unsupported("a copy would end the capture that runs".into()));
+            }
+            let record = || {
+                for context in contexts {
+                    events.push((context, core.grace.context_event(&self.calls, context)?));
+                }
+                Ok(())
+            };
+            record().map_err(|error: DriverError| self.failed(error))
+        };
+        let waited = recorded.and_then(|()| {
+            events.iter().try_for_each(|(context, event)| {
+                self.wait_for(*context, *event, deadline).map_or_else(
+                    |error| self.context_failed(&mut self.core.lock(), *context, error),
+                    in_time,
+                )
+            })
+        });
+        let mut core = self.core.lock();
+        for (context, event) in events {
+            event.into_iter().for_each(|event| core.give_event(context, event));
+        }
+        waited
+    }
+
+    /// Waits for an event of `context`, or where there are none for all its work; whether it came in time.
+    fn wait_for(&self, context: Context, event: Option<Event>, deadline: Instant) -> crate::driver::Result<bool> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match event {
+            Some(event) => self.calls.submit(|driver| driver.event_wait(event, left)),
+            None => {
+                let outcome = Synchronisation::begin(&self.calls, context, 0).wait(left);
+                outcome.map_or(Ok(false), |outcome| outcome.map(|()| true))
+            }
+        }
+    }
+}
+
+impl Core {
+    /// An event that nobody waits for any more; those of a context that is gone went with it.
+    fn give_event(&mut self, context: Context, event: Event) {
+        if self.contexts.iter().any(|(known, _)| *known == context) {
+            self.grace.keep(context, event);
+        }
+    }
+}
+
+fn in_time(came: bool) -> Result<()> {
+    if came {
+        return Ok(());
+    }
+    Err(Error::OutOfMemory(
+        "the work that may use the block did not end within wait_ms".into(),
+    ))
+}
+
+/// A copy that was queued is waited for at least so long.
+const LEAST: Duration = Duration::from_millis(100);

@@ -1,0 +1,236 @@
+//! Requests for blocks with a range of their own, and where their memory comes from.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
+
+use super::beside::Try;
+use super::grace::Freed;
+use super::heap::Owner;
+use super::ladder::capture_invalidated;
+use super::standalone::{Grown, Standalone};
+use super::{Core, Pool, Turn, Want};
+use crate::driver::{self, Capture, Failure};
+use crate::error::{Error, Result};
+
+mod copy;
+mod resize;
+
+/// Why a block has a range of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// It may be resized.
+    Resizable,
+    /// An unmapped page lies behind it.
+    Guarded,
+    /// Each request is one driver allocation.
+    Passthrough {
+        /// Whether it may be resized.
+        resizable: bool,
+    },
+}
+
+impl Pool {
+    /// Which special kind requests get under the options in force; `resizable` is the request's own flag.
+    pub fn special(&self, resizable: bool) -> Option<Special> {
+        let mapped = self.space.base().is_some();
+        match () {
+            () if self.options.passthrough => Some(Special::Passthrough { resizable }),
+            () if resizable && mapped => Some(Special::Resizable),
+            () if self.options.guard && mapped => Some(Special::Guarded),
+            () => None,
+        }
+    }
+
+    /// A block with a range of its own. On a capturing stream it belongs to the graph, like any other.
+    pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
+        self.alive()?;
+        let mut core = self.core.lock();
+        core.still_open()?;
+        self.check_context(&mut core)?;
+        self.bury_graphs(&mut core);
+        self.note_current(&mut core).map_err(|error| self.failed(error))?;
+        let _entered = self.enter(&core)?;
+        let (mut capture, mut owner) = (0, None);
+        match turn {
+            Some(turn) if turn.capture == Capture::None => owner = Some(self.join_stream(&mut core, turn)?),
+            Some(_) if matches!(special, Special::Passthrough { .. }) => {
+                return Err(Error::Unsupported("passthrough would end the stream's capture".into()));
+            }
+            Some(turn) if turn.capture == Capture::Active => capture = self.join_capture(&mut core, turn)?.1,
+            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            _ => {}
+        }
+        if let (Special::Resizable, Some(owner), Some(turn)) = (special, owner, turn) {
+            self.collect(&mut core, &want, owner, turn);
+        }
+        let mut block = self.with_room(
+            &mut core,
+            &want,
+            turn.filter(|_| owner.is_some()),
+            capture == 0,
+            |pool, core, create| match special {
+                Special::Resizable => pool.build_resizable(core, want.size, owner, create),
+                Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
+                Special::Passthrough { .. } if want.size > create => Ok(None),
+                Special::Passthrough { .. } => Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some),
+            },
+        )?;
+        block.capture = capture;
+        block.resizable |= special == Special::Passthrough { resizable: true };
+        let address = block.address;
+        if address & (want.align - 1) != 0 {
+            self.discard(&mut core, Box::new(block));
+            return Err(Error::Unsupported(format!("alignment {} with passthrough", want.align)));
+        }
+        if let Err(block) = self.beside.insert(Box::new(block), want.requested, want.align) {
+            self.discard(&mut core, block);
+            return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
+        }
+        drop(core);
+        self.charge(want.size);
+        self.counters.allocations.fetch_add(1, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    /// A block that was never handed out goes where freed ones go.
+    fn discard(&self, core: &mut Core, block: Box<Standalone>) {
+        self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        core.grace.free(Freed::Standalone(block));
+    }
+
+    /// A stream that has freed resizable blocks and finds none parked is stamped, and what has completed is collected: so
+    /// that a loop of requests comes by with the blocks it has.
+    fn collect(&self, core: &mut Core, want: &Want, owner: Owner, turn: &Turn<'_>) {
+        if core.grace.has_blocks_behind(owner) && !core.mapping.has_parked(want.size) {
+            self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
+            let _ = self.settle(core);
+        }
+    }
+
+    /// What its stream freed and is ready for that stream again; what nobody uses; a new one.
+    fn build_resizable(
+        &self,
+        core: &mut Core,
+        size: u64,
+        owner: Option<Owner>,
+        create: u64,
+    ) -> driver::Result<Option<Standalone>> {
+        let (page, mapping) = (core.mapping.page, &mut core.mapping);
+        // Of what a stream freed, only what the new block will have had may still be used by it.
+        let own = |block: &Standalone| block.fits(size, page) && block.touched <= size;
+        if let Some(mut block) = owner.and_then(|owner| core.grace.take_block_behind(owner, own)) {
+            self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+            self.tell_gone(&block);
+            block.renew(size, block.touched);
+            return Ok(Some(*block));
+        }
+        if let Some(mut block) = mapping.take_parked(size) {
+            block.renew(size, 0);
+            return Ok(Some(block));
+        }
+        if let Some(mut block) = mapping.take_growing(size) {
+            match block.grow(&self.calls, mapping, size, create) {
+                Ok(Grown::InPlace) => {
+                    block.renew(size, 0);
+                    return Ok(Some(block));
+                }
+                outcome => {
+                    mapping.park(block);
+                    outcome?;
+                }
+            }
+        }
+        Standalone::resizable(&self.calls, mapping, size, create)
+    }
+
+    /// Tries `build` with ever more room made for it: the ladder of blocks that have no use for the window's free space.
+    fn with_room<T>(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        want: &Want,
+        turn: Option<&Turn<'_>>,
+        may_wait: bool,
+        mut build: impl FnMut(&Pool, &mut Core, u64) -> driver::Result<Option<T>>,
+    ) -> Result<T> {
+        let mut refusal = None;
+        let (mut deadline, mut covered): (Option<Instant>, bool) = (None, false);
+        loop {
+            for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
+                if give_back {
+                    // What streams freed lies in the way of whole pages that could go back.
+                    if let Some(turn) = turn {
+                        self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
+                    }
+                    self.flush_all(core);
+                    self.settle(core)?;
+                    self.reclaim_ahead(core, want.size);
+                    self.release_for(core, want.size);
+                }
+                let budget = self.budget(core, want);
+                let room = if within_budget {
+                    budget
+                } else {
+                    // Beyond the budget goes what must, and nothing ahead.
+                    let least = want.size.saturating_add(2 * core.mapping.page);
+                    self.room(core).min(budget.saturating_add(least))
+                };
+                let built = build(self, core, room);
+                core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
+                match built {
+                    Ok(Some(built)) => return Ok(built),
+                    Ok(None) => {}
+                    Err(error) if error.failure == Failure::OutOfMemory => {
+                        // Be it memory or address space: parked blocks hold both.
+                        while core.mapping.unpark() {}
+                        refusal = Some(error);
+                    }
+                    Err(error) => return Err(self.failed(error)),
+                }
+            }
+            if !may_wait || !self.wait(core, &mut deadline, &mut covered)? {
+                return Err(self.out_of_memory(core, want, refusal));
+            }
+        }
+    }
+
+    /// Takes back what was committed ahead for blocks and has had no user, until so many bytes are kept.
+    pub(super) fn reclaim_ahead(&self, core: &mut Core, bytes: u64) {
+        for (id, cell) in self.beside.all() {
+            if core.mapping.kept() >= bytes {
+                return;
+            }
+            if cell.spare.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let Try::Claimed(claimed) = self.beside.try_claim(id) else {
+                continue;
+            };
+            let used = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+            let used = used(&claimed.size).max(used(&claimed.touched));
+            let mut block = claimed.block();
+            if let Some(block) = block.as_mut()
+                && block.parting.is_none()
+                && let Some(cut) = block.cut_at(used)
+            {
+                let before = block.committed();
+                block.cut(&mut core.mapping, cut);
+                self.tell_cut(block, before);
+                claimed.know(block);
+            }
+        }
+    }
+
+    /// Gives free memory back, parked blocks first, so that `bytes` fit beside it.
+    fn release_for(&self, core: &mut Core, bytes: u64) {
+        while core.mapping.kept() < bytes && core.mapping.unpark() {}
+        let reserved = core.mapping.reserved();
+        // With virtual memory, what is released is at least as large as what is to be created.
+        let keep = reserved.saturating_sub(bytes.saturating_add(bytes / 16).saturating_add(2 * core.mapping.page));
+        if !core.fixed {
+            let Core { heap, mapping, .. } = core;
+            mapping.release(heap, keep);
+        }
+    }
+}

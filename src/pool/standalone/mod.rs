@@ -1,0 +1,332 @@
+//! The memory of blocks with a range of their own: resizable ones, guarded ones, and passed-through ones.
+//!
+//! A resizable block has room to grow; its pages are committed ahead in proportion. When the room is used up its handles are
+//! mapped a second time in a larger range, and nothing is copied. The old range stays mapped until the block is freed and
+//! its grace is over, since a captured graph may hold the old address. What a shrink leaves over stays mapped until a grace
+//! of its own is over; the block may have it back until then.
+
+use super::MOST_ALIGNED;
+use super::calls::Calls;
+use super::lost::Lost;
+use super::mapping::Mapping;
+use super::rule::align_up;
+use crate::driver::{Failure, Handle, Result};
+
+mod grow;
+
+pub use grow::Grown;
+
+/// The least address space of a resizable block, where there is as much.
+const ROOM: u64 = 64 << 20;
+
+/// Address space of one block.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    base: u64,
+    size: u64,
+    /// Bytes mapped, from its start.
+    mapped: u64,
+}
+
+/// What the memory is.
+#[derive(Debug)]
+enum Memory {
+    /// One allocation of the driver's malloc.
+    Malloc(u64),
+    /// Handles mapped one behind the other, from the start of each range; the last range is the current one.
+    Mapped {
+        ranges: Vec<Range>,
+        handles: Vec<(Handle, u64)>,
+        committed: u64,
+    },
+}
+
+/// Handles that a shrink left over, waiting for a grace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parting {
+    /// Where they begin.
+    pub cut: u64,
+    /// Tells one shrink from another.
+    pub number: u64,
+}
+
+/// One such block.
+#[derive(Debug)]
+pub struct Standalone {
+    memory: Memory,
+    /// Where the block starts.
+    pub address: u64,
+    /// Bytes in use; while it is out, its cell knows better.
+    pub size: u64,
+    /// Bytes asked for, once it was given back; 0 for one that was never handed out.
+    pub requested: u64,
+    /// The most bytes it ever had, once it was given back.
+    pub touched: u64,
+    /// Whether it may be resized.
+    pub resizable: bool,
+    /// What the last shrink left over, unless it has grown again.
+    pub parting: Option<Parting>,
+    /// The capture it belongs to, by the pool's own number; 0 is none.
+    pub capture: u32,
+    /// Freed for good: its memory goes back to the driver.
+    pub give_back: bool,
+}
+
+impl Standalone {
+    fn new(memory: Memory, address: u64, size: u64) -> Standalone {
+        Standalone {
+            memory,
+            address,
+            size,
+            requested: 0,
+            touched: 0,
+            resizable: false,
+            parting: None,
+            capture: 0,
+            give_back: false,
+        }
+    }
+
+    /// One allocation of the driver's malloc.
+    pub fn malloc(calls: &Calls, mapping: &mut Mapping, size: u64) -> Result<Standalone> {
+        let address = calls.malloc(size)?;
+        mapping.account(size, true);
+        Ok(Standalone::new(Memory::Malloc(address), address, size))
+    }
+
+    /// A block whose end lies at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
+    pub fn guarded(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        align: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        let Some(bytes) = align_up(size, mapping.page) else {
+            return Ok(None);
+        };
+        let room = bytes + mapping.page;
+        let Some(mut block) = Self::mapped(calls, mapping, (bytes, bytes), (room, room), create)? else {
+            return Ok(None);
+        };
+        block.address = (block.address + bytes - size) / align * align;
+        block.size = size;
+        Ok(Some(block))
+    }
+
+    /// A block that can grow. None where `create` bytes do not suffice.
+    pub fn resizable(calls: &Calls, mapping: &mut Mapping, size: u64, create: u64) -> Result<Option<Standalone>> {
+        let page = mapping.page;
+        let Some((least, room)) = align_up(size, page).zip(room_for(size, page)) else {
+            return Ok(None);
+        };
+        let ahead = ahead(size, page).min(room);
+        let Some(mut block) = Self::mapped(calls, mapping, (least, ahead), (least, room), create)? else {
+            return Ok(None);
+        };
+        (block.size, block.resizable) = (size, true);
+        Ok(Some(block))
+    }
+
+    /// Between `bytes` bytes of memory in a range of between `room` bytes.
+    fn mapped(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        (least, most): (u64, u64),
+        room: (u64, u64),
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        if least > create.saturating_add(mapping.kept()) {
+            return Ok(None);
+        }
+        let range = Range::reserve(calls, mapping.page, room.1, room.0)?;
+        let memory = Memory::Mapped {
+            ranges: vec![range],
+            handles: Vec::new(),
+            committed: 0,
+        };
+        let mut block = Standalone::new(memory, range.base, 0);
+        match block.extend(calls, mapping, range, (least, most.min(range.size)), create, false) {
+            Ok(true) => Ok(Some(block)),
+            outcome => {
+                mapping.give_up(range.nothing());
+                outcome.map(|_| None)
+            }
+        }
+    }
+
+    /// Whether it is one allocation of the driver's malloc.
+    pub fn is_malloc(&self) -> bool {
+        matches!(self.memory, Memory::Malloc(_))
+    }
+
+    /// Where its memory is: start, bytes, and whether it is mapped there.
+    pub fn extent(&self) -> (u64, u64, bool) {
+        match &self.memory {
+            Memory::Malloc(address) => (*address, self.size, false),
+            Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
+        }
+    }
+
+    /// Bytes of memory behind it.
+    pub fn committed(&self) -> u64 {
+        match &self.memory {
+            Memory::Malloc(_) => self.size,
+            Memory::Mapped { committed, .. } => *committed,
+        }
+    }
+
+    /// Up to this size nothing has to be done.
+    pub fn most(&self) -> u64 {
+        match self.parting {
+            _ if !self.resizable || matches!(self.memory, Memory::Malloc(_)) => 0,
+            Some(parting) => parting.cut,
+            None => self.committed(),
+        }
+    }
+
+    /// See [`Cell::spare`](super::beside::Cell::spare). A graph may write to all that it was captured with.
+    pub fn spare(&self) -> u64 {
+        if self.capture != 0 || !self.resizable {
+            return 0;
+        }
+        self.boundaries().take_while(|at| *at < self.most()).last().unwrap_or(0)
+    }
+
+    /// Where one handle ends and the next begins.
+    fn boundaries(&self) -> impl Iterator<Item = u64> {
+        let handles: &[(Handle, u64)] = match &self.memory {
+            Memory::Malloc(_) => &[],
+            Memory::Mapped { handles, .. } => handles,
+        };
+        handles.iter().scan(0, |at, (_, size)| {
+            *at += size;
+            Some(*at)
+        })
+    }
+
+    /// Where whole handles begin that a block of `size` bytes has no use for, with the pages ahead it is given.
+    pub fn cut_for(&self, size: u64, page: u64) -> Option<u64> {
+        self.cut_at(ahead(size, page))
+    }
+
+    /// Where whole handles begin behind the first `bytes` bytes, unless they are leaving already.
+    pub fn cut_at(&self, bytes: u64) -> Option<u64> {
+        let most = self.most();
+        self.boundaries().find(|at| *at >= bytes).filter(|at| *at < most)
+    }
+
+    /// Gives every handle from `cut` on back, which lies between two of them: nothing uses them any more.
+    pub fn cut(&mut self, mapping: &mut Mapping, cut: u64) {
+        let Memory::Mapped {
+            ranges,
+            handles,
+            committed,
+        } = &mut self.memory
+        else {
+            return;
+        };
+        let mut at = 0;
+        let keep = handles.iter().take_while(|(_, size)| {
+            at += size;
+            at <= cut
+        });
+        let keep = keep.count();
+        let mut lost = Lost {
+            handles: handles.split_off(keep),
+            ..Lost::default()
+        };
+        for range in ranges.iter_mut().filter(|range| range.mapped > cut) {
+            lost.mappings.push((range.base + cut, range.mapped - cut));
+            range.mapped = cut;
+        }
+        *committed = cut;
+        mapping.give_up(lost);
+    }
+
+    /// Whether it can be a block of `size` bytes for whoever it is safe for, without wasting most of it.
+    pub fn fits(&self, size: u64, page: u64) -> bool {
+        let committed = self.committed();
+        self.resizable
+            && size <= committed
+            && committed <= ahead(size.saturating_add(size / 8), page).saturating_add(4 * page)
+    }
+
+    /// Whether it can grow to `size` bytes where it lies.
+    pub fn has_room(&self, size: u64) -> bool {
+        match &self.memory {
+            Memory::Malloc(_) => false,
+            Memory::Mapped { ranges, .. } => self.resizable && size <= ranges[ranges.len() - 1].size,
+        }
+    }
+
+    /// A freed block becomes a block of `size` bytes; `touched` are the bytes that may not be safe for everybody.
+    pub fn renew(&mut self, size: u64, touched: u64) {
+        (self.size, self.touched) = (size, touched);
+        (self.requested, self.parting, self.capture, self.give_back) = (0, None, 0, false);
+    }
+
+    /// Gives up all its ranges but the current one, when nothing uses them any more.
+    pub fn leave_old_ranges(&mut self, mapping: &mut Mapping) {
+        if let Memory::Mapped { ranges, .. } = &mut self.memory {
+            let current = ranges.len() - 1;
+            for range in ranges.drain(..current) {
+                mapping.give_up(range.nothing());
+            }
+        }
+    }
+
+    /// Gives everything back, when nothing uses the block any more: handles are kept by `mapping`.
+    pub fn destroy(self, mapping: &mut Mapping) {
+        mapping.give_up(match self.memory {
+            Memory::Malloc(address) => Lost {
+                allocations: vec![(address, self.size)],
+                ..Lost::default()
+            },
+            Memory::Mapped { ranges, handles, .. } => Lost {
+                mappings: ranges.iter().map(|range| (range.base, range.mapped)).collect(),
+                reservations: ranges.iter().map(|range| (range.base, range.size)).collect(),
+                handles,
+                ..Lost::default()
+            },
+        });
+    }
+}
+
+impl Range {
+    /// A range of `room` bytes, or of less where the address space is short, but at least `least`.
+    fn reserve(calls: &Calls, page: u64, room: u64, least: u64) -> Result<Range> {
+        let mut size = room.max(least);
+        loop {
+            match calls.submit(|driver| driver.reserve(size, page.max(MOST_ALIGNED))) {
+                Ok(base) => return Ok(Range { base, size, mapped: 0 }),
+                Err(error) if size == least || error.failure != Failure::OutOfMemory => return Err(error),
+                Err(_) => size = (size / 2 / page * page).max(least),
+            }
+        }
+    }
+
+    /// What it is, given up: what is mapped in it, and its addresses.
+    fn nothing(&self) -> Lost {
+        Lost {
+            mappings: (self.mapped > 0)
+                .then_some((self.base, self.mapped))
+                .into_iter()
+                .collect(),
+            reservations: vec![(self.base, self.size)],
+            ..Lost::default()
+        }
+    }
+}
+
+/// Bytes committed for `size`: a sixteenth ahead, in whole pages.
+fn ahead(size: u64, page: u64) -> u64 {
+    size.checked_add(size / 16)
+        .and_then(|ahead| align_up(ahead, page))
+        .unwrap_or(u64::MAX / page * page)
+}
+
+/// Address space for a block of `size` bytes.
+fn room_for(size: u64, page: u64) -> Option<u64> {
+    size.checked_mul(4).and_then(|room| align_up(room.max(ROOM), page))
+}

@@ -1,0 +1,73 @@
+//! Waiting for everything in a context, on drivers without context events (before CUDA 12.5), and no longer than allowed.
+//!
+//! `cuCtxSynchronize` takes no limit, and never returns behind a kernel that never ends. So a thread of its own makes the
+//! call, and the request waits for that thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::time::Duration;
+
+use super::calls::Calls;
+use crate::driver::{Context, Result};
+
+/// A synchronisation that has begun.
+pub struct Synchronisation {
+    /// Of this context.
+    pub context: Context,
+    /// The last batch that it is for.
+    pub batch: u64,
+    outcome: Receiver<Result<()>>,
+}
+
+impl Synchronisation {
+    /// Begins one. Where no thread can be had, it is over when this returns.
+    pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
+        let (tell, outcome) = sync_channel(1);
+        let work = {
+            let (calls, tell) = (calls.clone(), tell.clone());
+            move || {
+                let _ = tell.send(synchronise(&calls, context));
+            }
+        };
+        if std::thread::Builder::new()
+            .name("trtalloc-sync".into())
+            .spawn(work)
+            .is_err()
+        {
+            let _ = tell.send(synchronise(calls, context));
+        }
+        Synchronisation {
+            context,
+            batch,
+            outcome,
+        }
+    }
+
+    /// Waits at most `limit`; none where that was too short.
+    pub fn wait(&self, limit: Duration) -> Option<Result<()>> {
+        match self.outcome.recv_timeout(limit) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(ended())),
+        }
+    }
+
+    /// What came of it; none where it is not over.
+    pub fn poll(&self) -> Option<Result<()>> {
+        match self.outcome.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(ended())),
+        }
+    }
+}
+
+fn synchronise(calls: &Calls, context: Context) -> Result<()> {
+    let _entered = calls.enter(context)?;
+    calls.submit(|driver| driver.context_synchronize())
+}
+
+/// The thread ended without a word.
+fn ended() -> crate::driver::DriverError {
+    super::calls::refused("cuCtxSynchronize", crate::driver::Failure::Other)
+}

@@ -1,0 +1,369 @@
+//! Resizable blocks: every driver call of a resize failed in turn, thousands of them, the end of the address space, and two
+//! threads at once.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::{Bench, MIB, RESIZABLE};
+use crate::driver::Stream;
+use crate::driver::sim::SimConfig;
+use crate::stats::Stats;
+
+const GIB: u64 = 1 << 30;
+
+fn stats(bench: &Bench) -> Stats {
+    bench.allocator.stats(Some(0)).unwrap()
+}
+
+/// Bytes that tell where they belong.
+fn pattern(size: u64) -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    let made = || (0..8 * MIB).map(|at| (at ^ (at >> 8) ^ (at >> 20)) as u8).collect();
+    &PATTERN.get_or_init(made)[..size as usize]
+}
+
+fn holds(bench: &Bench, address: u64, pattern: &[u8]) -> bool {
+    let mut found = vec![0; pattern.len()];
+    bench.machine.read(address, &mut found).unwrap();
+    found == pattern
+}
+
+/// A resize of a block that has been written to and is in use on a stream, beside another block.
+struct Case {
+    options: &'static str,
+    config: SimConfig,
+    /// What it is allocated with, what it is before, and what it shall be.
+    sizes: [u64; 3],
+    /// Work on the block is pending.
+    busy: bool,
+}
+
+impl Case {
+    fn told(&self) -> String {
+        format!("{} {:?}", self.options, self.sizes.map(|size| size / MIB))
+    }
+
+    /// The block in its state before, what it holds, and its neighbour.
+    fn begin(&self) -> (Bench, u64, &[u8], u64) {
+        let bench = Bench::on(self.config.clone(), self.options);
+        let stream = bench.stream();
+        let [first, before, _] = self.sizes;
+        let beside = bench.get(3 * MIB, None);
+        bench.machine.write(beside, pattern(3 * MIB)).unwrap();
+        let mut block = bench.request(first, RESIZABLE, Some(stream)).unwrap();
+        if before != first {
+            block = bench.resize(block, first, before).unwrap();
+        }
+        let contents = pattern(before);
+        bench.machine.write(block, contents).unwrap();
+        if self.busy {
+            bench.launch(stream, block, before);
+        }
+        (bench, block, contents, beside)
+    }
+
+    /// Driver calls of any name that the resize makes.
+    fn calls(&self) -> u64 {
+        let (bench, block, contents, beside) = self.begin();
+        let before = bench.machine.calls_made();
+        let new = bench.resize(block, self.sizes[1], self.sizes[2]).unwrap();
+        let made = bench.machine.calls_made() - before;
+        self.end(bench, new, contents, beside);
+        made
+    }
+
+    /// Some of the calls of a resize fail as `arm` says: it is done or not, and either way nothing is lost.
+    fn fail(&self, told: &str, arm: impl FnOnce(&Bench)) {
+        let (bench, block, contents, beside) = self.begin();
+        let context = bench.machine.context_current().unwrap();
+        let [_, had, size] = self.sizes;
+        let before = stats(&bench);
+        arm(&bench);
+        let outcome = bench.resize(block, had, size);
+        bench.machine.clear_failures();
+        while bench.machine.context_current().unwrap() != context {
+            bench.app(|machine| machine.context_pop()).unwrap();
+        }
+        bench.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+        let after = stats(&bench);
+        let now = match outcome {
+            Ok(new) => new,
+            Err(_) => {
+                let books = |stats: &Stats| {
+                    (
+                        stats.allocated,
+                        stats.requested,
+                        stats.reallocations,
+                        stats.bytes_copied,
+                    )
+                };
+                assert_eq!(books(&after), books(&before), "{told}");
+                assert!(holds(&bench, block, &contents[..had.min(size) as usize]), "{told}");
+                // Once the driver is well again, so is the block.
+                bench
+                    .resize(block, had, size)
+                    .unwrap_or_else(|why| panic!("{told}: {why}"))
+            }
+        };
+        assert!(holds(&bench, now, &contents[..had.min(size) as usize]), "{told}");
+        self.end(bench, now, contents, beside);
+    }
+
+    fn end(&self, bench: Bench, block: u64, contents: &[u8], beside: u64) {
+        let [_, had, size] = self.sizes;
+        assert!(holds(&bench, block, &contents[..had.min(size) as usize]));
+        assert!(holds(&bench, beside, pattern(3 * MIB)));
+        bench.put(block, None);
+        bench.put(beside, None);
+        bench.finish();
+    }
+}
+
+#[test]
+fn every_call_of_a_resize_failed_in_turn() {
+    let vmm = |sizes, busy| Case {
+        options: "wait_ms=20",
+        config: SimConfig::default(),
+        sizes,
+        busy,
+    };
+    let copies = |options, old: bool| Case {
+        options,
+        config: SimConfig {
+            version: if old { 11_080 } else { SimConfig::default().version },
+            ..SimConfig::default()
+        },
+        sizes: [MIB, MIB, 5 * MIB],
+        busy: true,
+    };
+    let cases = [
+        vmm([MIB, 5 * MIB, 30 * MIB], false),
+        vmm([MIB, 5 * MIB, 30 * MIB], true),
+        vmm([3 * MIB, 8 * MIB, 100 * MIB], false),
+        vmm([3 * MIB, 8 * MIB, 100 * MIB], true),
+        vmm([3 * MIB, 8 * MIB, MIB], true),
+        copies("wait_ms=2000,backing=malloc", false),
+        copies("wait_ms=2000,backing=malloc", true),
+        copies("wait_ms=2000,passthrough=1", false),
+        copies("wait_ms=2000,passthrough=1", true),
+        copies("wait_ms=2000,passthrough=1,fill=0xAB", false),
+    ];
+    for case in cases {
+        for n in 1..=case.calls() {
+            for code in [2, 999] {
+                case.fail(&format!("{}: call {n} fails with {code}", case.told()), |bench| {
+                    assert!(bench.machine.fail_nth(None, n, code));
+                });
+            }
+            // And so does the next one, which may be the first of what undoes it.
+            case.fail(&format!("{}: calls {n} and {} fail", case.told(), n + 1), |bench| {
+                assert!(bench.machine.fail_nth(None, n, 2) && bench.machine.fail_nth(None, n + 1, 999));
+            });
+        }
+        for call in [
+            "cuMemMap",
+            "cuMemUnmap",
+            "cuMemSetAccess",
+            "cuMemCreate",
+            "cuMemAddressReserve",
+            "cuMemcpyDtoDAsync",
+        ] {
+            case.fail(&format!("{}: every {call} fails", case.told()), |bench| {
+                assert!(bench.machine.fail_every(Some(call), 1, 999));
+            });
+        }
+    }
+}
+
+/// From 2 MiB to 8 GiB in steps of 1 MiB: nothing is copied, a growth is at most three calls, a move one reservation, a map
+/// for each handle, one access and what the growth needs.
+#[test]
+fn from_2_mib_to_8_gib() {
+    let config = SimConfig {
+        memory: 24 * GIB,
+        ..SimConfig::default()
+    };
+    let bench = Bench::over(config, "");
+    let mut block = bench.request(2 * MIB, RESIZABLE, None).unwrap();
+    let (mut handles, mut moves, mut growths) = (1, 0, 0);
+    let write = |block: u64, step: u64| {
+        bench
+            .machine
+            .write(block + step * MIB - 8, &step.to_le_bytes())
+            .unwrap()
+    };
+    write(block, 2);
+    for step in 3..=8192 {
+        let before = bench.machine.calls();
+        let submitted = stats(&bench).driver_calls;
+        let new = bench.resize(block, (step - 1) * MIB, step * MIB).unwrap();
+        let submitted = stats(&bench).driver_calls - submitted;
+        let after = bench.machine.calls();
+        let made = |call: &str| after.get(call).unwrap_or(&0) - before.get(call).unwrap_or(&0);
+        handles += made("cuMemCreate");
+        if new == block {
+            assert!(submitted <= 3, "step {step}: {submitted}");
+            growths += u64::from(submitted > 0);
+        } else {
+            moves += 1;
+            let maps = (made("cuMemAddressReserve"), made("cuMemMap"), made("cuMemSetAccess"));
+            assert_eq!(maps, (1, handles, 1), "step {step}");
+            assert_eq!(submitted, handles + 2 + made("cuMemCreate"), "step {step}");
+        }
+        block = new;
+        write(block, step);
+    }
+    assert!((3..=6).contains(&moves), "{moves}");
+    assert!(growths < 250, "{growths}");
+    for step in 2..=8192u64 {
+        let mut found = [0; 8];
+        bench.machine.read(block + step * MIB - 8, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), step);
+    }
+    let stats = stats(&bench);
+    assert_eq!((stats.bytes_copied, stats.reallocations), (0, 8190));
+    assert_eq!(stats.reallocations_in_place, 8190 - moves);
+    bench.put(block, None);
+    bench.finish();
+}
+
+#[test]
+fn thousands_of_blocks() {
+    let config = SimConfig {
+        memory: 24 * GIB,
+        ..SimConfig::default()
+    };
+    let bench = Bench::over(config, "");
+    let stream = bench.stream();
+    let mut blocks: Vec<u64> = (0..4000u64)
+        .map(|at| {
+            let block = bench
+                .request(100_000, RESIZABLE, (at % 2 == 0).then_some(stream))
+                .unwrap();
+            bench.machine.write(block, &at.to_le_bytes()).unwrap();
+            block
+        })
+        .collect();
+    for (at, block) in blocks.iter_mut().enumerate() {
+        let size = if at % 100 == 0 { 70 * MIB } else { 3 * MIB };
+        *block = bench.resize(*block, 100_000, size).unwrap();
+    }
+    for (at, block) in blocks.iter().enumerate() {
+        let mut found = [0; 8];
+        bench.machine.read(*block, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), at as u64);
+    }
+    bench.allocator.validate().unwrap();
+    assert_eq!(stats(&bench).reallocations, 4000);
+    for (at, block) in blocks.into_iter().enumerate() {
+        bench.put(block, (at % 3 == 0).then_some(stream));
+    }
+    bench.finish();
+}
+
+/// Rooms become smaller where the address space is short. Where not even a block's own pages find a place, it is refused,
+/// and so is a move; what is there stays, and what is given back makes room again.
+#[test]
+fn the_end_of_the_address_space() {
+    let config = SimConfig {
+        memory: 4 * GIB,
+        address_space: 16 * GIB + 2 * GIB + 62 * MIB,
+        ..SimConfig::default()
+    };
+    let bench = Bench::over(config, "wait_ms=10");
+    let mut blocks: Vec<u64> = Vec::new();
+    let refused = loop {
+        match bench.request(MIB, RESIZABLE, None) {
+            Ok(block) => blocks.push(block),
+            Err(why) => break why,
+        }
+        let last = blocks[blocks.len() - 1];
+        bench.machine.write(last, &(blocks.len() as u64).to_le_bytes()).unwrap();
+        assert!(blocks.len() < 2000, "there is no end");
+    };
+    // 32 with 64 MiB of room each, and what halves of it the rest is.
+    assert_eq!(blocks.len(), 37);
+    assert!(refused.to_string().contains("cuMemAddressReserve"), "{refused}");
+    let failed = bench.resize(blocks[0], MIB, 100 * MIB).unwrap_err();
+    assert!(failed.to_string().contains("cuMemAddressReserve"), "{failed}");
+    // In place there is room.
+    assert_eq!(bench.resize(blocks[0], MIB, 30 * MIB).unwrap(), blocks[0]);
+    for (at, block) in blocks.iter().enumerate() {
+        let mut found = [0; 8];
+        bench.machine.read(*block, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), at as u64 + 1);
+    }
+    bench.allocator.validate().unwrap();
+    let half = blocks.split_off(blocks.len() / 2);
+    blocks.into_iter().for_each(|block| bench.put(block, None));
+    let moved = bench.resize(half[0], MIB, 200 * MIB).unwrap();
+    assert_ne!(moved, half[0]);
+    bench.put(moved, None);
+    half[1..].iter().for_each(|block| bench.put(*block, None));
+    bench.finish();
+}
+
+/// Threads that resize their own blocks, beside one that looks, trims and limits, and one that declares uses.
+#[test]
+fn beside_other_calls() {
+    let bench = Bench::new("limit=900MiB,wait_ms=20");
+    let done = AtomicBool::new(false);
+    let context = bench.machine.context_current().unwrap();
+    let shared = bench.request(MIB, RESIZABLE, None).unwrap();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2u64)
+            .map(|seed| {
+                let bench = &bench;
+                scope.spawn(move || {
+                    bench.machine.context_push(context).unwrap();
+                    let stream = bench.stream();
+                    let mut draw = seed + 1;
+                    for round in 0..150u64 {
+                        let mut size = MIB;
+                        let Ok(mut block) = bench.request(size, RESIZABLE, Some(stream)) else {
+                            continue;
+                        };
+                        for step in 0..8u64 {
+                            draw = draw
+                                .wrapping_mul(6_364_136_223_846_793_005)
+                                .wrapping_add(1_442_695_040_888_963_407);
+                            let next = 1 + (draw >> 33) % (if step == 5 { 150 * MIB } else { 20 * MIB });
+                            bench.machine.write(block, &draw.to_le_bytes()).unwrap();
+                            if let Ok(new) = bench.resize(block, size, next.max(8)) {
+                                (block, size) = (new, next.max(8));
+                            }
+                            let mut found = [0; 8];
+                            bench.machine.read(block, &mut found).unwrap();
+                            assert_eq!(u64::from_le_bytes(found), draw);
+                            bench.launch(stream, block, size);
+                        }
+                        bench.put(block, (round % 3 != 0).then_some(stream));
+                        bench.machine.advance(3_000_000);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            bench.machine.context_push(context).unwrap();
+            let mut n = 0u64;
+            while !done.load(Relaxed) {
+                n += 1;
+                bench.allocator.validate().unwrap();
+                let stats = stats(&bench);
+                assert!(stats.allocated <= stats.reserved_peak, "{stats:?}");
+                bench.allocator.record_stream(shared, Stream(0)).unwrap();
+                match n % 16 {
+                    3 => drop(bench.allocator.trim(Some(0), 64 * MIB)),
+                    7 => bench.allocator.set_limit(Some(0), (600 + n % 300) * MIB).unwrap(),
+                    _ => {}
+                }
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        });
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Relaxed);
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+    bench.put(shared, None);
+    bench.finish();
+}

@@ -1,0 +1,161 @@
+//! What the steady state costs, as the simulated driver counts it, and that no host waits for what no one needs.
+
+use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::calls::Call;
+
+use super::{Bench, MIB};
+
+const SIZES: [u64; 4] = [512, 100 << 10, 3 * MIB, 40 * MIB];
+
+/// Calls and queries that a piece of work makes of the driver.
+fn cost(bench: &Bench, work: impl FnOnce()) -> (u64, u64) {
+    let before = (bench.machine.submissions(), bench.machine.queries());
+    work();
+    (
+        bench.machine.submissions() - before.0,
+        bench.machine.queries() - before.1,
+    )
+}
+
+/// Blocks taken and given back on each stream, over and over: what all requests cost, and what all frees.
+fn pairs(bench: &Bench, streams: &[usize], rounds: u64) -> [(u64, u64); 2] {
+    let mut sums = [(0, 0); 2];
+    for _ in 0..rounds {
+        for stream in streams {
+            let mut blocks = Vec::new();
+            let taken = cost(bench, || {
+                blocks = SIZES.iter().map(|size| bench.get(*size, Some(*stream))).collect();
+            });
+            let given = cost(bench, || {
+                blocks.iter().for_each(|block| bench.put(*block, Some(*stream)))
+            });
+            for (sum, cost) in sums.iter_mut().zip([taken, given]) {
+                *sum = (sum.0 + cost.0, sum.1 + cost.1);
+            }
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_pair_asks_twice_and_calls_nothing() {
+    for options in ["", "limit=1GiB"] {
+        let bench = Bench::new(options);
+        let streams = [bench.stream(), bench.stream(), bench.stream()];
+        pairs(&bench, &streams, 3);
+        // Work is pending all the while.
+        let held = streams.map(|stream| bench.app(|machine| machine.launch_persistent(stream, &[]).unwrap()));
+        let [(calls, queries), freeing] = pairs(&bench, &streams, 100);
+        let requests = 100 * (streams.len() * SIZES.len()) as u64;
+        assert_eq!((calls, freeing), (0, (0, 0)), "{options}");
+        assert_eq!(queries, 2 * requests, "{options}: one for the id, one for captures");
+        for kernel in held {
+            assert!(bench.app(|machine| machine.release_persistent(kernel)));
+        }
+        bench.finish();
+    }
+}
+
+#[test]
+fn a_pair_of_trusted_streams_asks_nothing() {
+    let bench = Bench::new("streams=trusted");
+    let streams = [bench.stream(), bench.stream()];
+    pairs(&bench, &streams, 3);
+    assert_eq!(pairs(&bench, &streams, 100), [(0, 0), (0, 0)]);
+    bench.finish();
+}
+
+/// A machine whose calls take no time: its clock moves with work that is waited for, and as it is told.
+fn timed(version: u32, options: &str) -> Bench {
+    let bench = Bench::on(
+        SimConfig {
+            version,
+            ..SimConfig::default()
+        },
+        options,
+    );
+    for call in Call::ALL {
+        bench.machine.set_latency(call.name(), 0);
+    }
+    bench
+}
+
+const KERNEL: u64 = 50_000;
+
+fn kernel(bench: &Bench, stream: usize, block: u64, size: u64) {
+    bench.app(|machine| machine.launch(stream, KERNEL, &[(block, size)]).unwrap());
+}
+
+/// Two streams that use memory of the same size in turn.
+fn ping_pong(bench: &Bench, streams: [usize; 2], size: u64, rounds: usize) {
+    for round in 0..rounds {
+        let stream = streams[round % 2];
+        let block = bench.get(size, Some(stream));
+        kernel(bench, stream, block, size);
+        bench.put(block, Some(stream));
+    }
+}
+
+/// One stream allocates and writes, the other reads and frees.
+fn produce_and_consume(bench: &Bench, [producer, consumer]: [usize; 2], size: u64, rounds: usize) {
+    for _ in 0..rounds {
+        let block = bench.get(size, Some(producer));
+        kernel(bench, producer, block, size);
+        bench.app(|machine| {
+            let event = machine.event_create().unwrap();
+            machine.event_record(event, producer).unwrap();
+            machine.stream_wait_event(consumer, event).unwrap();
+            machine.event_destroy(event).unwrap();
+        });
+        kernel(bench, consumer, block, size);
+        bench.put(block, Some(consumer));
+        // The host does something else meanwhile.
+        bench.machine.advance(KERNEL);
+    }
+}
+
+#[test]
+fn no_host_waits_while_memory_may_grow() {
+    for version in [12_090, 12_040, 11_080, 11_020] {
+        let bench = timed(version, "");
+        let streams = [bench.stream(), bench.stream()];
+        let start = bench.machine.now();
+        ping_pong(&bench, streams, 5 * MIB, 100);
+        assert_eq!(bench.machine.now(), start, "{version}");
+        produce_and_consume(&bench, streams, 5 * MIB, 100);
+        assert_eq!(bench.machine.now(), start + 100 * KERNEL, "{version}");
+        let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
+        assert!(
+            reserved <= 128 * MIB,
+            "{version}: it grows as far as work is pending: {reserved}"
+        );
+        bench.finish();
+    }
+}
+
+/// Under a cap that holds one block, nobody waits for longer than the kernels on it last, and while a third stream is busy
+/// with something else.
+#[test]
+fn under_a_cap_a_wait_is_as_long_as_the_work() {
+    for version in [12_090, 12_040, 11_080, 11_020] {
+        let bench = timed(version, "limit=64MiB,wait_ms=60000");
+        let streams = [bench.stream(), bench.stream()];
+        let start = bench.machine.now();
+        ping_pong(&bench, streams, 64 * MIB, 40);
+        bench.app(|machine| machine.context_synchronize()).unwrap();
+        assert_eq!(
+            bench.machine.now() - start,
+            40 * KERNEL,
+            "{version}: one kernel after the other"
+        );
+        let busy = bench.stream();
+        bench.app(|machine| machine.launch(busy, 10_000 * KERNEL, &[]).unwrap());
+        let start = bench.machine.now();
+        ping_pong(&bench, streams, 64 * MIB, 40);
+        assert!(
+            bench.machine.now() - start <= 40 * KERNEL,
+            "{version}: nobody needs what the third does"
+        );
+        bench.finish();
+    }
+}

@@ -1,0 +1,200 @@
+//! Figures as JSON, and as OpenMetrics text for what scrapes a server.
+
+use std::fmt::Write;
+
+use super::{Stats, TagStats};
+
+/// How a figure is exposed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Bytes now.
+    Bytes,
+    /// Bytes since the start.
+    BytesEver,
+    /// A count since the start.
+    Ever,
+}
+
+use Kind::{Bytes, BytesEver, Ever};
+
+type Figure<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
+
+/// In the order of the C struct.
+const FIGURES: [Figure<Stats>; 17] = [
+    ("allocated", Bytes, "Handed out, as rounded", |s| s.allocated),
+    ("allocated_peak", Bytes, "Most handed out at once", |s| s.allocated_peak),
+    ("requested", Bytes, "Asked for, before rounding", |s| s.requested),
+    ("cached", Bytes, "Free and reusable", |s| s.cached),
+    ("pending", Bytes, "Freed, and not yet reusable", |s| s.pending),
+    ("reserved", Bytes, "Physical memory held", |s| s.reserved),
+    ("reserved_peak", Bytes, "Most physical memory held at once", |s| {
+        s.reserved_peak
+    }),
+    ("limit", Bytes, "The limit on reserved memory; 0: none", |s| s.limit),
+    ("allocations", Ever, "Requests met", |s| s.allocations),
+    ("frees", Ever, "Blocks taken back", |s| s.frees),
+    ("reallocations", Ever, "Blocks resized", |s| s.reallocations),
+    (
+        "reallocations_in_place",
+        Ever,
+        "Blocks resized that kept their address",
+        |s| s.reallocations_in_place,
+    ),
+    ("out_of_memory", Ever, "Requests refused for want of memory", |s| {
+        s.out_of_memory
+    }),
+    ("driver_calls", Ever, "Driver calls that submit or may block", |s| {
+        s.driver_calls
+    }),
+    ("driver_queries", Ever, "Driver calls that only ask", |s| {
+        s.driver_queries
+    }),
+    ("bytes_copied", BytesEver, "Copied by resizing", |s| s.bytes_copied),
+    ("remaps", Ever, "Handles moved to another address", |s| s.remaps),
+];
+
+/// Of a tag; their metrics are called trtalloc_tag_.
+const TAG_FIGURES: [Figure<TagStats>; 6] = [
+    ("allocated", Bytes, "Handed out to a tag, as rounded", |t| t.allocated),
+    ("allocated_peak", Bytes, "Most handed out to a tag at once", |t| {
+        t.allocated_peak
+    }),
+    ("limit", Bytes, "The limit on what a tag holds; 0: none", |t| t.limit),
+    ("allocations", Ever, "Requests of a tag met", |t| t.allocations),
+    ("frees", Ever, "Blocks of a tag taken back", |t| t.frees),
+    ("out_of_memory", Ever, "Requests of a tag refused", |t| t.out_of_memory),
+];
+
+/// One device's figures under their names, and those of its tags under `tags`.
+pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
+    let mut text = format!("{{\"device\":{device}");
+    for (name, _, _, value) in FIGURES {
+        let _ = write!(text, ",\"{name}\":{}", value(stats));
+    }
+    text.push_str(",\"tags\":[");
+    for (at, tag) in tags.iter().enumerate() {
+        let _ = write!(text, "{}{{\"tag\":\"", if at > 0 { "," } else { "" });
+        for c in tag.tag.chars() {
+            match c {
+                '"' | '\\' => text.extend(['\\', c]),
+                c if c < ' ' => {
+                    let _ = write!(text, "\\u{:04x}", c as u32);
+                }
+                c => text.push(c),
+            }
+        }
+        text.push('"');
+        for (name, _, _, value) in TAG_FIGURES {
+            let _ = write!(text, ",\"{name}\":{}", value(tag));
+        }
+        text.push('}');
+    }
+    text.push_str("]}");
+    text
+}
+
+/// The figures of devices and of their tags, in the OpenMetrics text format (prometheus.io, version 1.0.0).
+pub fn metrics(devices: &[(i32, Stats, Vec<TagStats>)]) -> String {
+    let mut text = String::new();
+    for (name, kind, help, value) in FIGURES {
+        let samples = devices
+            .iter()
+            .map(|(device, stats, _)| (format!("device=\"{device}\""), value(stats)));
+        family(&mut text, "trtalloc", name, kind, help, samples);
+    }
+    for (name, kind, help, value) in TAG_FIGURES {
+        let samples = devices.iter().flat_map(|(device, _, tags)| {
+            tags.iter()
+                .map(move |tag| (format!("device=\"{device}\",tag=\"{}\"", label(tag.tag)), value(tag)))
+        });
+        family(&mut text, "trtalloc_tag", name, kind, help, samples);
+    }
+    text.push_str("# EOF\n");
+    text
+}
+
+fn family(
+    text: &mut String,
+    prefix: &str,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    samples: impl Iterator<Item = (String, u64)>,
+) {
+    let unit = if kind == Ever { "" } else { "_bytes" };
+    let (type_, suffix) = if kind == Bytes {
+        ("gauge", "")
+    } else {
+        ("counter", "_total")
+    };
+    // A unit is the end of its family's name.
+    let name = format!("{prefix}_{}{unit}", name.strip_prefix("bytes_").unwrap_or(name));
+    let _ = writeln!(text, "# TYPE {name} {type_}");
+    if !unit.is_empty() {
+        let _ = writeln!(text, "# UNIT {name} bytes");
+    }
+    let _ = writeln!(text, "# HELP {name} {help}.");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "{name}{suffix}{{{labels}}} {value}");
+    }
+}
+
+/// A label's value: backslash, quote and line feed are escaped.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAG: TagStats = TagStats {
+        tag: "a \"b\" \\ \n",
+        allocated: 512,
+        allocated_peak: 1024,
+        limit: 0,
+        allocations: 3,
+        frees: 2,
+        out_of_memory: 1,
+    };
+
+    #[test]
+    fn json_has_every_field_and_is_escaped() {
+        let stats = Stats {
+            allocated: 1,
+            remaps: 17,
+            ..Stats::default()
+        };
+        let text = json(2, &stats, &[TAG, TagStats { tag: "plain", ..TAG }]);
+        assert!(
+            text.starts_with("{\"device\":2,\"allocated\":1,\"allocated_peak\":0,"),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#""remaps":17,"tags":[{"tag":"a \"b\" \\ \u000a","allocated":512,"#),
+            "{text}"
+        );
+        assert!(text.ends_with(r#"{"tag":"plain","allocated":512,"allocated_peak":1024,"limit":0,"allocations":3,"frees":2,"out_of_memory":1}]}"#));
+    }
+
+    #[test]
+    fn metrics_are_families_with_their_samples_together() {
+        let stats = Stats {
+            allocations: 7,
+            bytes_copied: 9,
+            ..Stats::default()
+        };
+        let text = metrics(&[(0, stats, vec![TAG]), (1, Stats::default(), Vec::new())]);
+        for part in [
+            "# TYPE trtalloc_allocations counter\n# HELP trtalloc_allocations Requests met.\n\
+             trtalloc_allocations_total{device=\"0\"} 7\ntrtalloc_allocations_total{device=\"1\"} 0\n# TYPE ",
+            "# TYPE trtalloc_copied_bytes counter\n# UNIT trtalloc_copied_bytes bytes\n",
+            "trtalloc_copied_bytes_total{device=\"0\"} 9\n",
+            "# TYPE trtalloc_reserved_bytes gauge\n# UNIT trtalloc_reserved_bytes bytes\n",
+            "trtalloc_tag_allocated_bytes{device=\"0\",tag=\"a \\\"b\\\" \\\\ \\n\"} 512\n",
+        ] {
+            assert!(text.contains(part), "{part}\nis not in\n{text}");
+        }
+        assert!(text.ends_with("\n# EOF\n"));
+    }
+}

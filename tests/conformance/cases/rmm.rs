@@ -1,0 +1,131 @@
+//! What RMM's own tests and issues demand and no other case has. The rest, by RMM's names:
+//!
+//! | RMM | here |
+//! |---|---|
+//! | zero-size allocations | `requests::zero_bytes` |
+//! | AllocateWord … AllocateGB, 256-byte alignment | `requests::from_4_bytes_to_1_gib`, `requests::every_alignment` |
+//! | AllocateTooMuch (1 PiB) | `requests::a_pebibyte_fails_cleanly` |
+//! | AllocationsAreDifferent | `requests::two_live_blocks_differ` |
+//! | RandomAllocations on four threads | `requests::random_sizes_on_four_threads`, and `threads_on_one_stream` |
+//! | AllocFreeDifferentThreads, same and different streams | `streams::producer_and_consumer_*`, and here on default streams |
+//! | PoolTest.ForceGrowth | `limits::growth_under_a_limit`, `given::six_thousand_bytes` |
+//! | limiting adaptor: a cap rolled back when upstream fails | `limits::a_cap_is_rolled_back_when_the_driver_fails` |
+//! | PoolTest.DeletedStream, cuML #2632 | `streams::a_stream_dies_while_it_owns_freed_memory`, and here |
+//! | #649, #2251: a handle comes back as another stream | `streams::a_handle_comes_back_with_work_pending` |
+//! | PoolTest.MultidevicePool | `requests::several_devices` |
+//! | tracking and limiting adaptors: an address that comes back during a slow free | `streams::addresses_come_back_on_many_threads` |
+//! | tracking adaptor: unknown frees, no underflow | `requests::unknown_addresses_do_no_harm`, `requests::freed_twice` |
+//! | InitialAndMaxPoolSizeEqual, NonAlignedPoolSize | `given::an_odd_base` |
+
+use std::sync::mpsc::channel;
+
+use super::{MIB, Random};
+use crate::world::{Setup, World};
+
+/// PoolTest.AllocateNinetyPercent and TwoLargeBuffers; of a real device somebody else may have a part.
+pub fn most_of_the_device(setup: &Setup) {
+    let world = setup.world("");
+    let total = world.total(0);
+    let most = if world.machine().is_some() {
+        total / 10 * 9
+    } else {
+        total / 2
+    };
+    let block = world.get(most);
+    world.write_edges(0, block, most, 1);
+    assert!(world.holds(block, most, 1));
+    world.put(block);
+    let two = [0; 2].map(|_| world.get(total / 4));
+    two.into_iter().for_each(|block| world.put(block));
+    world.finish();
+}
+
+/// mr_ref_test_mt's RandomAllocations and MixedRandomAllocationFree on one stream, and on the default one.
+pub fn threads_on_one_stream(setup: &Setup) {
+    let world = setup.world("");
+    let own = world.stream();
+    for stream in [0, own] {
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let world = &world;
+                scope.spawn(move || world.on_thread(|| mixed(world, stream, seed)));
+            }
+        });
+        world.check_books();
+    }
+    world.finish();
+}
+
+/// Allocations and frees of up to 5 MiB, in an order of chance.
+fn mixed(world: &World, stream: usize, seed: u64) {
+    let mut random = Random::new(seed + 50);
+    let mut live = Vec::new();
+    for _ in 0..100 {
+        if live.is_empty() || random.below(2) == 0 {
+            let size = 1 + random.below(5 * MIB);
+            let block = world.get_on(stream, size);
+            world.write_edges(stream, block, size, seed as u8);
+            live.push((block, size));
+        } else {
+            let (block, size) = live.swap_remove(random.below(live.len() as u64) as usize);
+            world.write_edges(stream, block, size, seed as u8 + 1);
+            world.put_on(stream, block);
+        }
+    }
+    live.into_iter().for_each(|(block, _)| world.put_on(stream, block));
+}
+
+/// AllocFreeDifferentThreadsDefaultStream and …PerThreadDefaultStream: the latter is another stream on each thread.
+pub fn producer_and_consumer_on_default_streams(setup: &Setup) {
+    let world = setup.world("");
+    for stream in [0, 1, 2] {
+        let (give, take) = channel::<(usize, u64)>();
+        std::thread::scope(|scope| {
+            let world = &world;
+            scope.spawn(move || {
+                world.on_thread(|| {
+                    let mut random = Random::new(9);
+                    for _ in 0..100 {
+                        let size = 1 + random.below(MIB);
+                        let block = world.get_on(stream, size);
+                        world.write_edges(stream, block, size, 1);
+                        world.wait(stream);
+                        give.send((block, size)).unwrap();
+                    }
+                });
+            });
+            scope.spawn(move || {
+                world.on_thread(|| {
+                    for (block, size) in take {
+                        world.write_edges(stream, block, size, 2);
+                        world.put_on(stream, block);
+                    }
+                    world.wait(stream);
+                });
+            });
+        });
+        world.check_books();
+    }
+    world.finish();
+}
+
+/// PoolTest.DeletedStream, and cuML's forest (#2632): many streams that own freed memory are gone when the default stream
+/// allocates.
+pub fn deleted_streams(setup: &Setup) {
+    for count in [1, 10] {
+        let world = setup.world("limit=64MiB");
+        let streams: Vec<usize> = (0..count).map(|_| world.stream()).collect();
+        let size = 40 * MIB / count;
+        for stream in &streams {
+            let block = world.get_on(*stream, size);
+            world.write_edges(*stream, block, size, 1);
+            world.put_on(*stream, block);
+        }
+        streams.into_iter().for_each(|stream| world.destroy(stream));
+        let block = world.get_on(0, 40 * MIB);
+        world.write_edges(0, block, 40 * MIB, 2);
+        assert!(world.holds(block, 40 * MIB, 2));
+        world.finish();
+        setup.device().leave();
+    }
+}

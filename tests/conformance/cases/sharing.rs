@@ -1,0 +1,76 @@
+//! Memory that one stream allocates and another uses or frees, while a third works on: nothing waits for the third.
+
+use super::MIB;
+use crate::world::Setup;
+
+/// PyTorch's: allocated on one stream, declared for another, freed on the first while the other works.
+pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
+    let world = setup.world("limit=64MiB,wait_ms=100");
+    let (main, side, busy) = (world.stream(), world.stream(), world.stream());
+    // As long as this lasts no context event completes: what comes back came back behind stamps.
+    let hold = world.hold(busy);
+    for round in 0..32u8 {
+        let block = world.get_on(main, 16 * MIB);
+        world.record(block, side);
+        world.write_edges(side, block, 16 * MIB, round);
+        world.put_on(main, block);
+        world.wait(side);
+        world.wait(main);
+    }
+    hold.let_go();
+    world.finish();
+}
+
+pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
+    let world = setup.world("limit=64MiB,wait_ms=20");
+    let (main, side) = (world.stream(), world.stream());
+    let block = world.get_on(main, 64 * MIB);
+    world.record(block, side);
+    let hold = world.hold(side);
+    world.write_edges(side, block, 64 * MIB, 1);
+    world.put_on(main, block);
+    for stream in [main, side] {
+        assert_eq!(world.try_get_on(stream, 64 * MIB, 0, 0), 0, "the work is not over");
+    }
+    hold.let_go();
+    world.wait(side);
+    let block = world.get_on(main, 64 * MIB);
+    world.write_edges(main, block, 64 * MIB, 2);
+    assert!(world.holds(block, 64 * MIB, 2));
+    world.finish();
+}
+
+/// Allocated on one stream, freed on another that never allocates.
+pub fn a_consumer_that_never_allocates(setup: &Setup) {
+    let world = setup.world("limit=64MiB,wait_ms=100");
+    let (producer, consumer, busy) = (world.stream(), world.stream(), world.stream());
+    let hold = world.hold(busy);
+    for round in 0..64u8 {
+        let block = world.get_on(producer, 8 * MIB);
+        world.write_edges(producer, block, 8 * MIB, round);
+        world.order(producer, consumer);
+        world.write_edges(consumer, block, 8 * MIB, round);
+        world.put_on(consumer, block);
+    }
+    hold.let_go();
+    world.finish();
+}
+
+/// Two streams that take turns under a cap wait for each other on the device, not on the host, once that was needed.
+pub fn two_streams_that_take_turns_under_a_cap(setup: &Setup) {
+    let world = setup.world("limit=64MiB,wait_ms=5000");
+    let streams = [world.stream(), world.stream()];
+    for round in 0..8 {
+        let block = world.get_on(streams[round % 2], 64 * MIB);
+        world.write_edges(streams[round % 2], block, 64 * MIB, 1);
+        world.put_on(streams[round % 2], block);
+    }
+    let hold = world.hold(streams[0]);
+    for round in 0..8 {
+        let block = world.get_on(streams[round % 2], 64 * MIB);
+        world.write_edges(streams[round % 2], block, 64 * MIB, 2);
+        world.put_on(streams[round % 2], block);
+    }
+    hold.let_go();
+    world.finish();
+}

@@ -1,0 +1,69 @@
+// PyTorch's side of a request that cannot be met: the hook throws, by this program's C++ runtime, through frames that are
+// not C++, on several threads at once; what was thrown is an ordinary exception here.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define CHECK(condition)                                                        \
+    do {                                                                        \
+        if (!(condition)) {                                                     \
+            std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);        \
+            std::abort();                                                       \
+        }                                                                       \
+    } while (false)
+
+namespace {
+
+using Malloc = void* (*)(std::size_t, int, void*);
+
+struct Counted {
+    explicit Counted(int& count) : count_(count) { ++count_; }
+    ~Counted() { --count_; }
+    int& count_;
+};
+
+void attempts(std::function<void*(std::size_t, int, void*)> const& allocate) {
+    for (int round = 0; round < 50; ++round) {
+        int alive = 0;
+        std::string text;
+        try {
+            Counted const counted(alive);
+            (void)allocate(std::size_t{1} << 40, 0, nullptr);
+            CHECK(!"it returned");
+        } catch (std::exception const& error) {
+            text = error.what();
+            CHECK(dynamic_cast<std::runtime_error const*>(&error) != nullptr);
+        }
+        CHECK(alive == 0);
+        CHECK(text.rfind("CUDA out of memory. trtalloc: out of memory: ", 0) == 0);
+        CHECK(std::uncaught_exceptions() == 0);
+        CHECK(std::current_exception() == nullptr);
+    }
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    CHECK(count == 2);
+    void* const library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+    CHECK(library != nullptr);
+    auto const hook = reinterpret_cast<Malloc>(dlsym(library, "trtalloc_torch_malloc_or_throw"));
+    CHECK(hook != nullptr);
+    CHECK(hook(1 << 20, 0, nullptr) != nullptr);
+    CHECK(hook(0, 0, nullptr) == nullptr);
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+        threads.emplace_back(attempts, hook);
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    CHECK(hook(1 << 20, 0, nullptr) != nullptr);
+}

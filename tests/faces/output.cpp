@@ -1,0 +1,249 @@
+// Calls the output allocator as TensorRT does inside an enqueue, through the class of the NvInferRuntime.h that it is compiled
+// with, and shares scratch memory among contexts. Over the simulated device. Prints nothing.
+#include <NvInferRuntime.h>
+#include <trtalloc/tensorrt.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+constexpr std::uint64_t mib = 1U << 20;
+
+// TensorRT 10 and later call the one with a stream, and older ones do not have it.
+template <class Output>
+auto ask(Output& output, char const* name, void* current, std::uint64_t size, std::uint64_t alignment, int)
+    -> decltype(output.reallocateOutputAsync(name, current, size, alignment, nullptr)) {
+    return output.reallocateOutputAsync(name, current, size, alignment, nullptr);
+}
+template <class Output>
+void* ask(Output& output, char const* name, void* current, std::uint64_t size, std::uint64_t alignment, long) {
+    return output.reallocateOutput(name, current, size, alignment);
+}
+void* ask(nvinfer1::IOutputAllocator& output, char const* name, std::uint64_t size) {
+    return ask(output, name, nullptr, size, 256, 0);
+}
+
+void shape(nvinfer1::IOutputAllocator& output, char const* name, std::vector<std::int32_t> const& extents) {
+    nvinfer1::Dims dims{};
+    dims.nbDims = static_cast<std::int32_t>(extents.size());
+    for (std::size_t i = 0; i < extents.size() && i < 8; ++i) {
+        dims.d[i] = extents[i];
+    }
+    output.notifyShape(name, dims);
+}
+
+template <class Body>
+trtalloc_status thrown(Body body) {
+    try {
+        body();
+    } catch (trtalloc::Error const& error) {
+        return error.status();
+    }
+    return TRTALLOC_STATUS_OK;
+}
+
+void sizes(trtalloc_allocator* mine) {
+    trtalloc::Outputs outputs{mine};
+    nvinfer1::IOutputAllocator& output = *outputs.get();
+    CHECK(thrown([&] { outputs.at("boxes"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+
+    // Small ones are plain blocks; what becomes smaller keeps its memory.
+    void* const small = ask(output, "boxes", 1000);
+    CHECK(small != nullptr && ask(output, "boxes", 10) == small && ask(output, "boxes", 1024) == small);
+    shape(output, "boxes", {1, -1, 4});
+    CHECK(outputs.at("boxes").memory == small && outputs.at("boxes").bytes == 1024 &&
+          outputs.at("boxes").capacity == 1024 && outputs.at("boxes").rank == 3 &&
+          outputs.at("boxes").extents[1] == -1 && outputs.at("boxes").extents[3] == 0);
+
+    // Large ones grow where they lie, by and by, without a copy; a second tensor is another block.
+    void* const large = ask(output, "boxes", 3 * mib);
+    void* const other = ask(output, "scores", 3 * mib);
+    CHECK(large != nullptr && other != nullptr && other != large);
+    auto const before = stats(mine);
+    for (std::uint64_t size = 3; size <= 60; ++size) {
+        CHECK(ask(output, "boxes", size * mib) == large);
+    }
+    CHECK(stats(mine).reallocations_in_place > before.reallocations_in_place && stats(mine).bytes_copied == 0);
+    CHECK(stats(mine).allocations == before.allocations);
+    shape(output, "boxes", {2, 3});
+    CHECK(outputs.at("boxes").rank == 2 && outputs.at("boxes").bytes == 60 * mib);
+
+    // What cannot be had leaves what there is.
+    CHECK(ask(output, "boxes", 1ULL << 50) == nullptr && ask(output, "boxes", 0) == nullptr);
+    CHECK(ask(output, "boxes", nullptr, mib, 3, 0) == nullptr);
+    CHECK(outputs.at("boxes").memory == large && ask(output, "boxes", 60 * mib) == large);
+    shape(output, "boxes", {1, 1, 1, 1, 1, 1, 1, 1});
+    CHECK(outputs.at("boxes").rank == 8);
+
+    // No name is a name too; one without end of its own, and one in no encoding.
+    CHECK(ask(output, nullptr, 8) != nullptr && ask(output, "\xff", 8) != nullptr);
+
+    // Taken: the caller's, and the next enqueue gets other memory.
+    trtalloc_output const taken = outputs.take("boxes");
+    CHECK(taken.memory == large && ask(output, "boxes", mib) != large);
+    CHECK(trtalloc_deallocate(mine, taken.memory) && !trtalloc_deallocate(mine, taken.memory));
+    outputs.release("scores");
+    CHECK(thrown([&] { outputs.at("scores"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+
+    trtalloc::Outputs moved{std::move(outputs)};
+    CHECK(moved.get() == &output && moved.at("boxes").memory != nullptr);
+}
+
+void refusals(trtalloc_allocator* mine) {
+    trtalloc_output out{};
+    int nothing = 0;
+    for (void* no : {static_cast<void*>(nullptr), static_cast<void*>(&nothing), static_cast<void*>(mine)}) {
+        CHECK(trtalloc_output_get(no, "x", &out) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        CHECK(trtalloc_output_take(no, "x", &out) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        CHECK(trtalloc_output_release(no, nullptr) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(trtalloc_tensorrt_output_allocator(nullptr, trtalloc::tensorrt_version) == nullptr);
+    for (std::int32_t version : {0, 7000, 8400, 25000}) {
+        CHECK(trtalloc_tensorrt_output_allocator(mine, version) == nullptr);
+    }
+    void* const output = trtalloc_tensorrt_output_allocator(mine, trtalloc::tensorrt_version);
+    CHECK(output != nullptr && output != trtalloc_tensorrt_output_allocator(mine, trtalloc::tensorrt_version));
+    CHECK(ask(*static_cast<nvinfer1::IOutputAllocator*>(output), "x", 100) != nullptr);
+    CHECK(trtalloc_output_get(output, nullptr, &out) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    CHECK(trtalloc_output_get(output, "x", nullptr) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    CHECK(trtalloc_output_take(output, "x", nullptr) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    CHECK(trtalloc_output_get(output, "x", &out) == TRTALLOC_STATUS_OK && out.memory != nullptr);
+    CHECK(trtalloc_output_release(output, nullptr) == TRTALLOC_STATUS_OK);
+    CHECK(trtalloc_output_release(output, "x") == TRTALLOC_STATUS_OK);
+}
+
+void threads(trtalloc_allocator* mine) {
+    std::vector<std::thread> all;
+    for (std::uint64_t thread = 0; thread < 4; ++thread) {
+        all.emplace_back([=] {
+            trtalloc::Outputs outputs{mine};
+            for (std::uint64_t size = 1; size < 40; ++size) {
+                CHECK(ask(*outputs.get(), "a", size * 100'000 + thread) != nullptr);
+                CHECK(ask(*outputs.get(), "b", size * mib) != nullptr);
+            }
+        });
+    }
+    for (auto& thread : all) {
+        thread.join();
+    }
+}
+
+// What SharedScratch uses of nvinfer1::IExecutionContext: as 10 and later have it, and as older ones do.
+struct Newer {
+    std::size_t need = 0;
+    void* memory = nullptr;
+    std::int64_t size = 0;
+    std::size_t updateDeviceMemorySizeForShapes() noexcept { return need; }
+    void setDeviceMemoryV2(void* to, std::int64_t bytes) noexcept {
+        memory = to;
+        size = bytes;
+    }
+};
+struct Older {
+    struct Engine {
+        std::size_t getDeviceMemorySize() const noexcept { return 7 * mib; }
+    };
+    Engine engine;
+    void* memory = nullptr;
+    Engine const& getEngine() const noexcept { return engine; }
+    void setDeviceMemory(void* to) noexcept { memory = to; }
+};
+
+void scratch(trtalloc_allocator* mine) {
+    int streams[2];
+    {
+        trtalloc::SharedScratch shared{mine};
+        Newer first, second, unset;
+        Older older;
+        first.need = 10 * mib;
+        second.need = 30 * mib;
+        { auto const lease = shared.lend(first, &streams[0]); }
+        CHECK(first.memory != nullptr && first.size == 10 * mib && shared.size() == 10 * mib);
+        { auto const lease = shared.lend(second, &streams[0]); }
+        CHECK(second.size == 30 * mib && stats(mine).bytes_copied == 0);
+        { auto const lease = shared.lend(first, &streams[0]); }
+        CHECK(first.memory == second.memory && first.size == 30 * mib);
+        { auto const lease = shared.lend(older, &streams[0]); }
+        CHECK(older.memory == first.memory);
+        // Another stream only behind what was enqueued.
+        CHECK(thrown([&] { (void)shared.lend(second, &streams[1]); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        shared.ordered();
+        { auto const lease = shared.lend(second, &streams[1]); }
+        // Shapes that are not set, and more than there is: the context keeps what it had.
+        CHECK(thrown([&] { (void)shared.lend(unset, &streams[1]); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        CHECK(unset.memory == nullptr);
+        second.need = std::size_t{1} << 50;
+        CHECK(thrown([&] { (void)shared.lend(second, &streams[1]); }) == TRTALLOC_STATUS_OUT_OF_MEMORY);
+        CHECK(second.size == 30 * mib && shared.size() == 30 * mib);
+        // A lease keeps others waiting.
+        auto lease = shared.lend(first, &streams[1]);
+        bool waited = false;
+        std::thread other([&] {
+            auto const theirs = shared.lend(older, &streams[1]);
+            CHECK(waited);
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        waited = true;
+        lease.unlock();
+        other.join();
+    }
+    CHECK(stats(mine).allocated == 0);
+}
+
+#if NV_TENSORRT_MAJOR != 8 && NV_TENSORRT_MAJOR != 9
+// It compiles with the real class.
+[[maybe_unused]] trtalloc::SharedScratch::Lease real(trtalloc::SharedScratch& shared, nvinfer1::IExecutionContext& context) {
+    return shared.lend(context, nullptr);
+}
+
+void interface(trtalloc_allocator* mine) {
+    auto* output = static_cast<nvinfer1::IOutputAllocator*>(
+        trtalloc_tensorrt_output_allocator(mine, static_cast<std::int32_t>(NV_TENSORRT_VERSION)));
+    CHECK(output->getAPILanguage() == nvinfer1::APILanguage::kCPP);
+    auto const info = output->getInterfaceInfo();
+    CHECK(std::strcmp(info.kind, "IOutputAllocator") == 0 && info.major == 1 && info.minor == 0);
+    CHECK(dynamic_cast<nvinfer1::IOutputAllocator*>(static_cast<nvinfer1::IVersionedInterface*>(output)) == output);
+#if NV_TENSORRT_MAJOR >= 10
+    CHECK(output->reallocateOutput("old way", nullptr, 100, 0) != nullptr);
+#endif
+    CHECK(trtalloc_output_release(output, nullptr) == TRTALLOC_STATUS_OK);
+    delete output;
+    CHECK(output->reallocateOutputAsync("again", nullptr, 100, 0, nullptr) != nullptr);
+    CHECK(trtalloc_output_release(output, nullptr) == TRTALLOC_STATUS_OK);
+}
+#else
+void interface(trtalloc_allocator* mine) {
+    auto* output = static_cast<nvinfer1::IOutputAllocator*>(
+        trtalloc_tensorrt_output_allocator(mine, trtalloc::tensorrt_version));
+    CHECK(output->getInterfaceVersion() == 1);
+    // By the place in the table, whatever any header says.
+    auto const table = *reinterpret_cast<void* const* const*>(output);
+    auto const ask1 = reinterpret_cast<void* (*)(void*, char const*, void*, std::uint64_t, std::uint64_t)>(table[1]);
+    CHECK(ask1(output, "slot", nullptr, 100, 0) != nullptr);
+    auto const destroy = reinterpret_cast<void (*)(void*)>(table[4]);
+    destroy(output);
+    CHECK(output->reallocateOutput("again", nullptr, 100, 0) != nullptr);
+    CHECK(trtalloc_output_release(output, nullptr) == TRTALLOC_STATUS_OK);
+}
+#endif
+
+}  // namespace
+
+int main() {
+    trtalloc_allocator* mine = nullptr;
+    CHECK(trtalloc_create("driver=sim,log=off,sim_memory=1GiB,wait_ms=100", &mine) == TRTALLOC_STATUS_OK);
+    sizes(mine);
+    refusals(mine);
+    threads(mine);
+    interface(mine);
+    scratch(mine);
+    CHECK(stats(mine).allocated == 0);
+    trtalloc_destroy(mine);
+    return 0;
+}

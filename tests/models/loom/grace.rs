@@ -1,0 +1,116 @@
+//! Stamps, covers and generations in the real allocator, over the simulated device, whose order checker knows for each byte
+//! whether its last use is behind whoever gets it.
+
+use trtalloc_models::caught;
+
+use crate::world::{UNIT, World, explore};
+
+const PAGE: u64 = 2 << 20;
+const UNORDERED: &[&str] = &["is not known to be over"];
+
+/// A stream frees a page that is in use on it, while somebody without a stream asks for all there is, and everything free is
+/// covered.
+fn cover() {
+    let world = World::new("limit=4MiB,wait_ms=0");
+    let stream = world.stream();
+    let (kept, block) = (world.get(UNIT, stream), world.get(PAGE, stream));
+    world.put(kept, Some(stream));
+    let other = world.thread(move |world| {
+        world.launch(stream, block, PAGE);
+        world.put(block, Some(stream));
+        // Less than the work takes.
+        world.machine.advance(100_000);
+    });
+    let got = world.allocate(2 * PAGE, None);
+    other.join().unwrap();
+    world.check(got.map_or(0, |_| 2 * PAGE));
+}
+
+/// A stream frees a page on one thread; on another it stamps what it has freed, and a second stream takes what it can.
+fn stamp() {
+    let world = World::new("limit=4MiB,wait_ms=0");
+    let (first, second) = (world.stream(), world.stream());
+    let (kept, block) = (world.get(UNIT, first), world.get(PAGE, first));
+    assert!(world.allocate(2 * PAGE, Some(second)).is_err(), "the second is hungry");
+    world.launch(first, kept, UNIT);
+    world.put(kept, Some(first));
+    let frees = world.thread(move |world| {
+        world.launch(first, block, PAGE);
+        world.put(block, Some(first));
+    });
+    // A size that it never freed, while somebody is hungry: a miss, which stamps.
+    let mut out = world.allocate(2 * UNIT, Some(first)).map_or(0, |_| 2 * UNIT);
+    out += world.allocate(PAGE, Some(second)).map_or(0, |_| PAGE);
+    frees.join().unwrap();
+    world.check(out);
+}
+
+/// A stream dies with work on what it freed, and its handle comes back; while it is used for the first time, another stream
+/// asks for that memory too.
+fn generation() {
+    let world = World::new("limit=4MiB,wait_ms=0");
+    let (dying, other) = (world.stream(), world.stream());
+    let blocks = [(); 2].map(|()| world.get(PAGE, dying));
+    for block in blocks {
+        world.launch(dying, block, PAGE);
+        world.put(block, Some(dying));
+    }
+    world.machine.stream_destroy(dying).unwrap();
+    let born = world.stream();
+    assert_eq!(born, dying, "the handle comes back");
+    let there = world.thread(move |world| world.allocate(PAGE, Some(born)).is_ok());
+    let here = world.allocate(PAGE, Some(other)).is_ok();
+    let got = u64::from(here) + u64::from(there.join().unwrap());
+    world.check(got * PAGE);
+}
+
+/// Everything free is given back, while a stream frees a page that is in use on it.
+fn trim() {
+    let world = World::new("wait_ms=0");
+    let stream = world.stream();
+    let block = world.get(PAGE, stream);
+    let other = world.thread(move |world| {
+        world.launch(stream, block, PAGE);
+        world.put(block, Some(stream));
+    });
+    world.allocator.trim(Some(0), 0).unwrap();
+    other.join().unwrap();
+    world.check(0);
+    world.machine.context_synchronize().unwrap();
+    world.allocator.trim(Some(0), 0).unwrap();
+    let stats = world.stats();
+    assert_eq!((stats.reserved, stats.pending), (0, 0), "everything was given back");
+}
+
+#[test]
+fn a_cover_and_a_free() {
+    explore("grace, cover", 2, cover);
+}
+
+#[test]
+fn a_stamp_a_free_and_a_taker() {
+    explore("grace, stamp", 2, stamp);
+}
+
+#[test]
+fn a_handle_that_comes_back() {
+    explore("grace, generation", 2, generation);
+}
+
+#[test]
+fn a_trim_and_a_free() {
+    explore("grace, trim", 2, trim);
+}
+
+#[test]
+fn rules_of_grace_broken() {
+    caught("what is freed after a cover is not covered", UNORDERED, || {
+        explore("", 2, cover)
+    });
+    caught("what is freed after a stamp is not stamped", UNORDERED, || {
+        explore("", 2, stamp)
+    });
+    caught("a hit compares the stream's id", UNORDERED, || {
+        explore("", 1, generation)
+    });
+}

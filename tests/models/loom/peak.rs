@@ -1,0 +1,71 @@
+//! `in_use.rs`: the peak is the most that was out at once, whoever looks while streams take turns.
+
+use trtalloc_models::caught;
+
+use crate::world::{UNIT, World, explore};
+
+/// One stream gives back, then another takes: never two blocks, though somebody looks in between.
+fn turns() {
+    let world = World::new("");
+    let [first, second] = world.warm(1);
+    let block = world.get(UNIT, first);
+    let turn = world.thread(move |world| {
+        world.put(block, Some(first));
+        world.get(UNIT, second)
+    });
+    world.stats();
+    turn.join().unwrap();
+    assert_eq!(world.stats().allocated_peak, UNIT, "the peak was never two blocks");
+    world.check(UNIT);
+}
+
+/// Two streams take at once: that is seen.
+fn together() {
+    let world = World::new("");
+    let streams: [usize; 2] = world.warm(1);
+    let other = world.thread(move |world| world.get(UNIT, streams[1]));
+    world.get(UNIT, streams[0]);
+    other.join().unwrap();
+    assert_eq!(world.stats().allocated_peak, 2 * UNIT, "both were out");
+    world.check(2 * UNIT);
+}
+
+/// As above, and one is given back before anybody looks.
+fn taken_together_and_given_back() {
+    let world = World::new("");
+    let streams: [usize; 2] = world.warm(1);
+    let other = world.thread(move |world| world.get(UNIT, streams[1]));
+    let block = world.get(UNIT, streams[0]);
+    other.join().unwrap();
+    world.put(block, Some(streams[0]));
+    assert_eq!(world.stats().allocated_peak, 2 * UNIT, "both were out");
+    world.check(UNIT);
+}
+
+#[test]
+fn the_peak_is_not_more_than_there_was() {
+    explore("peak, turns", 2, turns);
+}
+
+#[test]
+fn the_peak_is_not_less_than_there_was() {
+    explore("peak, together", 2, together);
+    explore("peak, together, then one", 2, taken_together_and_given_back);
+}
+
+#[test]
+fn looked_at_one_after_the_other() {
+    caught(
+        "all caches are held for the sum",
+        &["the peak was never two blocks"],
+        || explore("", 2, turns),
+    );
+}
+
+#[test]
+fn a_charge_that_nobody_looks_at() {
+    let words = ["both were out"];
+    caught("a charge is looked at where it may be a peak", &words, || {
+        explore("", 2, taken_together_and_given_back)
+    });
+}

@@ -1,0 +1,156 @@
+//! The parts alone: lock, once, index, and the claim of a number that serves another block meanwhile.
+
+use std::sync::Arc;
+
+use trtalloc_models::caught;
+
+use crate::driver::Stream;
+use crate::pool::block::{Blocks, State};
+use crate::pool::index::Index;
+use crate::pool::lock::Lock;
+use crate::pool::stream_cache::{Key, StreamCaches};
+use crate::world::{explore, spawn};
+
+use std::sync::atomic::Ordering;
+
+fn exclusion() {
+    let lock = Arc::new(Lock::new(0));
+    let count = |lock: &Lock<u64>| *lock.lock() += 1;
+    let other = {
+        let lock = lock.clone();
+        spawn(move || count(&lock))
+    };
+    count(&lock);
+    other.join().unwrap();
+    assert_eq!(*lock.lock(), 2, "both counted");
+}
+
+#[test]
+fn one_holder_at_a_time() {
+    explore("lock, two threads", 5, exclusion);
+}
+
+#[test]
+fn one_of_three_holders_at_a_time() {
+    explore("lock, three threads", 1, || {
+        let lock = Arc::new(Lock::new(0));
+        let others = [(); 2].map(|()| {
+            let lock = lock.clone();
+            spawn(move || *lock.lock() += 1)
+        });
+        *lock.lock() += 1;
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(*lock.lock(), 3);
+    });
+}
+
+/// Two threads look for two streams in one bucket, in another order.
+#[test]
+fn one_cache_for_each_stream() {
+    explore("caches", 3, || {
+        let caches = Arc::new(StreamCaches::default());
+        let key = |stream| Key {
+            stream: Stream(stream),
+            context: 0,
+            thread: 0,
+        };
+        let other = {
+            let caches = caches.clone();
+            spawn(move || [7, 5, 3].map(|stream| std::ptr::from_ref(caches.get(key(stream))).addr()))
+        };
+        let here = [3, 5, 7].map(|stream| std::ptr::from_ref(caches.get(key(stream))).addr());
+        let mut there = other.join().unwrap();
+        there.reverse();
+        assert_eq!(here, there);
+        assert_eq!(caches.all().count(), 3);
+    });
+}
+
+/// Whoever finds a block by its offset sees what it is.
+fn index() {
+    let index = Arc::new(Index::new(1 << 18, 512));
+    let blocks = Arc::new(Blocks::default());
+    // Their places are there already: making one would put in order what follows.
+    blocks.get(3);
+    index.set(512, 1);
+    let other = {
+        let (index, blocks) = (index.clone(), blocks.clone());
+        spawn(move || {
+            let found = index.get(4096);
+            if found != 0 {
+                let block = blocks.get(found);
+                assert!(block.is_live(), "what is found is out");
+                assert_eq!(block.address.load(Ordering::Relaxed), 4096, "what is found is there");
+            }
+            found
+        })
+    };
+    let block = blocks.get(3);
+    block.address.store(4096, Ordering::Relaxed);
+    block.hand_out(None);
+    index.set(4096, 3);
+    assert!([0, 3].contains(&other.join().unwrap()));
+    assert_eq!(index.get(4096), 3);
+}
+
+#[test]
+fn what_the_index_names_is_there() {
+    explore("index", 3, index);
+}
+
+/// A bad free of a block that is gone, whose number serves another one now: that one is its owner's to free.
+fn reused_number() {
+    let blocks = Arc::new(Blocks::default());
+    let block = blocks.get(3);
+    block.address.store(4096, Ordering::Relaxed);
+    block.hand_out(None);
+    let other = {
+        let blocks = blocks.clone();
+        spawn(move || blocks.get(3).claim(4096).is_ok())
+    };
+    let freed = block.claim(4096).is_ok();
+    if freed {
+        block.become_free(State::None);
+        block.address.store(8192, Ordering::Relaxed);
+        block.hand_out(None);
+        assert!(block.claim(8192).is_ok(), "the owner of the second block may free it");
+    }
+    assert!(freed != other.join().unwrap());
+}
+
+#[test]
+fn a_number_that_serves_another_block() {
+    explore("a number reused", 3, reused_number);
+}
+
+#[test]
+fn a_lock_without_order() {
+    caught("the lock acquires", &["Causality violation"], || {
+        explore("", 3, exclusion)
+    });
+    caught("a waiter acquires", &["Causality violation"], || {
+        explore("", 3, exclusion)
+    });
+    caught("the lock releases", &["Causality violation"], || {
+        explore("", 3, exclusion)
+    });
+}
+
+#[test]
+fn a_claim_of_any_number() {
+    let words = ["the owner of the second block", "freed != other"];
+    caught("a claim compares the address", &words, || explore("", 3, reused_number));
+    caught("an owner waits for one who looks", &words, || {
+        explore("", 3, reused_number)
+    });
+    caught("a claim of a homeless block is one step", &words, || {
+        explore("", 3, reused_number)
+    });
+}
+
+#[test]
+fn an_index_without_order() {
+    caught("the index releases", &["what is found is"], || explore("", 3, index));
+}

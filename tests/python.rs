@@ -1,0 +1,302 @@
+//! The Python package: its wheel into a fresh environment, its doctor, its tests; and real PyTorch, ONNX Runtime and CuPy over
+//! stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes from there too.
+
+mod common;
+#[path = "common/simcuda.rs"]
+mod simcuda;
+#[path = "common/wheel.rs"]
+mod wheel;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
+const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
+const NEEDED: &[&str] = &[
+    "coloredlogs==15.0.1",
+    "fastrlock==0.8.3",
+    "filelock==3.18.0",
+    "flatbuffers==25.2.10",
+    "fsspec==2025.5.1",
+    "humanfriendly==10.0",
+    "jinja2==3.1.6",
+    "markupsafe==3.0.2",
+    "mpmath==1.3.0",
+    "networkx==3.4.2",
+    "numpy==2.2.6",
+    "packaging==25.0",
+    "protobuf==6.31.1",
+    "sympy==1.13.1",
+    "typing_extensions==4.14.0",
+];
+const PYTEST: &str = "pytest==8.4.1";
+
+/// One at a time: two would share pip's cache and the network.
+static PIP: Mutex<()> = Mutex::new(());
+
+/// Runs pip; what it says last where it fails.
+fn pip(python: &Path, arguments: &[&str]) -> Result<(), String> {
+    let _one = PIP.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]);
+    pip.args(arguments)
+        .env("TRTALLOC_LIBRARY", common::library_dir().join("libtrtalloc.so"));
+    let output = pip.output().map_err(|error| format!("{}: {error}", python.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!("pip {arguments:?}: {}", stderr.trim_end()))
+}
+
+/// A virtual environment in `dir`; its Python.
+fn environment(dir: &Path) -> Result<PathBuf, String> {
+    let output = Command::new("python3").args(["-m", "venv"]).arg(dir).output();
+    let output = output.map_err(|error| format!("python3: {error}"))?;
+    let python = dir.join("bin/python");
+    match output.status.success() && python.exists() {
+        true => Ok(python),
+        false => Err(format!(
+            "python3 -m venv: {}",
+            String::from_utf8_lossy(&output.stdout).trim_end()
+        )),
+    }
+}
+
+/// The wheel with the library of this build.
+fn wheel(python: &Path, folder: &Path) -> PathBuf {
+    let (to, source) = (folder.to_str().unwrap(), common::root().join("python"));
+    pip(
+        python,
+        &["wheel", "--no-deps", "--no-index", "-w", to, source.to_str().unwrap()],
+    )
+    .unwrap();
+    let mut wheels = std::fs::read_dir(folder).unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        path.extension().is_some_and(|suffix| suffix == "whl").then_some(path)
+    });
+    wheels.next().expect("pip wrote one")
+}
+
+/// Runs the package's tests of those files, without the caller's options and outside the checkout's own package.
+fn pytest(python: &Path, files: &[&str], variables: &[(&str, &str)]) {
+    let tests = common::root().join("python/tests");
+    let mut command = Command::new(python);
+    command.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+    command.args(files.iter().map(|file| tests.join(file)));
+    command
+        .current_dir(python.parent().unwrap())
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TRTALLOC_")) {
+        command.env_remove(key);
+    }
+    let output = common::run(command.envs(variables.iter().copied()));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
+    let dir = common::scratch("python");
+    let python = match environment(&dir.join("environment")) {
+        Ok(python) => python,
+        Err(reason) => return common::skip("python", &reason),
+    };
+    let wheel = wheel(&python, &dir);
+    pip(
+        &python,
+        &["install", "--no-deps", "--no-index", wheel.to_str().unwrap()],
+    )
+    .unwrap();
+    // As a user would, with nothing but the wheel.
+    let mut doctor = Command::new(&python);
+    doctor.args(["-m", "trtalloc", "doctor"]).current_dir(&dir);
+    let output = common::run(doctor.env("TRTALLOC_DRIVER", "sim"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains(env!("CARGO_PKG_VERSION")) && said.contains("allocates"),
+        "{said}"
+    );
+    if let Err(reason) = pip(&python, &["install", PYTEST]) {
+        return common::skip("pytest", &reason);
+    }
+    pytest(&python, &["test_package.py"], &[]);
+}
+
+/// The environment with the frameworks, kept between runs in the build's folder.
+fn with_frameworks() -> Result<PathBuf, String> {
+    let name = format!("frameworks-{}", FRAMEWORKS[0].replace("==", "-"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let (python, whole) = (dir.join("bin/python"), dir.join("whole"));
+    if whole.exists() {
+        return Ok(python);
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    environment(&dir)?;
+    let mut arguments = vec![
+        "install",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--timeout",
+        "60",
+    ];
+    arguments.extend(FRAMEWORKS.iter().chain(NEEDED));
+    let installed = pip(&python, &arguments).and_then(|()| pip(&python, &["install", PYTEST]));
+    if installed.is_err() {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    installed?;
+    std::fs::write(whole, "").map_err(|error| error.to_string())?;
+    Ok(python)
+}
+
+#[test]
+fn frameworks_take_the_hooks() {
+    // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
+    if !cfg!(target_arch = "x86_64") {
+        return common::skip("frameworks", "their wheels with CUDA are for x86-64");
+    }
+    let real = std::env::var("TRTALLOC_TEST_DRIVER").as_deref() == Ok("cuda");
+    if real {
+        // Kernels need all of NVIDIA's libraries; the interpreter with the application's own PyTorch is named instead.
+        return common::skip(
+            "frameworks",
+            "on a GPU: pip install the wheel beside PyTorch, then pytest python/tests",
+        );
+    }
+    let python = match with_frameworks() {
+        Ok(python) => python,
+        Err(reason) => return common::skip("frameworks", &reason),
+    };
+    let dir = common::scratch("frameworks");
+    let wheel = wheel(&python, &dir);
+    let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
+    pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
+
+    let mut find = Command::new(&python);
+    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
+    let mut build = Command::new(&python);
+    build
+        .arg(common::root().join("python/tests/standin/build.py"))
+        .arg(dir.join("standin"));
+    for folder in ["torch/lib", "onnxruntime/capi"] {
+        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
+    }
+    common::run(&mut build);
+    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
+    pytest(
+        &python,
+        &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
+        &[("TRTALLOC_TEST_STANDIN", &standin)],
+    );
+}
+
+/// RMM's library and headers, what it logs with, and the headers of CUDA's runtime with what they include.
+const RMM: [(&str, &str); 4] = [
+    ("librmm-cu12", "25.12.0"),
+    ("rapids-logger", "0.2.3"),
+    ("nvidia-cuda-runtime-cu12", "12.9.79"),
+    ("nvidia-cuda-nvcc-cu12", "12.9.86"),
+];
+
+fn with_rmm() -> Result<[PathBuf; 4], String> {
+    let mut folders = Vec::new();
+    for (name, version) in RMM {
+        folders.push(wheel::fetch(name, version)?);
+    }
+    folders.try_into().map_err(|_| "four wheels".to_owned())
+}
+
+#[test]
+fn rmm_takes_the_pool_as_a_resource() {
+    if !cfg!(target_arch = "x86_64") {
+        return common::skip("rmm", "its wheels are tried for x86-64 only");
+    }
+    let [rmm, logger, runtime, compiler] = match with_rmm() {
+        Ok(folders) => folders,
+        Err(reason) => return common::skip("rmm", &reason),
+    };
+    let dir = common::scratch("rmm");
+    let mut compile = common::cxx();
+    for folder in [
+        rmm.join("librmm/include/rapids"),
+        rmm.join("librmm/include"),
+        logger.join("rapids_logger/include"),
+        runtime.join("nvidia/cuda_runtime/include"),
+        compiler.join("nvidia/cuda_nvcc/include"),
+    ] {
+        compile.arg("-isystem").arg(folder);
+    }
+    compile.arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE");
+    compile.arg(common::root().join("tests/cpp/rmm.cpp"));
+    compile.arg("-o").arg(dir.join("program"));
+    common::link(&mut compile, &dir);
+    let mut folders = vec![dir.display().to_string()];
+    for folder in [
+        rmm.join("librmm/lib64"),
+        logger.join("rapids_logger/lib64"),
+        runtime.join("nvidia/cuda_runtime/lib"),
+    ] {
+        folders.push(folder.display().to_string());
+        compile.arg("-L").arg(folder);
+    }
+    compile.args(["-lrmm", "-lrapids_logger", "-l:libcudart.so.12"]);
+    common::run(&mut compile);
+    let mut program = Command::new(dir.join("program"));
+    program
+        .env("TRTALLOC_DRIVER", "sim")
+        .env("LD_LIBRARY_PATH", folders.join(":"));
+    common::run(&mut program);
+}
+
+/// A tool that is compiled with NVIDIA's own headers, which RMM brings, is told of heaps and blocks; and nobody without one.
+#[test]
+fn a_tool_is_told_of_blocks_through_nvtx() {
+    let headers = match with_rmm() {
+        Ok([rmm, ..]) => rmm.join("librmm/include"),
+        Err(reason) => return common::skip("nvtx", &reason),
+    };
+    let dir = common::scratch("nvtx");
+    let mut tool = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
+    tool.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    tool.arg("-isystem")
+        .arg(headers)
+        .arg(common::root().join("tests/c/nvtx_tool.c"));
+    common::run(tool.arg("-o").arg(dir.join("tool.so")));
+    let mut compile = common::cc();
+    compile
+        .arg(common::root().join("tests/c/nvtx.c"))
+        .arg("-o")
+        .arg(dir.join("program"));
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+
+    let lines = |with: bool| {
+        let mut program = Command::new(dir.join("program"));
+        program.env_remove("NVTX_INJECTION64_PATH").env("TRTALLOC_LOG", "off");
+        if with {
+            program.env("NVTX_INJECTION64_PATH", dir.join("tool.so"));
+        }
+        String::from_utf8(common::run(&mut program).stderr).unwrap()
+    };
+    let said = lines(true);
+    let of = |who: &str| -> Vec<String> {
+        let mine = said.lines().filter_map(|line| line.strip_prefix(who));
+        mine.filter(|line| !line.starts_with("heap"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let (told, expected) = (of("tool: "), of("expected: "));
+    assert!(expected.len() == 12 && told == expected, "{said}");
+    // A heap for the window, and one for the segment; both go with their allocator.
+    let heaps: Vec<&str> = said.lines().filter(|line| line.contains("tool: heap")).collect();
+    assert!(heaps.len() == 4 && heaps[0].ends_with("trtalloc"), "{said}");
+    assert_eq!(heaps.iter().filter(|line| line.ends_with("gone")).count(), 2, "{said}");
+    // A tool that is not there, or is none, does no harm.
+    assert!(!lines(false).contains("tool:"));
+}
