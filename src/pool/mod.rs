@@ -45,6 +45,7 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod touch;
+mod wait;
 
 use beside::Beside;
 use block::{Block, Blocks};
