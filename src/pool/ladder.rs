@@ -17,16 +17,14 @@
 //! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
 use super::block::Blocks;
-use super::grace::{self, Awaited};
+use super::grace;
 use super::heap::{COMMON, NodeId, Owner};
 use super::mapping::Sources;
 use super::nameless::Reach;
-use super::synchronise::Synchronisation;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, DriverError};
 use crate::error::{Error, Result};
@@ -361,48 +359,6 @@ impl Pool {
         match self.space.base() {
             Some(_) => mapping.release_kept(0),
             None => mapping.release(heap, 0),
-        }
-    }
-
-    /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event
-    /// covers yet is covered first, once. False where there is nothing to wait for or no time left.
-    pub(super) fn wait(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        deadline: &mut Option<Instant>,
-        covered: &mut bool,
-    ) -> Result<bool> {
-        let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.options.wait);
-        if !std::mem::replace(covered, true) && self.cover_all(core) {
-            return Ok(true);
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Some(awaited) = core.grace.awaited().filter(|_| left > Duration::ZERO) else {
-            return Ok(false);
-        };
-        let (context, outcome) = match awaited {
-            Awaited::Event(context, event) => {
-                let wait = || self.calls.submit(|driver| driver.event_wait(event, left));
-                (context, MutexGuard::unlocked(core, wait))
-            }
-            Awaited::Synchronisation(context, batch) => {
-                let known = core.grace.synchronisation.take().filter(|of| of.context == context);
-                let begun = known.unwrap_or_else(|| Synchronisation::begin(&self.calls, context, batch));
-                let outcome = MutexGuard::unlocked(core, || begun.wait(left));
-                match outcome {
-                    Some(Ok(())) => core.grace.synchronised(context, begun.batch),
-                    Some(Err(_)) => {}
-                    None => core.grace.synchronisation = Some(begun),
-                }
-                (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
-            }
-        };
-        match outcome {
-            Ok(came) => Ok(came),
-            Err(error) => {
-                self.context_failed(core, context, error)?;
-                Ok(true)
-            }
         }
     }
 

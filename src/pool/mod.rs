@@ -47,6 +47,7 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod touch;
+mod wait;
 mod walk;
 
 use beside::Beside;

@@ -14,7 +14,7 @@ use super::super::stream_cache::StreamCache;
 use super::super::synchronise::Synchronisation;
 use super::super::{Core, Pool, Want};
 use super::Special;
-use crate::driver::{Context, DriverError, Event, Stream};
+use crate::driver::{Context, Event, Stream};
 use crate::error::{Error, Result};
 
 /// How a copy failed.
@@ -190,13 +190,14 @@ impl Pool {
             if contexts.iter().any(|context| self.is_capturing(*context)) {
                 return Err(Error::Unsupported("a copy would end the capture that runs".into()));
             }
-            let record = || {
-                for context in contexts {
-                    events.push((context, core.grace.context_event(&self.calls, context)?));
+            contexts.into_iter().try_for_each(|context| {
+                match core.grace.context_event(&self.calls, context) {
+                    Ok(event) => events.push((context, event)),
+                    // One that went meanwhile took its work with it.
+                    Err(error) => self.context_failed(&mut core, context, error)?,
                 }
                 Ok(())
-            };
-            record().map_err(|error: DriverError| self.failed(error))
+            })
         };
         let waited = recorded.and_then(|()| {
             events.iter().try_for_each(|(context, event)| {
