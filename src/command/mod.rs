@@ -11,6 +11,7 @@ mod doctor;
 mod generate;
 mod progress;
 mod replay;
+mod snapshot;
 mod table;
 
 use std::path::PathBuf;
