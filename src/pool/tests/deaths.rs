@@ -237,3 +237,31 @@ fn a_sticky_error_kills_the_pool_and_nothing_else() {
     bench.allocator.deallocate(block, Some(Stream(stream))).unwrap();
     bench.allocator.close();
 }
+
+/// Without virtual memory a resize waits for every context; one that goes while it does so took its work with it.
+#[test]
+fn a_context_that_goes_while_a_resize_looks_at_it() {
+    for call in ["cuCtxRecordEvent", "cuEventCreate", "cuEventSynchronize"] {
+        let bench = Bench::new("backing=malloc");
+        let first = bench.stream();
+        let block = bench.request(MIB, RESIZABLE, Some(first)).unwrap();
+        let context = bench.app(|machine| machine.context_create(0)).unwrap();
+        let second = bench.stream();
+        bench.use_and_free(second, 2, MIB);
+        bench.app(|machine| {
+            let left = machine.context_pop().unwrap();
+            assert_eq!(left, context);
+        });
+        // The second event, or call, is that context's: the pool's own comes first.
+        for n in 1..4 {
+            bench
+                .machine
+                .come_between(call, n, move |machine| drop(machine.context_destroy(context)));
+        }
+        let block = bench.resize(block, MIB, 2 * MIB).unwrap();
+        bench.machine.clear_failures();
+        bench.put(block, Some(first));
+        bench.allocator.validate().unwrap();
+        bench.finish();
+    }
+}

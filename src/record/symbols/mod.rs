@@ -201,9 +201,9 @@ fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Nam
 /// Whether a function is one between the call of an application and the taking of its stack: of this library, by its source
 /// file where that is known and else by its name, or of what it is made with.
 fn is_own(frame: &Named, root: Option<&str>) -> bool {
-    if let Some(file) = root.and_then(|root| frame.filename.strip_prefix(root)) {
-        let application = file.starts_with("src/bin/") || file.contains("/tests/");
-        return (file.starts_with("src/") || file.starts_with("cpp/")) && !application;
+    let file = root.and_then(|root| frame.filename.strip_prefix(root));
+    if let Some(file) = file.filter(|file| file.starts_with("src/") || file.starts_with("cpp/")) {
+        return !file.starts_with("src/bin/") && !file.contains("/tests/");
     }
     // Without symbols, the library's file.
     const OWN: [&str; 5] = ["trtalloc::", "libtrtalloc.so", "core::", "std::", "alloc::"];
