@@ -24,7 +24,7 @@ const NAMES: [&str; 4] = [
 ];
 
 /// How long everything with one browser may take. Whatever hangs ends here, with what the page said until then.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 pub struct Browser {
     child: Child,

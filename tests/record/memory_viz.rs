@@ -77,27 +77,28 @@ struct Expected {
 }
 
 impl Expected {
-    /// By the allocator's own figures, which the state has to agree with.
     fn of(snapshot: &Snapshot, device: i32) -> Expected {
         let state = snapshot.devices.iter().find(|known| known.device == device).unwrap();
-        let pieces = || state.segments.iter().flat_map(|segment| &segment.pieces);
-        let sum = |of: PieceState| {
-            pieces()
-                .filter(|piece| piece.state == of)
-                .map(|piece| piece.requested)
-                .sum::<u64>()
-        };
-        let count = |of: PieceState| pieces().filter(|piece| piece.state == of).count();
-        let (allocated, pending) = (sum(PieceState::Allocated), sum(PieceState::Pending));
-        assert_eq!(allocated, state.stats.requested, "the state is that of the figures");
-        let reserved: u64 = state.segments.iter().map(|segment| segment.size).sum();
-        assert_eq!(reserved + state.kept, state.stats.reserved);
-        let pendings = count(PieceState::Pending);
+        let pieces = state.segments.iter().flat_map(|segment| &segment.pieces);
+        let active: Vec<_> = pieces.filter(|piece| piece.state != PieceState::Inactive).collect();
+        let pending = active.iter().filter(|piece| piece.state == PieceState::Pending);
         Expected {
-            active: allocated + pending,
-            reserved,
-            blocks: (count(PieceState::Allocated) + pendings, pendings),
+            active: active.iter().map(|piece| piece.requested).sum(),
+            reserved: state.segments.iter().map(|segment| segment.size).sum(),
+            blocks: (active.len(), pending.count()),
         }
+    }
+}
+
+/// The state is what the allocator's own figures say.
+fn balanced(snapshot: &Snapshot) {
+    for device in &snapshot.devices {
+        let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
+        let allocated = pieces.filter(|piece| piece.state == PieceState::Allocated);
+        let requested: u64 = allocated.map(|piece| piece.requested).sum();
+        assert_eq!(requested, device.stats.requested);
+        let reserved: u64 = device.segments.iter().map(|segment| segment.size).sum();
+        assert_eq!(reserved + device.kept, device.stats.reserved);
     }
 }
 
@@ -117,16 +118,25 @@ impl Viewer {
         })
     }
 
-    /// Writes what `program` has and looks at every view of every device that something happened on. Those of a device in
-    /// `expected` are held against its figures.
+    /// Looks at what `program` has, which is on `devices`.
     fn look(&mut self, program: &Program, name: &str, devices: &[i32]) {
-        let file = path(&format!("memory_viz-{name}.pickle"));
         let snapshot = program.allocator.snapshot().unwrap();
+        balanced(&snapshot);
+        self.look_at(&snapshot, name);
+        assert_eq!(self.devices(), devices);
+    }
+
+    /// Looks at every view of every device that something happened on, and holds it against the state.
+    fn look_at(&mut self, snapshot: &Snapshot, name: &str) {
+        let file = path(&format!("memory_viz-{name}.pickle"));
         snapshot.write(&file).unwrap();
         self.open(&file);
-        assert_eq!(self.devices(), devices);
-        for device in devices {
-            self.check(*device, &Expected::of(&snapshot, *device));
+        for device in self.devices() {
+            let expected = Expected::of(snapshot, device);
+            self.timeline(device, &expected);
+            self.history(device, &expected);
+            self.segments(device, &expected);
+            self.settings(device);
         }
     }
 
@@ -167,13 +177,6 @@ impl Viewer {
         let file = path(&format!("{}-{device}-{view}.png", self.name));
         self.browser.screenshot(&file);
         self.fine();
-    }
-
-    fn check(&mut self, device: i32, expected: &Expected) {
-        self.timeline(device, expected);
-        self.history(device, expected);
-        self.segments(device, expected);
-        self.settings(device);
     }
 
     /// One trace view's numbers: elements drawn, bytes at the end.

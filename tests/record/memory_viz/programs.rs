@@ -1,9 +1,13 @@
 //! Programs whose snapshots are looked at.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use trtalloc::allocator::Request;
-use trtalloc::driver::Stream;
+use trtalloc::driver::{Driver, Stream};
 use trtalloc::error::Error;
+use trtalloc::record::snapshot::Snapshot;
 use trtalloc::trace::generate::generate;
+use trtalloc::trace::random::Random;
 use trtalloc::trace::{Kind, Trace, csv};
 
 use super::{Expected, Viewer};
@@ -287,4 +291,69 @@ fn a_graphs_memory() {
     program.give(blocks[1], Some(stream));
     program.give(blocks[2], None);
     viewer.look(&program, "graph", &[0]);
+}
+
+/// What happened while nothing was recorded is missing in the middle: it is filled in, or what cannot be is left out.
+#[test]
+fn a_history_with_a_gap() {
+    let Some(mut viewer) = Viewer::start("gap") else { return };
+    for (name, options) in [("gap", "history=all"), ("gap-malloc", "history=all,backing=malloc")] {
+        let program = Program::new(options);
+        let stream = Some(program.stream());
+        let mut held: Vec<u64> = (1..20).map(|of| program.get(of << 20, stream)).collect();
+        program.allocator.history("off").unwrap();
+        held.drain(5..15).for_each(|address| program.give(address, stream));
+        viewer.look(&program, &format!("{name}-off"), &[0]);
+        program.application.synchronize().unwrap();
+        program.allocator.trim(None, 0).unwrap();
+        held.extend((1..8).map(|of| program.get(of << 21, None)));
+        viewer.look(&program, &format!("{name}-trimmed"), &[0]);
+        program.allocator.history("all").unwrap();
+        held.drain(..10).for_each(|address| program.give(address, stream));
+        held.push(program.get(1000, stream));
+        viewer.look(&program, &format!("{name}-again"), &[0]);
+    }
+}
+
+#[test]
+fn while_threads_allocate() {
+    let Some(mut viewer) = Viewer::start("threads") else {
+        return;
+    };
+    let program = Program::new("history=all,max_entries=3000");
+    let over = AtomicBool::new(false);
+    let context = program.application.context();
+    let snapshots: Vec<Snapshot> = std::thread::scope(|scope| {
+        for thread in 1..4 {
+            let (allocator, driver, over) = (&program.allocator, &program.driver, &over);
+            let stream = Some(program.stream());
+            scope.spawn(move || {
+                driver.context_push(context).unwrap();
+                let mut random = Random::new(thread);
+                let mut held = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    if held.len() < 30 && random.percent(55) {
+                        held.push(allocator.allocate(request(random.between(1, 5 << 20), stream)).unwrap());
+                    } else if let Some(address) = held.pop() {
+                        let on = stream.filter(|_| random.percent(80));
+                        allocator.deallocate(address, on).unwrap();
+                    } else if random.percent(1) {
+                        allocator.trim(None, 0).unwrap();
+                    }
+                }
+                driver.context_pop().unwrap();
+            });
+        }
+        let snapshots = (0..4).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            program.allocator.snapshot().unwrap()
+        });
+        let snapshots = snapshots.collect();
+        over.store(true, Ordering::Relaxed);
+        snapshots
+    });
+    for (number, snapshot) in snapshots.iter().enumerate() {
+        viewer.look_at(snapshot, &format!("threads-{number}"));
+    }
+    viewer.look(&program, "threads-over", &[0]);
 }
