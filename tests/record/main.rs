@@ -4,9 +4,11 @@
 mod common;
 
 mod browser;
+mod ending;
 mod life;
 mod memory_short;
 mod memory_viz;
 mod program;
+mod python;
 mod stacks;
 mod viewer;
