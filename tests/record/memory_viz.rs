@@ -27,7 +27,10 @@ fn page() -> Option<&'static Path> {
             std::fs::create_dir_all(&partial).unwrap();
             let script = common::root().join("tests/record/fetch_viewer.py");
             match Command::new("python3").arg(script).arg(&partial).output() {
-                Ok(output) if output.status.success() => std::fs::rename(&partial, &folder).unwrap(),
+                // Another process may have been faster.
+                Ok(output) if output.status.success() => {
+                    std::fs::rename(&partial, &folder).unwrap_or_else(|error| assert!(folder.exists(), "{error}"));
+                }
                 Ok(output) => {
                     let reason = String::from_utf8_lossy(&output.stderr).into_owned();
                     let _ = std::fs::remove_dir_all(&partial);
