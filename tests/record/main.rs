@@ -3,8 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod browser;
+mod ending;
 mod life;
 mod memory_short;
+mod memory_viz;
 mod program;
+mod python;
 mod stacks;
 mod viewer;

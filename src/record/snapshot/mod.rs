@@ -11,6 +11,8 @@ mod dictionary;
 mod file;
 mod json;
 mod pickle;
+mod replay;
+mod segments;
 mod sink;
 
 pub use file::for_process;

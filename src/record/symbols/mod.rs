@@ -178,12 +178,25 @@ impl Numbered {
 fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
     let numbers = |frame: &Frame| of_place.get(&Place::of(frame)).map_or(&[][..], Vec::as_slice);
     let (mut python, mut native): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-    for frame in taken {
+    // A library of its own is told by its file, whatever the names in it: those of C, of C++, of what it is made with.
+    let library = taken.iter().take_while(|frame| is_library(frame)).count();
+    for frame in &taken[library.min(taken.len().saturating_sub(1))..] {
         match frame {
             Frame::Python(_) => python.extend_from_slice(numbers(frame)),
             _ => native.extend_from_slice(numbers(frame)),
         }
     }
+    if library == 0 {
+        native.drain(..linked(&native, frames));
+    }
+    let evaluates = |number: &u32| frames[*number as usize].name.contains("_PyEval_EvalFrame");
+    let at = native.iter().position(evaluates).unwrap_or(0);
+    native.splice(at..at, python);
+    native
+}
+
+/// How many frames are this library's own where it is linked into the program, which keeps one.
+fn linked(native: &[u32], frames: &[Named]) -> usize {
     // The innermost frame is in the file that takes stacks: so it is known where the sources were.
     let innermost = native.first().map(|number| frames[*number as usize].filename.as_str());
     let root = innermost.and_then(|name| name.strip_suffix("src/record/stack/mod.rs"));
@@ -191,11 +204,16 @@ fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Nam
         .iter()
         .take_while(|number| is_own(&frames[**number as usize], root))
         .count();
-    native.drain(..own.min(native.len().saturating_sub(1)));
-    let evaluates = |number: &u32| frames[*number as usize].name.contains("_PyEval_EvalFrame");
-    let at = native.iter().position(evaluates).unwrap_or(0);
-    native.splice(at..at, python);
-    native
+    own.min(native.len().saturating_sub(1))
+}
+
+/// Whether a frame is in this library's own file.
+fn is_library(frame: &Frame) -> bool {
+    let Frame::Native(number, _) = *frame else {
+        return false;
+    };
+    let name = stack::module(number).and_then(|module| Some(module.path.file_name()?.to_owned()));
+    name.is_some_and(|name| name.to_string_lossy().starts_with("libtrtalloc."))
 }
 
 /// Whether a function is one between the call of an application and the taking of its stack: of this library, by its source
