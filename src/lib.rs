@@ -48,6 +48,7 @@ pub mod pool;
 pub mod process;
 pub mod stats;
 pub mod tags;
+pub mod tally;
 pub mod trace;
 
 /// The README's Rust is compiled with the crate's documentation.

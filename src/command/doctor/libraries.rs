@@ -59,7 +59,7 @@ pub fn all(report: &mut Report) {
 }
 
 /// A version number as createInfer* is given it, as one would say it.
-fn in_words(version: i32) -> String {
+pub fn in_words(version: i32) -> String {
     let (name, unit) = match version {
         10_000..20_000 => ("TensorRT-RTX", 10_000),
         20_000.. => ("TensorRT", 10_000),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use trtalloc::config::{Config, KEYS};
 use trtalloc::error::Result;
 
+pub use self::libraries::in_words as version_in_words;
 use self::report::Report;
 use super::{Done, say};
 
