@@ -3,13 +3,13 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 mod elf;
 
-pub use elf::Elf;
+pub use elf::{CREATORS, Elf};
 
 /// How many scripts the kernel follows.
 const SCRIPTS: usize = 5;
@@ -18,7 +18,7 @@ const SCRIPTS: usize = 5;
 pub struct Program {
     /// The file.
     pub path: PathBuf,
-    /// What the kernel loads: the file itself, or the interpreter that a script names.
+    /// What really runs: the file itself, or the interpreter that a script names.
     pub runs: PathBuf,
     /// What is known of that; none where it cannot be read, or is no ELF file.
     pub elf: Option<Elf>,
@@ -39,7 +39,7 @@ impl Program {
         Ok(Program { path, runs, elf })
     }
 
-    /// Whether the kernel starts another file for this one.
+    /// Whether another file runs for this one.
     pub fn is_script(&self) -> bool {
         self.path != self.runs
     }
@@ -128,11 +128,19 @@ fn executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a script's first line names.
+/// What a script's first line names. `env` only looks for the program behind it.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let name = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
-    (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(name.to_vec())))
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
+    let name = PathBuf::from(words.next()?);
+    if name.file_name() != Some(OsStr::new("env")) {
+        return Some(name);
+    }
+    let mut behind = words.filter(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='));
+    behind.next().and_then(|word| search(word).ok()).or(Some(name))
 }
