@@ -41,6 +41,7 @@ pub mod config;
 pub mod driver;
 pub mod error;
 pub mod handle;
+pub mod inject;
 pub mod log;
 pub mod nvtx;
 pub mod output;

@@ -1,0 +1,186 @@
+//! The dynamic linker, asked past our own `dlsym`.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+unsafe extern "C" {
+    fn dlvsym(library: *mut c_void, symbol: *const c_char, version: *const c_char) -> *mut c_void;
+    fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
+}
+
+/// `RTLD_DL_LINKMAP` of dlfcn.h.
+const LINK_MAP: c_int = 2;
+
+/// The public beginning of glibc's `struct link_map` (link.h).
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const c_char,
+}
+
+/// `dlsym`.
+pub type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The versions under which glibc has had `dlsym`: since 2.34 in libc, before in libdl.
+const VERSIONS: &[&CStr] = if cfg!(target_arch = "x86_64") {
+    &[c"GLIBC_2.34", c"GLIBC_2.2.5"]
+} else {
+    &[c"GLIBC_2.34", c"GLIBC_2.17"]
+};
+
+/// The `dlsym` that stands behind ours.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+unsafe extern "C" fn finds_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    null_mut()
+}
+
+/// The `dlsym` that the program would have without us: libc's, or that of another library that stands in front of libc's.
+pub fn next() -> DlSym {
+    let mut next = NEXT.load(Ordering::Relaxed);
+    if next.is_null() {
+        next = find_next();
+        // Threads that come at once find the same.
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    // SAFETY: dlsym of a library that stays loaded, or the function above.
+    unsafe { std::mem::transmute::<*mut c_void, DlSym>(next) }
+}
+
+#[cold]
+fn find_next() -> *mut c_void {
+    let real = VERSIONS.iter().find_map(|version| {
+        // SAFETY: terminated names. A version is asked for because the plain name would lead back here.
+        NonNull::new(unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) })
+    });
+    let Some(real) = real else {
+        return finds_nothing as DlSym as *mut c_void;
+    };
+    // Another library's has no such version, and would be passed over.
+    // SAFETY: libc's dlsym, given a terminated name.
+    let next = unsafe { std::mem::transmute::<*mut c_void, DlSym>(real.as_ptr())(libc::RTLD_NEXT, c"dlsym".as_ptr()) };
+    match next.is_null() || Module::of(next as usize).is_some_and(|module| module.is_own()) {
+        true => real.as_ptr(),
+        false => next,
+    }
+}
+
+/// What `library` (a handle, or `RTLD_NEXT` as seen from this library) has under that name.
+///
+/// # Safety
+/// `library` is an open handle or `RTLD_NEXT`.
+pub unsafe fn look_up(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: as this function demands.
+    NonNull::new(unsafe { next()(library, name.as_ptr()) })
+}
+
+/// A loaded object: a library, or the program.
+pub struct Module {
+    map: NonNull<LinkMap>,
+    /// Where the loader found it; empty for the program.
+    path: CString,
+}
+
+impl Module {
+    /// The object that has this address.
+    pub fn of(address: usize) -> Option<Module> {
+        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+        let mut map = null_mut();
+        // SAFETY: both outputs are writable; the address is only compared.
+        let found = unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, LINK_MAP) };
+        let map = NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)?;
+        // SAFETY: the loader's entry of an object that is loaded, as code of it is running or its symbol was just found.
+        let name = unsafe { map.as_ref() }.name;
+        let path = match name.is_null() {
+            true => CString::default(),
+            // SAFETY: the loader's own terminated text.
+            false => unsafe { CStr::from_ptr(name) }.to_owned(),
+        };
+        Some(Module { map, path })
+    }
+
+    /// Whether it is the one that this code is in.
+    pub fn is_own(&self) -> bool {
+        Module::of(own_address()).is_some_and(|own| own.map == self.map)
+    }
+
+    /// Whether an address is of this object.
+    pub fn has(&self, address: usize) -> bool {
+        Module::of(address).is_some_and(|other| other.map == self.map)
+    }
+
+    /// Whether the loader found it there.
+    pub fn path_is(&self, path: &CStr) -> bool {
+        self.path.as_c_str() == path
+    }
+
+    /// Its path, for people.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.path.as_bytes()))
+    }
+
+    /// Opens it, which keeps it loaded. None for the program.
+    pub fn open(&self) -> Option<Library> {
+        Library::open(&self.path)
+    }
+}
+
+/// A library that was loaded already, and stays so until this is dropped.
+pub struct Library(NonNull<c_void>);
+
+impl Library {
+    /// None where no library of that path is loaded.
+    pub fn open(path: &CStr) -> Option<Library> {
+        if path.is_empty() {
+            return None;
+        }
+        // SAFETY: a terminated name; nothing is loaded, so no code runs.
+        NonNull::new(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
+    }
+
+    /// What it, or what it needs, has under that name.
+    pub fn look_up(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: an open handle.
+        unsafe { look_up(self.0.as_ptr(), name) }
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        let _ = unsafe { libc::dlclose(self.0.as_ptr()) };
+    }
+}
+
+/// The paths of all that is loaded, but the program, in the order of loading.
+pub fn loaded() -> Vec<CString> {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, all: *mut c_void) -> c_int {
+        // SAFETY: the loader's entry, and the vector below; nobody else has it.
+        let (name, all) = unsafe { ((*info).dlpi_name, &mut *all.cast::<Vec<CString>>()) };
+        if !name.is_null() {
+            // SAFETY: the loader's own terminated text.
+            let name = unsafe { CStr::from_ptr(name) };
+            if !name.is_empty() {
+                all.push(name.to_owned());
+            }
+        }
+        0
+    }
+    let mut all = Vec::<CString>::new();
+    // SAFETY: `add` takes what dl_iterate_phdr gives, and the vector outlives the call.
+    let _ = unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut all).cast()) };
+    all
+}
+
+fn own_address() -> usize {
+    find_next as fn() -> *mut c_void as usize
+}
+
+/// The file that this code was loaded from; none in a program that has it built in.
+pub fn own_path() -> Option<PathBuf> {
+    let own = Module::of(own_address())?;
+    (!own.path.is_empty()).then(|| own.path().to_owned())
+}
