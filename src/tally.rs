@@ -99,10 +99,12 @@ pub struct Figures {
     pub out_of_memory: u64,
 }
 
-/// An object of TensorRT's was created, by a TensorRT of that version; it got the process's own allocator, or was left alone.
-pub fn met(version: i32, attached: bool) {
-    if let Some(place) = joined() {
-        place.version.store(version, Ordering::Relaxed);
+/// TensorRT was asked for an object, by a program compiled with that version. The object got the process's own allocator, or
+/// was left with TensorRT's; none: TensorRT made none.
+pub fn met(version: i32, attached: Option<bool>) {
+    let Some(place) = joined() else { return };
+    place.version.store(version, Ordering::Relaxed);
+    if let Some(attached) = attached {
         let count = if attached { &place.attached } else { &place.left };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -117,8 +119,10 @@ pub fn used() {
 fn joined() -> Option<&'static Place> {
     static PLACE: OnceLock<Option<&'static Place>> = OnceLock::new();
     // The child of a fork shares the page with its parent; its figures are none of the parent's.
-    let place = (*PLACE.get_or_init(join))?;
-    (!process::forked()).then_some(place)
+    if process::forked() {
+        return None;
+    }
+    *PLACE.get_or_init(join)
 }
 
 #[cold]

@@ -3,8 +3,19 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[path = "../common/headers.rs"]
+#[allow(dead_code)]
+mod headers;
+#[path = "../inject/standin.rs"]
+#[allow(dead_code)]
+mod standin;
+#[path = "../common/table.rs"]
+#[allow(dead_code)]
+mod table;
+
 mod programs;
 mod signals;
+mod tensorrt;
 mod told;
 
 use std::path::{Path, PathBuf};

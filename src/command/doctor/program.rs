@@ -101,14 +101,13 @@ fn of_its_own(program: &Program, report: &mut Report) {
     }
 }
 
-/// The program and the libraries that its loader would load with it.
+/// The program and the libraries that its loader would load with it, which it is asked as `ldd` does.
 fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
-    let list = libraries::output(Command::new(loader).arg("--list").arg(path));
+    let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
     let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
     for line in list.lines().map(str::trim) {
-        let Some((name, place)) = line.split_once(" => ") else {
-            continue;
-        };
+        // What the program itself names by a path stands there without a place.
+        let (name, place) = line.split_once(" => ").unwrap_or(("", line));
         if place.starts_with("not found") {
             report.found(name, "no: it is not found, so the program cannot start");
             report.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
