@@ -55,19 +55,22 @@ def attach(tensorrt_object):
 
 def tensorrt_allocator(module):
     """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...): the same object each time."""
-    # The package and the module inside it have the same class.
-    try:
-        base = getattr(module, "IGpuAsyncAllocator", None) or module.IGpuAllocator
-    except AttributeError:
-        raise TypeError(f"{getattr(module, '__name__', module)!s} has no IGpuAllocator: is it TensorRT?") from None
+    base = _base(module)
     if base not in _allocators:
-        _allocators[base] = _subclass(base)()
+        _allocators[base] = _subclass(base, _library.library, _library.default())()
     return _allocators[base]
 
 
-def _subclass(base):
+def _base(module):
+    # The synchronous class has no streams: the bindings never call its allocate_async.
+    try:
+        return getattr(module, "IGpuAsyncAllocator", None) or module.IGpuAllocator
+    except AttributeError:
+        raise TypeError(f"{getattr(module, '__name__', module)!s} has no IGpuAllocator: is it TensorRT?") from None
+
+
+def _subclass(base, library, pool):
     # Bound here: TensorRT may free memory while the interpreter is taken down, and modules are emptied before.
-    library, pool = _library.library, _library.default()
     address = _address
     # cudaStreamLegacy: what a NULL stream means, and what the bindings may say for it.
     legacy = 1
