@@ -1,10 +1,23 @@
 //! Programs that have nothing to do with TensorRT are the same with the library preloaded: their output, their status, their
-//! threads and descriptors, and what the dynamic linker answers them.
+//! threads and descriptors, and what the dynamic linker answers them. ONNX Runtime, whose plugin has to do with TensorRT, is too.
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/headers.rs"]
+#[allow(dead_code)]
+mod headers;
+#[path = "../common/simcuda.rs"]
+mod simcuda;
+#[path = "../inject/standin.rs"]
+#[allow(dead_code)]
+mod standin;
+#[path = "../common/table.rs"]
+#[allow(dead_code)]
+mod table;
 #[path = "../common/wheel.rs"]
 mod wheel;
+
+mod provider;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
