@@ -9,6 +9,7 @@ use super::symbols::Module;
 use super::{Kind, find};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::process;
 use crate::tally;
 
 /// Below this address no object can be: without a GPU, createInfer* of some TensorRTs gives an address of the first page.
@@ -83,10 +84,11 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
             Some(_) => {}
         }
     }
-    let process = Handle::process();
-    let adapter = process.tensorrt(version)?;
+    process::usable()?;
+    let handle = Handle::process();
+    let adapter = handle.tensorrt(version)?;
     // Opened now, so that a driver we cannot use is no reason for TensorRT to be without memory.
-    process.allocator()?;
+    handle.allocator()?;
 
     // The first field behind the object's table of functions is its implementation, whose table has the setter.
     // SAFETY: an object of a known version, as this function demands; the table of that version has the slot.

@@ -7,8 +7,7 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::symbols::Module;
-use super::{Create, Kind, create};
+use super::{Create, Kind, create, symbols};
 
 /// How many functions of each kind can be told apart, of libraries that are loaded at the same time.
 const PLACES: usize = 16;
@@ -42,7 +41,7 @@ pub fn in_front_of(kind: Kind, real: NonNull<c_void>) -> NonNull<c_void> {
         Kind::Runtime => (&RUNTIMES, of_each_place!(runtime)),
         Kind::Builder => (&BUILDERS, of_each_place!(builder)),
     };
-    match place_for(places, kind, real.as_ptr()) {
+    match place_for(places, real.as_ptr()) {
         Some(place) => NonNull::new(functions[place] as *mut c_void).unwrap_or(real),
         None => {
             crate::log::init_from_environment();
@@ -52,7 +51,7 @@ pub fn in_front_of(kind: Kind, real: NonNull<c_void>) -> NonNull<c_void> {
     }
 }
 
-fn place_for(places: &[AtomicPtr<c_void>; PLACES], kind: Kind, real: *mut c_void) -> Option<usize> {
+fn place_for(places: &[AtomicPtr<c_void>; PLACES], real: *mut c_void) -> Option<usize> {
     let take = |place: &AtomicPtr<c_void>, from| match place.compare_exchange(
         from,
         real,
@@ -67,18 +66,11 @@ fn place_for(places: &[AtomicPtr<c_void>; PLACES], kind: Kind, real: *mut c_void
     let known = places
         .iter()
         .position(|place| place.load(Ordering::Relaxed) == real || take(place, null_mut()));
+    // Else one whose library is gone.
     known.or_else(|| {
         places.iter().position(|place| {
             let old = place.load(Ordering::Relaxed);
-            !is_loaded(kind, old) && take(place, old)
+            !symbols::is_function(old as usize) && take(place, old)
         })
     })
-}
-
-/// Whether a function that was found once is still there.
-fn is_loaded(kind: Kind, function: *mut c_void) -> bool {
-    Module::of(function as usize)
-        .and_then(|module| module.open())
-        .and_then(|library| library.look_up(kind.function()))
-        .is_some_and(|now| now.as_ptr() == function)
 }

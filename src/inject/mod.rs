@@ -1,6 +1,6 @@
 //! Standing in front of TensorRT's functions, so that a program that was not written for trtalloc allocates through it.
 //!
-//! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` ([`exports`]). Where the dynamic
+//! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where the dynamic
 //! linker finds ours first, what TensorRT creates is given [`Handle::process`](crate::handle::Handle::process) as its
 //! `IGpuAllocator` ([`attach`]), by the function the program would have reached otherwise ([`find`]). docs/injection.md says
 //! which ways in there are, and what was tried.
@@ -10,6 +10,10 @@
 //!
 //! Nothing here runs before one of these functions is called, and nothing takes a lock: a forked child may have copies of
 //! locks that nobody will release.
+//!
+//! Without the crate's feature `interpose` there are no such names, and nothing is injected.
+
+#![cfg_attr(not(interposes), allow(dead_code))]
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -19,6 +23,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 
 mod attach;
+#[cfg(interposes)]
 mod exports;
 mod find;
 mod looked_up;
@@ -113,6 +118,11 @@ fn acts() -> bool {
 /// Lets the interposed names act from now on, or not. What was created before stays as it is. An error where the environment
 /// has disabled the library.
 pub fn set(on: bool) -> Result<()> {
+    if on && !cfg!(interposes) {
+        return Err(Error::Unsupported(
+            "built without the feature interpose, or not for x86-64 or aarch64".into(),
+        ));
+    }
     match (state(), on) {
         (DISABLED, true) => Err(Error::Unsupported("TRTALLOC_DISABLE is set".into())),
         (DISABLED, false) => Ok(()),

@@ -54,7 +54,7 @@ pub fn next() -> DlSym {
 fn find_next() -> *mut c_void {
     let real = VERSIONS.iter().find_map(|version| {
         // SAFETY: terminated names. A version is asked for because the plain name would lead back here.
-        NonNull::new(unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) })
+        found(unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) })
     });
     let Some(real) = real else {
         return finds_nothing as DlSym as *mut c_void;
@@ -74,7 +74,16 @@ fn find_next() -> *mut c_void {
 /// `library` is an open handle or `RTLD_NEXT`.
 pub unsafe fn look_up(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: as this function demands.
-    NonNull::new(unsafe { next()(library, name.as_ptr()) })
+    found(unsafe { next()(library, name.as_ptr()) })
+}
+
+/// What the linker answered. Where that is nothing, the reason is not left for the program's next `dlerror`.
+fn found(answer: *mut c_void) -> Option<NonNull<c_void>> {
+    if answer.is_null() {
+        // SAFETY: takes nothing; the text that it gives is not used.
+        let _ = unsafe { libc::dlerror() };
+    }
+    NonNull::new(answer)
 }
 
 /// A loaded object: a library, or the program.
@@ -128,6 +137,16 @@ impl Module {
     }
 }
 
+/// Whether a loaded object has a function for others at exactly this address.
+pub fn is_function(address: usize) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the output is writable, and written where the answer is not 0; the address is only compared.
+    unsafe {
+        libc::dladdr(address as *const c_void, info.as_mut_ptr()) != 0
+            && info.assume_init().dli_saddr as usize == address
+    }
+}
+
 /// A library that was loaded already, and stays so until this is dropped.
 pub struct Library(NonNull<c_void>);
 
@@ -138,7 +157,7 @@ impl Library {
             return None;
         }
         // SAFETY: a terminated name; nothing is loaded, so no code runs.
-        NonNull::new(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
+        found(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
     }
 
     /// What it, or what it needs, has under that name.

@@ -15,12 +15,13 @@ pub enum Outcome {
     Skipped(&'static str, String),
 }
 
-/// One TensorRT, or none, in one language.
+/// One TensorRT, or none, in one language or by one way.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub tensorrt: String,
+    /// The language, or the kind of program.
     pub language: &'static str,
-    /// `real library`, `NVIDIA's header` or `own declaration`.
+    /// `real library`, `NVIDIA's header` or `own declaration`; or how trtalloc comes in.
     pub with: &'static str,
     pub what: &'static str,
     pub outcome: Outcome,
@@ -73,28 +74,6 @@ pub fn check(rows: &[Row]) {
         }
     }
     assert!(failed.is_empty(), "{failed}");
-}
-
-/// The rows of the table, below `opening`.
-pub fn markdown(opening: &str, rows: &[Row]) -> String {
-    let mut text = opening.to_owned();
-    for Row {
-        tensorrt,
-        language,
-        with,
-        what,
-        outcome,
-    } in rows
-    {
-        let result = match outcome {
-            Outcome::Passed => "passed".to_owned(),
-            Outcome::Failed(_) => "**failed**".to_owned(),
-            Outcome::Skipped(_, reason) => format!("not run: {}", reason.lines().next().unwrap_or_default()),
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| {tensorrt} | {language} | {with} | {what} | {result} |");
-    }
-    text
 }
 
 /// A program under test: nothing of this process's options reaches it.

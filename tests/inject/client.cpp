@@ -83,7 +83,10 @@ void counted() {
     auto const process = reinterpret_cast<decltype(&trtalloc_default)>(dlsym(library, "trtalloc_default"));
     CHECK(get != nullptr && process != nullptr);
     trtalloc_stats stats;
-    CHECK(get(process(), -1, &stats, sizeof stats) == TRTALLOC_STATUS_OK);
+    if (get(process(), -1, &stats, sizeof stats) != TRTALLOC_STATUS_OK) {
+        std::printf("no figures\n");
+        return;
+    }
     std::printf("%d allocations, %d resizes, %d frees, %d bytes left\n", static_cast<int>(stats.allocations),
                 static_cast<int>(stats.reallocations), static_cast<int>(stats.frees), static_cast<int>(stats.allocated));
 }

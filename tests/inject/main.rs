@@ -18,5 +18,11 @@ mod table;
 #[path = "../common/wheel.rs"]
 mod wheel;
 
+mod cases;
+mod many;
 mod matrix;
+mod page;
+mod processes;
+mod real;
+mod slots;
 mod standin;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::standin::{self, Built, VERSIONS, Version, attached, own, preloaded, start, texts};
+use crate::standin::{self, Built, VERSIONS, Version, attached, own, preloaded, start, text, texts};
 use crate::table::{self, Outcome, Row};
 
 /// Whether the way leads past the library.
@@ -55,13 +55,13 @@ const WAYS: &[Way] = &[
         what: "a plugin that is linked, opened RTLD_LOCAL",
         with: "LD_PRELOAD",
         expected: Expected::Attached,
-        command: |built| preloaded(standin::host(), &["local", "", path(&built.plugin())]),
+        command: |built| preloaded(standin::host(), &["local", "", text(&built.plugin())]),
     },
     Way {
         what: "dlopen and dlsym",
         with: "LD_PRELOAD",
         expected: Expected::Attached,
-        command: |built| preloaded(&built.looks_up(), &[path(&built.library)]),
+        command: |built| preloaded(&built.looks_up(), &[text(&built.library)]),
     },
     Way {
         what: "a module of Python that is linked",
@@ -106,7 +106,7 @@ const WAYS: &[Way] = &[
         with: "LD_PRELOAD, TRTALLOC_DISABLE=1",
         expected: Expected::Own,
         command: |built| {
-            let mut command = preloaded(&built.looks_up(), &[path(&built.library)]);
+            let mut command = preloaded(&built.looks_up(), &[text(&built.library)]);
             command.env("TRTALLOC_DISABLE", "1");
             command
         },
@@ -115,7 +115,7 @@ const WAYS: &[Way] = &[
         what: "a plugin that is linked, opened RTLD_DEEPBIND",
         with: "LD_PRELOAD",
         expected: Expected::Own,
-        command: |built| preloaded(standin::host(), &["deep", "", path(&built.plugin())]),
+        command: |built| preloaded(standin::host(), &["deep", "", text(&built.plugin())]),
     },
     Way {
         what: "TensorRT linked into the program",
@@ -124,10 +124,6 @@ const WAYS: &[Way] = &[
         command: |built| preloaded(&built.linked_in(), &[]),
     },
 ];
-
-fn path(path: &std::path::Path) -> &str {
-    path.to_str().unwrap()
-}
 
 fn try_way(version: &Version, way: &Way) -> Result<(), Outcome> {
     let built = version.built()?;

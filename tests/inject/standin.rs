@@ -49,12 +49,13 @@ pub struct Built {
     /// The library's object file, for a program that has it linked in.
     archive: PathBuf,
     /// tests/inject/client.cpp
-    client: PathBuf,
+    pub client: PathBuf,
     /// The same, looking up TensorRT's functions itself.
-    looks_up: PathBuf,
+    pub looks_up: PathBuf,
 }
 
-fn sources() -> PathBuf {
+/// The folder of the sources.
+pub fn sources() -> PathBuf {
     common::root().join("tests/inject")
 }
 
@@ -81,21 +82,22 @@ impl Version {
     fn compile(&self, source: &str, to: &Path, arguments: &[&str]) -> Result<(), Outcome> {
         let mut compile = common::cxx();
         self.include(&mut compile)?;
-        compile
-            .args(["-g", "-fPIC", "-fvisibility=hidden", "-pthread"])
-            .args(arguments);
-        common::run(compile.arg(sources().join(source)).arg("-o").arg(to));
+        compile.args(["-g", "-fPIC", "-fvisibility=hidden", "-pthread"]);
+        compile.arg(sources().join(source)).args(arguments);
+        common::run(compile.arg("-o").arg(to));
         Ok(())
     }
 
     /// Its stand-in under another name, or its own.
     pub fn library(&self, soname: &str, to: &Path) -> Result<(), Outcome> {
-        let arguments = [
-            "-shared",
-            &format!("-DSTANDIN_NAME=\"{soname}\""),
-            &format!("-Wl,-soname,{soname}"),
-        ];
-        self.compile("standin.cpp", to, &arguments)
+        let name = format!("-Wl,-soname,{soname}");
+        self.library_with(soname, to, &[&name])
+    }
+
+    /// The same, that has no name for the linker but what `arguments` give it.
+    pub fn library_with(&self, name: &str, to: &Path, arguments: &[&str]) -> Result<(), Outcome> {
+        let name = format!("-DSTANDIN_NAME=\"{name}\"");
+        self.compile("standin.cpp", to, &[&["-shared", &name], arguments].concat())
     }
 
     /// The library, and what programs are made of.
@@ -120,8 +122,18 @@ impl Version {
 }
 
 impl Built {
+    /// A source of this folder, compiled with its headers.
+    pub fn program(&self, version: &Version, source: &str, arguments: &[&str]) -> Result<PathBuf, Outcome> {
+        let program = self.dir.join(source.replace(".cpp", ""));
+        let mut all = arguments.to_vec();
+        let rpath = format!("-Wl,-rpath,{}", self.dir.display());
+        all.push(&rpath);
+        version.compile(source, &program, &all)?;
+        Ok(program)
+    }
+
     /// Links `parts` into `name`, unless that was done before.
-    fn link(&self, name: &str, arguments: &[&str], parts: &[&Path]) -> PathBuf {
+    pub fn link(&self, name: &str, arguments: &[&str], parts: &[&Path]) -> PathBuf {
         let _one = LINKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let program = self.dir.join(name);
         if !program.exists() {
@@ -164,6 +176,11 @@ impl Built {
         self.link("plugin.so", &["-shared"], &[&self.client, &self.library])
     }
 
+    /// A plugin that opens TensorRT and looks its functions up.
+    pub fn plugin_that_looks_up(&self) -> PathBuf {
+        self.link("looking.so", &["-shared"], &[&self.looks_up])
+    }
+
     /// A program that opens TensorRT and looks its functions up.
     pub fn looks_up(&self) -> PathBuf {
         self.link("looks_up", &[], &[&sources().join("main.cpp"), &self.looks_up])
@@ -173,17 +190,38 @@ impl Built {
 /// The program that opens plugins.
 pub fn host() -> &'static Path {
     static HOST: OnceLock<PathBuf> = OnceLock::new();
-    HOST.get_or_init(|| program("host.cpp", &[]))
+    HOST.get_or_init(|| build("host.cpp", "host", &[]))
 }
 
-/// A program of one file of this folder that knows no TensorRT.
-pub fn program(source: &str, arguments: &[&str]) -> PathBuf {
-    let dir = common::scratch(&format!("inject_{}", source.replace('.', "_")));
+/// A program or a library of one file of this folder that knows no TensorRT.
+pub fn build(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
+    let built = common::scratch(&format!("inject_{name}")).join(name);
     let mut compile = common::cxx();
-    compile.args(["-g", "-pthread"]).args(arguments);
-    compile.arg(sources().join(source)).arg("-o").arg(dir.join("program"));
-    common::run(&mut compile);
-    dir.join("program")
+    compile.args(["-g", "-pthread"]).arg(sources().join(source));
+    common::run(compile.args(arguments).arg("-o").arg(&built));
+    built
+}
+
+/// The TensorRT of that name.
+pub fn of(name: &str) -> &'static Version {
+    VERSIONS
+        .iter()
+        .find(|version| version.name == name)
+        .expect("one of them")
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a test, or says what it lacks.
+pub fn tested(body: impl FnOnce() -> Result<(), Outcome>) {
+    match body() {
+        Ok(()) | Err(Outcome::Passed) => {}
+        Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
+        Err(Outcome::Failed(reason)) => panic!("{reason}"),
+    }
 }
 
 /// The library of this build.
