@@ -101,8 +101,8 @@ def _subclass(base, library, pool):
         def allocate_async(self, size, alignment, flags, stream):
             """A block for work queued on `stream` from now on.
 
-            TensorRT-RTX calls it with (size, alignment, flags, stream), as documented; TensorRT 10 with stream before flags.
-            Flags are 0 or 1, and a stream that is no address is a default stream, so the two can be told apart.
+            TensorRT 11 and RTX call it with (size, alignment, flags, stream), as documented; TensorRT 10 with stream before
+            flags. Flags are 0 or 1, and a stream that is no address is a default stream, so the two can be told apart.
             """
             flags, stream = sorted((int(flags), int(stream or 0)))
             if stream <= legacy:

@@ -48,6 +48,42 @@ fn the_last_line_says_which_tensorrt_was_met_and_what_it_used() {
 }
 
 #[test]
+fn a_snapshot_and_a_summary_are_written_where_they_were_asked_for() {
+    let Some(built) = built("8.6") else { return };
+    let dir = common::scratch("run_snapshot");
+    let mut command = trtalloc_run(&[
+        "--driver",
+        "sim",
+        "--history",
+        "all",
+        "--stats",
+        "--snapshot",
+        "%p.json",
+        "--",
+    ]);
+    let output = command
+        .arg(built.linked("linked", &[]))
+        .current_dir(&dir)
+        .output()
+        .unwrap();
+    expect(&output, 0);
+    let said = text(&output.stderr);
+    let summary = said.lines().find(|line| line.starts_with("trtalloc: device 0: "));
+    assert!(summary.is_some_and(|line| line.contains("4 allocations")), "{said}");
+    assert!(last(&output).ends_with("; 4 allocations, 0 refused"), "{said}");
+    let files: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let snapshot = std::fs::read_to_string(&files[0]).unwrap();
+    assert!(
+        snapshot.contains("device_traces") && snapshot.contains("free_completed"),
+        "{snapshot}"
+    );
+}
+
+#[test]
 fn what_keeps_its_own_allocator_is_told() {
     let Some(built) = built("8.6") else { return };
     let output = on_sim(&built.linked("linked", &[]), &["", "version=7000"]);
