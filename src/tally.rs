@@ -132,9 +132,12 @@ fn join() -> Option<&'static Place> {
     let number = shared.taken.fetch_add(1, Ordering::Relaxed);
     let place = shared.places.get(usize::try_from(number).ok()?)?;
     place.pid.store(std::process::id(), Ordering::Relaxed);
-    let _ = WRITER.set(start(place)?);
-    // SAFETY: a plain function that may be called at any time.
-    let _ = unsafe { libc::atexit(at_exit) };
+    // Where there can be no thread, it is still told that TensorRT was met.
+    if let Some(writer) = start(place) {
+        let _ = WRITER.set(writer);
+        // SAFETY: a plain function that may be called at any time.
+        let _ = unsafe { libc::atexit(at_exit) };
+    }
     Some(place)
 }
 

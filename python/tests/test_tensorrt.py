@@ -66,6 +66,7 @@ def test_imported_before_tensorrt_it_is_in_its_way(anything, binding):
         ("", {}, True),
         ("trtalloc.inject(False)", {}, False),
         ("", {"TRTALLOC_INJECT": "0"}, False),
+        ("", {"TRTALLOC_DISABLE": "1"}, False),
         ("trtalloc.inject()", {"TRTALLOC_INJECT": "0"}, True),
     ]:
         done = anything(

@@ -34,7 +34,12 @@ def _inject_at_import():
             RuntimeWarning,
             stacklevel=3,
         )
-    inject()
+    try:
+        inject()
+    except _library.Error as error:
+        # TRTALLOC_DISABLE is set: then TensorRT is left alone, and there is nothing to tell.
+        if error.name != "UNSUPPORTED":
+            raise
 
 
 def attach(tensorrt_object):

@@ -1,8 +1,8 @@
 //! Signals, jobs, and how a program's end reaches who waits for it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
 
 use crate::{expect, last, trtalloc_run};
 
@@ -88,6 +88,27 @@ fn it_stops_and_goes_on_with_the_program() {
     output.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "went on\n");
     assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// Some services are started with it ignored, and then the system tells nobody of a child's end.
+#[test]
+fn the_end_is_seen_where_sigchld_is_ignored() {
+    let ignoring = |mut command: Command| {
+        // SAFETY: the call is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+        command.output().unwrap()
+    };
+    let probe = ["sh", "-c", "grep SigIgn /proc/self/status; exit 4"];
+    let with = ignoring(trtalloc_run(&[&["--"], &probe[..]].concat()));
+    expect(&with, 4);
+    let mut alone = Command::new(probe[0]);
+    alone.args(&probe[1..]);
+    assert_eq!(with.stdout, ignoring(alone).stdout);
 }
 
 /// What is blocked, ignored or caught at a program's start, and which descriptors it has, is what it would be without.

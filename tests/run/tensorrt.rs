@@ -182,6 +182,37 @@ fn the_doctor_knows_programs_that_cannot_be_looked_into() {
     assert!(said.contains("it is not found, so the program cannot start"), "{said}");
 }
 
+#[test]
+fn programs_of_other_machines_and_of_musl_are_known() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = common::scratch("run_other");
+    let path = dir.join("narrow");
+    std::fs::write(&path, [&b"\x7fELF\x01\x01\x01"[..], &[0; 57]].concat()).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (status, said) = doctor(&path);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("is for another machine than libtrtalloc.so"), "{said}");
+
+    // Its loader is named, but need not be here: then the kernel does not find it.
+    let (source, program) = (dir.join("main.c"), dir.join("musl"));
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let loader = "-Wl,--dynamic-linker=/nowhere/ld-musl-machine.so.1";
+    common::run(common::cc().arg(&source).arg(loader).arg("-o").arg(&program));
+    let (status, said) = doctor(&program);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("is linked with musl, and libtrtalloc.so needs glibc"),
+        "{said}"
+    );
+    let output = trtalloc_run(&["--"]).arg(&program).output().unwrap();
+    expect(&output, 127);
+    assert!(
+        text(&output.stderr).contains("is linked with musl"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
 /// A stand-in for Python's own packages, found by an interpreter that says where they are.
 #[test]
 fn the_doctor_looks_into_the_packages_of_a_python() {

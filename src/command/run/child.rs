@@ -60,10 +60,14 @@ pub fn run(command: &mut Command) -> io::Result<End> {
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &waited, &mut before);
     }
+    // Where it is ignored, nobody hears of a child's end.
+    // SAFETY: the default is no function.
+    let sigchld = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let sigpipe = SIGPIPE.load(Ordering::Relaxed);
     // SAFETY: the closure only makes calls that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            libc::signal(libc::SIGCHLD, sigchld);
             libc::signal(libc::SIGPIPE, sigpipe);
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
             Ok(())
