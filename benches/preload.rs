@@ -9,13 +9,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs, from the one that does least.
-const PROGRAMS: [&[&str]; 5] = [
-    &["true"],
-    &["sh", "-c", ":"],
-    &["bash", "-c", ":"],
-    &["git", "--version"],
-    &["python3", "-c", "pass"],
-];
+fn programs() -> Vec<Vec<String>> {
+    let mut programs: Vec<Vec<String>> = ["true", "sh -c :", "bash -c :", "git --version"]
+        .map(|line| line.split(' ').map(str::to_owned).collect())
+        .into();
+    // The interpreter itself: what the name leads to may be a script that starts it.
+    let find = Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output();
+    if let Ok(path) = find.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) {
+        programs.push([&path, "-S", "-c", "pass"].map(str::to_owned).into());
+    }
+    programs.retain(|program| time(program, None).is_some());
+    programs
+}
 
 /// A library of that source; none where there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {
@@ -36,8 +43,8 @@ fn library(name: &str, source: &str) -> Option<PathBuf> {
 }
 
 /// From its start to its end.
-fn time(program: &[&str], preload: Option<&Path>) -> Option<Duration> {
-    let mut command = Command::new(program[0]);
+fn time(program: &[String], preload: Option<&Path>) -> Option<Duration> {
+    let mut command = Command::new(&program[0]);
     command
         .args(&program[1..])
         .stdin(Stdio::null())
@@ -61,10 +68,7 @@ fn main() {
     });
     let ours = std::env::current_exe().unwrap().with_file_name("libtrtalloc.so");
     assert!(ours.exists(), "no {}", ours.display());
-    let programs: Vec<_> = PROGRAMS
-        .into_iter()
-        .filter(|program| time(program, None).is_some())
-        .collect();
+    let programs = programs();
     let ways = [
         ("without", None),
         (
@@ -88,23 +92,24 @@ fn main() {
         }
     }
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
-    println!("from start to end, microseconds: median (lowest) of {rounds}, and what the median is above that without");
+    println!("from start to end, microseconds of {rounds}; in brackets what it is above that without");
     for (program, times) in programs.iter().zip(&mut times) {
         println!("\n{}", program.join(" "));
-        let mut without = 0.0;
+        let mut without = None;
         for ((way, _), times) in ways.iter().zip(times) {
             times.sort();
-            let Some(median) = times.get(times.len() / 2).copied().map(microseconds) else {
+            let (Some(lowest), Some(median)) = (times.first(), times.get(times.len() / 2)) else {
                 println!("  {way:<26} not measured: no C++ compiler");
                 continue;
             };
-            if *way == "without" {
-                without = median;
-            }
-            let above = median - without;
+            let now = [*lowest, *median].map(microseconds);
+            let [lowest, median] = *without.get_or_insert(now);
             println!(
-                "  {way:<26} {median:>8.0} ({:>6.0})  {above:>+7.0}",
-                microseconds(times[0])
+                "  {way:<26} lowest {:>6.0} ({:>+5.0})  median {:>6.0} ({:>+5.0})",
+                now[0],
+                now[0] - lowest,
+                now[1],
+                now[1] - median
             );
         }
     }
