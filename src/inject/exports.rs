@@ -13,7 +13,7 @@ fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real>
     let real = catch_unwind(AssertUnwindSafe(|| find::real(name, version, caller))).ok()?;
     if real.is_none() {
         crate::log::init_from_environment();
-        tracing::error!("no library of this process has {name:?} behind trtalloc's");
+        tracing::error!("no TensorRT that is loaded, or can be, has {name:?}");
     }
     real
 }
