@@ -69,6 +69,7 @@ pub fn next() -> DlSym {
     unsafe { std::mem::transmute::<*mut c_void, DlSym>(next) }
 }
 
+/// Allocates nothing: a program's own malloc may be what is asking for the real one.
 #[cold]
 fn find_next() -> *mut c_void {
     let real = VERSIONS.iter().find_map(|version| {
@@ -81,7 +82,7 @@ fn find_next() -> *mut c_void {
     // Another library's has no such version, and would be passed over.
     // SAFETY: libc's dlsym, given a terminated name.
     let next = unsafe { std::mem::transmute::<*mut c_void, DlSym>(real.as_ptr())(libc::RTLD_NEXT, c"dlsym".as_ptr()) };
-    match next.is_null() || Module::of(next as usize).is_some_and(|module| module.is_own()) {
+    match next.is_null() || object_of(next as usize) == object_of(own_address()) {
         true => real.as_ptr(),
         false => next,
     }
@@ -112,14 +113,19 @@ pub struct Module {
     path: CString,
 }
 
+/// The loader's entry of what has this address.
+fn object_of(address: usize) -> Option<NonNull<LinkMap>> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let mut map = null_mut();
+    // SAFETY: both outputs are writable; the address is only compared.
+    let found = unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, LINK_MAP) };
+    NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)
+}
+
 impl Module {
     /// The object that has this address.
     pub fn of(address: usize) -> Option<Module> {
-        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-        let mut map = null_mut();
-        // SAFETY: both outputs are writable; the address is only compared.
-        let found = unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, LINK_MAP) };
-        let map = NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)?;
+        let map = object_of(address)?;
         // SAFETY: the loader's entry of an object that is loaded, as code of it is running or its symbol was just found.
         let name = unsafe { map.as_ref() }.name;
         let path = match name.is_null() {
@@ -132,12 +138,12 @@ impl Module {
 
     /// Whether it is the one that this code is in.
     pub fn is_own(&self) -> bool {
-        Module::of(own_address()).is_some_and(|own| own.map == self.map)
+        self.has(own_address())
     }
 
     /// Whether an address is of this object.
     pub fn has(&self, address: usize) -> bool {
-        Module::of(address).is_some_and(|other| other.map == self.map)
+        object_of(address) == Some(self.map)
     }
 
     /// Whether the loader found it there.
