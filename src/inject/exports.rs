@@ -13,7 +13,7 @@ fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real>
     let real = catch_unwind(AssertUnwindSafe(|| find::real(name, version, caller))).ok()?;
     if real.is_none() {
         crate::log::init_from_environment();
-        tracing::error!("no library of this process has {name:?} behind trtalloc's");
+        tracing::error!("no TensorRT that is loaded, or can be, has {name:?}");
     }
     real
 }
@@ -110,13 +110,13 @@ mod names {
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createInferRuntime_INTERNAL(logger: *mut c_void, version: i32) -> *mut c_void {
-        naked_asm!("endbr64", "mov rdx, [rsp]", "jmp {}", sym super::runtime)
+        naked_asm!(".cfi_startproc", "endbr64", "mov rdx, [rsp]", "jmp {}", ".cfi_endproc", sym super::runtime)
     }
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createInferBuilder_INTERNAL(logger: *mut c_void, version: i32) -> *mut c_void {
-        naked_asm!("endbr64", "mov rdx, [rsp]", "jmp {}", sym super::builder)
+        naked_asm!(".cfi_startproc", "endbr64", "mov rdx, [rsp]", "jmp {}", ".cfi_endproc", sym super::builder)
     }
 
     #[unsafe(naked)]
@@ -126,7 +126,7 @@ mod names {
         logger: *mut c_void,
         version: i32,
     ) -> *mut c_void {
-        naked_asm!("endbr64", "mov rcx, [rsp]", "jmp {}", sym super::refitter)
+        naked_asm!(".cfi_startproc", "endbr64", "mov rcx, [rsp]", "jmp {}", ".cfi_endproc", sym super::refitter)
     }
 
     /// Every register that can have an argument is kept.
@@ -134,9 +134,12 @@ mod names {
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createLeanRuntime() {
         naked_asm!(
+            ".cfi_startproc",
             "endbr64",
             "push rbp",
             "mov rbp, rsp",
+            ".cfi_def_cfa rbp, 16",
+            ".cfi_offset rbp, -16",
             "sub rsp, 192",
             "mov [rsp], rdi",
             "mov [rsp + 8], rsi",
@@ -172,7 +175,10 @@ mod names {
             "movups xmm6, [rsp + 160]",
             "movups xmm7, [rsp + 176]",
             "leave",
+            ".cfi_def_cfa rsp, 8",
+            ".cfi_restore rbp",
             "jmp r11",
+            ".cfi_endproc",
             sym super::lean
         )
     }
@@ -182,19 +188,23 @@ mod names {
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dlsym(library: *mut c_void, symbol: *const c_char) -> *mut c_void {
         naked_asm!(
+            ".cfi_startproc",
             "endbr64",
             "push rdi",
             "push rsi",
             "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 24",
             "call {}",
             "add rsp, 8",
             "pop rsi",
             "pop rdi",
+            ".cfi_adjust_cfa_offset -24",
             "test rax, rax",
             "jz 2f",
             "ret",
             "2:",
             "jmp rdx",
+            ".cfi_endproc",
             sym super::looked_up
         )
     }
@@ -211,13 +221,13 @@ mod names {
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createInferRuntime_INTERNAL(logger: *mut c_void, version: i32) -> *mut c_void {
-        naked_asm!("hint #34", "mov x2, x30", "b {}", sym super::runtime)
+        naked_asm!(".cfi_startproc", "hint #34", "mov x2, x30", "b {}", ".cfi_endproc", sym super::runtime)
     }
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createInferBuilder_INTERNAL(logger: *mut c_void, version: i32) -> *mut c_void {
-        naked_asm!("hint #34", "mov x2, x30", "b {}", sym super::builder)
+        naked_asm!(".cfi_startproc", "hint #34", "mov x2, x30", "b {}", ".cfi_endproc", sym super::builder)
     }
 
     #[unsafe(naked)]
@@ -227,7 +237,7 @@ mod names {
         logger: *mut c_void,
         version: i32,
     ) -> *mut c_void {
-        naked_asm!("hint #34", "mov x3, x30", "b {}", sym super::refitter)
+        naked_asm!(".cfi_startproc", "hint #34", "mov x3, x30", "b {}", ".cfi_endproc", sym super::refitter)
     }
 
     /// Every register that can have an argument is kept.
@@ -235,8 +245,12 @@ mod names {
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createLeanRuntime() {
         naked_asm!(
+            ".cfi_startproc",
             "hint #34",
             "stp x29, x30, [sp, #-224]!",
+            ".cfi_def_cfa_offset 224",
+            ".cfi_offset x29, -224",
+            ".cfi_offset x30, -216",
             "mov x29, sp",
             "stp x0, x1, [sp, #16]",
             "stp x2, x3, [sp, #32]",
@@ -260,7 +274,11 @@ mod names {
             "ldp q4, q5, [sp, #160]",
             "ldp q6, q7, [sp, #192]",
             "ldp x29, x30, [sp], #224",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
             "br x16",
+            ".cfi_endproc",
             sym super::lean
         )
     }
@@ -270,8 +288,12 @@ mod names {
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dlsym(library: *mut c_void, symbol: *const c_char) -> *mut c_void {
         naked_asm!(
+            ".cfi_startproc",
             "hint #34",
             "stp x29, x30, [sp, #-32]!",
+            ".cfi_def_cfa_offset 32",
+            ".cfi_offset x29, -32",
+            ".cfi_offset x30, -24",
             "mov x29, sp",
             "stp x0, x1, [sp, #16]",
             "bl {}",
@@ -279,11 +301,15 @@ mod names {
             "mov x16, x1",
             "ldp x0, x1, [sp, #16]",
             "ldp x29, x30, [sp], #32",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
             "cbz x9, 2f",
             "mov x0, x9",
             "ret",
             "2:",
             "br x16",
+            ".cfi_endproc",
             sym super::looked_up
         )
     }

@@ -43,11 +43,14 @@ fn same_series(version: i32, library: i32) -> bool {
 /// dynamic linker; any TensorRT that is loaded, for a call may have come through a tail call of a library that cannot be
 /// seen here. The first of the right series is taken; the first at all, where none is. Where we do not act, the dynamic
 /// linker's order holds.
+///
+/// At last, what is not loaded: a program that was linked with this library first, and with TensorRT behind it, has all names
+/// from here, so that a linker with `--as-needed` (many have it by default) left TensorRT out.
 pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
+    let loaded = || symbols::loaded().iter().find_map(|path| defined_in(path, name));
     if !super::acts() {
-        return behind_us(name)
-            .or_else(|| needed_by(caller, name))
-            .or_else(|| symbols::loaded().iter().find_map(|path| defined_in(path, name)));
+        let real = behind_us(name).or_else(|| needed_by(caller, name)).or_else(loaded);
+        return real.or_else(|| left_out(name, version?, caller));
     }
     let mut first = None;
     let mut take = |real: Option<Real>| -> Option<Real> {
@@ -65,6 +68,38 @@ pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
         .or_else(|| take(behind_us(name)))
         .or_else(|| symbols::loaded().iter().find_map(|path| take(defined_in(path, name))))
         .or(first)
+        .or_else(|| left_out(name, version?, caller))
+}
+
+/// Loads the TensorRT of `version`, from where the caller's libraries are looked for, or where the loader finds it.
+fn left_out(name: &CStr, version: i32, caller: usize) -> Option<Real> {
+    let module = Module::of(caller).filter(|module| !module.is_own());
+    let library = module.and_then(|module| module.open()).or_else(Library::program);
+    let folders = library.map(|library| library.folders()).unwrap_or_default();
+    file_names(version).iter().find_map(|file| {
+        let paths = folders
+            .iter()
+            .map(|folder| folder.join(file))
+            .filter(|path| path.exists());
+        let library = paths.chain([file.into()]).find_map(|path| symbols::load(&path))?;
+        let function = library.look_up(name)?;
+        not_ours(function)?;
+        Some(Real {
+            function,
+            _library: Some(library),
+        })
+    })
+}
+
+/// Under which names NVIDIA's libraries of that version may be there.
+fn file_names(version: i32) -> Vec<String> {
+    let (names, major): (&[&str], _) = match version {
+        1000..10_000 => (&["nvinfer", "nvinfer_dispatch", "nvinfer_lean"], version / 1000),
+        10_000..20_000 => (&["tensorrt_rtx"], version / 10_000),
+        20_000.. => (&["nvinfer", "nvinfer_dispatch", "nvinfer_lean"], version / 10_000),
+        _ => return Vec::new(),
+    };
+    names.iter().map(|name| format!("lib{name}.so.{major}")).collect()
 }
 
 /// What stands in nobody's way: what is not of this library.
@@ -112,6 +147,17 @@ fn defined_in(path: &CStr, name: &CStr) -> Option<Real> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_a_version() {
+        assert_eq!(file_names(8601)[0], "libnvinfer.so.8");
+        assert_eq!(file_names(10_701), ["libtensorrt_rtx.so.1"]);
+        assert_eq!(
+            file_names(101_601),
+            ["libnvinfer.so.10", "libnvinfer_dispatch.so.10", "libnvinfer_lean.so.10"]
+        );
+        assert!(file_names(-1).is_empty() && file_names(0).is_empty());
+    }
 
     #[test]
     fn series() {

@@ -1,6 +1,6 @@
 //! The dynamic linker, asked past our own `dlsym`.
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
@@ -8,11 +8,30 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 unsafe extern "C" {
     fn dlvsym(library: *mut c_void, symbol: *const c_char, version: *const c_char) -> *mut c_void;
+    fn dlinfo(library: *mut c_void, request: c_int, out: *mut c_void) -> c_int;
     fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
 }
 
 /// `RTLD_DL_LINKMAP` of dlfcn.h.
 const LINK_MAP: c_int = 2;
+
+/// `RTLD_DI_SERINFO` and `RTLD_DI_SERINFOSIZE`.
+const SEARCH: c_int = 4;
+const SEARCH_SIZE: c_int = 5;
+
+/// `Dl_serpath`, and the `Dl_serinfo` that it is the end of.
+#[repr(C)]
+struct SearchPath {
+    name: *const c_char,
+    flags: c_uint,
+}
+
+#[repr(C)]
+struct SearchInfo {
+    bytes: usize,
+    count: c_uint,
+    paths: [SearchPath; 0],
+}
 
 /// The public beginning of glibc's `struct link_map` (link.h).
 #[repr(C)]
@@ -50,6 +69,7 @@ pub fn next() -> DlSym {
     unsafe { std::mem::transmute::<*mut c_void, DlSym>(next) }
 }
 
+/// Allocates nothing: a program's own malloc may be what is asking for the real one.
 #[cold]
 fn find_next() -> *mut c_void {
     let real = VERSIONS.iter().find_map(|version| {
@@ -62,7 +82,7 @@ fn find_next() -> *mut c_void {
     // Another library's has no such version, and would be passed over.
     // SAFETY: libc's dlsym, given a terminated name.
     let next = unsafe { std::mem::transmute::<*mut c_void, DlSym>(real.as_ptr())(libc::RTLD_NEXT, c"dlsym".as_ptr()) };
-    match next.is_null() || Module::of(next as usize).is_some_and(|module| module.is_own()) {
+    match next.is_null() || object_of(next as usize) == object_of(own_address()) {
         true => real.as_ptr(),
         false => next,
     }
@@ -93,14 +113,19 @@ pub struct Module {
     path: CString,
 }
 
+/// The loader's entry of what has this address.
+fn object_of(address: usize) -> Option<NonNull<LinkMap>> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let mut map = null_mut();
+    // SAFETY: both outputs are writable; the address is only compared.
+    let found = unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, LINK_MAP) };
+    NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)
+}
+
 impl Module {
     /// The object that has this address.
     pub fn of(address: usize) -> Option<Module> {
-        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-        let mut map = null_mut();
-        // SAFETY: both outputs are writable; the address is only compared.
-        let found = unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, LINK_MAP) };
-        let map = NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)?;
+        let map = object_of(address)?;
         // SAFETY: the loader's entry of an object that is loaded, as code of it is running or its symbol was just found.
         let name = unsafe { map.as_ref() }.name;
         let path = match name.is_null() {
@@ -113,12 +138,12 @@ impl Module {
 
     /// Whether it is the one that this code is in.
     pub fn is_own(&self) -> bool {
-        Module::of(own_address()).is_some_and(|own| own.map == self.map)
+        self.has(own_address())
     }
 
     /// Whether an address is of this object.
     pub fn has(&self, address: usize) -> bool {
-        Module::of(address).is_some_and(|other| other.map == self.map)
+        object_of(address) == Some(self.map)
     }
 
     /// Whether the loader found it there.
@@ -160,11 +185,52 @@ impl Library {
         found(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
     }
 
+    /// The program, with all that it needs.
+    pub fn program() -> Option<Library> {
+        // SAFETY: null is the program.
+        found(unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) }).map(Library)
+    }
+
+    /// The folders in which the loader looks for what this library needs.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut head = SearchInfo {
+            bytes: 0,
+            count: 0,
+            paths: [],
+        };
+        // SAFETY: an open handle, and room for the two numbers that this request writes.
+        if unsafe { dlinfo(self.0.as_ptr(), SEARCH_SIZE, (&raw mut head).cast()) } != 0 {
+            return Vec::new();
+        }
+        let mut room = vec![0_u64; head.bytes.div_ceil(size_of::<u64>())];
+        let info = room.as_mut_ptr().cast::<SearchInfo>();
+        // SAFETY: `room` has as many bytes as were asked for, at least those of the head, aligned as it is, with the head in
+        // front; the loader writes paths and their texts into it.
+        unsafe {
+            info.write(head);
+            if dlinfo(self.0.as_ptr(), SEARCH, info.cast()) != 0 {
+                return Vec::new();
+            }
+            let paths = (&raw const (*info).paths).cast::<SearchPath>();
+            let text = |i: usize| CStr::from_ptr((*paths.add(i)).name).to_bytes();
+            (0..(*info).count as usize)
+                .map(|i| PathBuf::from(OsStr::from_bytes(text(i))))
+                .collect()
+        }
+    }
+
     /// What it, or what it needs, has under that name.
     pub fn look_up(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: an open handle.
         unsafe { look_up(self.0.as_ptr(), name) }
     }
+}
+
+/// Loads a library for good, for everybody to see, as it would be if the program needed it.
+pub fn load(path: &Path) -> Option<Library> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a terminated name. What the library does as it is loaded is its own.
+    found(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | libc::RTLD_NODELETE) }).map(Library)
 }
 
 impl Drop for Library {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::standin::{self, attached, build, of, own, preloaded, start, tested, text, texts};
+use crate::standin::{self, VERSIONS, attached, build, of, own, preloaded, start, tested, text, texts};
 use crate::table::Outcome;
 
 /// A client's runs by both ways in.
@@ -196,6 +196,22 @@ fn somebody_elses_dlsym() {
         let hooked = built.link("looks_up_hooked", &[], &[&main, &hook, &built.looks_up]);
         let (stdout, stderr) = texts(&mut preloaded(&hooked, &[library]));
         assert_eq!((stdout, stderr), (format!("{told}{}", own(soname)), String::new()));
+        Ok(())
+    });
+}
+
+/// tensorrt.hpp's own way to give an object the allocator, in a program that is compiled for trtalloc.
+#[test]
+fn attached_by_the_program_itself() {
+    tested(|| {
+        for version in &VERSIONS {
+            let built = version.built()?;
+            let ours = built.ours();
+            let program = built.program(version, "attach.cpp", &[text(&ours), text(&built.library)])?;
+            let (stdout, stderr) = texts(&mut start(&program, &[]));
+            let expected = attached(version.soname).lines().take(2).collect::<Vec<_>>().join("\n") + "\n";
+            assert_eq!((stdout, stderr), (expected, String::new()));
+        }
         Ok(())
     });
 }

@@ -86,6 +86,22 @@ const WAYS: &[Way] = &[
         command: |built| start(&built.linked_with_both(), &[]),
     },
     Way {
+        what: "linked, and left out by --as-needed",
+        with: "linked before TensorRT, TRTALLOC_INJECT=1",
+        expected: Expected::Attached,
+        command: |built| {
+            let mut command = start(&built.left_out(), &[]);
+            command.env("TRTALLOC_INJECT", "1");
+            command
+        },
+    },
+    Way {
+        what: "linked, and left out by --as-needed",
+        with: "linked before TensorRT, and no more",
+        expected: Expected::Own,
+        command: |built| start(&built.left_out(), &[]),
+    },
+    Way {
         what: "a module of Python that is linked",
         with: "opened RTLD_GLOBAL before, and no more",
         expected: Expected::Own,

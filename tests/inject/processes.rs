@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::standin::{self, attached, of, own, preloaded, start, tested, text, texts};
+use crate::standin::{self, attached, build, of, own, preloaded, start, tested, text, texts};
 use crate::table::Outcome;
 
 const SONAME: &str = "libnvinfer.so.10";
@@ -98,6 +98,34 @@ fn a_process_without_tensorrt() {
     ] {
         assert_eq!(texts(&mut command), ("[1]\n".to_owned(), String::new()));
     }
+}
+
+/// A malloc of the program's own finds the real one by dlsym, before it can allocate anything.
+#[test]
+fn somebody_elses_malloc() {
+    tested(|| {
+        let malloc = build("malloc.cpp", "malloc.so", &["-shared", "-fPIC"]);
+        let built = of("11.4").built()?;
+        let ours = standin::ours();
+        for order in [[&malloc, &ours], [&ours, &malloc]] {
+            let order = order.map(|path| text(path)).join(":");
+            for (program, said) in [
+                (build("tails.cpp", "tails_malloc", &[]), String::new()),
+                (built.looks_up(), attached("libnvinfer.so.11")),
+            ] {
+                // For the shell, a script of nothing.
+                let argument = if said.is_empty() {
+                    "/dev/null"
+                } else {
+                    text(&built.library)
+                };
+                let mut command = start(&program, &[argument]);
+                let (stdout, stderr) = texts(command.env("LD_PRELOAD", &order));
+                assert_eq!((stdout, stderr.as_str()), (said, "malloc was called\n"), "{order}");
+            }
+        }
+        Ok(())
+    });
 }
 
 /// The process is injected that was started with LD_PRELOAD, whatever it makes of the variable; and a value that is nothing

@@ -154,15 +154,30 @@ impl Built {
         )
     }
 
+    /// Our library under its name for the linker, beside TensorRT's.
+    pub fn ours(&self) -> PathBuf {
+        static MAKING: Mutex<()> = Mutex::new(());
+        let _one = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let link = self.dir.join("libtrtalloc.so.0");
+        if !link.exists() {
+            std::os::unix::fs::symlink(ours(), &link).unwrap();
+        }
+        link
+    }
+
     /// A program that is linked with trtalloc, and then with TensorRT.
     pub fn linked_with_both(&self) -> PathBuf {
-        let ours = self.dir.join("libtrtalloc.so.0");
-        if !ours.exists() {
-            std::os::unix::fs::symlink(common::library_dir().join("libtrtalloc.so"), &ours).unwrap();
-        }
+        self.linked_behind("both", "-Wl,--no-as-needed")
+    }
+
+    /// The same with a linker that leaves TensorRT out, as every name is there before it.
+    pub fn left_out(&self) -> PathBuf {
+        self.linked_behind("left_out", "-Wl,--as-needed")
+    }
+
+    fn linked_behind(&self, name: &str, needed: &str) -> PathBuf {
         let main = sources().join("main.cpp");
-        let needed = ["-Wl,--no-as-needed"];
-        self.link("both", &needed, &[&main, &self.client, &ours, &self.library])
+        self.link(name, &[needed], &[&main, &self.client, &self.ours(), &self.library])
     }
 
     /// A program that has TensorRT in it.
