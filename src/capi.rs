@@ -15,13 +15,11 @@ use crate::handle::{Handle, call};
 
 pub mod hooks;
 pub mod output;
+pub mod record;
 mod support;
 pub mod tags;
 
-use support::{
-    allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
-    text,
-};
+use support::{allocate, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status};
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
 /// trtalloc_destroy the handle stays valid and answers every request with NULL.
@@ -89,9 +87,6 @@ pub struct trtalloc_stats {
     /// Pieces of memory moved to another address to make a contiguous range.
     pub remaps: u64,
 }
-
-/// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
-pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -376,47 +371,6 @@ pub unsafe extern "C" fn trtalloc_set_limit(
         unsafe { handle(allocator) }?
             .allocator()?
             .set_limit(ordinal(device), bytes)
-    })
-}
-
-/// Sets what is recorded: "off", "state" or "all", then ",context=none|state|alloc|all", ",stacks=none|native|python|all",
-/// ",max_entries=N", ",device=N". Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_history(
-    allocator: *mut trtalloc_allocator,
-    options: *const c_char,
-) -> trtalloc_status {
-    status("trtalloc_history", || {
-        // SAFETY: the caller's pointers are null or valid.
-        unsafe { (handle(allocator)?, text("options", options)?) };
-        Err(not_yet("history"))
-    })
-}
-
-/// Writes what is held, and the history, to a file: .pickle, .json or .html by suffix.
-/// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
-    status("trtalloc_snapshot", || {
-        // SAFETY: the caller's pointers are null or valid.
-        unsafe { (handle(allocator)?, text("path", path)?) };
-        Err(not_yet("snapshots"))
-    })
-}
-
-/// Sets what is called, with `context`, when a request cannot be met; NULL: nothing.
-/// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trtalloc_on_oom(
-    allocator: *mut trtalloc_allocator,
-    handler: trtalloc_oom_handler,
-    context: *mut c_void,
-) -> trtalloc_status {
-    status("trtalloc_on_oom", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?;
-        let _ = (handler, context);
-        Err(not_yet("out-of-memory handlers"))
     })
 }
 

@@ -155,7 +155,8 @@ pub struct Config {
     pub pad: u64,
     /// `wait_ms`
     pub wait_ms: u64,
-    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`: kept as text until their issue.
+    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`: kept as text:
+    /// see [`Config::history`] and [`Config::snapshot_path`].
     pub record: Vec<(String, String)>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
@@ -412,6 +413,23 @@ impl Config {
             _ => return None,
         }
         Some(())
+    }
+
+    /// What is to be recorded from the beginning.
+    pub fn history(&self) -> Result<crate::record::Options> {
+        let mut options = crate::record::Options::default();
+        for (key, value) in &self.record {
+            if !key.starts_with("snapshot_") {
+                options.set(key, value)?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// The path of `snapshot_on_oom` or `snapshot_at_exit`, for this process.
+    pub fn snapshot_path(&self, key: &str) -> Option<std::path::PathBuf> {
+        let (_, path) = self.record.iter().find(|(known, _)| known == key)?;
+        Some(crate::record::snapshot::for_process(path))
     }
 
     /// Keeps a recording option as text, in place of an earlier one.

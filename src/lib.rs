@@ -47,6 +47,7 @@ pub mod nvtx;
 pub mod output;
 pub mod pool;
 pub mod process;
+pub mod record;
 pub mod stats;
 pub mod tags;
 pub mod trace;

@@ -5,22 +5,28 @@
 //! a zeroed copy, so a byte that was set before tells parent from child (facts: `getpid` costs 140 ns, this load 0.3 ns).
 
 use std::ptr::null_mut;
-use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 use crate::error::{Error, Result};
 
 const RUNNING: u8 = 1;
 
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`].
+/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`], and [`RECORDS`] for each recorder that records.
 static UNUSUAL: AtomicU32 = AtomicU32::new(0);
 const EXITING: u32 = 1;
 const TAGS: u32 = 2;
 const TOOL: u32 = 4;
+const RECORDS: u32 = 8;
 static START: Once = Once::new();
 
+static LAST: OnceLock<fn()> = OnceLock::new();
+
 extern "C" fn at_exit() {
+    if let Some(last) = LAST.get().filter(|_| !forked()) {
+        let _ = std::panic::catch_unwind(last);
+    }
     UNUSUAL.fetch_or(EXITING, Ordering::Release);
 }
 
@@ -51,6 +57,11 @@ pub fn watch() {
     });
 }
 
+/// Calls `last` when `exit` begins, before anything else here takes note of it. The first call holds.
+pub fn at_last(last: fn()) {
+    let _ = LAST.set(last);
+}
+
 /// Whether this is a forked child of the process that started using the library.
 #[inline]
 pub fn forked() -> bool {
@@ -78,11 +89,26 @@ pub fn note_tool() {
     UNUSUAL.fetch_or(TOOL, Ordering::Release);
 }
 
-/// Whether a call has to look closer: the process was forked or is exiting, uses tags, or has a tool. One question for all,
-/// so that who has none of them pays nothing for tags and tools.
+/// One more recorder records from now on, or one less.
+pub fn note_recorder(on: bool) {
+    if on {
+        UNUSUAL.fetch_add(RECORDS, Ordering::Release);
+    } else {
+        UNUSUAL.fetch_sub(RECORDS, Ordering::Release);
+    }
+}
+
+/// Whether a call has to look closer: the process was forked or is exiting, uses tags, has a tool, or records. One question
+/// for all, so that who has none of them pays nothing for them.
 #[inline]
 pub fn unusual() -> bool {
     UNUSUAL.load(Ordering::Acquire) != 0 || forked()
+}
+
+/// Whether nothing else is unusual than that somebody records.
+#[inline]
+pub fn only_records() -> bool {
+    UNUSUAL.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
 }
 
 /// An error where no driver call may be made in this process.

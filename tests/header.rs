@@ -39,6 +39,7 @@ fn generate() -> String {
     let mut builder = Builder::new().with_config(config);
     for source in [
         "src/capi.rs",
+        "src/capi/record.rs",
         "src/capi/output.rs",
         "src/capi/tags.rs",
         "src/capi/hooks.rs",

@@ -15,6 +15,12 @@
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
+// The most entries there can be: a history of 4 GiB.
+#define Options_MOST (1 << 26)
+
+// The most frames of one kind in a stack; what lies further out is left off.
+#define MOST 128
+
 // What became of a call. trtalloc_last_error() says why.
 typedef enum trtalloc_status {
   // It was done.
@@ -184,19 +190,6 @@ enum trtalloc_status trtalloc_set_limit(struct trtalloc_allocator *allocator,
                                         int32_t device,
                                         uint64_t bytes);
 
-// Sets what is recorded: "off", "state" or "all", then ",context=none|state|alloc|all", ",stacks=none|native|python|all",
-// ",max_entries=N", ",device=N". Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
-                                      const char *options);
-
-// Writes what is held, and the history, to a file: .pickle, .json or .html by suffix.
-// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator, const char *path);
-
-// Sets what is called, with `context`, when a request cannot be met; NULL: nothing.
-// Not in this version: TRTALLOC_STATUS_UNSUPPORTED.
-enum trtalloc_status trtalloc_on_oom(struct trtalloc_allocator *allocator, trtalloc_oom_handler handler, void *context);
-
 // Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
 // front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
 // uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
@@ -215,6 +208,31 @@ const char *trtalloc_version(void);
 // for ever. NULL where this library does not know that version's interface.
 void *trtalloc_tensorrt_allocator(struct trtalloc_allocator *allocator,
                                   int32_t tensorrt_version);
+
+// Of the C++ runtime, which is linked in anyway.
+extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);
+
+// Sets what is recorded from now on: "off", "state" (of what is live, where it was allocated) or "all" (and every event),
+// then ",context=none|state|alloc|all" (what gets a stack), ",stacks=none|native|python|all", ",max_entries=N" (events that
+// are kept, 100000 by default), ",device=N" (no other one's). May be called at any time, from any thread; a history goes on
+// where only `context`, `stacks` or `device` change, and begins anew where the rest does. Opens the driver where
+// trtalloc_default() has not been used yet.
+enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
+                                      const char *options);
+
+// Writes what is held, and the history, to the file `path`: .pickle or .json by suffix, as PyTorch's memory viewer reads
+// them. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
+// while the state is copied.
+enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator,
+                                       const char *path);
+
+// Sets what is called, with `context`, when a request cannot be met, in place of what was set before; NULL: nothing. It is
+// called on the requesting thread, on several threads at once where several ask, and may use the allocator: allocate, free,
+// trim. A request of its own that cannot be met does not call it again. One request is tried at most 100 times more. A call
+// that has begun may still be running when this returns. Opens the driver where trtalloc_default() has not been used yet.
+enum trtalloc_status trtalloc_on_oom(struct trtalloc_allocator *allocator,
+                                     trtalloc_oom_handler handler,
+                                     void *context);
 
 // A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
 // One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;

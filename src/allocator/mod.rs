@@ -17,14 +17,20 @@ use crate::pool::rule::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
 use crate::pool::{MOST_ALIGNED, Memory, Options, Pool, Turn, Want};
 use crate::process;
+use crate::record::Recorder;
 use crate::stats::Stats;
 
 mod admin;
+mod exit;
 mod free;
 mod nameless;
 mod open;
+mod recorded;
 mod resize;
+mod short;
 mod tagged;
+
+pub use short::OomHandler;
 
 /// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
@@ -54,6 +60,10 @@ pub struct Allocator {
     rule: SegmentRule,
     memory: Memory,
     caches: Arc<StreamCaches>,
+    recorder: Arc<Recorder>,
+    short: short::Short,
+    /// Whether something is still to be said at the end.
+    epilogue: AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
     making: Mutex<()>,
     closed: AtomicBool,
@@ -80,7 +90,16 @@ impl Allocator {
         if process::unusual() {
             return self.allocate_unusual(request);
         }
-        self.allocate_usual(request)
+        self.allocate_asking(request)
+    }
+
+    /// Whoever may make room is asked to, where there is none.
+    #[inline]
+    fn allocate_asking(&self, request: Request) -> Result<u64> {
+        match self.allocate_usual(request) {
+            Err(Error::OutOfMemory(reason)) => self.refused(request, reason, || self.allocate_usual(request)),
+            outcome => outcome,
+        }
     }
 
     #[inline]
@@ -333,6 +352,7 @@ impl Allocator {
 
 impl Drop for Allocator {
     fn drop(&mut self) {
+        self.epilogue();
         self.close();
     }
 }

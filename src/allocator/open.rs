@@ -69,7 +69,9 @@ impl Allocator {
             Rule::Ascend | Rule::AscendHost => SegmentRule::ascend(config.pad, 64),
             Rule::AscendMedia => SegmentRule::ascend(config.pad, 128),
         };
-        Ok(Arc::new(Allocator {
+        let recorder = Arc::new(Recorder::default());
+        recorder.set(config.history()?)?;
+        let allocator = Arc::new(Allocator {
             streams: driver.features().stream_ids || config.streams_trusted,
             plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
@@ -80,7 +82,12 @@ impl Allocator {
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
             making: Mutex::new(()),
             closed: AtomicBool::new(false),
-        }))
+            recorder,
+            short: short::Short::default(),
+            epilogue: AtomicBool::new(false),
+        });
+        exit::register(&allocator);
+        Ok(allocator)
     }
 
     /// The pool of a device, made at its first use.
@@ -101,6 +108,7 @@ impl Allocator {
                 self.memory,
                 options,
                 self.caches.clone(),
+                self.recorder.clone(),
             )?))
         })
     }

@@ -74,6 +74,21 @@ impl Cell {
         self.most.store(block.most(), Ordering::Relaxed);
         self.spare.store(block.spare(), Ordering::Relaxed);
     }
+
+    /// See [`Standalone::extent`]. Whoever changes the block just now may wait for a lock that the caller holds, so this one
+    /// is only tried; then it is what was written down last.
+    pub fn extent(&self) -> (u64, u64, bool) {
+        let size = self.size.load(Ordering::Relaxed);
+        let known = self.block.try_lock();
+        let known = known.as_ref().and_then(|block| block.as_ref());
+        known.map_or_else(
+            || {
+                let bytes = self.most.load(Ordering::Relaxed).max(size);
+                (self.address.load(Ordering::Relaxed), bytes, true)
+            },
+            |block| block.extent(),
+        )
+    }
 }
 
 /// A cell that nobody else changes as long as this lives.
@@ -268,6 +283,7 @@ impl Beside {
         let mut block = cell.block.lock().take();
         if let Some(block) = &mut block {
             block.size = cell.size.load(Ordering::Relaxed);
+            block.requested = cell.requested.load(Ordering::Relaxed);
             block.touched = cell.touched.load(Ordering::Relaxed).max(block.size);
         }
         let mut books = self.books.lock();

@@ -93,6 +93,16 @@ impl Block {
         resizing
     }
 
+    /// What it is now.
+    pub fn state(&self) -> State {
+        match self.way.load(Ordering::Acquire).addr() & STATES {
+            0 => State::None,
+            1 | 4 => State::Live,
+            2 => State::Cached,
+            _ => State::Pending,
+        }
+    }
+
     /// Whether it is handed out.
     #[inline]
     pub fn is_live(&self) -> bool {

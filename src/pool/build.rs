@@ -15,9 +15,11 @@ use super::in_use::InUse;
 use super::mapping::Mapping;
 use super::space::Space;
 use super::stream_cache::StreamCaches;
+use super::walk::Marks;
 use super::{Core, Counters, Home, Options, Pool};
 use crate::config::Backing;
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
+use crate::record::Recorder;
 
 /// What a pool is to be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ impl Pool {
         memory: Memory,
         options: Options,
         caches: Arc<StreamCaches>,
+        recorder: Arc<Recorder>,
     ) -> Result<Pool> {
         let calls = Arc::new(Calls::new(driver, options.pinned));
         let info = calls.ask(|driver| driver.device_info(device))?;
@@ -58,7 +61,15 @@ impl Pool {
         calls.set_home(home.context);
         let space = Arc::new(space);
         let mut heap = Heap::new(space.size, granule, page);
-        let mut mapping = Mapping::new(calls.clone(), space.clone(), device, page, options.kind, access);
+        let mut mapping = Mapping::new(
+            calls.clone(),
+            space.clone(),
+            device,
+            page,
+            options.kind,
+            access,
+            recorder.clone(),
+        );
         if let Memory::Caller(base, bytes) = memory {
             let start = base.next_multiple_of(granule);
             let size = (base + bytes).saturating_sub(start) / granule * granule;
@@ -97,6 +108,8 @@ impl Pool {
             dead: OnceLock::new(),
             core: Mutex::new(core),
             beside: Beside::default(),
+            recorder,
+            marks: Marks::default(),
             tags: super::tags::Tags::new(),
             #[cfg(test)]
             sabotage: Default::default(),

@@ -157,6 +157,17 @@ impl Captures {
             .collect()
     }
 
+    /// Whether free space is that of a capture's stream.
+    pub fn owns(&self, owner: Owner) -> bool {
+        let mut owners = self.captures.values().flat_map(|capture| capture.owners.values());
+        owners.any(|(of, _)| *of == owner)
+    }
+
+    /// What was freed and waits for its graph.
+    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
+        self.captures.values().flat_map(|capture| &capture.freed)
+    }
+
     /// Whether no graph holds memory.
     pub fn is_empty(&self) -> bool {
         self.captures.is_empty()

@@ -6,13 +6,23 @@ use super::beside::Claimed;
 use super::block::{Block, State};
 use super::grace::Freed;
 use super::heap::{NodeId, Owner};
+use super::standalone::Standalone;
 use super::stream_cache::{AWAITED, Inner, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::record::{Action, Event};
 
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
 const LARGE: u64 = 32 << 20;
+
+/// The handle of a cache's stream, as a number.
+fn handle(cache: Option<&StreamCache>) -> u64 {
+    match cache.map(|cache| cache.key.stream) {
+        None | Some(Stream::LEGACY) => 0,
+        Some(stream) => stream.0 as u64,
+    }
+}
 
 impl Pool {
     /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
@@ -25,6 +35,7 @@ impl Pool {
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
+        self.record_freed(Action::FreeRequested, block, cache);
         if self.dead.get().is_some() {
             return;
         }
@@ -69,6 +80,55 @@ impl Pool {
         }
     }
 
+    /// A block is on its way back, or has arrived: nobody else may have it yet.
+    #[inline]
+    pub fn record_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
+        if self.recorder.is_on() {
+            let (address, requested) = (&block.address, &block.requested);
+            let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
+            let event = Event::new(action, self.device, address, requested);
+            self.recorder.happened(event.on(handle(cache)));
+        }
+    }
+
+    /// As [`Pool::record_freed`] for a block with a range of its own, which is on its way back.
+    pub(super) fn tell_freeing(&self, block: &Standalone, stream: u64) {
+        if self.recorder.is_on() {
+            let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
+            self.recorder.happened(event.on(stream));
+            self.marks.forget(block.address);
+        }
+    }
+
+    /// The same block is nobody's any more, and neither is its range.
+    pub(super) fn tell_gone(&self, block: &Standalone) {
+        // One that was never handed out has no size that was asked for.
+        if !self.recorder.is_on() || block.requested == 0 {
+            return;
+        }
+        let (address, bytes, mapped) = block.extent();
+        let gone = if mapped {
+            Action::SegmentUnmap
+        } else {
+            Action::SegmentFree
+        };
+        for (action, address, bytes) in [
+            (Action::FreeCompleted, block.address, block.requested),
+            (gone, address, bytes),
+        ] {
+            self.recorder.happened(Event::new(action, self.device, address, bytes));
+        }
+    }
+
+    /// Memory of such a block from `cut` on went.
+    pub(super) fn tell_cut(&self, block: &Standalone, before: u64) {
+        let (address, bytes, _) = block.extent();
+        if self.recorder.is_on() && before > bytes {
+            let event = Event::new(Action::SegmentUnmap, self.device, address + bytes, before - bytes);
+            self.recorder.happened(event);
+        }
+    }
+
     /// Gives a block whose graph is gone to the stream it is freed on, like any other; false where that stream is unknown.
     fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let mut inner = cache.inner.lock();
@@ -83,6 +143,7 @@ impl Pool {
         let (_, size) = core.heap.span(id);
         inner.unstamped += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+        self.record_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true
@@ -118,6 +179,7 @@ impl Pool {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        self.tell_freeing(&block, handle(cache));
         if self.dead.get().is_some() {
             return;
         }

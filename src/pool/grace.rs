@@ -178,6 +178,17 @@ impl Grace {
         }
     }
 
+    /// Everything whose grace is not over.
+    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
+        let behind = self.behind.iter().map(|(_, freed)| freed);
+        let covered = self.batches.iter().flat_map(|batch| &batch.freed);
+        self.open
+            .iter()
+            .chain(behind)
+            .chain(covered)
+            .chain(self.nameless.freed())
+    }
+
     /// Whether anything waits that no event covers yet.
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()

@@ -8,7 +8,7 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest sleep of a waiter.
 const LONGEST: Duration = Duration::from_micros(100);
@@ -52,6 +52,21 @@ impl<T> Lock<T> {
             lock: self,
             _thread: std::marker::PhantomData,
         }
+    }
+
+    /// Waits no longer than `patience`; none where it was not free by then.
+    pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
+        let deadline = Instant::now() + patience;
+        while self.held.swap(true, Ordering::Acquire) {
+            if Instant::now() >= deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(1));
+        }
+        Some(Guard {
+            lock: self,
+            _thread: std::marker::PhantomData,
+        })
     }
 
     #[cold]

@@ -2,7 +2,8 @@
 //!
 //! A request that its stream's cache cannot meet comes to [`Pool::allocate`], which holds the pool's one lock and climbs the
 //! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
-//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only.
+//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only,
+//! and tells `record` what happens.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
+use crate::record::Recorder;
 
 mod admin;
 pub mod beside;
@@ -46,6 +48,7 @@ mod tags;
 mod tests;
 mod touch;
 mod wait;
+mod walk;
 
 use beside::Beside;
 use block::{Block, Blocks};
@@ -60,9 +63,11 @@ use rule::SegmentRule;
 use shared::Uses;
 use space::Space;
 use stream_cache::{StreamCache, StreamCaches};
+use walk::Marks;
 
 pub use build::Memory;
 pub use resizable::Special;
+pub use walk::Held;
 
 /// The largest alignment a request may ask for.
 pub const MOST_ALIGNED: u64 = 2 << 20;
@@ -165,6 +170,8 @@ pub struct Pool {
     dead: OnceLock<String>,
     core: Mutex<Core>,
     beside: Beside,
+    recorder: Arc<Recorder>,
+    marks: Marks,
     tags: tags::Tags,
     #[cfg(test)]
     pub(crate) sabotage: sabotage::Sabotage,

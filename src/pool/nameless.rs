@@ -16,6 +16,7 @@ use super::stream_cache::Key;
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, Context, DriverError, Event, Failure, Result, Stream};
 use crate::error;
+use crate::record::Action;
 
 /// The most frees that wait at once; further ones are treated as if they were made without a stream.
 const MOST: usize = 1024;
@@ -91,6 +92,14 @@ impl Nameless {
         self.by.retain(|_, entries| !entries.is_empty());
         self.count -= taken.len();
         taken
+    }
+
+    /// Every block with a range of its own that waits.
+    pub(super) fn freed(&self) -> impl Iterator<Item = &Freed> {
+        self.by.values().flatten().filter_map(|entry| match &entry.left {
+            Left::Beside(freed) => Some(freed),
+            Left::Space(_) => None,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -208,6 +217,12 @@ impl Pool {
             // Memory of a capture stays pending for everybody else.
             self.counters.pending.fetch_add(size, Ordering::Relaxed);
         }
+        let told = if number == 0 {
+            Action::Freed
+        } else {
+            Action::FreeRequested
+        };
+        self.record_freed(told, block, None);
         self.retract(&mut core, id);
         core.heap.give(id, owner, 0);
     }
@@ -238,6 +253,7 @@ impl Pool {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
+        self.tell_freeing(&block, stream.0 as u64);
         let left = Left::Beside(Freed::Standalone(block));
         core.grace.nameless.push(key, context, event, left);
         true

@@ -8,6 +8,7 @@ use super::{Core, Pool};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::Result;
+use crate::record::Action;
 
 impl Pool {
     /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen. Where
@@ -153,6 +154,10 @@ impl Pool {
             Freed::Block { id, give_back } => {
                 let (_, size) = core.heap.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
+                // What was space already, behind an event or of a graph, was told of.
+                if self.blocks.get(id).state() == super::block::State::Pending {
+                    self.record_freed(Action::FreeCompleted, self.blocks.get(id), None);
+                }
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
                 if give_back
@@ -172,6 +177,7 @@ impl Pool {
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+                self.tell_gone(&block);
                 let (give_back, bytes) = (block.give_back, block.committed());
                 if block.resizable && !give_back && !block.is_malloc() {
                     core.mapping.park(*block);

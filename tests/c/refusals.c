@@ -95,10 +95,10 @@ static void at_rest(void) {
 
 static void later(void) {
   trtalloc_allocator *own = trtalloc_default();
-  CHECK(trtalloc_history(own, "all") == TRTALLOC_STATUS_UNSUPPORTED);
-  CHECK(strstr(trtalloc_last_error(), "history") != NULL);
-  CHECK(trtalloc_snapshot(own, "x.json") == TRTALLOC_STATUS_UNSUPPORTED);
-  CHECK(trtalloc_on_oom(own, again, NULL) == TRTALLOC_STATUS_UNSUPPORTED);
+  /* Opening the driver may fail here, and is then what is told. */
+  CHECK(trtalloc_snapshot(own, "x.html") == TRTALLOC_STATUS_UNSUPPORTED);
+  CHECK(strstr(trtalloc_last_error(), "html") != NULL);
+  CHECK(trtalloc_snapshot(own, "x.txt") == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_inject(1) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_inject(0) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_inject(2) == TRTALLOC_STATUS_INVALID_ARGUMENT);

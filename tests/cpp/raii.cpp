@@ -68,7 +68,7 @@ int main() {
     void* const chosen = a.allocate_on(0, 64, nullptr);
     CHECK(chosen != nullptr && a.deallocate(chosen));
     try {
-        a.snapshot("never.json");
+        a.snapshot("never.html");
         CHECK(false);
     } catch (trtalloc::Error const& error) {
         CHECK(error.status() == TRTALLOC_STATUS_UNSUPPORTED);

@@ -42,6 +42,19 @@ enum State {
     Hole,
 }
 
+/// A used or free range, as a walk in the order of offsets finds it.
+#[derive(Debug, Clone, Copy)]
+pub struct Tile {
+    /// Its number.
+    pub id: NodeId,
+    /// Where it begins.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Whose it is, where it is free.
+    pub free: Option<Owner>,
+}
+
 #[derive(Debug, Clone)]
 struct Node {
     offset: u64,
@@ -202,6 +215,30 @@ impl Heap {
             let range = (id, node.offset, node.size);
             id = node.younger;
             Some(range)
+        })
+    }
+
+    /// Every used and free range, in the order of offsets.
+    pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
+        let is_first = |id: &usize| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0;
+        let mut next = (1..self.nodes.len()).find(is_first).unwrap_or(0) as NodeId;
+        std::iter::from_fn(move || {
+            while next != 0 {
+                let (id, node) = (next, &self.nodes[next as usize]);
+                next = node.after;
+                let free = match node.state {
+                    State::Free(owner) => Some(owner),
+                    State::Used => None,
+                    State::Hole | State::Unused => continue,
+                };
+                return Some(Tile {
+                    id,
+                    offset: node.offset,
+                    size: node.size,
+                    free,
+                });
+            }
+            None
         })
     }
 

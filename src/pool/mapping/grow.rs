@@ -155,6 +155,7 @@ impl Mapping {
             self.undo(heap, place.offset, &handles, handles.len());
             return Err(error);
         }
+        self.tell(Action::SegmentMap, place.offset, place.size);
         let mut at = place.offset;
         for (handle, size) in handles {
             self.mapped.insert(

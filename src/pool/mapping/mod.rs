@@ -13,6 +13,7 @@ use super::lost::{Found, Lost};
 use super::space::Space;
 use super::standalone::Standalone;
 use crate::driver::{Failure, Handle, HandleKind, Result};
+use crate::record::{Action, Event, Recorder};
 
 mod grow;
 mod parked;
@@ -84,6 +85,7 @@ pub struct Mapping {
     stuck: usize,
     /// Handles moved so far.
     pub remaps: u64,
+    recorder: Arc<Recorder>,
 }
 
 impl Mapping {
@@ -95,6 +97,7 @@ impl Mapping {
         page: u64,
         kind: HandleKind,
         access: Vec<i32>,
+        recorder: Arc<Recorder>,
     ) -> Mapping {
         Mapping {
             calls,
@@ -111,6 +114,7 @@ impl Mapping {
             lost: Vec::new(),
             stuck: 0,
             remaps: 0,
+            recorder,
         }
     }
 
@@ -145,6 +149,7 @@ impl Mapping {
             },
         );
         self.reserved += size;
+        self.tell(Action::SegmentAlloc, offset, size);
         heap.open(offset, size, COMMON, 0);
     }
 
@@ -176,6 +181,7 @@ impl Mapping {
         self.calls.submit(|driver| driver.unmap(address, idle.size))?;
         heap.close(idle.range, idle.offset, idle.size);
         self.mapped.remove(&idle.offset);
+        self.tell(Action::SegmentUnmap, idle.offset, idle.size);
         Ok(handle)
     }
 
@@ -211,6 +217,34 @@ impl Mapping {
     /// The devices that may touch mapped memory.
     pub fn access(&self) -> &[i32] {
         &self.access
+    }
+
+    /// A range of the window got memory, or lost it.
+    fn tell(&self, action: Action, offset: u64, size: u64) {
+        if self.recorder.is_on()
+            && let Some(address) = self.space.address(offset)
+        {
+            self.recorder.happened(Event::new(action, self.device, address, size));
+        }
+    }
+
+    /// The contiguous ranges of the window that memory backs, by offset: start, bytes, and whether they are mapped. What
+    /// the driver would not unmap is nobody's, and left out.
+    pub fn ranges(&self) -> Vec<(u64, u64, bool)> {
+        let mut ranges: Vec<(u64, u64, bool)> = Vec::new();
+        for mapped in self.mapped.values() {
+            let expandable = match mapped.memory {
+                Memory::Stuck(..) => continue,
+                Memory::Handle(_) => true,
+                Memory::Segment(_) | Memory::Caller => false,
+            };
+            let size = mapped.end() - mapped.offset;
+            match ranges.last_mut() {
+                Some((start, bytes, true)) if expandable && *start + *bytes == mapped.offset => *bytes += size,
+                _ => ranges.push((mapped.offset, size, expandable)),
+            }
+        }
+        ranges
     }
 
     /// Whether nothing is mapped or kept that the pool obtained itself.

@@ -93,6 +93,7 @@ impl Mapping {
                 let bytes = mapped.end() - mapped.offset;
                 self.calls.free(address)?;
                 heap.close(range, mapped.offset, bytes);
+                self.tell(Action::SegmentFree, mapped.offset, bytes);
                 self.space.remove(mapped.offset);
                 self.mapped.remove(&mapped.offset);
                 self.reserved -= mapped.size;

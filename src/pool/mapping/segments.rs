@@ -54,6 +54,7 @@ impl Mapping {
                     },
                 );
                 self.reserved += bytes;
+                self.tell(Action::SegmentAlloc, offset, size);
                 heap.open(offset, size, COMMON, 0);
                 Ok(true)
             }

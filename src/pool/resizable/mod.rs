@@ -122,6 +122,7 @@ impl Pool {
         let own = |block: &Standalone| block.fits(size, page) && block.touched <= size;
         if let Some(mut block) = owner.and_then(|owner| core.grace.take_block_behind(owner, own)) {
             self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+            self.tell_gone(&block);
             block.renew(size, block.touched);
             return Ok(Some(*block));
         }
@@ -213,7 +214,9 @@ impl Pool {
                 && block.parting.is_none()
                 && let Some(cut) = block.cut_at(used)
             {
+                let before = block.committed();
                 block.cut(&mut core.mapping, cut);
+                self.tell_cut(block, before);
                 claimed.know(block);
             }
         }

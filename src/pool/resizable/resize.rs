@@ -115,7 +115,9 @@ impl Pool {
             return core.grace.free(again);
         };
         memory.parting = None;
+        let before = memory.committed();
         memory.cut(&mut core.mapping, parting.cut);
+        self.tell_cut(memory, before);
         block.know(memory);
         if core.limit != 0 && core.mapping.reserved() > core.limit {
             core.mapping.release_kept(core.limit);

@@ -58,6 +58,8 @@ pub struct Standalone {
     pub address: u64,
     /// Bytes in use; while it is out, its cell knows better.
     pub size: u64,
+    /// Bytes asked for, once it was given back; 0 for one that was never handed out.
+    pub requested: u64,
     /// The most bytes it ever had, once it was given back.
     pub touched: u64,
     /// Whether it may be resized.
@@ -76,6 +78,7 @@ impl Standalone {
             memory,
             address,
             size,
+            requested: 0,
             touched: 0,
             resizable: false,
             parting: None,
@@ -155,6 +158,14 @@ impl Standalone {
     /// Whether it is one allocation of the driver's malloc.
     pub fn is_malloc(&self) -> bool {
         matches!(self.memory, Memory::Malloc(_))
+    }
+
+    /// Where its memory is: start, bytes, and whether it is mapped there.
+    pub fn extent(&self) -> (u64, u64, bool) {
+        match &self.memory {
+            Memory::Malloc(address) => (*address, self.size, false),
+            Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
+        }
     }
 
     /// Bytes of memory behind it.
@@ -252,7 +263,7 @@ impl Standalone {
     /// A freed block becomes a block of `size` bytes; `touched` are the bytes that may not be safe for everybody.
     pub fn renew(&mut self, size: u64, touched: u64) {
         (self.size, self.touched) = (size, touched);
-        (self.parting, self.capture, self.give_back) = (None, 0, false);
+        (self.requested, self.parting, self.capture, self.give_back) = (0, None, 0, false);
     }
 
     /// Gives up all its ranges but the current one, when nothing uses them any more.

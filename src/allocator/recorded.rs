@@ -1,0 +1,158 @@
+//! Calls while something is recorded, and snapshots.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::record::snapshot::{Format, Snapshot};
+use crate::record::{Action, Call, Event, Options as History};
+
+/// How long a snapshot waits for each lock: at the end of a process, whoever holds one may be gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Allocator {
+    /// A request in a process that records: perhaps this allocator does.
+    pub(super) fn allocate_told(&self, request: Request) -> Result<u64> {
+        if self.recorder.is_on() {
+            self.allocate_recorded(request)
+        } else {
+            self.allocate_asking(request)
+        }
+    }
+
+    /// A free likewise.
+    pub(super) fn deallocate_told(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        if !self.recorder.is_on() {
+            return self.deallocate_usual(address, stream);
+        }
+        let _stack = self.recorder.call(Call::Other);
+        self.deallocate_as::<true>(address, stream)
+    }
+
+    /// A resize likewise.
+    pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.recorder.is_on() {
+            self.reallocate_recorded(address, alignment, new_size)
+        } else {
+            self.reallocate_asking(address, alignment, new_size)
+        }
+    }
+
+    fn allocate_recorded(&self, request: Request) -> Result<u64> {
+        let _stack = self.recorder.call(Call::Allocation);
+        let address = self.allocate_asking(request)?;
+        if let Some(pool) = self.pool_at(address) {
+            if let Some((start, bytes, mapped)) = pool.extent(address) {
+                let came = if mapped {
+                    Action::SegmentMap
+                } else {
+                    Action::SegmentAlloc
+                };
+                self.recorder.happened(Event::new(came, pool.device, start, bytes));
+            }
+            let stream = request.stream.map_or(0, |stream| stream.0 as u64);
+            self.tell_allocated(pool, address, request.size, stream);
+        }
+        Ok(address)
+    }
+
+    /// A resized block was freed, and another allocated, for all that a snapshot can say. Where it was copied, the pool has
+    /// told of the old one, like of any other that is freed.
+    fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        let _stack = self.recorder.call(Call::Allocation);
+        let pool = self.pool_at(address);
+        let before = pool.and_then(|pool| pool.extent(address));
+        let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);
+        let moved = self.reallocate_asking(address, alignment, new_size)?;
+        let Some(pool) = pool else { return Ok(moved) };
+        let tell = |action, address, bytes| {
+            if bytes > 0 {
+                self.recorder.happened(Event::new(action, pool.device, address, bytes));
+            }
+        };
+        let mapped = matches!(before, Some((.., true)));
+        if moved == address || mapped {
+            tell(Action::Freed, address, requested);
+        }
+        match (before, pool.extent(moved)) {
+            (Some((from, had, true)), Some((to, has, true))) if from == to => {
+                tell(Action::SegmentMap, to + had, has.saturating_sub(had));
+                tell(Action::SegmentUnmap, to + has, had.saturating_sub(has));
+            }
+            (Some((from, had, true)), Some((to, has, true))) => {
+                tell(Action::SegmentUnmap, from, had);
+                tell(Action::SegmentMap, to, has);
+                pool.forget(address);
+            }
+            (_, Some((to, has, false))) if moved != address => tell(Action::SegmentAlloc, to, has),
+            _ => {}
+        }
+        self.tell_allocated(pool, moved, new_size, 0);
+        Ok(moved)
+    }
+
+    fn tell_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
+        let event = Event {
+            tag: crate::tags::current(),
+            ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
+        };
+        pool.remember(address, self.recorder.allocated(event));
+    }
+
+    /// Begins, changes or ends recording, with the options of `trtalloc_history` as text.
+    pub fn history(&self, options: &str) -> Result<()> {
+        process::usable()?;
+        self.recorder.set(History::parse(options)?)
+    }
+
+    /// What is recorded.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// What every device's memory is now, and how it came to be so. Other threads wait only while that is copied.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        if process::forked() {
+            process::usable()?;
+        }
+        let busy = || Error::Unsupported("a snapshot: the memory is in use by a call that does not end".into());
+        let mut stats = Vec::new();
+        for cache in self.caches.all() {
+            drop(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
+        }
+        for pool in self.all_pools() {
+            drop(pool.hold(PATIENCE).ok_or_else(busy)?);
+            stats.push(pool.stats());
+        }
+        let mut held = Vec::new();
+        for pool in self.all_pools().take(stats.len()) {
+            held.push(pool.hold(PATIENCE).ok_or_else(busy)?);
+        }
+        // Nothing is freed or handed out while these are held; a thread that was just handed something may not have said so.
+        let mut streams = Vec::new();
+        for cache in self.caches.all() {
+            streams.push(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
+        }
+        let now = self.recorder.now();
+        let mut devices: Vec<_> = held.iter().map(|pool| pool.device()).collect();
+        drop(streams);
+        drop(held);
+        for (device, stats) in devices.iter_mut().zip(stats) {
+            device.stats = stats;
+        }
+        Ok(Snapshot {
+            expandable: devices
+                .iter()
+                .flat_map(|device| &device.segments)
+                .any(|of| of.expandable),
+            devices,
+            history: self.recorder.history(now),
+        })
+    }
+
+    /// Writes a snapshot to `path`: .pickle, .json or .html by suffix.
+    pub fn write_snapshot(&self, path: &Path) -> Result<()> {
+        Format::of(path)?;
+        self.snapshot()?.write(path)
+    }
+}

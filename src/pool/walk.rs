@@ -1,0 +1,242 @@
+//! What a pool's memory is, all of it at one moment: for snapshots.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::beside::Cell;
+use super::block::{Blocks, State, boxed};
+use super::grace::Freed;
+use super::heap::{NodeId, Tile};
+use super::{Core, Pool};
+use crate::record::Mark;
+use crate::record::state::{Device, Piece, PieceState, Segment};
+
+const CHUNK: usize = 1024;
+
+type Chunk = OnceBox<[AtomicU64; CHUNK]>;
+
+/// What blocks remember of their allocation: those of the window by number, others by address. Takes memory only once
+/// something is recorded.
+#[derive(Default)]
+pub(super) struct Marks {
+    chunks: OnceBox<Vec<Chunk>>,
+    beside: Mutex<HashMap<u64, Mark>>,
+}
+
+impl Marks {
+    pub(super) fn set(&self, id: NodeId, mark: Mark) {
+        let chunks = self.chunks.get_or_init(|| {
+            let count = Blocks::MOST as usize / CHUNK + 1;
+            Box::new((0..count).map(|_| OnceBox::new()).collect())
+        });
+        let chunk = chunks[id as usize / CHUNK].get_or_init(|| boxed(|| AtomicU64::new(0)));
+        chunk[id as usize % CHUNK].store(mark.0, Ordering::Relaxed);
+    }
+
+    /// Forgets the block at `address`, which has a range of its own.
+    pub(super) fn forget(&self, address: u64) {
+        self.beside.lock().remove(&address);
+    }
+
+    fn get(&self, id: NodeId) -> Mark {
+        let chunk = self
+            .chunks
+            .get()
+            .and_then(|chunks| chunks.get(id as usize / CHUNK)?.get());
+        Mark(chunk.map_or(0, |chunk| chunk[id as usize % CHUNK].load(Ordering::Relaxed)))
+    }
+}
+
+/// A pool that nothing changes in.
+pub struct Held<'a> {
+    pool: &'a Pool,
+    core: MutexGuard<'a, Core>,
+}
+
+impl Pool {
+    /// Takes the pool's lock for a walk; none where it is not to be had in that time.
+    pub fn hold(&self, patience: std::time::Duration) -> Option<Held<'_>> {
+        let core = self.core.try_lock_for(patience)?;
+        Some(Held { pool: self, core })
+    }
+
+    /// What the live block at `address` is to remember.
+    pub fn remember(&self, address: u64, mark: Mark) {
+        match self.find(address) {
+            Some((id, _)) => self.marks.set(id, mark),
+            None => {
+                self.marks.beside.lock().insert(address, mark);
+            }
+        }
+    }
+
+    /// The block at `address`, with a range of its own, starts elsewhere now.
+    pub fn forget(&self, address: u64) {
+        self.marks.forget(address);
+    }
+
+    /// Bytes asked for of the block at `address`.
+    pub fn requested(&self, address: u64) -> Option<u64> {
+        let requested = match self.find(address) {
+            Some((_, block)) => &block.requested,
+            None => &self.beside.find(address)?.requested,
+        };
+        Some(requested.load(Ordering::Relaxed))
+    }
+
+    /// Bytes free on the device, and its memory in all; 0 where the driver does not tell.
+    pub fn device_memory(&self) -> (u64, u64) {
+        let told = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
+        told.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The memory of the block at `address`, where it has a range of its own: start, bytes, and whether it is mapped.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
+        match self.space.offset(address) {
+            Some(_) => None,
+            None => self.beside.find(address).map(Cell::extent),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// What the memory is. The caches of every stream are locked too, and statistics were taken before.
+    pub fn device(&self) -> Device {
+        let recorder = &self.pool.recorder;
+        let mut segments: Vec<Segment> = self.window();
+        let beside = self.pool.marks.beside.lock();
+        for (_, cell) in self.pool.beside.all() {
+            let address = cell.address.load(Ordering::Relaxed);
+            if address == 0 {
+                continue;
+            }
+            let stack = recorder.stack_of(beside.get(&address).copied().unwrap_or_default());
+            let size = cell.size.load(Ordering::Relaxed);
+            let piece = Piece {
+                address,
+                size,
+                requested: cell.requested.load(Ordering::Relaxed),
+                state: PieceState::Allocated,
+                stack,
+                tag: cell.tag.load(Ordering::Relaxed),
+            };
+            segments.push(segment(cell.extent(), piece));
+        }
+        for freed in self.core.grace.freed().chain(self.core.captures.freed()) {
+            if let Freed::Standalone(block) = freed {
+                let piece = Piece {
+                    address: block.address,
+                    size: block.size,
+                    requested: block.requested,
+                    state: PieceState::Pending,
+                    stack: 0,
+                    tag: 0,
+                };
+                segments.push(segment(block.extent(), piece));
+            }
+        }
+        segments.sort_by_key(|segment| segment.address);
+        Device {
+            device: self.pool.device,
+            segments,
+            kept: self.core.mapping.kept() + self.core.mapping.parked(),
+            ..Device::default()
+        }
+    }
+
+    /// The segments of the window.
+    fn window(&self) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        let mut tiles = self.core.heap.tiles().peekable();
+        for (offset, size, expandable) in self.core.mapping.ranges() {
+            let Some(address) = self.pool.space.address(offset) else {
+                continue;
+            };
+            let mut segment = Segment {
+                address,
+                size,
+                expandable,
+                pieces: Vec::new(),
+            };
+            while let Some(tile) = tiles.next_if(|tile| tile.offset < offset + size) {
+                if tile.offset >= offset {
+                    segment.push(self.piece(&tile, address + (tile.offset - offset)));
+                }
+            }
+            segments.push(segment);
+        }
+        segments
+    }
+
+    fn piece(&self, tile: &Tile, address: u64) -> Piece {
+        let piece = Piece {
+            address,
+            size: tile.size,
+            requested: 0,
+            state: PieceState::Inactive,
+            stack: 0,
+            tag: 0,
+        };
+        let block = self.pool.blocks.get(tile.id);
+        match tile.free {
+            Some(owner) if self.core.captures.owns(owner) => Piece {
+                requested: tile.size,
+                state: PieceState::Pending,
+                ..piece
+            },
+            Some(_) => piece,
+            None => match block.state() {
+                State::Cached => piece,
+                State::Live => Piece {
+                    requested: block.requested.load(Ordering::Relaxed),
+                    state: PieceState::Allocated,
+                    stack: self.pool.recorder.stack_of(self.pool.marks.get(tile.id)),
+                    tag: block.tag.load(Ordering::Relaxed),
+                    ..piece
+                },
+                State::Pending | State::Claimed | State::None => Piece {
+                    requested: block.requested.load(Ordering::Relaxed).min(tile.size),
+                    state: PieceState::Pending,
+                    ..piece
+                },
+            },
+        }
+    }
+}
+
+/// A block with a range of its own as a segment.
+fn segment((address, size, expandable): (u64, u64, bool), block: Piece) -> Segment {
+    let mut segment = Segment {
+        address,
+        size,
+        expandable,
+        pieces: Vec::new(),
+    };
+    let room = |address: u64, size: u64| Piece {
+        address,
+        size,
+        requested: 0,
+        state: PieceState::Inactive,
+        stack: 0,
+        tag: 0,
+    };
+    let (start, end) = (block.address.max(address), address + size);
+    if start > address {
+        segment.push(room(address, start - address));
+    }
+    let bytes = block.size.min(end - start);
+    if bytes > 0 {
+        segment.push(Piece {
+            address: start,
+            size: bytes,
+            ..block
+        });
+    }
+    if start + bytes < end {
+        segment.push(room(start + bytes, end - start - bytes));
+    }
+    segment
+}

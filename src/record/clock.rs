@@ -1,0 +1,76 @@
+//! Time that costs a few nanoseconds: the processor's counter, turned into microseconds when a snapshot is written.
+
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The processor's counter; nanoseconds where it has none that runs evenly.
+#[inline]
+pub(super) fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if even() {
+        // SAFETY: every x86-64 processor has the instruction.
+        return unsafe { core::arch::x86_64::_rdtsc() };
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: reads the virtual counter, which Linux lets every process do.
+        unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+        return ticks;
+    }
+    #[cfg(not(target_arch = "aarch64"))]
+    {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// Whether the counter runs at one rate whatever the processor does, and on every core alike.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn even() -> bool {
+    use core::arch::x86_64::__cpuid;
+    static EVEN: OnceLock<bool> = OnceLock::new();
+    *EVEN.get_or_init(|| __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0)
+}
+
+/// One moment by both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Anchor {
+    ticks: u64,
+    microseconds: u64,
+}
+
+impl Anchor {
+    pub(super) fn now() -> Anchor {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Anchor {
+            ticks: ticks(),
+            microseconds: since.as_micros() as u64,
+        }
+    }
+
+    /// What the counter says between this moment and the present.
+    pub(super) fn clock(self) -> Clock {
+        Clock {
+            from: self,
+            to: Anchor::now(),
+        }
+    }
+}
+
+/// Two moments, and so a rate.
+pub(super) struct Clock {
+    from: Anchor,
+    to: Anchor,
+}
+
+impl Clock {
+    /// Microseconds since 1970.
+    pub(super) fn microseconds(&self, ticks: u64) -> u64 {
+        let of = |time: u64, start: u64| u128::from(time.saturating_sub(start));
+        let span = of(self.to.ticks, self.from.ticks).max(1);
+        let passed = of(ticks, self.from.ticks) * of(self.to.microseconds, self.from.microseconds) / span;
+        self.from.microseconds + passed as u64
+    }
+}

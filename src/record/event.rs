@@ -1,0 +1,110 @@
+//! One thing that happened to memory, as the words of a ring's slot.
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Action {
+    /// A block was handed out.
+    Alloc = 1,
+    /// A block was taken back, and nobody may have it yet.
+    FreeRequested = 2,
+    /// A block that was taken back became free.
+    FreeCompleted = 3,
+    /// Both at once: the stream it was freed on may have it.
+    Freed = 4,
+    /// Memory was obtained, at an address of the driver's.
+    SegmentAlloc = 5,
+    /// Such memory was given back.
+    SegmentFree = 6,
+    /// Memory was mapped into a range of addresses.
+    SegmentMap = 7,
+    /// A range was unmapped.
+    SegmentUnmap = 8,
+    /// A request was refused for want of memory.
+    Oom = 9,
+}
+
+impl Action {
+    const ALL: [Action; 9] = [
+        Action::Alloc,
+        Action::FreeRequested,
+        Action::FreeCompleted,
+        Action::Freed,
+        Action::SegmentAlloc,
+        Action::SegmentFree,
+        Action::SegmentMap,
+        Action::SegmentUnmap,
+        Action::Oom,
+    ];
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub action: Action,
+    /// On which device.
+    pub device: i32,
+    /// Where; for [`Action::Oom`], the bytes free on the device.
+    pub address: u64,
+    /// Bytes: of blocks as they were asked for, of segments as they are.
+    pub size: u64,
+    /// The stream's handle; 0 where there was none.
+    pub stream: u64,
+    /// The stack's number; 0 is none.
+    pub stack: u32,
+    /// The tag's number; 0 is none.
+    pub tag: u32,
+    /// Microseconds since 1970; 0 until it is read from the ring.
+    pub time: u64,
+}
+
+/// What a slot holds of an event.
+pub(super) type Words = [u64; 7];
+
+impl Event {
+    /// An event without a stream, a stack and a tag.
+    pub fn new(action: Action, device: i32, address: u64, size: u64) -> Event {
+        Event {
+            action,
+            device,
+            address,
+            size,
+            stream: 0,
+            stack: 0,
+            tag: 0,
+            time: 0,
+        }
+    }
+
+    /// The same on a stream.
+    pub fn on(self, stream: u64) -> Event {
+        Event { stream, ..self }
+    }
+
+    pub(super) fn words(&self, ticks: u64) -> Words {
+        [
+            ticks,
+            self.address,
+            self.size,
+            self.stream,
+            u64::from(self.stack) << 32 | u64::from(self.tag),
+            u64::from(self.device as u32) << 32 | self.action as u64,
+            0,
+        ]
+    }
+
+    pub(super) fn from_words(words: &Words, time: impl Fn(u64) -> u64) -> Event {
+        let [ticks, address, size, stream, marks, what, _] = *words;
+        Event {
+            action: Action::ALL[(what as u8).clamp(1, 9) as usize - 1],
+            device: (what >> 32) as i32,
+            address,
+            size,
+            stream,
+            stack: (marks >> 32) as u32,
+            tag: marks as u32,
+            time: time(ticks),
+        }
+    }
+}

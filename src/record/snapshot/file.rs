@@ -1,0 +1,44 @@
+//! A file that is there when it is whole, and not before.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Writes through `body` to a temporary name beside `path`, and renames. An error leaves neither file behind, and what was at
+/// `path` before as it was.
+pub(super) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let failed = |error: std::io::Error| Error::Io(format!("{}: {error}", path.display()));
+    let Some(name) = path.file_name() else {
+        return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+    };
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.{number}.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&temporary)
+        .map_err(failed)?;
+    let outcome = fill(file, body).and_then(|()| std::fs::rename(&temporary, path));
+    outcome.map_err(|error| {
+        let _ = std::fs::remove_file(&temporary);
+        failed(error)
+    })
+}
+
+fn fill(file: File, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 18, file);
+    body(&mut out)?;
+    out.flush()
+}
+
+/// An option's path for this process: `%p` is its id.
+pub fn for_process(path: &str) -> PathBuf {
+    PathBuf::from(path.replace("%p", &std::process::id().to_string()))
+}

@@ -1,0 +1,34 @@
+//! Where a dictionary goes, value by value.
+
+use std::io::Result;
+
+/// What is written once and referred to afterwards, where the format can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Shared {
+    /// One frame of a stack.
+    Frame(u32),
+    /// The frames of a stack.
+    Stack(u32),
+}
+
+/// A format. Values of a dictionary follow their keys; each value of a list is announced by [`Sink::item`].
+pub(super) trait Sink {
+    /// Before everything else.
+    fn begin(&mut self) -> Result<()>;
+    /// After it.
+    fn end(&mut self) -> Result<()>;
+    fn begin_dict(&mut self, shared: Option<Shared>) -> Result<()>;
+    /// One of few, and known when this was compiled.
+    fn key(&mut self, key: &'static str) -> Result<()>;
+    fn end_dict(&mut self) -> Result<()>;
+    fn begin_list(&mut self, shared: Option<Shared>) -> Result<()>;
+    fn item(&mut self) -> Result<()>;
+    fn end_list(&mut self) -> Result<()>;
+    /// Refers to what was written under that name; false where it was not, or the format has no references.
+    fn again(&mut self, shared: Shared) -> Result<bool>;
+    fn integer(&mut self, value: i64) -> Result<()>;
+    fn float(&mut self, value: f64) -> Result<()>;
+    fn boolean(&mut self, value: bool) -> Result<()>;
+    fn text(&mut self, text: &str) -> Result<()>;
+    fn pair(&mut self, pair: (i64, i64)) -> Result<()>;
+}

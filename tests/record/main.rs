@@ -1,0 +1,10 @@
+//! Where did the memory go: histories, stacks and snapshots, as whoever reads them finds them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod life;
+mod memory_short;
+mod program;
+mod stacks;
+mod viewer;
