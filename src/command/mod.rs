@@ -13,6 +13,7 @@ mod program;
 mod progress;
 mod replay;
 mod run;
+mod snapshot;
 mod table;
 
 use std::path::PathBuf;
