@@ -19,9 +19,7 @@ pub mod record;
 mod support;
 pub mod tags;
 
-use support::{
-    allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
-};
+use support::{allocate, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status};
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
 /// trtalloc_destroy the handle stays valid and answers every request with NULL.
@@ -376,13 +374,14 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     })
 }
 
-/// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
-/// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
+/// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
+/// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
+/// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
+/// the environment has TRTALLOC_DISABLE=1.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_inject(on: i32) -> trtalloc_status {
     status("trtalloc_inject", || match on {
-        0 => Ok(()),
-        1 => Err(not_yet("injection")),
+        0 | 1 => crate::inject::set(on == 1),
         _ => Err(Error::InvalidArgument(format!("on is {on}, not 0 or 1"))),
     })
 }

@@ -273,6 +273,14 @@ impl Config {
         value::log_level(&text.trim().to_ascii_lowercase()).unwrap_or_default()
     }
 
+    /// The environment's `inject` and `disable`; false where one cannot be read, without a word: it is said where all options
+    /// are read.
+    pub(crate) fn environment_injection() -> (bool, bool) {
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        let is_set = |name| value::boolean(&variable(name).trim().to_ascii_lowercase()).unwrap_or_default();
+        (is_set("TRTALLOC_INJECT"), is_set("TRTALLOC_DISABLE"))
+    }
+
     /// [`Config::from_environment`] over any source of variables, with what could not be read.
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<Error>) {
         let mut config = Config::default();

@@ -188,10 +188,7 @@ fn a_trace_that_cannot_be_read_is_named_with_its_line() {
 
 #[test]
 fn what_comes_later_says_so() {
-    let cases: [&[&str]; 2] = [
-        &["run", "--", "/bin/true"],
-        &["report", "snapshot.pickle", "-o", "page.html"],
-    ];
+    let cases: [&[&str]; 1] = [&["report", "snapshot.pickle", "-o", "page.html"]];
     for arguments in cases {
         let output = trtalloc(arguments);
         expect(&output, 3);

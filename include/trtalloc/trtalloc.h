@@ -190,8 +190,10 @@ enum trtalloc_status trtalloc_set_limit(struct trtalloc_allocator *allocator,
                                         int32_t device,
                                         uint64_t bytes);
 
-// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
-// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
+// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
+// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
+// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
+// the environment has TRTALLOC_DISABLE=1.
 enum trtalloc_status trtalloc_inject(int32_t on);
 
 // Why this thread's last failing call failed, in words. Never NULL; empty where none has failed. Valid until the thread's

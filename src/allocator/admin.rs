@@ -60,6 +60,11 @@ impl Allocator {
         Ok(self.made(device).map(Pool::stats).unwrap_or_default())
     }
 
+    /// The figures of each device that has a pool. Makes no driver call, so it may come at any time.
+    pub fn stats_of_all(&self) -> impl Iterator<Item = Stats> {
+        self.all_pools().map(Pool::stats)
+    }
+
     /// Starts the peaks anew.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
         process::usable()?;

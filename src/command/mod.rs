@@ -1,16 +1,18 @@
-//! The command `trtalloc`: demo, replay, trace, doctor and bench, and what will come.
+//! The command `trtalloc`: demo, run, replay, trace, doctor and bench, and what will come.
 //!
 //! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
 //! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
-//! where the arguments make no sense, 3 where a later version is needed.
+//! where the arguments make no sense, 3 where a later version is needed. `run` has its program's.
 
 mod bench;
 mod demo;
 mod device;
 mod doctor;
 mod generate;
+mod program;
 mod progress;
 mod replay;
+mod run;
 mod snapshot;
 mod table;
 
@@ -41,12 +43,8 @@ enum What {
     Doctor(doctor::Arguments),
     /// Measures what the project holds itself to: a table of figures, targets and whether they are met
     Bench(bench::Arguments),
-    /// Runs a program with the allocator injected (comes with a later version)
-    Run {
-        /// The program and its arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        program: Vec<String>,
-    },
+    /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
+    Run(run::Arguments),
     /// Summarizes a snapshot (comes with a later version)
     Report {
         /// The snapshot
@@ -122,7 +120,7 @@ pub fn main() -> ExitCode {
         What::Trace(arguments) => generate::run(&arguments),
         What::Doctor(arguments) => doctor::run(&arguments),
         What::Bench(arguments) => bench::run(&arguments),
-        What::Run { program } => Ok(later(&format!("run {}: injecting the allocator", program.join(" ")))),
+        What::Run(arguments) => return run::run(&arguments),
         What::Report { snapshot, output } => {
             let output = output.map(|path| format!(" to {}", path.display())).unwrap_or_default();
             Ok(later(&format!("report of {}{output}", snapshot.display())))

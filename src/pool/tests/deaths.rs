@@ -254,9 +254,9 @@ fn a_context_that_goes_while_a_resize_looks_at_it() {
         });
         // The second event, or call, is that context's: the pool's own comes first.
         for n in 1..4 {
-            bench
-                .machine
-                .come_between(call, n, move |machine| drop(machine.context_destroy(context)));
+            bench.machine.come_between(call, n, move |machine| {
+                let _ = machine.context_destroy(context);
+            });
         }
         let block = bench.resize(block, MIB, 2 * MIB).unwrap();
         bench.machine.clear_failures();
