@@ -7,6 +7,7 @@ use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 
 use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::driver::ascend::AscendDriver;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, HandleKind, Stream};

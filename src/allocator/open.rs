@@ -10,12 +10,23 @@ impl Allocator {
 
     /// Opens the driver that `config` names.
     pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
-        Self::with_driver(Self::open(&config)?, config)
+        Self::with_driver(Self::open(&config)?, Self::on_its_driver(config))
+    }
+
+    /// The device's own rule where no other was asked for: on Ascend, blocks that lie as CUDA's do would be too close.
+    fn on_its_driver(config: Config) -> Config {
+        match (config.driver, config.rule) {
+            (DriverChoice::Ascend, Rule::Cuda) => Config {
+                rule: Rule::Ascend,
+                ..config
+            },
+            _ => config,
+        }
     }
 
     /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
+        Self::over_with_driver(Self::open(&config)?, base, bytes, Self::on_its_driver(config))
     }
 
     /// [`Allocator::over`] with a driver that is already open.
@@ -53,7 +64,13 @@ impl Allocator {
                 version: config.sim_driver,
                 ..SimConfig::default()
             })),
-            DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
+            DriverChoice::Ascend => {
+                let driver = AscendDriver::open(config.rule == Rule::AscendMedia)?;
+                if driver.device_count()? == 0 {
+                    return Err(Error::Unsupported("AscendCL knows no device".into()));
+                }
+                Ok(driver)
+            }
         }
     }
 

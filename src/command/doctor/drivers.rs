@@ -1,6 +1,7 @@
 //! Drivers and devices: each answer is a trial of what the pool would do.
 
 use trtalloc::config::{Config, DriverChoice};
+use trtalloc::driver::ascend::AscendDriver;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Context, Driver, DriverError, Failure, HandleKind, Result};
 
@@ -43,7 +44,17 @@ pub fn others(report: &mut Report) {
         Ok(opened) => describe("sim", "simulated, for trials without a GPU", &*opened.driver, report),
         Err(error) => report.found("sim", &format!("no: {error}")),
     }
-    report.found("ascend", "no: comes with a later version");
+    match AscendDriver::open(false) {
+        Ok(driver) => describe("ascend", "AscendCL; never run on such a device", &*driver, report),
+        Err(error) => {
+            report.found("ascend", &format!("no: {error}"));
+            if error.call != "libascendcl.so" {
+                report.advice(
+                    "libascendcl.so is here, and another CANN than this driver is for: see docs/ARCHITECTURE.md.",
+                );
+            }
+        }
+    }
 }
 
 /// What to do where the driver does not open.

@@ -8,10 +8,10 @@ use crate::model::Machine;
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 const TIMEOUT: i32 = 507_046;
 
-/// Refused where a stream of the context captures; that ends no capture, as it would in CUDA.
-fn synchronize(machine: &Machine) -> Result<()> {
+/// Refuses to wait where a stream of the context captures; that ends no capture, as it would in CUDA.
+fn no_capture(machine: &Machine) -> Result<()> {
     match machine.context_captures(context(machine)?) {
-        Ok(false) => told(machine.context_synchronize()),
+        Ok(false) => Ok(()),
         Ok(true) => Err(STREAM_CAPTURED),
         Err(code) => told(Err(code)),
     }
@@ -82,11 +82,15 @@ functions! {
         }
     }
 
-    fn aclrtSynchronizeDevice() |machine| { synchronize(machine) }
+    fn aclrtSynchronizeDevice() |machine| {
+        no_capture(machine)?;
+        told(machine.context_synchronize())
+    }
 
     fn aclrtSynchronizeDeviceWithTimeout(milliseconds: i32) |machine| {
+        no_capture(machine)?;
         if milliseconds < 0 {
-            return synchronize(machine);
+            return told(machine.context_synchronize());
         }
         let event = told(machine.event_create())?;
         let until = Instant::now() + Duration::from_millis(milliseconds as u64);
