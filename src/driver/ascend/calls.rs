@@ -50,17 +50,18 @@ fn pointer(call: &'static str, address: u64) -> Result<*mut c_void> {
     }
 }
 
-/// Free and total bytes of the current device.
+/// Free and total bytes of the current device, of the first kind of memory that it has.
 fn memory_info(acl: &Acl) -> Result<(u64, u64)> {
-    let mut outcome = Ok((0, 0));
+    let mut refusal = None;
     for kind in KINDS_OF_MEMORY {
         let (mut free, mut total) = (0usize, 0usize);
-        outcome = call!(acl, aclrtGetMemInfo(kind, &mut free, &mut total)).map(|()| (free as u64, total as u64));
-        if outcome.is_ok_and(|(_, total)| total > 0) {
-            break;
+        match call!(acl, aclrtGetMemInfo(kind, &mut free, &mut total)) {
+            Ok(()) if total > 0 => return Ok((free as u64, total as u64)),
+            Ok(()) => {}
+            Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    outcome
+    Err(refusal.unwrap_or(refused("aclrtGetMemInfo", Failure::Unsupported)))
 }
 
 /// Says in the log what AscendCL's number does not: the rule that was broken.

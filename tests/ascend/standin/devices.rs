@@ -100,7 +100,8 @@ functions! {
                 if Instant::now() >= until {
                     return Err(TIMEOUT);
                 }
-                std::thread::sleep(Duration::from_micros(100));
+                machine.advance(1_000_000);
+                std::thread::sleep(Duration::from_micros(10));
             }
             Ok(())
         };
