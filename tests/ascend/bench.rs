@@ -9,7 +9,7 @@ use trtalloc::driver::sim::model::Machine;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Result;
 
-use crate::open;
+use crate::over::open;
 use crate::standin::process::{Installed, exclusive};
 
 #[path = "../../src/pool/tests/faults.rs"]

@@ -9,6 +9,8 @@
 
 use trtalloc::driver::sim::model;
 
+#[path = "../ascend/over.rs"]
+mod over;
 #[allow(dead_code)]
 #[path = "../common/simcuda.rs"]
 mod simcuda;

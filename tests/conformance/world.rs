@@ -2,22 +2,19 @@
 //! hears of it, and [`World::finish`] can demand that nothing is lost.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Features;
-use trtalloc::driver::ascend::AscendDriver;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::pool::rule::SegmentRule;
 use trtalloc::stats::Stats;
 
 use crate::device::{Cuda, Device, Sim};
 use crate::face::{self, Face, Over, Way};
-use crate::standin::find;
+use crate::over::open;
 use crate::standin::process::{Installed, exclusive};
 
 /// How many simulated devices there are.
@@ -42,9 +39,7 @@ impl Setup {
             ..SimConfig::default()
         });
         let installed = exclusive(simulated.machine().clone());
-        let find = |name: &CStr, media| NonNull::new(find(name.to_str().ok()?, media)?.cast_mut());
-        // SAFETY: the stand-in has AscendCL's signatures.
-        let driver = unsafe { AscendDriver::over(&find, false) }.expect("the stand-in has every function");
+        let driver = open(false).expect("the stand-in has every function");
         Setup {
             way,
             over: Over::Driver(driver),
