@@ -5,6 +5,8 @@ use trtalloc::driver;
 use trtalloc::driver::sim::model;
 
 mod bench;
+mod driver_rules;
+mod library;
 mod over;
 mod refusals;
 mod standin;
