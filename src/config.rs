@@ -149,7 +149,7 @@ pub struct Config {
     pub rdma: bool,
     /// `kind`
     pub kind: Kind,
-    /// `rule`
+    /// `rule`: cuda is ascend with `driver=ascend`, where blocks that lie as CUDA's do would be too close.
     pub rule: Rule,
     /// `pad`: bytes behind each Ascend segment.
     pub pad: u64,

@@ -52,7 +52,7 @@ fn memory() {
 
 #[test]
 fn no_driver() {
-    // Ascend is not built yet, and the simulated device is not asked for.
+    // There is no AscendCL here, and the simulated device is not asked for.
     let output = program(
         "no_driver",
         &[("TRTALLOC_DRIVER", "ascend"), ("TRTALLOC_GUARD", "perhaps")],

@@ -10,7 +10,12 @@ impl Allocator {
 
     /// Opens the driver that `config` names.
     pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
-        Self::with_driver(Self::open(&config)?, Self::on_its_driver(config))
+        let mut driver = Self::open(&config)?;
+        if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
+            // The device's memory then comes from another library; memory of the host's or the caller's does not.
+            driver = AscendDriver::open(true)?;
+        }
+        Self::with_driver(driver, Self::on_its_driver(config))
     }
 
     /// The device's own rule where no other was asked for: on Ascend, blocks that lie as CUDA's do would be too close.
@@ -65,7 +70,7 @@ impl Allocator {
                 ..SimConfig::default()
             })),
             DriverChoice::Ascend => {
-                let driver = AscendDriver::open(config.rule == Rule::AscendMedia)?;
+                let driver = AscendDriver::open(false)?;
                 if driver.device_count()? == 0 {
                     return Err(Error::Unsupported("AscendCL knows no device".into()));
                 }

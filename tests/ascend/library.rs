@@ -22,9 +22,33 @@ fn folder() -> &'static PathBuf {
     FOLDER.get_or_init(|| simcuda::ascend().expect("the stand-in is there or can be built"))
 }
 
+/// Which libraries a child finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    All,
+    /// libascendcl.so alone.
+    Alone,
+    Nothing,
+}
+
+/// Where they are.
+fn path(found: Found) -> PathBuf {
+    match found {
+        Found::All => folder().clone(),
+        Found::Alone => {
+            let alone = folder().join("alone");
+            // Another test may have made it.
+            let _ = std::fs::create_dir(&alone);
+            let _ = std::os::unix::fs::symlink("../libascendcl.so", alone.join("libascendcl.so"));
+            alone
+        }
+        Found::Nothing => PathBuf::new(),
+    }
+}
+
 /// Whether this process is the child of that test; else starts it and demands that it passes, without a word of the
-/// stand-in's. With no libraries, the child finds none.
-fn in_child(test: &str, libraries: bool, variables: &[(&str, &str)]) -> bool {
+/// stand-in's.
+fn in_child(test: &str, found: Found, variables: &[(&str, &str)]) -> bool {
     let test = format!("library::{test}");
     if env::var(ROLE).is_ok_and(|role| role == test) {
         return true;
@@ -32,10 +56,7 @@ fn in_child(test: &str, libraries: bool, variables: &[(&str, &str)]) -> bool {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([&test, "--exact", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, &test).envs(variables.iter().copied());
-    command.env(
-        "LD_LIBRARY_PATH",
-        if libraries { folder().as_os_str() } else { "".as_ref() },
-    );
+    command.env("LD_LIBRARY_PATH", path(found));
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (told, complaints) = (text(&output.stdout), text(&output.stderr));
@@ -56,7 +77,7 @@ fn refusal(options: &str) -> String {
 
 #[test]
 fn through_c() {
-    if !in_child("through_c", true, &[("SIMASCEND_MEMORY", "268435456")]) {
+    if !in_child("through_c", Found::All, &[("SIMASCEND_MEMORY", "268435456")]) {
         return;
     }
     let mut allocator = null_mut();
@@ -88,7 +109,7 @@ fn through_c() {
 
 #[test]
 fn pinned_and_media_memory() {
-    if !in_child("pinned_and_media_memory", true, &[]) {
+    if !in_child("pinned_and_media_memory", Found::All, &[]) {
         return;
     }
     for (options, start) in [("kind=pinned,rule=ascend-host", 64), ("rule=ascend-media", 128)] {
@@ -111,19 +132,35 @@ fn pinned_and_media_memory() {
 
 #[test]
 fn no_library() {
-    if in_child("no_library", false, &[]) {
+    if in_child("no_library", Found::Nothing, &[]) {
         assert!(refusal("driver=ascend").contains("libascendcl.so is missing"));
-        let error = refusal("driver=ascend,rule=ascend-media");
-        assert!(error.contains("libacl_dvpp.so and libacl_dvpp_mpi.so"), "{error}");
         // What is found out by itself is CUDA, or an error.
         assert!(refusal("driver=auto").contains("libcuda.so.1"));
     }
 }
 
 #[test]
+fn no_media_library() {
+    if in_child("no_media_library", Found::Alone, &[]) {
+        let error = refusal("driver=ascend,rule=ascend-media");
+        assert!(
+            error.contains("libacl_dvpp.so and libacl_dvpp_mpi.so is missing"),
+            "{error}"
+        );
+        // Other memory does not need them.
+        Allocator::create("driver=ascend,rule=ascend-media,kind=pinned").unwrap();
+        Allocator::create("driver=ascend").unwrap();
+    }
+}
+
+#[test]
 fn a_missing_function_is_named() {
     for function in ["aclInit", "aclrtQueryEventStatus", "aclrtStreamWaitEvent", "aclrtFree"] {
-        if in_child("a_missing_function_is_named", true, &[("SIMASCEND_MISSING", function)]) {
+        if in_child(
+            "a_missing_function_is_named",
+            Found::All,
+            &[("SIMASCEND_MISSING", function)],
+        ) {
             let missing = env::var("SIMASCEND_MISSING").unwrap();
             let error = refusal("driver=ascend");
             assert!(error.contains(&format!("{missing} is missing")), "{error}");
@@ -135,7 +172,7 @@ fn a_missing_function_is_named() {
 fn what_may_be_missing() {
     let optional = "aclrtMallocAlign32,aclrtMapMem,aclrtGetPrimaryCtxState,aclrtSynchronizeDeviceWithTimeout,\
                     aclmdlRICaptureGetInfo,aclmdlRICaptureThreadExchangeMode,aclrtGetSocName,acldvppMalloc";
-    if in_child("what_may_be_missing", true, &[("SIMASCEND_MISSING", optional)]) {
+    if in_child("what_may_be_missing", Found::All, &[("SIMASCEND_MISSING", optional)]) {
         // Without one of them there is no virtual memory, and media memory comes from the other library.
         for options in ["", "rule=ascend-media"] {
             let allocator = Allocator::create(&format!("driver=ascend,{options}")).unwrap();
@@ -156,7 +193,7 @@ fn what_may_be_missing() {
 #[test]
 fn no_media_memory() {
     let media = "acldvppMalloc,hi_mpi_dvpp_malloc";
-    if in_child("no_media_memory", true, &[("SIMASCEND_MISSING", media)]) {
+    if in_child("no_media_memory", Found::All, &[("SIMASCEND_MISSING", media)]) {
         let error = refusal("driver=ascend,rule=ascend-media");
         assert!(
             error.contains("acldvppMalloc and hi_mpi_dvpp_malloc is missing"),
@@ -167,7 +204,7 @@ fn no_media_memory() {
 
 #[test]
 fn no_device() {
-    if in_child("no_device", true, &[("SIMASCEND_DEVICES", "0")]) {
+    if in_child("no_device", Found::All, &[("SIMASCEND_DEVICES", "0")]) {
         assert!(refusal("driver=ascend").contains("knows no device"));
     }
 }
