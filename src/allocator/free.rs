@@ -88,6 +88,7 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
+        self.known(stream)?;
         let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
         };
@@ -102,7 +103,9 @@ impl Allocator {
             }
             return Ok(());
         };
-        let other = stream.filter(|_| home.is_some_and(|home| !std::ptr::eq(home, cache)));
+        // Where there is no driver, naming the stream to it does no harm either.
+        let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
+        let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
             self.stamp(pool, cache, stream);
         }

@@ -24,6 +24,7 @@ use crate::stats::Stats;
 mod admin;
 mod exit;
 mod free;
+mod given;
 mod nameless;
 mod open;
 mod recorded;
@@ -60,6 +61,8 @@ pub struct Allocator {
     config: Config,
     rule: SegmentRule,
     memory: Memory,
+    /// The device of memory that the caller brought.
+    given: Option<i32>,
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
     short: short::Short,
@@ -216,7 +219,7 @@ impl Allocator {
                 device
             }
         };
-        let wanted = request.device.unwrap_or(device);
+        let wanted = self.wanted(request.device, device);
         let pool = self.pool(wanted)?;
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
@@ -309,9 +312,10 @@ impl Allocator {
         device?.map_or_else(|| self.device(None), Ok)
     }
 
-    /// The device meant: the one named, else the current context's, else the option's, else 0.
+    /// The device meant: the one named, else the current context's, else the option's, else 0. Where the caller brought
+    /// memory, it is that memory's.
     fn device(&self, named: Option<i32>) -> Result<i32> {
-        let device = match named {
+        let device = match named.or(self.given) {
             Some(device) => device,
             None => self.driver.current_device()?.or(self.config.device).unwrap_or(0),
         };

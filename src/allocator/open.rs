@@ -19,7 +19,7 @@ impl Allocator {
     }
 
     /// The device's own rule where no other was asked for: on Ascend, blocks that lie as CUDA's do would be too close.
-    fn on_its_driver(config: Config) -> Config {
+    pub(super) fn on_its_driver(config: Config) -> Config {
         match (config.driver, config.rule) {
             (DriverChoice::Ascend, Rule::Cuda) => Config {
                 rule: Rule::Ascend,
@@ -29,19 +29,6 @@ impl Allocator {
         }
     }
 
-    /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
-    pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        Self::over_with_driver(Self::open(&config)?, base, bytes, Self::on_its_driver(config))
-    }
-
-    /// [`Allocator::over`] with a driver that is already open.
-    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
-            return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
-        }
-        Self::build(driver, config, Memory::Caller(base, bytes))
-    }
-
     /// An allocator over a driver that is already open.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
         let memory = Memory::Driver(match config.kind {
@@ -49,10 +36,10 @@ impl Allocator {
             // Pinned memory comes from the driver's own function, with an address of its own.
             Kind::Pinned => Backing::Malloc,
         });
-        Self::build(driver, config, memory)
+        Self::build(driver, config, memory, None)
     }
 
-    fn open(config: &Config) -> Result<Arc<dyn Driver>> {
+    pub(super) fn open(config: &Config) -> Result<Arc<dyn Driver>> {
         process::watch();
         process::usable()?;
         match config.driver {
@@ -69,6 +56,9 @@ impl Allocator {
                 version: config.sim_driver,
                 ..SimConfig::default()
             })),
+            DriverChoice::None => Err(Error::Unsupported(
+                "driver=none is for memory that the caller brings (trtalloc_create_from)".into(),
+            )),
             DriverChoice::Ascend => {
                 let driver = AscendDriver::open(false)?;
                 if driver.device_count()? == 0 {
@@ -79,27 +69,31 @@ impl Allocator {
         }
     }
 
-    fn build(driver: Arc<dyn Driver>, config: Config, memory: Memory) -> Result<Arc<Allocator>> {
+    /// `given` is the device of memory that the caller brought.
+    pub(super) fn build(
+        driver: Arc<dyn Driver>,
+        config: Config,
+        memory: Memory,
+        given: Option<i32>,
+    ) -> Result<Arc<Allocator>> {
         process::watch();
         crate::nvtx::attach();
         let pinned = config.kind == Kind::Pinned;
         if pinned {
             refuse_for_pinned(&config)?;
         }
-        let rule = match config.rule {
-            Rule::Cuda => SegmentRule::CUDA,
-            Rule::Ascend | Rule::AscendHost => SegmentRule::ascend(config.pad, 64),
-            Rule::AscendMedia => SegmentRule::ascend(config.pad, 128),
-        };
+        // Where nothing is known of work, none of the host's memory would ever be safe to write to.
+        let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
         let recorder = Arc::new(Recorder::default());
         recorder.set(config.history()?)?;
         let allocator = Arc::new(Allocator {
-            streams: driver.features().stream_ids || config.streams_trusted,
+            streams: driver.features().stream_ids || trusted,
             plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
+            rule: given::segment_rule(&config),
             config,
-            rule,
             memory,
+            given,
             caches: Arc::new(StreamCaches::default()),
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
             making: Mutex::new(()),
@@ -117,6 +111,7 @@ impl Allocator {
         if let Some(pool) = self.made(device) {
             return Ok(pool);
         }
+        self.check_given(device)?;
         let _making = self.making.lock();
         let slot = self
             .pools

@@ -67,6 +67,7 @@ pub fn open(config: &Config) -> Result<Opened> {
                 simulation: Some(driver),
             })
         }
+        DriverChoice::None => Err(Error::InvalidArgument("--driver none: a device is needed here".into())),
         DriverChoice::Ascend => {
             let driver = AscendDriver::open(config.rule == Rule::AscendMedia)?;
             Ok(Opened {

@@ -1,8 +1,8 @@
 //! The few driver calls the pool needs, behind one trait.
 //!
-//! `cuda` answers them through libcuda.so.1, `ascend` through libascendcl.so, `sim` in this process on a simulated device. What
-//! lives here knows nothing of pools. Methods map one to one onto CUDA driver functions, which their comments name; their rules
-//! are CUDA's.
+//! `cuda` answers them through libcuda.so.1, `ascend` through libascendcl.so, `sim` in this process on a simulated device; `none`
+//! is for memory that the caller brought, where there is no driver. What lives here knows nothing of pools. Methods map one to
+//! one onto CUDA driver functions, which their comments name; their rules are CUDA's.
 //! No method is called while the process exits or in a forked child.
 
 use std::ffi::c_void;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 pub mod ascend;
 pub mod cuda;
 mod library;
+pub mod none;
 pub mod sim;
 
 /// How long [`Driver::event_wait`] asks without a pause; most of what it is called for is about to complete.
@@ -169,10 +170,15 @@ pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
 
 /// The calls the pool makes. Safe from any thread. Sizes and addresses are bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// `ascend`, `cuda`, `sim`.
+    /// `ascend`, `cuda`, `none`, `sim`.
     fn name(&self) -> &'static str;
     /// What this driver's version offers.
     fn features(&self) -> Features;
+    /// Whether it can tell when work has completed. Where not, whoever frees without a stream says that every use is over, and
+    /// of nothing else it is ever known.
+    fn knows_work(&self) -> bool {
+        true
+    }
 
     /// `cuDeviceGetCount`.
     fn device_count(&self) -> Result<u32>;

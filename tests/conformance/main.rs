@@ -298,6 +298,8 @@ suite! {
         by_ascends_rule,
         by_ascends_media_rule,
         an_odd_base,
+        one_pool_for_every_device,
+        pools_of_our_own_by_ascends_rule,
     }
     rmm {
         most_of_the_device,

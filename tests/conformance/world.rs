@@ -92,6 +92,12 @@ impl Setup {
         self.make(options, Some((base as u64, bytes)), rule)
     }
 
+    /// An allocator with a rule of its own over the driver's memory.
+    pub fn by_rule(&self, options: &str, rule: SegmentRule) -> World {
+        self.device.enter(0);
+        self.make(options, None, rule)
+    }
+
     fn make(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
         // What AscendCL gives need not begin where a block of CUDA's may.
         if self.installed.is_some() && options.contains("passthrough=1") {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use self::failure::check;
 use self::functions::{Functions, LIBRARY};
-use super::{Features, Result};
+use super::{DriverError, Failure, Features, Result};
 
 /// The driver of NVIDIA GPUs. Opening it initializes CUDA and makes no context.
 pub struct CudaDriver {
@@ -73,6 +73,17 @@ impl CudaDriver {
                 && (has("cuStreamGetCaptureInfo_v2") || has("cuStreamGetCaptureInfo_v3")),
         };
         Ok(Arc::new(driver))
+    }
+
+    /// Whether this error of [`CudaDriver::open`] says that nobody in this process can use a device of NVIDIA's: the library is
+    /// not there, or it says that there is no device or none that it can drive. Any other error may pass, or be of this
+    /// library's demands alone.
+    pub fn is_absent(error: &DriverError) -> bool {
+        match error.failure {
+            Failure::Missing => error.call == LIBRARY,
+            Failure::Unsupported => error.call == "cuInit",
+            _ => false,
+        }
     }
 
     /// The newest CUDA version the driver supports: 1000 × major + 10 × minor.
