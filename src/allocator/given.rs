@@ -31,6 +31,8 @@ impl Allocator {
     }
 
     fn open_over(config: &Config) -> Result<Arc<dyn Driver>> {
+        process::watch();
+        process::usable()?;
         let opened = match config.driver {
             DriverChoice::None => Ok(Arc::new(NoDriver) as Arc<dyn Driver>),
             _ => Self::open(config),

@@ -10,9 +10,10 @@ use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Sha
 use crate::driver::ascend::AscendDriver;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
-use crate::driver::{Capture, Driver, HandleKind, Stream};
+use crate::driver::{Capture, Driver, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
 use crate::pool::block::{Block, State};
+use crate::pool::calls::refused;
 use crate::pool::heap::NodeId;
 use crate::pool::rule::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};

@@ -46,7 +46,7 @@ impl Allocator {
             DriverChoice::Auto | DriverChoice::Cuda => {
                 let driver = CudaDriver::open()?;
                 if driver.device_count()? == 0 {
-                    return Err(Error::Unsupported("the CUDA driver knows no device".into()));
+                    return Err(refused("cuDeviceGetCount", Failure::Unsupported).into());
                 }
                 Ok(driver)
             }
@@ -56,8 +56,8 @@ impl Allocator {
                 version: config.sim_driver,
                 ..SimConfig::default()
             })),
-            DriverChoice::None => Err(Error::Unsupported(
-                "driver=none is for memory that the caller brings (trtalloc_create_from)".into(),
+            DriverChoice::None => Err(Error::InvalidArgument(
+                "option `driver`: `none` is for memory that the caller brings (trtalloc_create_from)".into(),
             )),
             DriverChoice::Ascend => {
                 let driver = AscendDriver::open(false)?;

@@ -75,13 +75,13 @@ impl CudaDriver {
         Ok(Arc::new(driver))
     }
 
-    /// Whether this error of [`CudaDriver::open`] says that nobody in this process can use a device of NVIDIA's: the library is
-    /// not there, or it says that there is no device or none that it can drive. Any other error may pass, or be of this
-    /// library's demands alone.
+    /// Whether an error of [`CudaDriver::open`], or a count of no devices, says that nobody in this process can use a device of
+    /// NVIDIA's: the library is not there, or it has no device that it can drive. Any other error may pass, or be about what
+    /// this crate alone demands of the driver.
     pub fn is_absent(error: &DriverError) -> bool {
         match error.failure {
             Failure::Missing => error.call == LIBRARY,
-            Failure::Unsupported => error.call == "cuInit",
+            Failure::Unsupported => matches!(error.call, "cuInit" | "cuDeviceGetCount"),
             _ => false,
         }
     }
