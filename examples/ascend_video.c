@@ -3,12 +3,12 @@
  *     cc -std=c99 ascend_video.c $(pkg-config --cflags --libs trtalloc) -lascendcl -lacl_dvpp_mpi -o video
  *
  * It is about memory. The decoder is a fill that has ended when the call returns, as hi_mpi_vdec_get_frame says of a frame; the
- * model is a copy that is queued on a stream, as aclmdlExecuteAsync queues its work. */
+ * model is fills and a copy that are queued on a stream, as aclmdlExecuteAsync queues its work. */
 #include <trtalloc/trtalloc.h>
 
 #include "ascend_calls.h"
 
-enum { WIDTH = 1920, HEIGHT = 1080, FRAMES = 60, PACKET = 96 << 10, SCORES = 4000, ROOM = 16 << 20 };
+enum { WIDTH = 1920, HEIGHT = 1080, FRAMES = 60, PACKET = 96 << 10, SCORES = 4000, WORK = 8 << 20, ROOM = 24 << 20 };
 
 /* YUV420SP: lines of 16 pixels, an even number of them. */
 static size_t frame_bytes(void) { return (size_t)(WIDTH + 15) / 16 * 16 * ((HEIGHT + 1) / 2 * 2) * 3 / 2; }
@@ -20,9 +20,13 @@ static void decode(void *packet, void *frame, int number) {
   ACL(aclrtMemset(frame, frame_bytes(), number, frame_bytes()));
 }
 
-/* Where a program calls aclmdlExecuteAsync: the work is queued, and reads the frame some time later. */
-static void infer(void const *frame, void *scores, aclrtStream stream) {
+/* Where a program calls aclmdlExecuteAsync: the work is queued, and reads the frame some time later. It takes longer than the
+ * decoder, so that frames would wait in line if there were room for all of them. */
+static void infer(void *work, void const *frame, void *scores, aclrtStream stream) {
   size_t const behind = frame_bytes() - SCORES;
+  for (int layer = 0; layer < 8; layer++) {
+    ACL(aclrtMemsetAsync(work, WORK, layer, WORK, stream));
+  }
   ACL(aclrtMemcpyAsync(scores, SCORES, (char const *)frame + behind, SCORES, ACL_MEMCPY_DEVICE_TO_DEVICE, stream));
 }
 
@@ -37,6 +41,9 @@ int main(void) {
   ACL(hi_mpi_dvpp_malloc(0, &block, ROOM));
   trtalloc_allocator *pool = NULL;
   MEMORY(trtalloc_create_from(block, ROOM, "driver=ascend,rule=ascend-media", &pool) == TRTALLOC_STATUS_OK);
+  /* What aclmdlLoadFromFileWithMem is given for the model to work in. */
+  void *work = trtalloc_allocate(pool, WORK, 0, 0);
+  MEMORY(work != NULL);
   void *host = NULL;
   ACL(aclrtMallocHost(&host, (size_t)FRAMES * SCORES));
   unsigned char *const results = host;
@@ -51,13 +58,15 @@ int main(void) {
 
     void *scores = trtalloc_allocate_async(pool, SCORES, 0, 0, stream);
     MEMORY(scores != NULL);
-    infer(frame, scores, stream);
+    infer(work, frame, scores, stream);
     ACL(aclrtMemcpyAsync(results + (size_t)number * SCORES, SCORES, scores, SCORES, ACL_MEMCPY_DEVICE_TO_HOST, stream));
     /* The model has not run yet; both go back on its stream, and nobody waits here. */
     MEMORY(trtalloc_deallocate_async(pool, frame, stream));
     MEMORY(trtalloc_deallocate_async(pool, scores, stream));
   }
   ACL(aclrtSynchronizeStream(stream));
+
+  MEMORY(trtalloc_deallocate(pool, work));
 
   int wrong = 0;
   for (int number = 0; number < FRAMES; number++) {
