@@ -53,6 +53,19 @@ fn streams_are_refused() {
     }
 }
 
+#[test]
+fn bad_frees_do_no_harm() {
+    let memory = Memory::new(BYTES as usize);
+    let pool = Pool::over(memory.address(), BYTES, "driver=none,rule=ascend").unwrap();
+    let block = pool.get(1000, 0);
+    for bad in [memory.address(), block + 1, block + 64, block - 64, 8, usize::MAX] {
+        assert!(!pool.put(bad), "{bad:#x}");
+    }
+    assert!(pool.put(0) && pool.put(block) && !pool.put(block));
+    let stats = pool.stats();
+    assert_eq!((stats.allocated, stats.cached, stats.frees), (0, BYTES, 1));
+}
+
 /// Where streams outlive the allocator, what was freed on one is that one's, and nobody else's ever.
 #[test]
 fn trusted_streams_keep_what_they_freed() {

@@ -194,51 +194,64 @@ proptest! {
 #[test]
 fn nobodys_bytes_change_on_four_threads() {
     for rule in RULES {
-        let (memory, base, bytes) = bring(77, 33);
-        let pool = Pool::over(base, bytes as u64, &format!("driver=none,wait_ms=0,{}", rule.options)).unwrap();
-        let world = World {
-            memory: &memory,
-            pool: &pool,
-            rule: *rule,
-            base,
-            bytes,
-            streams: false,
-        };
-        // Blocks change hands between threads, too.
-        let market = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            for thread in 0..4u64 {
-                let (world, market) = (&world, &market);
-                scope.spawn(move || {
-                    let mut state = thread + 1;
-                    let mut random = |end: u64| {
-                        state = state
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1_442_695_040_888_963_407);
-                        (state >> 33) % end
-                    };
-                    for round in 0..2000 {
-                        if random(2) == 0
-                            && let Some(block) = world.get(1 + random(4000), random(10) as u32, None, round as u8)
-                        {
-                            market.lock().unwrap().push(block);
-                        } else {
-                            let mut market = market.lock().unwrap();
-                            let which = random(market.len().max(1) as u64) as usize;
-                            let block = (which < market.len()).then(|| market.swap_remove(which));
-                            drop(market);
-                            block.into_iter().for_each(|block| world.put(block, None));
-                        }
-                    }
-                });
-            }
-        });
-        for block in market.into_inner().unwrap() {
-            world.put(block, None);
-        }
-        assert!(surrounded(&memory, base, bytes));
-        let stats = pool.stats();
-        assert_eq!((stats.allocated, stats.requested, stats.pending), (0, 0, 0));
-        assert!(stats.allocations == stats.frees && stats.allocations > 1000);
+        on_four_threads(*rule, "driver=none");
     }
+}
+
+/// Each thread has a stream, and frees what others allocated on theirs.
+#[test]
+fn nobodys_bytes_change_on_four_streams() {
+    for rule in RULES.iter().filter(|rule| !rule.options.contains("pinned")) {
+        on_four_threads(*rule, "driver=none,streams=trusted");
+    }
+}
+
+fn on_four_threads(rule: Rule, driver: &str) {
+    let (memory, base, bytes) = bring(77, 33);
+    let pool = Pool::over(base, bytes as u64, &format!("{driver},wait_ms=0,{}", rule.options)).unwrap();
+    let world = World {
+        memory: &memory,
+        pool: &pool,
+        rule,
+        base,
+        bytes,
+        streams: driver.contains("trusted"),
+    };
+    // Blocks change hands between threads, too.
+    let market = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 1..=4usize {
+            let (world, market) = (&world, &market);
+            scope.spawn(move || {
+                let mut state = thread as u64;
+                let mut random = |end: u64| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    (state >> 33) % end
+                };
+                for round in 0..2000 {
+                    if random(2) == 0
+                        && let Some(block) = world.get(1 + random(4000), random(10) as u32, Some(thread), round as u8)
+                    {
+                        market.lock().unwrap().push(block);
+                    } else {
+                        let mut market = market.lock().unwrap();
+                        let which = random(market.len().max(1) as u64) as usize;
+                        let block = (which < market.len()).then(|| market.swap_remove(which));
+                        drop(market);
+                        block.into_iter().for_each(|block| world.put(block, Some(thread)));
+                    }
+                }
+            });
+        }
+    });
+    for block in market.into_inner().unwrap() {
+        world.put(block, None);
+    }
+    assert!(surrounded(&memory, base, bytes));
+    let stats = pool.stats();
+    assert_eq!((stats.allocated, stats.requested, stats.pending), (0, 0, 0));
+    assert_eq!(stats.allocations, stats.frees);
+    assert!(stats.allocations > 400, "{stats:?}");
 }
