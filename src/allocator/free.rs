@@ -127,13 +127,24 @@ impl Allocator {
     }
 
     /// Stamps what was freed on a stream of the pool's device, inside the free that was given it; one that was unknown
-    /// becomes known.
+    /// becomes known. Of another device's stream it is known from then on that work of its context uses the pool.
     #[cold]
     fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
         let known = cache.inner.lock().serves(pool.device);
-        if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
-            self.leave_other_device(cache, pool.device);
-            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+        let device = if known {
+            Ok(pool.device)
+        } else {
+            self.stream_device(stream)
+        };
+        match device {
+            Ok(device) if device == pool.device => {
+                self.leave_other_device(cache, pool.device);
+                pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+            }
+            Ok(_) => {
+                let _ = pool.used_by(stream);
+            }
+            Err(_) => {}
         }
     }
 

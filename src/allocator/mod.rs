@@ -222,6 +222,10 @@ impl Allocator {
         };
         let wanted = self.wanted(request.device, device);
         let pool = self.pool(wanted)?;
+        if wanted != device {
+            // Work of its context may use what it gets, whichever context is current when that is freed.
+            pool.used_by(turn.stream)?;
+        }
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));

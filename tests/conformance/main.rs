@@ -299,6 +299,7 @@ suite! {
         by_ascends_media_rule,
         an_odd_base,
         one_pool_for_every_device,
+        a_stream_of_another_device,
         pools_of_our_own_by_ascends_rule,
     }
     rmm {

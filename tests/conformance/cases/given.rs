@@ -180,6 +180,42 @@ pub fn one_pool_for_every_device(setup: &Setup) {
     setup.device().free(base);
 }
 
+/// Its work counts as well, whichever context is current: here in the host's memory, which every device may use.
+pub fn a_stream_of_another_device(setup: &Setup) {
+    let bytes = MIB;
+    let own = setup.world("");
+    if own.count() < 2 {
+        return own.finish();
+    }
+    let base = own.face().inside().driver().host_malloc(bytes).unwrap();
+    let world = setup.over(base as usize, bytes, "wait_ms=100", SegmentRule::CUDA);
+    let near = world.stream();
+    world.enter(1);
+    let (far, consumer) = (world.stream(), world.stream());
+    world.enter(0);
+    for _ in 0..3 {
+        // A consumer's, which has asked for nothing.
+        let block = world.get_on(near, bytes);
+        world.write_edges(near, block, bytes, 8);
+        assert!(world.order(near, consumer));
+        world.write_edges(consumer, block, bytes, 9);
+        world.put_on(consumer, block);
+        let block = world.get(bytes);
+        world.put(block);
+        let block = world.get_of(-1, far, bytes, true);
+        world.write_edges(far, block, bytes, 7);
+        world.put_on(far, block);
+        let block = world.get(bytes);
+        world.put(block);
+    }
+    world.leave();
+    world.wait_for_all();
+    world.leave();
+    world.finish();
+    own.face().inside().driver().host_free(base).unwrap();
+    own.finish();
+}
+
 pub fn by_ascends_rule(setup: &Setup) {
     assert_eq!(SegmentRule::ascend(32, 64).stride(1000), Some(1088));
     by_rule(setup, "rule=ascend", SegmentRule::ascend(32, 64));
