@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `SIMASCEND_MEMORY` | bytes of each device | 24 GiB |
 //! | `SIMASCEND_DEVICES` | how many devices | 1 |
+//! | `SIMASCEND_SPEED` | bytes that a copy or a fill moves in a nanosecond | 1024 |
 //! | `SIMASCEND_VMM` | `0`: no virtual memory, as on Ascend RC | 1 |
 //! | `SIMASCEND_FAIL` | `call:n:code`, joined by `;`: the n-th call of the model's function of that name (`cuMemMap`) fails with that code, CUDA's or AscendCL's | none |
 //! | `SIMASCEND_MISSING` | names of functions, joined by `,`, that are not exported | none |
@@ -48,6 +49,7 @@ fn make() -> Result<Arc<Machine>, String> {
     let machine = Machine::new(MachineConfig {
         devices: number("SIMASCEND_DEVICES", defaults.devices)?,
         memory: number("SIMASCEND_MEMORY", defaults.memory)?,
+        bytes_per_ns: number("SIMASCEND_SPEED", defaults.bytes_per_ns)?,
         virtual_memory: number("SIMASCEND_VMM", 1)? != 0,
         ..defaults
     });
