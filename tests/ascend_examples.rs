@@ -1,4 +1,4 @@
-//! The programs for Ascend in examples/, linked with the shared library and over a stand-in for AscendCL's libraries, whose
+//! The programs for Ascend in examples/, and each of its allocation functions with its rule: linked with the shared library and over a stand-in for AscendCL's libraries, whose
 //! streams are done some time after they were given work, and which reports work on memory that is gone.
 
 mod common;
@@ -36,10 +36,11 @@ fn run(program: &Path, libraries: &Path) -> Output {
 }
 
 /// It ends well, says so, and nobody complains: neither the allocator nor the device.
-fn works(example: &str, linked: &[&str]) {
+fn works(source: &str, linked: &[&str]) -> String {
     let libraries = standin();
-    let source = common::root().join(format!("examples/{example}.c"));
-    let output = run(&build(example, &source, &libraries, linked), &libraries);
+    let source = common::root().join(source);
+    let name = source.file_stem().unwrap().to_str().unwrap();
+    let output = run(&build(name, &source, &libraries, linked), &libraries);
     let (told, complaints) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
@@ -47,16 +48,27 @@ fn works(example: &str, linked: &[&str]) {
     assert!(output.status.success(), "{}\n{told}\n{complaints}", output.status);
     assert!(told.contains(", 0 wrong"), "{told}");
     assert_eq!(complaints, "", "{told}");
+    told.into_owned()
 }
 
 #[test]
 fn video() {
-    works("ascend_video", &["-lascendcl", "-lacl_dvpp_mpi"]);
+    works("examples/ascend_video.c", &["-lascendcl", "-lacl_dvpp_mpi"]);
 }
 
 #[test]
 fn pictures() {
-    works("ascend_jpeg", &["-lascendcl", "-lacl_dvpp"]);
+    works("examples/ascend_jpeg.c", &["-lascendcl", "-lacl_dvpp"]);
+}
+
+/// The manual's table once more, over what the calls themselves give.
+#[test]
+fn every_allocation_function() {
+    let told = works(
+        "tests/c/ascend_calls.c",
+        &["-lascendcl", "-lacl_dvpp", "-lacl_dvpp_mpi"],
+    );
+    assert_eq!(told.lines().count(), 8, "{told}");
 }
 
 /// The decoder gets no frame that the model still reads: where it may not wait for the model, there is none left.
