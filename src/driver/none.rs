@@ -5,8 +5,6 @@
 //! nothing can be known of work, so [`Driver::knows_work`] is false. A stream is its handle and no more, which is why the
 //! allocator takes streams here only where the application has promised that they outlive it (`streams=trusted`).
 
-use std::time::Duration;
-
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
     Handle, HandleKind, Result, Stream, UserObjectDestructor,
@@ -118,9 +116,6 @@ impl Driver for NoDriver {
     }
     fn event_query(&self, _: Event) -> Result<bool> {
         unsupported("event_query")
-    }
-    fn event_wait(&self, _: Event, _: Duration) -> Result<bool> {
-        unsupported("event_wait")
     }
 
     fn reserve(&self, _: u64, _: u64) -> Result<u64> {
