@@ -58,7 +58,7 @@ enum What {
 /// Options of the allocator that a subcommand takes, over those of the environment.
 #[derive(Args, Clone, Default)]
 struct AllocatorArguments {
-    /// auto, cuda or sim
+    /// auto, cuda, ascend or sim
     #[arg(long)]
     driver: Option<String>,
     /// A cap on reserved memory: bytes, 4GiB, or a percentage of the device's

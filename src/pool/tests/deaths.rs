@@ -105,6 +105,35 @@ fn a_context_that_goes_with_its_streams() {
 }
 
 #[test]
+fn a_context_that_two_wait_for_is_gone_once() {
+    let bench = Bench::on(
+        SimConfig {
+            version: 11_020,
+            ..SimConfig::default()
+        },
+        "",
+    );
+    let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.app(|machine| machine.context_destroy(gone)).unwrap();
+    let pool = bench.allocator.pool_of(0);
+    // What each of the two is told that waited for it.
+    let error = crate::driver::DriverError {
+        call: "cuCtxPushCurrent",
+        code: 709,
+        failure: crate::driver::Failure::ContextDead,
+    };
+    for who in ["the first", "the second"] {
+        let outcome = pool.context_failed(&mut pool.core.lock(), crate::driver::Context(gone), error);
+        assert!(outcome.is_ok(), "{who}: {outcome:?}");
+    }
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+#[test]
 fn a_streams_place_is_its_own_though_its_context_is_gone() {
     let bench = Bench::new("");
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
