@@ -2,11 +2,11 @@
 //!
 //! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where the dynamic
 //! linker finds ours first, what TensorRT creates is given [`Handle::process`](crate::handle::Handle::process) as its
-//! `IGpuAllocator` ([`attach`]), by the function the program would have reached otherwise ([`find`]). docs/injection.md says
+//! `IGpuAllocator` (`attach.rs`), by the function the program would have reached otherwise (`find.rs`). docs/injection.md says
 //! which ways in there are, and what was tried.
 //!
 //! Linking the library is not being injected: the names pass every call through, unless the library stands in `LD_PRELOAD`
-//! ([`preload`]), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
+//! (`preload.rs`), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
 //!
 //! Nothing here runs before one of these functions is called, and nothing takes a lock: a forked child may have copies of
 //! locks that nobody will release.
