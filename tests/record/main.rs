@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod browser;
 mod life;
 mod memory_short;
 mod program;
