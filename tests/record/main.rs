@@ -6,6 +6,7 @@ mod common;
 mod browser;
 mod life;
 mod memory_short;
+mod memory_viz;
 mod program;
 mod stacks;
 mod viewer;
