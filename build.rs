@@ -8,6 +8,7 @@ fn main() {
         "cpp/output.cpp",
         "cpp/output_rtx.cpp",
         "cpp/client.cpp",
+        "cpp/no_streams.cpp",
     ];
     let headers = [
         "cpp/adapter.h",
@@ -56,6 +57,10 @@ fn main() {
         // TensorRT may call back after dlclose.
         "-Wl,-z,nodelete",
         "-Wl,-z,defs",
+        // Nobody prints to a C++ stream here: cpp/no_streams.cpp.
+        "-Wl,--wrap=_ZNSt8ios_base4InitC1Ev",
+        "-Wl,--wrap=_ZNSt8ios_base4InitD1Ev",
+        "-Wl,--wrap=_ZSt21ios_base_library_initv",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

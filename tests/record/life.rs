@@ -10,6 +10,8 @@ use crate::program::{Program, path, request};
 fn several_streams_with_pending_blocks() {
     let program = Program::new("history=all,wait_ms=0");
     let streams = [program.stream(), program.stream()];
+    let machine = program.driver.machine();
+    let kernels = streams.map(|stream| machine.launch_persistent(stream.0, &[]).unwrap());
     let mut held = Vec::new();
     for round in 1..200u64 {
         let stream = Some(streams[(round % 2) as usize]);
@@ -30,6 +32,9 @@ fn several_streams_with_pending_blocks() {
     assert!(seen.number("free_requested") > seen.number("free_completed"), "{seen}");
     assert!(seen.number("alloc") == 199 && seen.number("segment_map") > 0, "{seen}");
     assert_eq!((seen.number("dropped"), seen.number("left_out")), (0, 0), "{seen}");
+    for kernel in kernels {
+        assert!(machine.release_persistent(kernel));
+    }
     program.application.synchronize().unwrap();
     for (address, stream) in held {
         program.give(address, stream);

@@ -3,8 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod browser;
 mod life;
 mod memory_short;
+mod memory_viz;
 mod program;
 mod stacks;
 mod viewer;
