@@ -1,4 +1,4 @@
-//! The command `trtalloc`: demo, replay, trace, doctor and bench, and what will come.
+//! The command `trtalloc`: demo, replay, trace, report, doctor and bench, and what will come.
 //!
 //! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
 //! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
@@ -11,9 +11,9 @@ mod doctor;
 mod generate;
 mod progress;
 mod replay;
+mod report;
 mod table;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -46,14 +46,8 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
-    /// Summarizes a snapshot (comes with a later version)
-    Report {
-        /// The snapshot
-        snapshot: PathBuf,
-        /// The page to write
-        #[arg(short)]
-        output: Option<PathBuf>,
-    },
+    /// Says what a snapshot shows: who held the memory, and why a request was refused; -o writes a page for a browser
+    Report(report::Arguments),
 }
 
 /// Options of the allocator that a subcommand takes, over those of the environment.
@@ -122,10 +116,7 @@ pub fn main() -> ExitCode {
         What::Doctor(arguments) => doctor::run(&arguments),
         What::Bench(arguments) => bench::run(&arguments),
         What::Run { program } => Ok(later(&format!("run {}: injecting the allocator", program.join(" ")))),
-        What::Report { snapshot, output } => {
-            let output = output.map(|path| format!(" to {}", path.display())).unwrap_or_default();
-            Ok(later(&format!("report of {}{output}", snapshot.display())))
-        }
+        What::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(Done::All) => ExitCode::SUCCESS,

@@ -7,6 +7,7 @@ mod browser;
 mod life;
 mod memory_short;
 mod memory_viz;
+mod page;
 mod program;
 mod stacks;
 mod viewer;

@@ -141,6 +141,9 @@ impl<'a> Reader<'a> {
             "NaN" | "Infinity" | "-Infinity" => return Ok(Value::Other),
             _ => {}
         }
+        if !text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
+            return Err("a value that is none of JSON's".into());
+        }
         if let Ok(value) = text.parse::<i64>() {
             return Ok(Value::Int(value));
         }
@@ -148,9 +151,7 @@ impl<'a> Reader<'a> {
             return Ok(Value::Large(value));
         }
         match text.parse::<f64>() {
-            Ok(value) if value.is_finite() && text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
-                Ok(Value::Float(value))
-            }
+            Ok(value) if value.is_finite() => Ok(Value::Float(value)),
             _ => Err("a value that is none of JSON's".into()),
         }
     }

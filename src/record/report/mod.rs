@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+mod callers;
 mod course;
 mod json;
 pub mod model;
@@ -13,6 +14,8 @@ mod page;
 mod pickle;
 mod read;
 mod refusal;
+#[cfg(test)]
+mod tests;
 mod values;
 mod walk;
 

@@ -79,7 +79,10 @@ impl Report {
             comma(out, at)?;
             list(out, stack.iter())?;
         }
-        out.write_all(b"],\"devices\":[")?;
+        out.write_all(b"]")?;
+        let callers = self.callers().into_iter();
+        column(out, "callers", callers.map(|frame| frame.map_or(-1, i64::from)))?;
+        out.write_all(b",\"devices\":[")?;
         for (at, of) in self.devices.iter().enumerate() {
             comma(out, at)?;
             device(out, of)?;

@@ -102,18 +102,16 @@ impl Refusal {
                 bytes(lacking),
                 bytes(self.pending)
             )
+        } else if self.limit > 0 && self.size > self.limit {
+            format!(
+                "More than the limit of {}: no state of the memory could have met it.",
+                bytes(self.limit)
+            )
         } else {
-            let most = self.limit.max(self.reserved.saturating_add(self.device_free));
-            match self.size > most && self.limit > 0 {
-                true => format!(
-                    "More than the limit of {}: no state of the memory could have met it.",
-                    bytes(self.limit)
-                ),
-                false => format!(
-                    "{} short: that much more would have had to be freed before.",
-                    bytes(lacking)
-                ),
-            }
+            format!(
+                "{} short: that much more would have had to be freed before.",
+                bytes(lacking)
+            )
         };
         format!("{have}. {wanted}")
     }

@@ -55,7 +55,7 @@ function drawNow() {
   if (moment > 0) {
     const [what, size, address] = telling(device, moment - 1), stack = device.events.stack[moment - 1];
     const time = hasTime() ? ` at ${duration(device.events.time[moment - 1])}` : "";
-    text = `${where}: ${what}${size ? ` of ${size}` : ""}${address ? `, ${address}` : ""}${time}${stack ? `, ${innermost(stack)}` : ""}`;
+    text = `${where}: ${[what, size, address].filter(Boolean).join(", ")}${time}${stack ? `, by ${caller(stack)}` : ""}`;
   }
   $("now").textContent = text;
   $("moment").setAttribute("aria-valuetext", text);

@@ -102,7 +102,8 @@ const tagName = number => file.texts[number] || "no tag";
 const frame = number => ({name: file.texts[file.frames[3 * number]], file: file.texts[file.frames[3 * number + 1]],
   line: file.frames[3 * number + 2]});
 const place = of => of.file ? `${of.file}${of.line ? `:${of.line}` : ""}` : "";
-const innermost = stack => file.stacks[stack].length ? frame(file.stacks[stack][0]).name || "?" : "no stack";
+const nearby = of => place(of).split("/").slice(-3).join("/");
+const caller = stack => file.callers[stack] < 0 ? "no stack" : frame(file.callers[stack]).name || "?";
 function streamName(device, number) {
   const handle = device.streams[number];
   return handle === "0x0" ? "default stream" : `stream ${handle}`;

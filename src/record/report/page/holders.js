@@ -52,8 +52,8 @@ class Holders {
     const label = row => {
       const swatch = this.by === view.colour ? make("i.swatch", {style: `background:${view.colours.colour(row.key)}`}) : "";
       if (this.by !== "stack" || row.key === 0) return make("span", null, swatch, row.name);
-      const first = frame(file.stacks[row.key][0]);
-      return make("details", null, make("summary", null, swatch, row.name, " ", make("small", null, place(first))), frames(row.key));
+      const first = frame(file.callers[row.key]);
+      return make("details", null, make("summary", null, swatch, row.name, " ", make("small", {title: place(first)}, nearby(first))), frames(row.key));
     };
     this.place.replaceChildren(table([
       {name: this.by, value: row => row.name, text: label, left: true},
@@ -77,7 +77,7 @@ class Calls {
   }
   // The tree of all stacks: {frame, bytes, blocks, calls: Map}.
   grow() {
-    const top = {frame: -1, bytes: 0, blocks: 0, calls: new Map()};
+    const top = {key: 0, frame: -1, bytes: 0, blocks: 0, calls: new Map()};
     const {device, state} = view;
     for (const group of groups(device, state, i => device.lives.stack[i])) {
       let node = top;
@@ -85,8 +85,10 @@ class Calls {
       node.bytes += group.bytes;
       node.blocks += group.blocks;
       for (let at = stack.length - 1; at >= 0; at--) {
-        let next = node.calls.get(stack[at]);
-        if (!next) node.calls.set(stack[at], next = {frame: stack[at], bytes: 0, blocks: 0, calls: new Map()});
+        // One function is one, whichever of its lines it is at.
+        const key = file.frames[3 * stack[at]];
+        let next = node.calls.get(key);
+        if (!next) node.calls.set(key, next = {key, frame: stack[at], bytes: 0, blocks: 0, calls: new Map()});
         next.bytes += group.bytes;
         next.blocks += group.blocks;
         node = next;
@@ -96,24 +98,34 @@ class Calls {
   }
   draw() {
     if (this.root.hidden || !view.state) return;
-    let node = this.grow();
-    const whole = node.bytes, path = [];
+    let node = this.grow(), outer = 0;
+    const whole = node.bytes, path = [], way = [[node, []]];
     for (const step of this.path) {
       const next = node.calls.get(step);
       if (!next) break;
       node = next;
       path.push(step);
+      way.push([node, path.slice()]);
     }
     const name = number => number < 0 ? "all blocks" : frame(number).name || "?";
     const go = path => { this.path = path; this.draw(); };
-    this.way.replaceChildren(...[-1, ...path].map((step, i) =>
-      make("button", {type: "button", onclick: () => go(path.slice(0, i))}, name(step))));
+    // What all of it has gone through says nothing: it begins where calls part, but for the last one before.
+    const skip = node => {
+      const [only] = node.calls.values();
+      return !path.length && !this.whole && node.calls.size === 1 && only.bytes === node.bytes && only.calls.size ? only : null;
+    };
+    let start = node, base = path;
+    for (let next; (next = skip(start)); outer++) { start = next; base = [...base, next.key]; }
+    this.way.replaceChildren(...way.map(([node, path]) =>
+      make("button", {type: "button", onclick: () => go(path)}, name(node.frame))),
+    ...(outer || this.whole ? [make("button", {type: "button", "aria-pressed": String(!!this.whole),
+      onclick: () => { this.whole = !this.whole; this.draw(); }}, this.whole ? "Outer calls" : `Show ${outer} outer calls`)] : []));
     const cells = [];
     let deep = 0;
     const row = 22;
     const lay = (node, left, depth, path) => {
       deep = Math.max(deep, depth);
-      const share = node.bytes / this.shown, hue = node.frame < 0 ? OTHER : PALETTE[node.frame % PALETTE.length];
+      const share = node.bytes / this.shown, hue = css(mix(channels(node.frame < 0 ? OTHER : PALETTE[node.key % PALETTE.length]), theme.background, 0.5));
       const text = `${name(node.frame)}: ${bytes(node.bytes)} (${percent(node.bytes, whole)}) in ${count(node.blocks)} `
         + `${node.blocks === 1 ? "block" : "blocks"}`;
       const title = node.frame < 0 ? text : `${text}\n${place(frame(node.frame))}`;
@@ -123,12 +135,12 @@ class Calls {
       for (const next of [...node.calls.values()].sort((a, b) => b.bytes - a.bytes)) {
         const wide = next.bytes / this.shown;
         if (wide < 0.002 || cells.length > 3000) break;
-        lay(next, left, depth + 1, [...path, next.frame]);
+        lay(next, left, depth + 1, [...path, next.key]);
         left += wide;
       }
     };
-    this.shown = Math.max(node.bytes, 1);
-    lay(node, 0, 0, path);
+    this.shown = Math.max(start.bytes, 1);
+    lay(start, 0, 0, base);
     this.tree.style.height = `${(deep + 1) * row}px`;
     this.tree.replaceChildren(...cells);
   }

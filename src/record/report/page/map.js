@@ -90,7 +90,7 @@ class Map_ {
     for (let row = Math.floor(this.scroll / this.line); row * this.line - this.scroll < height; row++) {
       const at = this.address(row * width) ?? this.address(row * width + this.gap);
       const y = row * this.line - this.scroll + this.bar / 2 + 2;
-      if (at !== null) context.fillText(hex(device, Math.floor(at)), this.left - 10, y);
+      if (at !== null) context.fillText(hex(device, Math.floor(at / 512) * 512), this.left - 10, y);
     }
     this.note.textContent = `${count(state.segments.length)} ${state.segments.length === 1 ? "segment" : "segments"}, `
       + `${bytes(total)}; a line is ${bytes(Math.round(width * this.pixel))}`;

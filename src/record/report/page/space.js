@@ -18,7 +18,7 @@ class Space {
     const most = Math.max(...[...classes.values()].map(of => of.bytes), 1);
     for (let key = Math.max(...keys); keys.length && key >= Math.min(...keys); key--) {
       const of = classes.get(key) || {ranges: 0, bytes: 0};
-      rows.push(make("tr", null, make("td.left", null, `${bytes(2 ** key).replace(".0", "")} to ${bytes(2 ** (key + 1)).replace(".0", "")}`),
+      rows.push(make("tr", null, make("td.left.fixed", null, `${bytes(2 ** key).replace(".0", "")} to ${bytes(2 ** (key + 1)).replace(".0", "")}`),
         make("td", null, count(of.ranges)), make("td", null, of.bytes ? bytes(of.bytes) : "–"),
         make("td.left.wide", null, make("i.level", {style: `width:${100 * of.bytes / most}%`}))));
     }
@@ -36,7 +36,7 @@ class Space {
         after !== undefined && address[after] === gap[1] ? after : -1];
     };
     const block = life => life < 0 ? "–" : make("button.link", {type: "button", onclick: () => choose(life)},
-      `${bytes(size[life])} ${device.lives.tag[life] ? tagName(device.lives.tag[life]) : innermost(device.lives.stack[life])}`);
+      `${bytes(size[life])} ${device.lives.tag[life] ? tagName(device.lives.tag[life]) : caller(device.lives.stack[life])}`);
     this.root.replaceChildren(
       make("p", null, state.gaps.length
         ? `${bytes(state.free)} are free in ${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}; the `
@@ -46,7 +46,7 @@ class Space {
         make("div.scroll", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, "range of"),
           make("th", null, "ranges"), make("th", null, "bytes"), make("th"))), make("tbody", null, ...rows))),
         table([
-          {name: "free range", value: gap => gap[0], text: gap => hex(device, gap[0]), left: true},
+          {name: "free range", value: gap => gap[0], text: gap => make("code", null, hex(device, gap[0])), left: true},
           {name: "bytes", value: gap => gap[1] - gap[0], text: gap => bytes(gap[1] - gap[0])},
           {name: "block before", value: gap => beside(gap)[0], text: gap => block(beside(gap)[0]), left: true},
           {name: "block behind", value: gap => beside(gap)[1], text: gap => block(beside(gap)[1]), left: true},
@@ -64,7 +64,7 @@ class Refusals {
     const cards = device.refusals.slice(0, most).map((refusal, i) => {
       const {event} = refusal, stack = device.events.stack[event], time = device.events.time[event];
       const rows = [["Asked for", refusal.size], ["In use", refusal.allocated], ["Pending", refusal.pending],
-        ["Free", refusal.free], ["Largest free range", refusal.largest], ["Free, last used by other streams", refusal.elsewhere],
+        ["Free", refusal.free], ["Largest free range", refusal.largest], ["Free, used by other streams", refusal.elsewhere],
         ["Reserved", refusal.reserved], ["Limit", refusal.limit || null], ["Free on the device", refusal.device_free],
         ["Could still be reserved", refusal.room]];
       return make("article", {"aria-current": view.moment === event ? "true" : null},
@@ -74,7 +74,7 @@ class Refusals {
         make("p", null, refusal.reason),
         make("dl.figures", null, ...rows.flatMap(([name, value]) =>
           [make("dt", null, name), make("dd", null, value === null ? "none" : bytes(value))])),
-        stack ? make("details", null, make("summary", null, `asked for by ${innermost(stack)}`), frames(stack)) : "");
+        stack ? make("details", null, make("summary", null, `asked for by ${caller(stack)}`), frames(stack)) : "");
     });
     const more = device.refusals.length - cards.length;
     this.root.replaceChildren(...(cards.length ? cards : [make("p", null, "No request was refused in this history.")]),
@@ -109,7 +109,7 @@ class Events {
         onclick: () => { choose(events.life[event]); goTo(event + 1); }},
       make("td", null, count(event + 1)), make("td", null, hasTime() ? duration(events.time[event]) : "–"),
       make("td.left", null, what), make("td", null, size), make("td.left", null, make("code", null, where)),
-      make("td.left", null, streamName(device, events.stream[event])), make("td.left", null, stack ? innermost(stack) : "")));
+      make("td.left", null, streamName(device, events.stream[event])), make("td.left", null, stack ? caller(stack) : "")));
     }
     this.root.replaceChildren(rows.length ? make("div.scroll", null, make("table.rows", null, make("thead", null, make("tr", null,
       ...["event", "time", "what", "bytes", "where", "stream", "called by"].map((name, i) =>
@@ -140,7 +140,7 @@ class Counted {
       ? "What the allocator counted in its whole life, beside what this history shows. They differ where the history began late, "
         + "forgot events, or does not know how a size was rounded."
       : "The file has no statistics of its allocator, so this is what its history shows."),
-    make("div.scroll", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, ""),
+    make("div.scroll.narrow", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, ""),
       figures ? make("th", null, "allocator") : null, make("th", null, "history"))),
     make("tbody", null, ...names.filter(([name]) => figures || seen[name] !== undefined).map(([name, words]) =>
       make("tr", {"data-figure": name}, make("td.left", null, words),

@@ -139,7 +139,10 @@ class Timeline {
     context.clip();
     context.beginPath();
     for (let x = 0; x < chosen.length; x++) {
-      const y = this.height(reserved[chosen[x]], height);
+      // The most of each column: what is moved to another address is gone for a moment.
+      let most = reserved[chosen[x]];
+      for (let p = chosen[x] + 1; p < (chosen[x + 1] ?? 0); p++) most = Math.max(most, reserved[p]);
+      const y = this.height(most, height);
       if (x === 0) context.moveTo(this.left, y);
       context.lineTo(this.left + x / ratio, y);
       context.lineTo(this.left + (x + 1) / ratio, y);
@@ -157,7 +160,8 @@ class Timeline {
       context.stroke();
       this.word(context, "limit", this.left + width - 4, y - 4, "right", "#d64550");
     }
-    this.word(context, "reserved", this.left + 5, this.height(reserved[chosen[0]], height) - 5, "left", css(theme.ink));
+    const tenth = Math.floor(chosen.length / 10);
+    this.word(context, "reserved", this.left + tenth / ratio, this.height(reserved[chosen[tenth]], height) - 8, "left", css(theme.ink));
     context.restore();
   }
   word(context, text, x, y, align, colour) {

@@ -49,7 +49,7 @@ const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 const theme = {background: [255, 255, 255], free: [230, 232, 236], ink: [30, 34, 40]};
 
 const KEYS = {
-  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => innermost(key)},
+  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => caller(key)},
   tag: {of: (device, i) => device.lives.tag[i], name: (_, key) => tagName(key)},
   stream: {of: (device, i) => device.lives.stream[i], name: (device, key) => streamName(device, key)},
   size: {of: (device, i) => sizeClass(device.lives.size[i]), name: (_, key) => sizeName(key)},
@@ -138,7 +138,7 @@ function frames(stack, most = Infinity) {
   if (!all.length) return make("p.faint", null, "No stack was recorded.");
   const list = all.slice(0, most).map(number => {
     const of = frame(number);
-    return make("li", null, make("b", null, of.name || "?"), make("small", {title: place(of)}, place(of)));
+    return make("li", null, make("b", null, of.name || "?"), make("small", {title: place(of)}, nearby(of)));
   });
   if (all.length > most) list.push(make("li.faint", null, `and ${all.length - most} more`));
   return make("ol.frames", null, ...list);
