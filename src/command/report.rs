@@ -176,7 +176,7 @@ fn holders(called: &[String], names: &Names, course: &Course, walk: &Walk<'_>, p
             let (bytes, blocks): (u64, u64) = (rest.iter().map(|k| k.1).sum(), rest.iter().map(|k| k.2).sum());
             let share = 100.0 * bytes as f64 / peak.max(1) as f64;
             table.row(vec![
-                format!("{} others", rest.len()),
+                format!("{} other{}", rest.len(), if rest.len() == 1 { "" } else { "s" }),
                 size(bytes),
                 format!("{share:.1} %"),
                 blocks.to_string(),

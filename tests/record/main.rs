@@ -9,5 +9,6 @@ mod memory_short;
 mod memory_viz;
 mod page;
 mod program;
+mod report;
 mod stacks;
 mod viewer;

@@ -241,7 +241,7 @@ fn a_file_with_wrong_bytes_does_no_harm() {
         let whole = written(suffix);
         let mut read = 0;
         for at in 0..whole.len() {
-            for change in [0x01, 0x80, 0xff, b'(' ^ whole[at], b'.' ^ whole[at], b'9' ^ whole[at]] {
+            for change in [0x01, 0x80, b'.' ^ whole[at]] {
                 let mut bytes = whole.clone();
                 bytes[at] ^= change;
                 if let Ok(report) = Report::of_bytes(&bytes) {

@@ -33,7 +33,7 @@ function open(id) {
 }
 
 function drawTiles() {
-  const {device, moment, state} = view, used = device.allocated[moment], reserved = device.reserved[moment];
+  const {device, moment, state} = view, last = device.events.count, used = device.allocated[moment], reserved = device.reserved[moment];
   const tile = (name, value, more, id) => make("div", {id}, make("small", null, name), make("b", null, value), make("span", null, more));
   $("tiles").replaceChildren(
     tile("In use", bytes(used), `${count(state.live.length)} ${state.live.length === 1 ? "block" : "blocks"}, `
@@ -42,7 +42,7 @@ function drawTiles() {
     tile("Reserved", bytes(reserved), device.figures && device.figures.limit ? `limit ${bytes(device.figures.limit)}` : "from the device", "tile-reserved"),
     tile("Free", bytes(state.free), `${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}, `
       + `largest ${bytes(state.largest)}`, "tile-free"),
-    tile("Peak in use", bytes(device.allocated[device.peak]), device.peak ? `at event ${count(device.peak)}` : "before the first event", "tile-peak"),
+    tile("Peak in use", bytes(device.allocated[device.peak]), device.peak ? `at event ${count(device.peak)}` : last ? "before the first event" : "no events", "tile-peak"),
     tile("Refused", count(device.refusals.length), device.refusals.length ? "requests for want of memory" : "no request", "tile-refused"));
 }
 
@@ -51,7 +51,7 @@ function drawNow() {
   $("moment").max = last;
   $("moment").value = moment;
   const where = `Moment ${count(moment)} of ${count(last)}`;
-  let text = `${where}: before the first event`;
+  let text = last ? `${where}: before the first event` : "The memory as it was when the snapshot was taken";
   if (moment > 0) {
     const [what, size, address] = telling(device, moment - 1), stack = device.events.stack[moment - 1];
     const time = hasTime() ? ` at ${duration(device.events.time[moment - 1])}` : "";

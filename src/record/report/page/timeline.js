@@ -195,7 +195,8 @@ class Timeline {
     for (let value = Math.ceil(from / across) * across; value <= to; value += across) {
       const x = this.left + width * (value - from) / (to - from);
       context.fillRect(Math.round(x), this.top + height, 1, 5);
-      context.fillText(view.axis === "events" ? count(value) : duration(value), x, this.top + height + 18);
+      const text = view.axis === "events" ? count(value) : duration(value), half = context.measureText(text).width / 2;
+      context.fillText(text, Math.min(x, this.left + width + this.right - half), this.top + height + 18);
     }
     context.fillRect(this.left, this.top + height, width, 1);
   }

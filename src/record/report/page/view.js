@@ -21,6 +21,7 @@ function change(what) {
   if (!changed.size) requestAnimationFrame(() => {
     const now = new Set(changed);
     changed.clear();
+    if (!view.device) return;
     if (now.has("moment") || now.has("device")) view.state = stateAt(view.device, view.moment);
     for (const listener of view.listeners) listener(now);
   });
@@ -96,7 +97,7 @@ function paint(device, by) {
   legend.push(["pending", `repeating-linear-gradient(135deg, ${css(mix(other, light, 0.6))} 0 3px, ${css(other)} 3px 6px)`]);
   view.colours = {of: colourOf, shades, colour: key => css(colours.get(key) || other)};
   $("legend").replaceChildren(...legend.map(([text, colour]) =>
-    make("span", {title: text}, make("i", {style: `background:${colour}`}), text)));
+    make("span", {title: text}, make("i", {style: `background:${colour}`}), text.length > 30 ? `…${text.slice(-29)}` : text)));
 }
 
 // A canvas that is as large as its place, in the screen's own pixels.

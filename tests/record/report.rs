@@ -1,0 +1,201 @@
+//! `trtalloc report`: PyTorch's snapshots and ours, from the file to what is printed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use trtalloc::record::report::model::What;
+use trtalloc::record::report::{Course, Report, Walk};
+
+use crate::common;
+use crate::page::server;
+use crate::program::path;
+
+fn report(arguments: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    command.arg("report").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn pytorchs_snapshots_of_every_age_are_read() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        common::skip("python3", "not installed");
+        return;
+    }
+    let dir = common::scratch("torch");
+    common::run(
+        Command::new("python3")
+            .arg(common::root().join("tests/record/torch.py"))
+            .arg(&dir),
+    );
+    let page = |report: &Report, name: &str| {
+        report.write_page(&dir.join(name), "a page").unwrap();
+        std::fs::read(dir.join(name)).unwrap()
+    };
+    let first = Report::read(&dir.join("today-4.pickle")).unwrap();
+    let expected = page(&first, "expected.html");
+    for name in ["today-2", "today-3", "today-5", "fast"] {
+        let read = Report::read(&dir.join(name).with_extension("pickle")).unwrap();
+        assert!(page(&read, "read.html") == expected, "{name}");
+    }
+    let [caching, expandable] = &first.devices[..] else {
+        panic!("{first:?}")
+    };
+    assert_eq!((caching.number, expandable.number), (0, 1), "the third has nothing");
+    assert_eq!(expandable.segments[0].memory.address, (1 << 63) + 4096);
+    assert_eq!(expandable.segments[0].stream as i64, i64::MIN + 5);
+
+    let course = Course::of(caching);
+    assert_eq!(course.misfits, 0);
+    let mut walk = Walk::new(&course);
+    // At the refused request, and at the end.
+    for (moment, allocated, pending, free) in [(6, 13, 6, 1), (10, 4, 6, 10)] {
+        walk.to(moment);
+        let seen = [walk.allocated, walk.pending, walk.reserved, walk.free().bytes].map(|bytes| bytes >> 20);
+        assert_eq!(seen, [allocated, pending, 20, free], "at {moment}");
+    }
+    let layer = course
+        .lives
+        .iter()
+        .find(|life| first.names.text(life.tag) == "layer 1")
+        .unwrap();
+    assert_eq!((layer.requested, layer.size), ((4 << 20) - 100, 4 << 20));
+    let stack: Vec<_> = first.names.stack(layer.stack).collect();
+    assert_eq!(stack, [("forward", "/srv/model.py", 10), ("main", "/srv/model.py", 99)]);
+    let notes = caching.events.iter().filter(|event| event.what == What::Note);
+    let notes: Vec<&str> = notes.map(|event| first.names.text(event.tag)).collect();
+    assert_eq!(notes, ["epoch 1", "snapshot"]);
+    let course = Course::of(expandable);
+    assert_eq!(course.misfits, 0);
+    let mut walk = Walk::new(&course);
+    let reserved = [0, 4, 4, 10, 8].map(|mib| mib << 20);
+    let seen: Vec<u64> = (0..5)
+        .map(|moment| {
+            walk.to(moment);
+            walk.reserved
+        })
+        .collect();
+    assert_eq!(seen, reserved);
+    walk.to(4);
+    assert_eq!(walk.free().ranges, 1, "what is mapped in two steps is one");
+
+    for (name, events) in [("yesterday", 5), ("segments", 0)] {
+        let old = Report::read(&dir.join(name).with_extension("pickle")).unwrap();
+        let device = &old.devices[0];
+        assert_eq!(device.events.len(), events);
+        let course = Course::of(device);
+        assert_eq!(course.misfits, 0, "{name}");
+        let mut walk = Walk::new(&course);
+        walk.to(events as u32);
+        assert_eq!((walk.allocated, walk.free().bytes), (1 << 20, 1 << 20), "{name}");
+        let life = course.lives.iter().find(|life| life.end == u32::MAX).unwrap();
+        assert_eq!(life.requested, 1_000_000);
+        assert_eq!(old.names.stack(life.stack).count(), 1);
+    }
+
+    let printed = report(&[&dir.join("today-4.pickle"), Path::new("-o"), &dir.join("today.html")]);
+    let said = text(&printed.stdout);
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    for part in [
+        "device 0: 10 events in 0.000 s",
+        "at event 5 of 10",
+        "backward  model.py:20",
+        "layer 1",
+        "refused 40.0 MiB at event 7 of 10",
+        "device 1: 4 events",
+    ] {
+        assert!(said.contains(part), "no {part:?} in\n{said}");
+    }
+    assert!(
+        std::fs::read_to_string(dir.join("today.html"))
+            .unwrap()
+            .ends_with("</html>\n")
+    );
+}
+
+#[test]
+fn the_summary_is_what_the_allocator_counted() {
+    let program = server("stacks=native", 60);
+    let (file, page) = (path("summary.pickle"), path("summary.html"));
+    let snapshot = program.allocator.snapshot().unwrap();
+    snapshot.write(&file).unwrap();
+    // The library's own page and the command's are the same, but for their titles.
+    snapshot.write(&page).unwrap();
+    let copy = path("summary-copy.html");
+    Report::read(&file).unwrap().write_page(&copy, "summary.html").unwrap();
+    assert!(std::fs::read(&page).unwrap() == std::fs::read(&copy).unwrap());
+
+    let stats = program.allocator.stats(Some(0)).unwrap();
+    let read = Report::read(&file).unwrap();
+    let device = &read.devices[0];
+    let course = Course::of(device);
+    assert_eq!(course.misfits, 0);
+    let mut walk = Walk::new(&course);
+    let mut peak = (0, 0);
+    for moment in 0..=device.events.len() as u32 {
+        walk.to(moment);
+        peak = (peak.0.max(walk.allocated), peak.1.max(walk.reserved));
+    }
+    assert_eq!(
+        (walk.allocated, walk.pending, walk.reserved),
+        (stats.allocated, stats.pending, stats.reserved)
+    );
+    assert_eq!(peak, (stats.allocated_peak, stats.reserved_peak));
+    assert_eq!(walk.free().bytes, stats.cached);
+
+    let printed = report(&[&file]);
+    assert!(printed.status.success());
+    let said = text(&printed.stdout);
+    println!("{said}");
+    for part in [
+        "detector",
+        "classifier",
+        "requests",
+        "load_engine",
+        "refused 300.0 MiB",
+        "More than the limit of 384.0 MiB",
+    ] {
+        assert!(said.contains(part), "no {part:?} in\n{said}");
+    }
+    assert!(
+        said.lines().count() < 70 && said.lines().all(|line| line.chars().count() < 200),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_is_a_failure() {
+    let dir = common::scratch("report-bad");
+    let bad = dir.join("bad.pickle");
+    std::fs::write(&bad, b"\x80\x04X\x09\x00\x00\x00cut").unwrap();
+    let good = dir.join("good.json");
+    std::fs::write(&good, "{\"segments\":[]}").unwrap();
+    let here = Path::new("-o");
+    for (arguments, status, reason) in [
+        (vec![dir.join("none.pickle")], 1, "No such file"),
+        (vec![dir.clone()], 1, "directory"),
+        (vec![bad], 1, "bad.pickle: the file ends in the middle"),
+        (vec![good.clone(), here.into(), dir.join("x.pdf")], 2, "ends in .html"),
+        (
+            vec![good.clone(), here.into(), dir.join("none/x.html")],
+            1,
+            "No such file",
+        ),
+    ] {
+        let arguments: Vec<&Path> = arguments.iter().map(|path| path.as_path()).collect();
+        let output = report(&arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
+    let output = report(&[&good, here, &dir.join("good.html")]);
+    assert!(output.status.success() && text(&output.stdout).contains("no device"));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3, "nothing is left behind");
+}
