@@ -3,7 +3,6 @@
 //! What it shows it works out itself, from columns: each list of numbers belongs to one field of all lives, ranges or events,
 //! and a moment is a difference to another where that is shorter. `page/data.js` is the other side of this.
 
-use std::fmt::Display;
 use std::io::{Result, Write};
 use std::path::Path;
 
@@ -77,11 +76,11 @@ impl Report {
         out.write_all(b",\"stacks\":[")?;
         for (at, stack) in names.stacks.all().iter().enumerate() {
             comma(out, at)?;
-            list(out, stack.iter())?;
+            list(out, &mut stack.iter().map(|frame| u64::from(*frame)))?;
         }
         out.write_all(b"]")?;
         let callers = self.callers().into_iter();
-        column(out, "callers", callers.map(|frame| frame.map_or(-1, i64::from)))?;
+        column(out, "callers", callers.map(|frame| frame.unwrap_or(0)))?;
         out.write_all(b",\"devices\":[")?;
         for (at, of) in self.devices.iter().enumerate() {
             comma(out, at)?;
@@ -103,7 +102,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     streams.extend(device.events.iter().map(|event| event.stream));
     streams.sort_unstable();
     streams.dedup();
-    let stream = |handle| streams.binary_search(&handle).unwrap_or(0);
+    let stream = |handle| streams.binary_search(&handle).unwrap_or(0) as u64;
     // Counted from the beginning; 0: never.
     let after = |moment: u32, start: u32| if moment == NEVER { 0 } else { moment - start };
 
@@ -179,7 +178,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     out.write_all(b"}")
 }
 
-fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) -> usize) -> Result<()> {
+fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) -> u64) -> Result<()> {
     let events = &device.events;
     let first = events.first().map_or(0, |event| event.time);
     write!(out, "}},\"events\":{{\"count\":{},\"first\":{first}", events.len())?;
@@ -207,7 +206,7 @@ fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) 
     out.write_all(b"}")
 }
 
-fn refusals(out: &mut dyn Write, refusals: &[Refusal], stream: impl Fn(u64) -> usize) -> Result<()> {
+fn refusals(out: &mut dyn Write, refusals: &[Refusal], stream: impl Fn(u64) -> u64) -> Result<()> {
     out.write_all(b",\"refusals\":[")?;
     for (at, refusal) in refusals.iter().enumerate() {
         comma(out, at)?;
@@ -243,7 +242,7 @@ fn comma(out: &mut dyn Write, at: usize) -> Result<()> {
     if at > 0 { out.write_all(b",") } else { Ok(()) }
 }
 
-fn list(out: &mut dyn Write, values: impl Iterator<Item = impl Display>) -> Result<()> {
+fn list(out: &mut dyn Write, values: &mut dyn Iterator<Item = u64>) -> Result<()> {
     out.write_all(b"[")?;
     for (at, value) in values.enumerate() {
         comma(out, at)?;
@@ -253,9 +252,9 @@ fn list(out: &mut dyn Write, values: impl Iterator<Item = impl Display>) -> Resu
 }
 
 /// A list under a name, in a dictionary that has something already.
-fn column(out: &mut dyn Write, name: &str, values: impl Iterator<Item = impl Display>) -> Result<()> {
+fn column(out: &mut dyn Write, name: &str, mut values: impl Iterator<Item = impl Into<u64>>) -> Result<()> {
     write!(out, ",\"{name}\":")?;
-    list(out, values)
+    list(out, &mut values.by_ref().map(Into::into))
 }
 
 /// A text in which nothing ends the script that it stands in.

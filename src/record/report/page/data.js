@@ -103,7 +103,7 @@ const frame = number => ({name: file.texts[file.frames[3 * number]], file: file.
   line: file.frames[3 * number + 2]});
 const place = of => of.file ? `${of.file}${of.line ? `:${of.line}` : ""}` : "";
 const nearby = of => place(of).split("/").slice(-3).join("/");
-const caller = stack => file.callers[stack] < 0 ? "no stack" : frame(file.callers[stack]).name || "?";
+const caller = stack => file.callers[stack] ? frame(file.callers[stack]).name || "?" : "no stack";
 function streamName(device, number) {
   const handle = device.streams[number];
   return handle === "0x0" ? "default stream" : `stream ${handle}`;
