@@ -13,11 +13,12 @@ use crate::error::{Error, Result};
 const RUNNING: u8 = 1;
 
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`].
+/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`], and [`RECORDS`] for each recorder that records.
 static UNUSUAL: AtomicU32 = AtomicU32::new(0);
 const EXITING: u32 = 1;
 const TAGS: u32 = 2;
 const TOOL: u32 = 4;
+const RECORDS: u32 = 8;
 static START: Once = Once::new();
 
 static LAST: OnceLock<fn()> = OnceLock::new();
@@ -88,8 +89,17 @@ pub fn note_tool() {
     UNUSUAL.fetch_or(TOOL, Ordering::Release);
 }
 
-/// Whether a call has to look closer: the process was forked or is exiting, uses tags, or has a tool. One question for all,
-/// so that who has none of them pays nothing for tags and tools.
+/// One more recorder records from now on, or one less.
+pub fn note_recorder(on: bool) {
+    if on {
+        UNUSUAL.fetch_add(RECORDS, Ordering::Release);
+    } else {
+        UNUSUAL.fetch_sub(RECORDS, Ordering::Release);
+    }
+}
+
+/// Whether a call has to look closer: the process was forked or is exiting, uses tags, has a tool, or records. One question
+/// for all, so that who has none of them pays nothing for them.
 #[inline]
 pub fn unusual() -> bool {
     UNUSUAL.load(Ordering::Acquire) != 0 || forked()

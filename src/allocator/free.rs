@@ -1,7 +1,7 @@
 //! The way back: into a stream's cache by a push, or to the pool.
 
 use super::*;
-use crate::record::{Action, Call};
+use crate::record::Action;
 
 impl Allocator {
     /// Takes a block back. With a stream, work queued on it so far may still use the block; without, any work queued so
@@ -19,12 +19,17 @@ impl Allocator {
 
     #[inline]
     pub(super) fn deallocate_usual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let _stack = self.recorder.is_on().then(|| self.recorder.call(Call::Other));
+        self.deallocate_as::<false>(address, stream)
+    }
+
+    /// Where it is told, the recorder hears of a block before its stream may have it again. Without that nothing is asked.
+    #[inline]
+    pub(super) fn deallocate_as<const TOLD: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
-                let mut taken = self.take_back(pool, id, block, address, stream);
+                let mut taken = self.take_back::<TOLD>(pool, id, block, address, stream);
                 while taken.is_err() && block.is_resizing() {
-                    taken = self.take_back(pool, id, block, address, stream);
+                    taken = self.take_back::<TOLD>(pool, id, block, address, stream);
                 }
                 taken?;
                 if self.closed.load(Ordering::Relaxed) {
@@ -37,7 +42,14 @@ impl Allocator {
     }
 
     #[inline]
-    fn take_back(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, stream: Option<Stream>) -> Result<()> {
+    fn take_back<const TOLD: bool>(
+        &self,
+        pool: &Pool,
+        id: NodeId,
+        block: &Block,
+        address: u64,
+        stream: Option<Stream>,
+    ) -> Result<()> {
         let Some(cache) = self.cache(stream, pool).filter(|_| self.config.fill.is_none()) else {
             return self.take_back_claimed(pool, id, block, address, stream);
         };
@@ -54,7 +66,9 @@ impl Allocator {
             return Ok(());
         }
         let wanted = inner.wants_stamp(pool, block, self.config.streams_trusted);
-        pool.record_freed(Action::Freed, block, Some(cache));
+        if TOLD {
+            pool.record_freed(Action::Freed, block, Some(cache));
+        }
         inner.take(pool, id, block);
         drop(inner);
         if wanted && let Some(stream) = stream {

@@ -90,17 +90,14 @@ impl Allocator {
         if process::unusual() {
             return self.allocate_unusual(request);
         }
-        self.allocate_told(request)
+        self.allocate_asking(request)
     }
 
-    /// As the recorder and whoever is asked for more are told of it.
+    /// Whoever may make room is asked to, where there is none.
     #[inline]
-    fn allocate_told(&self, request: Request) -> Result<u64> {
-        if self.recorder.is_on() {
-            return self.allocate_recorded(request);
-        }
+    fn allocate_asking(&self, request: Request) -> Result<u64> {
         match self.allocate_usual(request) {
-            Err(Error::OutOfMemory(reason)) => self.refused(request, reason),
+            Err(Error::OutOfMemory(reason)) => self.refused(request, reason, || self.allocate_usual(request)),
             outcome => outcome,
         }
     }

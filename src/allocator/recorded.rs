@@ -11,14 +11,37 @@ use crate::record::{Action, Call, Event, Options as History};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Allocator {
-    #[cold]
-    pub(super) fn allocate_recorded(&self, request: Request) -> Result<u64> {
+    /// A request in a process that records: perhaps this allocator does.
+    pub(super) fn allocate_told(&self, request: Request) -> Result<u64> {
+        if self.recorder.is_on() {
+            self.allocate_recorded(request)
+        } else {
+            self.allocate_asking(request)
+        }
+    }
+
+    /// A free likewise.
+    pub(super) fn deallocate_told(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        if !self.recorder.is_on() {
+            return self.deallocate_usual(address, stream);
+        }
+        let _stack = self.recorder.call(Call::Other);
+        self.deallocate_as::<true>(address, stream)
+    }
+
+    /// A resize likewise.
+    pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.recorder.is_on() {
+            self.reallocate_recorded(address, alignment, new_size)
+        } else {
+            self.reallocate_asking(address, alignment, new_size)
+        }
+    }
+
+    fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
-        let address = match self.allocate_usual(request) {
-            Err(Error::OutOfMemory(reason)) => self.refused(request, reason)?,
-            outcome => outcome?,
-        };
-        if let Some(pool) = self.pool_with(address) {
+        let address = self.allocate_asking(request)?;
+        if let Some(pool) = self.pool_at(address) {
             if let Some((start, bytes, mapped)) = pool.extent(address) {
                 let came = if mapped {
                     Action::SegmentMap
@@ -35,13 +58,12 @@ impl Allocator {
 
     /// A resized block was freed, and another allocated, for all that a snapshot can say. Where it was copied, the pool has
     /// told of the old one, like of any other that is freed.
-    #[cold]
-    pub(super) fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
-        let pool = self.pool_with(address);
+        let pool = self.pool_at(address);
         let before = pool.and_then(|pool| pool.extent(address));
         let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);
-        let moved = self.reallocate_usual(address, alignment, new_size)?;
+        let moved = self.reallocate_asking(address, alignment, new_size)?;
         let Some(pool) = pool else { return Ok(moved) };
         let tell = |action, address, bytes| {
             if bytes > 0 {
@@ -75,10 +97,6 @@ impl Allocator {
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
         };
         pool.remember(address, self.recorder.allocated(event));
-    }
-
-    fn pool_with(&self, address: u64) -> Option<&Pool> {
-        self.all_pools().find(|pool| pool.knows(address))
     }
 
     /// Begins, changes or ends recording, with the options of `trtalloc_history` as text.

@@ -11,19 +11,22 @@ impl Allocator {
         if process::unusual() {
             return self.reallocate_unusual(address, alignment, new_size);
         }
-        self.reallocate_told(address, alignment, new_size)
+        self.reallocate_asking(address, alignment, new_size)
     }
 
+    /// Whoever may make room is asked to, where there is none.
     #[inline]
-    pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if self.recorder.is_on() {
-            return self.reallocate_recorded(address, alignment, new_size);
+    pub(super) fn reallocate_asking(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        match self.reallocate_usual(address, alignment, new_size) {
+            Err(Error::OutOfMemory(reason)) => self.resize_refused(address, new_size, reason, || {
+                self.reallocate_usual(address, alignment, new_size)
+            }),
+            outcome => outcome,
         }
-        self.reallocate_usual(address, alignment, new_size)
     }
 
     #[inline]
-    pub(super) fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.config.kind == Kind::Pinned {
             return Err(Error::Unsupported("pinned memory is not resized".into()));
         }

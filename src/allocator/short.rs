@@ -62,23 +62,42 @@ impl Allocator {
         *self.short.handler.lock() = handler;
     }
 
-    /// A request could not be met: once more, as long as the handler wants it; else it is told.
+    /// A request could not be met: `again`, as long as the handler wants it; else it is told.
     #[cold]
     #[inline(never)]
-    pub(super) fn refused(&self, request: Request, reason: String) -> Result<u64> {
+    pub(super) fn refused<T>(&self, request: Request, mut reason: String, again: impl Fn() -> Result<T>) -> Result<T> {
         let device = self.device_of(&request);
-        let mut reason = reason;
         for _ in 0..TRIES {
             if !self.ask_handler(device, request.size) {
                 break;
             }
-            match self.allocate_usual(request) {
-                Err(Error::OutOfMemory(again)) => reason = again,
+            match again() {
+                Err(Error::OutOfMemory(why)) => reason = why,
                 outcome => return outcome,
             }
         }
         self.tell_refused(device, &request, &reason);
         Err(Error::OutOfMemory(reason))
+    }
+
+    /// The same of a resize.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn resize_refused<T>(
+        &self,
+        address: u64,
+        new_size: u64,
+        reason: String,
+        again: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let request = Request {
+            size: new_size,
+            alignment: 0,
+            flags: RESIZABLE,
+            stream: None,
+            device: self.pool_at(address).map(|pool| pool.device),
+        };
+        self.refused(request, reason, again)
     }
 
     fn ask_handler(&self, device: i32, size: u64) -> bool {
@@ -142,7 +161,8 @@ impl Allocator {
             let holders = self.holders(pool);
             tracing::warn!(
                 "out of memory on device {device}: {} bytes asked for; limit {limit}, allocated {}, cached {}, pending {}, \
-                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unsaid}",
+                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unsaid}; the \
+                 reason: {reason}",
                 request.size,
                 stats.allocated,
                 stats.cached,
@@ -150,7 +170,6 @@ impl Allocator {
                 stats.reserved,
             );
         }
-        tracing::debug!("{reason}");
         if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
             && !self.short.snapshot_taken.swap(true, Ordering::Relaxed)
         {

@@ -1,4 +1,4 @@
-//! Calls in a process that uses tags or has a tool: the ordinary call, and the tag's books and the tool's news around it.
+//! Calls in a process that uses tags, has a tool or records: the ordinary call, and the tag's books and the news around it.
 
 use super::*;
 use crate::stats::TagStats;
@@ -6,7 +6,7 @@ use crate::tags::{self, Tag};
 
 impl Allocator {
     /// [`Allocator::allocate`] where something is unusual about the process: it is going, or was forked, or uses tags,
-    /// or has a tool.
+    /// has a tool, or records.
     #[cold]
     pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
         process::usable()?;
@@ -27,20 +27,27 @@ impl Allocator {
             Some(stream) => self.stream_device(stream).ok(),
             None => self.device(None).ok(),
         });
-        let outcome = likely
-            .and_then(|device| self.made(device))
-            .map_or(Ok(()), |pool| pool.tag_fits(tag, want.size))
-            .and_then(|()| self.allocate_told(request))
-            .and_then(|address| match self.pool_at(address) {
-                None => Ok(address),
-                Some(pool) => match pool.tag_block(address, tag) {
-                    Ok(()) => Ok(address),
-                    Err(error) => {
-                        self.deallocate_usual(address, request.stream)?;
-                        Err(error)
-                    }
-                },
-            });
+        let fits = || {
+            let pool = likely.and_then(|device| self.made(device));
+            pool.map_or(Ok(()), |pool| pool.tag_fits(tag, want.size))
+        };
+        let outcome = match fits() {
+            Err(Error::OutOfMemory(reason)) => self.refused(request, reason, fits),
+            outcome => outcome,
+        };
+        let outcome =
+            outcome
+                .and_then(|()| self.allocate_told(request))
+                .and_then(|address| match self.pool_at(address) {
+                    None => Ok(address),
+                    Some(pool) => match pool.tag_block(address, tag) {
+                        Ok(()) => Ok(address),
+                        Err(error) => {
+                            self.deallocate_told(address, request.stream)?;
+                            Err(error)
+                        }
+                    },
+                });
         if let (Err(Error::OutOfMemory(_)), Some(pool)) = (&outcome, likely.and_then(|device| self.made(device))) {
             pool.tag_refused(tag);
         }
@@ -60,7 +67,7 @@ impl Allocator {
             pool.tell_freed(address);
             pool.untag_block(address);
         }
-        self.deallocate_usual(address, stream)
+        self.deallocate_told(address, stream)
     }
 
     /// [`Allocator::reallocate`] likewise: the block keeps its tag, wherever it is then.
@@ -73,7 +80,13 @@ impl Allocator {
         };
         let (tag, old) = pool.take_tag(address);
         let growth = want.size.saturating_sub(old);
-        let outcome = pool.tag_grows(tag, growth).and_then(|()| {
+        let grows = match pool.tag_grows(tag, growth) {
+            Err(Error::OutOfMemory(reason)) => {
+                self.resize_refused(address, new_size, reason, || pool.tag_grows(tag, growth))
+            }
+            outcome => outcome,
+        };
+        let outcome = grows.and_then(|()| {
             pool.tell_freed(address);
             let outcome = self.reallocate_told(address, alignment, new_size);
             let now = if outcome.is_ok() { want.size } else { old };
@@ -89,7 +102,7 @@ impl Allocator {
     }
 
     /// The pool that may have a block at `address`.
-    fn pool_at(&self, address: u64) -> Option<&Pool> {
+    pub(super) fn pool_at(&self, address: u64) -> Option<&Pool> {
         self.all_pools().find(|pool| pool.knows(address))
     }
 

@@ -120,7 +120,10 @@ impl Recorder {
             session.options = options;
         }
         stack::prepare(options.stacks());
-        self.flags.store(options.packed(), Ordering::Release);
+        let before = self.flags.swap(options.packed(), Ordering::AcqRel) != 0;
+        if before != self.is_on() {
+            crate::process::note_recorder(!before);
+        }
         Ok(())
     }
 
@@ -227,6 +230,14 @@ impl Recorder {
         }
         history.dropped = until - session.first - history.events.len() as u64;
         history
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.is_on() {
+            crate::process::note_recorder(false);
+        }
     }
 }
 

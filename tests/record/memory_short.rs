@@ -33,3 +33,100 @@ fn a_handler_makes_room_and_the_first_refusal_is_a_snapshot() {
     assert!(seen.number("oom") >= 1, "{seen}");
     assert_eq!(seen.number("left_out"), 0, "{seen}");
 }
+
+/// A handler that frees what it finds in the list, one at each call.
+fn spares(program: &Program, held: Vec<u64>) -> Arc<Mutex<Vec<u64>>> {
+    let held = Arc::new(Mutex::new(held));
+    let (allocator, spare) = (Arc::downgrade(&program.allocator), held.clone());
+    program.allocator.on_oom(Some(Arc::new(move |_, _| {
+        let address = spare.lock().unwrap().pop();
+        address
+            .map(|address| allocator.upgrade().unwrap().deallocate(address, None).unwrap())
+            .is_some()
+    })));
+    held
+}
+
+#[test]
+fn a_resize_and_a_tags_limit_ask_the_handler_too() {
+    for history in ["off", "all"] {
+        let program = Program::new(&format!("history={history},limit=64MiB,wait_ms=0"));
+        let growing = program.get_resizable(8 << 20, None).unwrap();
+        let held = spares(&program, vec![program.get(16 << 20, None), program.get(32 << 20, None)]);
+        let grown = program.allocator.reallocate(growing, 0, 40 << 20).unwrap();
+        assert_eq!(held.lock().unwrap().len(), 1, "one was enough");
+        assert!(
+            program.allocator.reallocate(grown, 0, 80 << 20).is_err(),
+            "beyond the limit"
+        );
+        assert_eq!(held.lock().unwrap().len(), 0, "and nothing was left to try");
+        program.give(grown, None);
+
+        trtalloc::tags::set(Some("weights")).unwrap();
+        program.allocator.set_tag_limit(None, "weights", 8 << 20).unwrap();
+        held.lock().unwrap().push(program.get(6 << 20, None));
+        let met = program.get(7 << 20, None);
+        assert!(held.lock().unwrap().is_empty());
+        assert!(program.allocator.allocate(request(2 << 20, None)).is_err());
+        trtalloc::tags::set(None).unwrap();
+        program.give(met, None);
+    }
+}
+
+/// Runs the test of that name in a process of its own; the lines the library wrote.
+fn lines_of(test: &str) -> Vec<String> {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env("TRTALLOC_TEST_ROLE", "child")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    text.lines()
+        .filter(|line| line.starts_with("trtalloc: "))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_log_says_who_holds_the_memory_and_is_not_flooded() {
+    if std::env::var_os("TRTALLOC_TEST_ROLE").is_none() {
+        let lines = lines_of("memory_short::the_log_says_who_holds_the_memory_and_is_not_flooded");
+        assert_eq!(
+            lines.len(),
+            1,
+            "one line for a hundred refusals, none for probes: {lines:#?}"
+        );
+        let line = &lines[0];
+        for part in [
+            "warn: out of memory on device 0: 16777216 bytes asked for",
+            "limit 67108864",
+            "allocated 56623104",
+            "cached 0",
+            "pending 0",
+            "reserved 5",
+            "free on the device 2",
+            "held by 2 of 20971520 bytes, 3 of 4194304 bytes, 2 of 1048576 bytes;",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        return;
+    }
+    trtalloc::log::init(trtalloc::config::LogLevel::Warn);
+    let program = Program::new("limit=64MiB,wait_ms=0");
+    for size in [20, 4, 1, 20, 4, 1, 4] {
+        program.get(size << 20, None);
+    }
+    // As a builder probes: more than there can be is no alarm.
+    for size in [65, 100, 1 << 20] {
+        assert!(program.allocator.allocate(request(size << 20, None)).is_err());
+    }
+    for size in 0..100 {
+        assert!(
+            program
+                .allocator
+                .allocate(request((16 << 20) + size * 4096, None))
+                .is_err()
+        );
+    }
+}

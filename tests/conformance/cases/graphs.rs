@@ -135,7 +135,7 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
 }
 
 pub fn frees_without_a_stream_wait_for_a_capture(setup: &Setup) {
-    let world = setup.world("wait_ms=20");
+    let world = setup.world("wait_ms=300");
     let (blocking, other) = (world.blocking_stream(), world.stream());
     let blocks = [0; 6].map(|_| world.get(3 * MIB));
     world.begin_capture(blocking);

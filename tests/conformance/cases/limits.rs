@@ -83,7 +83,7 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
 }
 
 pub fn a_limit_set_later(setup: &Setup) {
-    let world = setup.world("wait_ms=50");
+    let world = setup.world("wait_ms=300");
     let stream = world.stream();
     let blocks = [0; 3].map(|_| world.get(32 * MIB));
     world.write_edges(stream, blocks[0], 32 * MIB, 1);
@@ -108,7 +108,7 @@ pub fn a_limit_set_later(setup: &Setup) {
 }
 
 pub fn pending_memory_counts(setup: &Setup) {
-    let world = setup.world("limit=32MiB,wait_ms=10");
+    let world = setup.world("limit=32MiB,wait_ms=300");
     let stream = world.stream();
     for flags in [0, RESIZABLE] {
         let block = world.try_get_on(stream, 16 * MIB, 0, flags);

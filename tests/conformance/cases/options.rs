@@ -177,7 +177,7 @@ pub fn pinned(setup: &Setup) {
     );
     world.finish();
 
-    let world = setup.world("kind=pinned,limit=16MiB,wait_ms=20");
+    let world = setup.world("kind=pinned,limit=16MiB,wait_ms=300");
     let first = world.get(10 * MIB);
     assert_eq!(world.try_get(10 * MIB, 0, 0), 0);
     world.put(first);

@@ -207,7 +207,7 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
 }
 
 pub fn byte_for_byte(setup: &Setup) {
-    let world = setup.world("limit=600MiB,wait_ms=50");
+    let world = setup.world("limit=600MiB,wait_ms=300");
     random_resizes(&world, 60, 150 * MIB, 700 * MIB);
     assert_eq!(world.stats().bytes_copied, 0);
     world.finish();
@@ -249,7 +249,7 @@ pub fn a_copy_waits_for_the_work(setup: &Setup) {
 }
 
 pub fn a_copy_ends_no_capture(setup: &Setup) {
-    let world = setup.world("backing=malloc,wait_ms=50");
+    let world = setup.world("backing=malloc,wait_ms=300");
     let capturing = world.blocking_stream();
     let block = world.get_resizable(MIB);
     let kept = world.get(MIB);

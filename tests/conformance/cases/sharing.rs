@@ -22,7 +22,7 @@ pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
 }
 
 pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
-    let world = setup.world("limit=64MiB,wait_ms=20");
+    let world = setup.world("limit=64MiB,wait_ms=300");
     let (main, side) = (world.stream(), world.stream());
     let block = world.get_on(main, 64 * MIB);
     world.record(block, side);

@@ -113,7 +113,7 @@ pub fn another_stream_waits_its_turn(setup: &Setup) {
 }
 
 pub fn a_caller_without_a_stream_waits_for_the_work(setup: &Setup) {
-    let world = setup.world("limit=64MiB,wait_ms=20");
+    let world = setup.world("limit=64MiB,wait_ms=300");
     let stream = world.stream();
     let block = world.get_on(stream, 64 * MIB);
     let hold = world.hold(stream);
@@ -130,7 +130,7 @@ pub fn a_caller_without_a_stream_waits_for_the_work(setup: &Setup) {
 }
 
 pub fn freed_without_a_stream_waits_for_the_work(setup: &Setup) {
-    let world = setup.world("limit=64MiB,wait_ms=20");
+    let world = setup.world("limit=64MiB,wait_ms=300");
     let (first, second) = (world.stream(), world.stream());
     let block = world.get_on(first, 64 * MIB);
     let hold = world.hold(first);

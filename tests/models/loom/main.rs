@@ -29,7 +29,7 @@ mod library {
     #![allow(dead_code, unused_imports, unused_variables, unused_braces, clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/root.rs"));
 }
-use library::{allocator, config, driver, error, nvtx, pool, process, stats, tags};
+use library::{allocator, config, driver, error, nvtx, pool, process, record, stats, tags};
 
 mod claims;
 mod close;

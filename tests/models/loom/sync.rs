@@ -105,6 +105,12 @@ impl<T> UnsafeCell<T> {
 /// once_cell's, word for word in what it loads and stores.
 pub struct OnceBox<T>(AtomicPtr<T>);
 
+impl<T> Default for OnceBox<T> {
+    fn default() -> OnceBox<T> {
+        OnceBox::new()
+    }
+}
+
 impl<T> OnceBox<T> {
     pub fn new() -> OnceBox<T> {
         OnceBox(AtomicPtr::new(ptr::null_mut()))
@@ -176,6 +182,15 @@ impl<T> Mutex<T> {
             mutex: self,
             held: Some(self.0.lock().unwrap()),
         }
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = Some(self.0.try_lock().ok()?);
+        Some(MutexGuard { mutex: self, held })
+    }
+
+    pub fn try_lock_for(&self, _: std::time::Duration) -> Option<MutexGuard<'_, T>> {
+        Some(self.lock())
     }
 }
 
