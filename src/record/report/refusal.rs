@@ -38,11 +38,14 @@ impl Refusal {
     pub fn all(device: &Device, course: &Course) -> Vec<Refusal> {
         let limit = device.figures.map_or(0, |figures| figures.stats.limit);
         let mut walk = Walk::new(course);
+        let mut free = walk.free();
         let events = (0..).zip(&device.events).filter(|(_, event)| event.what == What::Oom);
         events
             .map(|(at, event)| {
-                walk.to(at);
-                let free = walk.free();
+                // Who probes for memory asks many times in a row.
+                if walk.to(at) {
+                    free = walk.free();
+                }
                 let others = free.by_stream.iter().filter(|(stream, _)| **stream != event.stream);
                 Refusal {
                     event: at,

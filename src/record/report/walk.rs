@@ -86,8 +86,9 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// Goes on to a later moment.
-    pub fn to(&mut self, moment: u32) {
+    /// Goes on to a later moment; false where nothing has changed since.
+    pub fn to(&mut self, moment: u32) -> bool {
+        let before = self.next;
         self.moment = moment.max(self.moment);
         while let Some((at, change, number)) = self.changes.get(self.next).copied() {
             if at > self.moment {
@@ -99,6 +100,7 @@ impl<'a> Walk<'a> {
                 _ => self.life(change, number),
             }
         }
+        self.next != before
     }
 
     /// The numbers of the lives that are there, by address.

@@ -50,7 +50,7 @@ const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 const theme = {background: [255, 255, 255], free: [230, 232, 236], ink: [30, 34, 40]};
 
 const KEYS = {
-  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => caller(key)},
+  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => caller(key), shade: key => caller(key)},
   tag: {of: (device, i) => device.lives.tag[i], name: (_, key) => tagName(key)},
   stream: {of: (device, i) => device.lives.stream[i], name: (device, key) => streamName(device, key)},
   size: {of: (device, i) => sizeClass(device.lives.size[i]), name: (_, key) => sizeName(key)},
@@ -62,7 +62,9 @@ const sizeName = key => key === 8 ? `over ${bytes(2 ** 30)}` : `to ${bytes(2 ** 
 
 // Gives every life a colour, and makes the legend.
 function paint(device, by) {
-  const {of, name} = KEYS[by];
+  // Stacks that are called the same have one colour.
+  const {name, shade: keyOf = key => key} = KEYS[by], of = (device, i) => keyOf(KEYS[by].of(device, i));
+  const named = key => by === "stack" ? key : name(device, key);
   const groupsAt = moment => groups(device, {live: liveAt(device, moment), moment}, i => of(device, i));
   const most = new Map();
   for (const group of [...groupsAt(device.peak), ...groupsAt(device.events.count)]) {
@@ -92,10 +94,10 @@ function paint(device, by) {
     return table.get(key);
   };
   for (let i = 0; i < device.lives.count; i++) colourOf[i] = shade(colours.get(of(device, i)) || other, i);
-  const legend = keys.filter(key => colours.has(key)).slice(0, 9).map(key => [name(device, key), css(colours.get(key))]);
+  const legend = keys.filter(key => colours.has(key)).slice(0, 9).map(key => [named(key), css(colours.get(key))]);
   if (keys.some(key => !colours.has(key))) legend.push(["other", css(other)]);
   legend.push(["pending", `repeating-linear-gradient(135deg, ${css(mix(other, light, 0.6))} 0 3px, ${css(other)} 3px 6px)`]);
-  view.colours = {of: colourOf, shades, colour: key => css(colours.get(key) || other)};
+  view.colours = {of: colourOf, shades, colour: key => css(colours.get(keyOf(key)) || other)};
   $("legend").replaceChildren(...legend.map(([text, colour]) =>
     make("span", {title: text}, make("i", {style: `background:${colour}`}), text.length > 30 ? `…${text.slice(-29)}` : text)));
 }
