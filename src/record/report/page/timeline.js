@@ -161,7 +161,8 @@ class Timeline {
       this.word(context, "limit", this.left + width - 4, y - 4, "right", "#d64550");
     }
     const tenth = Math.floor(chosen.length / 10);
-    this.word(context, "reserved", this.left + tenth / ratio, this.height(reserved[chosen[tenth]], height) - 8, "left", css(theme.ink));
+    const under = chosen.subarray(tenth, tenth + 60 * ratio).reduce((most, p) => Math.max(most, reserved[p]), 0);
+    this.word(context, "reserved", this.left + tenth / ratio, this.height(under, height) - 8, "left", css(theme.ink));
     context.restore();
   }
   word(context, text, x, y, align, colour) {

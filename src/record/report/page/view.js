@@ -99,7 +99,13 @@ function paint(device, by) {
   legend.push(["pending", `repeating-linear-gradient(135deg, ${css(mix(other, light, 0.6))} 0 3px, ${css(other)} 3px 6px)`]);
   view.colours = {of: colourOf, shades, colour: key => css(colours.get(keyOf(key)) || other)};
   $("legend").replaceChildren(...legend.map(([text, colour]) =>
-    make("span", {title: text}, make("i", {style: `background:${colour}`}), text.length > 30 ? `…${text.slice(-29)}` : text)));
+    make("span", {title: text}, make("i", {style: `background:${colour}`}), shortened(text))));
+}
+
+// The end of a long name, which tells more than its beginning.
+function shortened(name) {
+  const text = name.replace(/(::\{\{?closure[^:]*)+$/, "");
+  return text.length > 30 ? `…${text.slice(-29)}` : text;
 }
 
 // A canvas that is as large as its place, in the screen's own pixels.
