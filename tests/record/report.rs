@@ -8,7 +8,7 @@ use trtalloc::record::report::{Course, Report, Walk};
 
 use crate::common;
 use crate::page::server;
-use crate::program::path;
+use crate::program::{Program, path, request};
 
 fn report(arguments: &[&Path]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
@@ -198,4 +198,68 @@ fn what_cannot_be_done_is_said_and_is_a_failure() {
     let output = report(&[&good, here, &dir.join("good.html")]);
     assert!(output.status.success() && text(&output.stdout).contains("no device"));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3, "nothing is left behind");
+}
+
+/// Of every kind of memory: what is in use, pending and free is what is held, at every moment, and in the end what the
+/// allocator counts.
+#[test]
+fn every_kind_of_memory_adds_up_at_every_moment() {
+    for options in [
+        "",
+        "backing=malloc",
+        "passthrough=1",
+        "guard=1",
+        "rule=ascend,pad=32",
+        "limit=96MiB,wait_ms=0",
+        "max_entries=150",
+    ] {
+        let program = Program::new(&format!("history=all,{options}"));
+        let streams = [program.stream(), program.stream()];
+        let mut held = Vec::new();
+        let mut random = 7u64;
+        for round in 0..400u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let draw = random >> 33;
+            let stream = [Some(streams[0]), Some(streams[1]), None][(draw % 3) as usize];
+            if held.len() < 30 && draw % 5 != 0 {
+                let size = 1 + (draw >> 3) % (6 << 20);
+                let asked = match round % 7 {
+                    0 => program.get_resizable(size, stream),
+                    _ => program.allocator.allocate(request(size, stream)),
+                };
+                held.extend(asked.ok().map(|address| (address, stream, round % 7 == 0)));
+            } else if let Some((address, stream, resizable)) = held.pop() {
+                let grown = 1 + (draw >> 3) % (40 << 20);
+                match program.allocator.reallocate(address, 0, grown) {
+                    Ok(moved) if resizable && draw % 2 == 0 => held.insert(0, (moved, stream, true)),
+                    Ok(moved) => program.give(moved, stream),
+                    Err(_) => program.give(address, stream),
+                }
+            }
+        }
+        let file = path("adds-up.pickle");
+        program.allocator.write_snapshot(&file).unwrap();
+        let report = Report::read(&file).unwrap();
+        let device = &report.devices[0];
+        let course = Course::of(device);
+        assert_eq!(course.misfits, 0, "{options}");
+        let mut walk = Walk::new(&course);
+        for moment in 0..=device.events.len() as u32 {
+            walk.to(moment);
+            let sum = walk.allocated + walk.pending + walk.free().bytes;
+            assert_eq!(sum, walk.reserved, "{options}: at {moment} of {}", device.events.len());
+        }
+        let stats = program.allocator.stats(Some(0)).unwrap();
+        let sums = device.segments.iter().map(|segment| segment.memory.sums());
+        let (allocated, active) = sums.fold((0, 0), |all, of| (all.0 + of.0, all.1 + of.1));
+        assert_eq!(
+            (walk.allocated, walk.allocated + walk.pending),
+            (allocated, active),
+            "{options}"
+        );
+        assert_eq!(walk.allocated, stats.allocated, "{options}");
+        for (address, stream, _) in held {
+            program.give(address, stream);
+        }
+    }
 }
