@@ -105,6 +105,12 @@ pub fn unusual() -> bool {
     UNUSUAL.load(Ordering::Acquire) != 0 || forked()
 }
 
+/// Whether nothing else is unusual than that somebody records.
+#[inline]
+pub fn only_records() -> bool {
+    UNUSUAL.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
+}
+
 /// An error where no driver call may be made in this process.
 #[inline]
 pub fn usable() -> Result<()> {

@@ -9,6 +9,9 @@ impl Allocator {
     /// has a tool, or records.
     #[cold]
     pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
+        if process::only_records() {
+            return self.allocate_told(request);
+        }
         process::usable()?;
         let address = match tags::current() {
             0 => self.allocate_told(request),
@@ -57,6 +60,9 @@ impl Allocator {
     /// [`Allocator::deallocate`] likewise.
     #[cold]
     pub(super) fn deallocate_unusual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        if process::only_records() {
+            return self.deallocate_told(address, stream);
+        }
         if process::forked() {
             return process::usable();
         }
@@ -73,6 +79,9 @@ impl Allocator {
     /// [`Allocator::reallocate`] likewise: the block keeps its tag, wherever it is then.
     #[cold]
     pub(super) fn reallocate_unusual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if process::only_records() {
+            return self.reallocate_told(address, alignment, new_size);
+        }
         process::usable()?;
         let want = self.want(new_size, alignment)?;
         let Some(pool) = self.pool_at(address) else {

@@ -2,6 +2,7 @@
 
 mod binary;
 mod driver;
+mod history;
 mod machine;
 mod memory;
 mod pairs;
@@ -47,8 +48,6 @@ enum Verdict {
     /// There is no target.
     Printed,
     NotMeasured,
-    /// It is of something that comes with a later version.
-    NotBuilt,
 }
 
 /// One figure.
@@ -88,16 +87,6 @@ impl Row {
         row
     }
 
-    /// What is promised of something that is not there yet.
-    fn not_built(what: &str, target: &str) -> Row {
-        Row {
-            what: what.into(),
-            measured: String::new(),
-            target: target.into(),
-            verdict: Verdict::NotBuilt,
-        }
-    }
-
     fn cells(self) -> Vec<String> {
         let verdict = match self.verdict {
             Verdict::Met => "met",
@@ -105,7 +94,6 @@ impl Row {
             Verdict::NotJudged => "not judged here",
             Verdict::Printed => "",
             Verdict::NotMeasured => "NOT MEASURED",
-            Verdict::NotBuilt => "not built yet",
         };
         vec![self.what, self.measured, self.target, verdict.into()]
     }
@@ -150,7 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         ("driver calls of a pair", &pairs::driver_calls),
         ("traces", &memory::traces),
         ("resizing", &time::resizes),
-        ("history", &history),
+        ("history", &history::history),
         ("warming up", &time::warm_up),
         ("the library's size", &binary::size_of_library),
         ("loading the library", &binary::loading),
@@ -171,14 +159,6 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say(&table.text());
     Ok(done)
-}
-
-/// What history adds to a pair.
-fn history(_bench: &Bench) -> Result<Vec<Row>> {
-    Ok(vec![
-        Row::not_built("history on, no stacks: added to a pair", "at most 60 ns"),
-        Row::not_built("history with stacks: added for a frame", "at most 12 ns"),
-    ])
 }
 
 impl Bench<'_> {

@@ -95,7 +95,10 @@ impl Pool {
 
     /// The memory of the block at `address`, where it has a range of its own: start, bytes, and whether it is mapped.
     pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
-        self.beside.find(address).map(Cell::extent)
+        match self.space.offset(address) {
+            Some(_) => None,
+            None => self.beside.find(address).map(Cell::extent),
+        }
     }
 }
 

@@ -90,16 +90,12 @@ fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registe
         Stacks::Python | Stacks::All => python::take(&mut thread.python),
         _ => 0,
     };
-    let mut native = match stacks {
-        Stacks::Native | Stacks::All => {
-            // A library may lie where another lay, with its calls at the very same places.
-            modules::refresh_if_changed();
-            thread.unwind(registers)
-        }
-        _ => 0,
-    };
-    if native + python == 0 {
-        return 0;
+    let with_native = matches!(stacks, Stacks::Native | Stacks::All);
+    let mut native = 0;
+    if with_native {
+        // A library may lie where another lay, with its calls at the very same places.
+        modules::refresh_if_changed();
+        native = thread.unwind(registers);
     }
     let mut hash = intern::hash(
         &thread.frames[..native],
@@ -110,9 +106,9 @@ fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registe
         return number;
     }
     // Not seen before: is it what the libraries that are loaded now make of it?
-    if native > 0 && thread.catch_up(native) {
+    if with_native && thread.catch_up(registers, native) {
         native = thread.unwind(registers);
-        while thread.load_missing(native) {
+        while thread.load_missing(registers, native) {
             native = thread.unwind(registers);
         }
         hash = intern::hash(
@@ -120,6 +116,9 @@ fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registe
             &thread.python[..python],
             thread.modules.number,
         );
+    }
+    if native + python == 0 {
+        return 0;
     }
     let frames = thread.frames[..native].iter().map(|pc| thread.modules.frame(*pc));
     let frames = frames.chain(thread.python[..python].iter().map(|frame| python::keep(*frame)));

@@ -94,9 +94,8 @@ impl Modules {
     }
 
     /// Where those begin that these addresses lie in and whose tables are missing.
-    pub(super) fn without_tables(&self, frames: &[u64]) -> Vec<u64> {
+    pub(super) fn without_tables<'a>(&self, frames: impl Iterator<Item = &'a u64>) -> Vec<u64> {
         let mut wanted: Vec<u64> = frames
-            .iter()
             .filter_map(|pc| self.at(pc.wrapping_sub(1)))
             .filter(|loaded| !loaded.tables)
             .map(|loaded| loaded.start)

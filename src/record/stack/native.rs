@@ -123,19 +123,21 @@ impl Thread {
     /// Whether the stack that was just taken has to be taken anew, for what was known of the libraries, or of signals, is
     /// not up to date.
     #[cold]
-    pub(super) fn catch_up(&mut self, count: usize) -> bool {
+    pub(super) fn catch_up(&mut self, registers: Registers, count: usize) -> bool {
         modules::refresh_if_changed();
         let found = find_trampoline();
-        found | !self.modules.is_current() | self.load_missing(count)
+        found | !self.modules.is_current() | self.load_missing(registers, count)
     }
 
     /// Reads the unwind tables of libraries that the stack goes through and that were not needed before. Whether there were any.
     #[cold]
-    pub(super) fn load_missing(&mut self, count: usize) -> bool {
+    pub(super) fn load_missing(&mut self, registers: Registers, count: usize) -> bool {
         if !self.modules.is_current() {
             self.modules = modules::current();
         }
-        let wanted = self.modules.without_tables(&self.frames[..count]);
+        // Without this library's own tables there may be no frame at all.
+        let here = [registers.pc + 1];
+        let wanted = self.modules.without_tables(here.iter().chain(&self.frames[..count]));
         if wanted.is_empty() {
             return false;
         }
