@@ -10,5 +10,6 @@ mod memory_viz;
 mod page;
 mod program;
 mod report;
+mod server;
 mod stacks;
 mod viewer;

@@ -1,77 +1,10 @@
 //! The page, in a browser: every view clicked through, nothing on the console, and figures that are the allocator's.
 
-use trtalloc::driver::Stream;
-use trtalloc::tags;
-
 use crate::browser::Browser;
 use crate::program::{Program, path};
+use crate::server::server;
 
 const MIB: u64 = 1 << 20;
-
-/// Frames of its own, so that there are stacks to tell apart.
-#[inline(never)]
-fn load_engine(program: &Program, name: &str, layers: u64) -> Vec<u64> {
-    tags::set(Some(name)).unwrap();
-    let weights = (1..=layers)
-        .map(|layer| program.get(layer * 1536 * 1024 + 512 * layer, None))
-        .collect();
-    tags::set(None).unwrap();
-    weights
-}
-
-#[inline(never)]
-fn serve(program: &Program, stream: Stream, request: u64, kept: &mut Vec<u64>) {
-    tags::set(Some("requests")).unwrap();
-    let stream = Some(stream);
-    let scratch = activations(program, stream, request);
-    let output = program.get((1 + request % 7) * 300_000, stream);
-    kept.push(output);
-    scratch.into_iter().for_each(|block| program.give(block, stream));
-    if kept.len() > 40 {
-        program.give(kept.remove((request * 13 % 40) as usize), stream);
-    }
-    tags::set(None).unwrap();
-}
-
-#[inline(never)]
-fn activations(program: &Program, stream: Option<Stream>, request: u64) -> Vec<u64> {
-    (0..4)
-        .map(|layer| program.get((1 + (request * 31 + layer * 17) % 23) * 512 * 1024, stream))
-        .collect()
-}
-
-/// A server that loads two engines, serves, and is refused what it asks for in the end.
-pub fn server(options: &str, requests: u64) -> Program {
-    let program = Program::new(&format!("history=all,limit=384MiB,wait_ms=0,{options}"));
-    let streams = [program.stream(), program.stream()];
-    load_engine(&program, "detector", 9);
-    load_engine(&program, "classifier", 6);
-    let mut kept = [Vec::new(), Vec::new()];
-    for request in 0..requests {
-        let at = (request % 2) as usize;
-        serve(&program, streams[at], request, &mut kept[at]);
-    }
-    for (at, stream) in streams.into_iter().enumerate() {
-        // What is used on two streams is pending until both are done.
-        let Some(shared) = kept[at].pop() else { continue };
-        program.allocator.record_stream(shared, streams[1 - at]).unwrap();
-        program.application.launch(streams[1 - at], shared, 512).unwrap();
-        program.give(shared, Some(stream));
-    }
-    assert!(
-        program
-            .allocator
-            .allocate(crate::program::request(300 * MIB, Some(streams[0])))
-            .is_err()
-    );
-    assert!(
-        program
-            .allocator
-            .allocate(crate::program::request(800 * MIB, Some(streams[0])))
-            .is_err()
-    );
-    program
-}
 
 /// Waits until everything is drawn that has changed.
 fn settle(browser: &mut Browser) {
@@ -121,6 +54,32 @@ fn every_view_in_light_and_dark() {
             browser.evaluate("document.querySelector('#views').scrollIntoView()");
             shot(&mut browser, &format!("{scheme}-{tab}"));
         }
+        // Each column of the plot is as high as what is in use then, and the map is as full.
+        let drawn = "(() => {
+            const {image, pixels, moments, shown} = timeline, {width, height} = image, ground = packed(theme.background);
+            let most = 0;
+            for (let x = 0; x < width; x += 10) {
+                let filled = 0;
+                for (let y = 0; y < height; y++) filled += pixels[y * width + x] !== ground;
+                const used = view.device.allocated[moments[x]] + view.device.pending[moments[x]];
+                most = Math.max(most, Math.abs(filled - used * height / (shown[1] - shown[0])));
+            }
+            return most; })()";
+        assert!(browser.number(drawn) < 2.0, "pixels that are wrong");
+        browser.click("#tab-map");
+        settle(&mut browser);
+        let free = "(() => {
+            const canvas = document.querySelector('.map canvas'), {width, height} = canvas;
+            const pixels = canvas.getContext('2d').getImageData(122, 0, width - 130, height).data;
+            let free = 0, used = 0;
+            for (let i = 0; i < pixels.length; i += 4) {
+                if (pixels[i + 3] < 255) continue;
+                if (theme.free.every((value, c) => pixels[i + c] === value)) free++; else used++;
+            }
+            return free / (free + used) - view.state.free / view.device.reserved[view.moment]; })()";
+        assert!(browser.number(free).abs() < 0.03, "{}", browser.number(free));
+        browser.click("#tab-counted");
+        settle(&mut browser);
         // The page's figures and the allocator's.
         for (name, value) in [
             ("allocated", stats.allocated),
@@ -299,6 +258,19 @@ fn moments_blocks_and_groups() {
             settle(&mut browser);
         }
     }
+    // Drawn aside with the mouse.
+    browser.click("#zoom-in");
+    settle(&mut browser);
+    browser.evaluate("scrollTo(0, 0)");
+    let before = (browser.number("timeline.x[0]"), browser.number("view.moment"));
+    for (kind, x) in [("mousePressed", 600), ("mouseMoved", 500), ("mouseReleased", 500)] {
+        let event =
+            serde_json::json!({"type": kind, "x": x, "y": 400, "button": "left", "buttons": 1, "clickCount": 1});
+        browser.command("Input.dispatchMouseEvent", event);
+    }
+    settle(&mut browser);
+    let after = (browser.number("timeline.x[0]"), browser.number("view.moment"));
+    assert!(after.0 > before.0 && after.1 == before.1, "{before:?} {after:?}");
     // The tabs by keys.
     browser.evaluate("$('tab-map').click(); $('tab-map').focus()");
     browser.key("ArrowRight");

@@ -7,8 +7,8 @@ use trtalloc::record::report::model::What;
 use trtalloc::record::report::{Course, Report, Walk};
 
 use crate::common;
-use crate::page::server;
 use crate::program::{Program, path, request};
+use crate::server::server;
 
 fn report(arguments: &[&Path]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
