@@ -187,16 +187,6 @@ fn a_trace_that_cannot_be_read_is_named_with_its_line() {
 }
 
 #[test]
-fn what_comes_later_says_so() {
-    let cases: [&[&str]; 1] = [&["report", "snapshot.pickle", "-o", "page.html"]];
-    for arguments in cases {
-        let output = trtalloc(arguments);
-        expect(&output, 3);
-        assert!(stderr(&output).contains("comes with a later version"), "{arguments:?}");
-    }
-}
-
-#[test]
 fn arguments_without_meaning_are_refused() {
     let path = file("arguments.csv", SMALL);
     let path = path.to_str().unwrap();

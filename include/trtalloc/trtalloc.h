@@ -18,6 +18,9 @@
 // The most entries there can be: a history of 4 GiB.
 #define Options_MOST (1 << 26)
 
+// Never, as a moment.
+#define NEVER UINT32_MAX
+
 // The most frames of one kind in a stack; what lies further out is left off.
 #define MOST 128
 
@@ -225,8 +228,8 @@ extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, i
 enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
                                       const char *options);
 
-// Writes what is held, and the history, to the file `path`: .pickle or .json by suffix, as PyTorch's memory viewer reads
-// them. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
+// Writes what is held, and the history, to the file `path`, by its suffix: .pickle or .json, as PyTorch's memory viewer reads
+// them, or .html, a page for a browser that needs no network. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
 // while the state is copied.
 enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator,
                                        const char *path);

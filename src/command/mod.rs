@@ -1,8 +1,8 @@
-//! The command `trtalloc`: demo, run, replay, trace, doctor and bench, and what will come.
+//! The command `trtalloc`: demo, run, replay, trace, report, doctor and bench.
 //!
 //! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
 //! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
-//! where the arguments make no sense, 3 where a later version is needed. `run` has its program's.
+//! where the arguments make no sense. `run` has its program's.
 
 mod bench;
 mod demo;
@@ -12,11 +12,11 @@ mod generate;
 mod program;
 mod progress;
 mod replay;
+mod report;
 mod run;
 mod snapshot;
 mod table;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -45,14 +45,8 @@ enum What {
     Bench(bench::Arguments),
     /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
     Run(run::Arguments),
-    /// Summarizes a snapshot (comes with a later version)
-    Report {
-        /// The snapshot
-        snapshot: PathBuf,
-        /// The page to write
-        #[arg(short)]
-        output: Option<PathBuf>,
-    },
+    /// Says what a snapshot shows: who held the memory, and why a request was refused; -o writes a page for a browser
+    Report(report::Arguments),
 }
 
 /// Options of the allocator that a subcommand takes, over those of the environment.
@@ -107,8 +101,6 @@ impl AllocatorArguments {
 enum Done {
     All,
     NotAll,
-    /// What is missing is not built yet.
-    Later,
 }
 
 /// Runs the command line.
@@ -121,15 +113,11 @@ pub fn main() -> ExitCode {
         What::Doctor(arguments) => doctor::run(&arguments),
         What::Bench(arguments) => bench::run(&arguments),
         What::Run(arguments) => return run::run(&arguments),
-        What::Report { snapshot, output } => {
-            let output = output.map(|path| format!(" to {}", path.display())).unwrap_or_default();
-            Ok(later(&format!("report of {}{output}", snapshot.display())))
-        }
+        What::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(Done::All) => ExitCode::SUCCESS,
         Ok(Done::NotAll) => ExitCode::from(1),
-        Ok(Done::Later) => ExitCode::from(3),
         Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
         Err(error) => failed(&error, 1),
     }
@@ -138,11 +126,6 @@ pub fn main() -> ExitCode {
 fn failed(error: &Error, status: u8) -> ExitCode {
     eprintln!("trtalloc: {error}");
     ExitCode::from(status)
-}
-
-fn later(what: &str) -> Done {
-    eprintln!("trtalloc: {what} comes with a later version");
-    Done::Later
 }
 
 /// A line on stdout. A reader that has gone is no failure of ours.

@@ -14,6 +14,7 @@ use crate::error::Result;
 mod clock;
 pub mod event;
 pub mod options;
+pub mod report;
 mod ring;
 pub mod snapshot;
 pub mod stack;
