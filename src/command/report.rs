@@ -238,7 +238,6 @@ fn refusals(called: &[String], device: &Device, course: &Course) -> String {
     // Builders ask for what they do not expect to get, often and alike.
     for refusal in all.iter().take(NAMED) {
         let event = &device.events[refusal.event as usize];
-        debug_assert_eq!(event.what, What::Oom);
         let by = match event.stack {
             0 => String::new(),
             stack => format!(", by {}", shortened(&called[stack as usize])),
@@ -250,8 +249,9 @@ fn refusals(called: &[String], device: &Device, course: &Course) -> String {
         );
         text += &format!("  {}\n", refusal.reason());
     }
-    if all.len() > NAMED {
-        text += &format!("\nand {} more were refused\n", all.len() - NAMED);
+    let count = device.events.iter().filter(|event| event.what == What::Oom).count();
+    if count > NAMED {
+        text += &format!("\nand {} more were refused\n", count - NAMED);
     }
     text
 }
