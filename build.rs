@@ -37,6 +37,13 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
 
+    // Whether the library has names of others, which takes instructions of the machine's own.
+    println!("cargo:rustc-check-cfg=cfg(interposes)");
+    let machine = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    if std::env::var_os("CARGO_FEATURE_INTERPOSE").is_some() && ["x86_64", "aarch64"].contains(&machine.as_str()) {
+        println!("cargo:rustc-cfg=interposes");
+    }
+
     // The C++ runtime is linked in: a program that preloads the library may bring a newer one of its own. In our own
     // artefacts by its file name, so that the compiler finds it in its own folder, and at the end of the line, so that
     // every object may need it. (link-cplusplus, which cxx uses, is told to link nothing.)

@@ -19,9 +19,7 @@ pub mod record;
 mod support;
 pub mod tags;
 
-use support::{
-    allocate, deallocate, handle, handle_or_report, make, not_yet, number, of, ordinal, pointer, pointer_to, status,
-};
+use support::{allocate, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status};
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
 /// trtalloc_destroy the handle stays valid and answers every request with NULL.
@@ -106,8 +104,13 @@ pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut 
     })
 }
 
-/// Makes an allocator over `bytes` bytes of device memory at `base`. The memory stays the caller's: it is never touched
-/// and never freed, and must live until the last block of it is given back. `options` and `out` as in trtalloc_create.
+/// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
+/// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
+/// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
+/// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
+/// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
+/// freed without a stream is anybody's at once, so free it when every use is over. Calls with a stream are refused then,
+/// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_create_from(
     base: *mut c_void,
@@ -376,13 +379,14 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     })
 }
 
-/// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
-/// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
+/// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
+/// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
+/// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
+/// the environment has TRTALLOC_DISABLE=1.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_inject(on: i32) -> trtalloc_status {
     status("trtalloc_inject", || match on {
-        0 => Ok(()),
-        1 => Err(not_yet("injection")),
+        0 | 1 => crate::inject::set(on == 1),
         _ => Err(Error::InvalidArgument(format!("on is {on}, not 0 or 1"))),
     })
 }

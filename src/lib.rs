@@ -41,6 +41,7 @@ pub mod config;
 pub mod driver;
 pub mod error;
 pub mod handle;
+pub mod inject;
 pub mod log;
 pub mod nvtx;
 pub mod output;
@@ -49,6 +50,7 @@ pub mod process;
 pub mod record;
 pub mod stats;
 pub mod tags;
+pub mod tally;
 pub mod trace;
 
 /// The README's Rust is compiled with the crate's documentation.

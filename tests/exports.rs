@@ -7,6 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 const NAMES: &[&str] = &[
+    "createInferBuilder_INTERNAL",
+    "createInferRefitter_INTERNAL",
+    "createInferRuntime_INTERNAL",
+    "createLeanRuntime",
+    "dlsym",
     "trtalloc_allocate",
     "trtalloc_allocate_async",
     "trtalloc_allocate_on",

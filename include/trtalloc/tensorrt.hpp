@@ -60,6 +60,36 @@ bool created(T const* object) noexcept {
     return reinterpret_cast<std::uintptr_t>(object) >= 4096;
 }
 
+namespace detail {
+
+template <class Object>
+auto set_allocator(Object& object, nvinfer1::IGpuAllocator* allocator, int)
+    -> decltype(object.setGpuAllocator(allocator), true) {
+    object.setGpuAllocator(allocator);
+    return true;
+}
+template <class Object>
+bool set_allocator(Object& object, nvinfer1::IGpuAllocator* allocator, long) {
+    return object.setTemporaryStorageAllocator(allocator);
+}
+
+}  // namespace detail
+
+// Gives an object of TensorRT's the allocator: an IRuntime or IBuilder for all that it and its engines allocate, an
+// IExecutionContext (TensorRT 8.5) for storage whose size is only known as it runs, which is TensorRT's default allocator's
+// where nothing is set on the context itself. Throws Error as tensorrt() does, and where a context refuses.
+template <class Object>
+void attach(Object& object, trtalloc_allocator* allocator) {
+    if (!detail::set_allocator(object, tensorrt(allocator), 0)) {
+        throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the context does not take the allocator");
+    }
+}
+
+template <class Object>
+void attach(Object& object, Allocator const& allocator) {
+    attach(object, allocator.get());
+}
+
 // IOutputAllocator came with TensorRT 8.5.
 #if NV_TENSORRT_MAJOR != 8 || NV_TENSORRT_MINOR >= 5
 

@@ -110,8 +110,13 @@ extern "C" {
 // `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
 enum trtalloc_status trtalloc_create(const char *options, struct trtalloc_allocator **out);
 
-// Makes an allocator over `bytes` bytes of device memory at `base`. The memory stays the caller's: it is never touched
-// and never freed, and must live until the last block of it is given back. `options` and `out` as in trtalloc_create.
+// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
+// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
+// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
+// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
+// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
+// freed without a stream is anybody's at once, so free it when every use is over. Calls with a stream are refused then,
+// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
 enum trtalloc_status trtalloc_create_from(void *base,
                                           uint64_t bytes,
                                           const char *options,
@@ -193,8 +198,10 @@ enum trtalloc_status trtalloc_set_limit(struct trtalloc_allocator *allocator,
                                         int32_t device,
                                         uint64_t bytes);
 
-// Lets TensorRT's creation functions, where this library stands in front of them, attach trtalloc_default() (1), or not
-// (0). In this version the library stands in front of none: 1 is TRTALLOC_STATUS_UNSUPPORTED.
+// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
+// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
+// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
+// the environment has TRTALLOC_DISABLE=1.
 enum trtalloc_status trtalloc_inject(int32_t on);
 
 // Why this thread's last failing call failed, in words. Never NULL; empty where none has failed. Valid until the thread's

@@ -127,10 +127,6 @@ pub(super) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> t
     }
 }
 
-pub(super) fn not_yet(what: &str) -> Error {
-    Error::Unsupported(format!("{what}: not in trtalloc {}", env!("CARGO_PKG_VERSION")))
-}
-
 /// The stream a C caller means: always one, for NULL is the default stream.
 pub(super) fn of(stream: *mut c_void) -> Option<Stream> {
     Some(Stream(number(stream)))

@@ -13,7 +13,12 @@ mod eight;
 mod headers;
 mod installed;
 mod libraries;
+#[path = "../common/headers.rs"]
+mod nvidia;
+#[path = "../common/packages.rs"]
 mod packages;
+#[path = "../common/table.rs"]
+mod rows;
 mod snippets;
 mod table;
 #[path = "../common/wheel.rs"]

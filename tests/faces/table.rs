@@ -1,79 +1,8 @@
-//! What was tried, with what result: the rows of docs/faces.md.
+//! The page docs/faces.md.
 
 use std::fmt::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 
-use crate::common;
-
-/// How a trial went.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    Passed,
-    Failed(String),
-    /// Not run: what was missing, as TRTALLOC_TEST_REQUIRE names it, and why.
-    Skipped(&'static str, String),
-}
-
-/// One TensorRT, or none, in one language.
-#[derive(Clone, Debug)]
-pub struct Row {
-    pub tensorrt: String,
-    pub language: &'static str,
-    /// `real library`, `NVIDIA's header` or `own declaration`.
-    pub with: &'static str,
-    pub what: &'static str,
-    pub outcome: Outcome,
-}
-
-impl Row {
-    /// Tries it; a panic is a failure with that reason.
-    pub fn of(
-        tensorrt: impl Into<String>,
-        language: &'static str,
-        with: &'static str,
-        what: &'static str,
-        body: impl FnOnce() -> Outcome,
-    ) -> Row {
-        let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-            Outcome::Failed(match payload.downcast::<String>() {
-                Ok(text) => *text,
-                Err(other) => other.downcast_ref::<&str>().unwrap_or(&"").to_string(),
-            })
-        });
-        Row {
-            tensorrt: tensorrt.into(),
-            language,
-            with,
-            what,
-            outcome,
-        }
-    }
-}
-
-/// Fails where a row failed, and where one that is required was not run.
-pub fn check(rows: &[Row]) {
-    assert!(!rows.is_empty());
-    let mut failed = String::new();
-    for Row {
-        tensorrt,
-        language,
-        with,
-        what,
-        outcome,
-    } in rows
-    {
-        match outcome {
-            Outcome::Passed => {}
-            Outcome::Failed(reason) => {
-                // Writing to a String cannot fail.
-                let _ = writeln!(failed, "TensorRT {tensorrt}, {language}, {with}, {what}: {reason}\n");
-            }
-            Outcome::Skipped(missing, reason) => common::skip(missing, reason),
-        }
-    }
-    assert!(failed.is_empty(), "{failed}");
-}
+pub use crate::rows::*;
 
 const OPENING: &str = "\
 # What trtalloc was tried with
@@ -113,25 +42,5 @@ fn the_table_is_what_was_tried() {
     let rows: Vec<Row> = crate::GROUPS.iter().flat_map(|group| group().iter().cloned()).collect();
     let text = markdown(&rows);
     println!("{text}");
-    let path = common::root().join("docs/faces.md");
-    if std::env::var_os("TRTALLOC_BLESS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    // Another machine may lack what a row needs; what is committed is compared where every row was run.
-    if rows.iter().all(|row| !matches!(row.outcome, Outcome::Skipped(..))) {
-        let committed = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            committed == text,
-            "docs/faces.md differs: TRTALLOC_BLESS=1 cargo test --test faces table"
-        );
-    }
-}
-
-/// A program under test: nothing of this process's options reaches it.
-pub fn program(path: &std::path::Path) -> Command {
-    let mut command = Command::new(path);
-    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TRTALLOC_")) {
-        command.env_remove(key);
-    }
-    command
+    keep("docs/faces.md", &text, &rows, "cargo test --test faces table");
 }

@@ -4,11 +4,13 @@
 mod common;
 
 mod browser;
+mod ending;
 mod life;
 mod memory_short;
 mod memory_viz;
 mod page;
 mod program;
+mod python;
 mod report;
 mod server;
 mod stacks;

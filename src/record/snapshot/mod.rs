@@ -12,6 +12,8 @@ mod dictionary;
 mod file;
 mod json;
 mod pickle;
+mod replay;
+mod segments;
 mod sink;
 
 pub(super) use dictionary::told;

@@ -1,0 +1,111 @@
+//! Giving an object of TensorRT's the process's allocator.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use super::symbols::Module;
+use super::{Kind, find};
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::process;
+use crate::tally;
+
+/// Below this address no object can be: without a GPU, createInfer* of some TensorRTs gives an address of the first page.
+const FIRST_PAGE: usize = 4096;
+
+/// Which virtual function of the implementation behind an `IRuntime` or `IBuilder` is `setGpuAllocator`, by the version of
+/// TensorRT's headers (`NvInferImpl.h`): what the inline method there calls. None where that is not known.
+///
+/// Within TensorRT 8 to 11, programs run with any later library of the same major version, so their table cannot change.
+/// TensorRT-RTX changed it from 1.4 to 1.5 under one soname, so only versions whose header was seen are known.
+pub fn setter_slot(kind: Kind, version: i32) -> Option<usize> {
+    let (runtime, builder) = match version {
+        8000..=9999 => (6, 8),
+        100_000..=109_999 | 10_300..=10_499 => (8, 6),
+        110_000..=119_999 | 10_500..=10_799 => (7, 4),
+        _ => return None,
+    };
+    Some(match kind {
+        Kind::Runtime => runtime,
+        Kind::Builder => builder,
+    })
+}
+
+/// `void setGpuAllocator(IGpuAllocator*) noexcept` of the implementation, as the ABI calls it.
+type Setter = unsafe extern "C" fn(*mut c_void, *mut c_void);
+
+/// Gives `object`, which `real` has just created for a program compiled with `version`, the process's allocator. Where that
+/// cannot be done it is left as it is, with TensorRT's own, and one line says so.
+///
+/// # Safety
+/// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
+pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) {
+    if !super::acts() {
+        return;
+    }
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        if (object as usize) < FIRST_PAGE {
+            tally::met(version, None);
+            return;
+        }
+        crate::log::init_from_environment();
+        // SAFETY: as this function demands, and the object is none of the first page.
+        let outcome = unsafe { set(object, kind, version, real) };
+        tally::met(version, Some(outcome.is_ok()));
+        match outcome {
+            Ok(()) => {
+                let module = Module::of(real.as_ptr() as usize);
+                let path = module.as_ref().map_or(Path::new(""), Module::path).display();
+                tracing::info!("I{kind:?} of TensorRT {version} in {path} allocates through trtalloc");
+            }
+            Err(error) => {
+                tracing::warn!("I{kind:?} of TensorRT {version} keeps TensorRT's own allocator: {error}");
+            }
+        }
+    }));
+    // A panic came from the log or from a failing allocation: nothing was set, and there is nobody to tell.
+    let _ = done;
+}
+
+/// # Safety
+/// `object` is an object that TensorRT's function of that kind gave, and nobody else has it yet.
+unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) -> Result<()> {
+    let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
+    let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
+    // The program's header decides how the object is used, the library what it is.
+    if let Some(library) = find::version_of(real) {
+        match setter_slot(kind, library) {
+            None => return Err(unknown(library)),
+            Some(other) if other != slot => {
+                return Err(Error::Unsupported(format!("the library is of version {library}")));
+            }
+            Some(_) => {}
+        }
+    }
+    process::usable()?;
+    let handle = Handle::process();
+    let adapter = handle.tensorrt(version)?;
+    // Opened now, so that a driver we cannot use is no reason for TensorRT to be without memory.
+    handle.allocator()?;
+
+    // The first field behind the object's table of functions is its implementation, whose table has the setter.
+    // SAFETY: an object of a known version, as this function demands; the table of that version has the slot.
+    let (implementation, setter) = unsafe {
+        let implementation = *object.cast::<*mut *const *const c_void>().add(1);
+        if (implementation as usize) < FIRST_PAGE {
+            return Err(Error::Unsupported("the object has no implementation".into()));
+        }
+        (implementation, *(*implementation).add(slot))
+    };
+    if Module::of(setter as usize).is_none() {
+        return Err(Error::Unsupported("the object is not laid out as it should be".into()));
+    }
+    // SAFETY: the setter of that version, given its implementation and an adapter that lives for ever.
+    unsafe {
+        let setter = std::mem::transmute::<*const c_void, Setter>(setter);
+        setter(implementation.cast(), std::ptr::with_exposed_provenance_mut(adapter));
+    }
+    Ok(())
+}

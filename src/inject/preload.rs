@@ -1,0 +1,79 @@
+//! Whether the dynamic linker was told to preload this library.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::symbols;
+
+/// Whether this library stands in the `LD_PRELOAD` that the process was started with, or in `/etc/ld.so.preload`. What the
+/// program has made of its environment since is for its children.
+pub fn stands_in_it() -> bool {
+    let Some(own) = symbols::own_path() else {
+        return false;
+    };
+    let started_with = match std::fs::read("/proc/self/environ") {
+        Ok(environment) => variable(&environment).map(<[u8]>::to_owned),
+        Err(_) => std::env::var_os("LD_PRELOAD").map(|value| value.as_bytes().to_owned()),
+    };
+    let system = std::fs::read("/etc/ld.so.preload").unwrap_or_default();
+    names(&started_with.unwrap_or_default(), &own) || names(&system, &own)
+}
+
+fn variable(environment: &[u8]) -> Option<&[u8]> {
+    environment
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(b"LD_PRELOAD="))
+}
+
+/// Whether one of the libraries in `list` is the file `own`. A name without a slash was searched for, so the name decides.
+fn names(list: &[u8], own: &Path) -> bool {
+    list.split(|byte| byte.is_ascii_whitespace() || *byte == b':')
+        .filter(|item| !item.is_empty())
+        .map(|item| Path::new(OsStr::from_bytes(item)))
+        .any(|item| match item.as_os_str().as_bytes().contains(&b'/') {
+            false => own.file_name() == Some(item.as_os_str()),
+            true => match (item.canonicalize(), own.canonicalize()) {
+                (Ok(item), Ok(own)) => item == own,
+                _ => item == own,
+            },
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_among_others() {
+        let environment = b"A=1\0XLD_PRELOAD=/no\0LD_PRELOAD=/a b:/c\0LD_PRELOAD_2=x\0";
+        assert_eq!(variable(environment), Some(&b"/a b:/c"[..]));
+        assert_eq!(variable(b"LD_PRELOAD\0"), None);
+        assert_eq!(variable(b""), None);
+    }
+
+    #[test]
+    fn a_file_or_a_bare_name() {
+        let own = Path::new("/opt/lib/libtrtalloc.so.0");
+        for list in [
+            &b"/opt/lib/libtrtalloc.so.0"[..],
+            b"/x.so:/opt/lib/libtrtalloc.so.0",
+            b" /x.so  libtrtalloc.so.0\n",
+        ] {
+            assert!(names(list, own), "{}", String::from_utf8_lossy(list));
+        }
+        for list in [
+            &b""[..],
+            b":: ",
+            b"/other/libtrtalloc.so.0",
+            b"libtrtalloc.so",
+            b"./libtrtalloc.so.0",
+        ] {
+            assert!(!names(list, own), "{}", String::from_utf8_lossy(list));
+        }
+        // One file under two names.
+        let here = std::env::current_exe().unwrap();
+        let same = here.parent().unwrap().join(".").join(here.file_name().unwrap());
+        assert!(names(same.as_os_str().as_bytes(), &here));
+    }
+}

@@ -1,0 +1,217 @@
+//! What TensorRT gives, says or does not know; others who stand in front of it as well.
+
+use std::process::Command;
+
+use crate::standin::{self, VERSIONS, attached, build, of, own, preloaded, start, tested, text, texts};
+use crate::table::Outcome;
+
+/// A client's runs by both ways in.
+fn both_ways(name: &str, what: &str) -> Result<[Command; 2], Outcome> {
+    let built = of(name).built()?;
+    let library = text(&built.library);
+    Ok([
+        preloaded(&built.linked("linked", &[]), &[library, what]),
+        preloaded(&built.looks_up(), &[library, what]),
+    ])
+}
+
+/// Without a GPU, real libraries give an address of the first page.
+#[test]
+fn what_is_no_object_is_passed_on() {
+    tested(|| {
+        for (instead, expected) in [("null", "(nil) (nil)\n"), ("garbage", "0x228 0x228\n")] {
+            for mut command in both_ways("10.16", "none")? {
+                let (stdout, stderr) = texts(command.env("STANDIN", instead));
+                assert!(stdout.starts_with(expected), "{stdout}");
+                assert!(
+                    stdout.ends_with("\n0 allocations, 0 resizes, 0 frees, 0 bytes left\n"),
+                    "{stdout}"
+                );
+                assert_eq!(stderr, "");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// One line for the runtime and one for the builder, with these words in each.
+fn says(stderr: &str, words: &str) {
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{stderr}");
+    for line in lines {
+        assert!(line.starts_with("trtalloc: warn: I") && line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn an_unknown_version_is_left_alone() {
+    tested(|| {
+        // The program's, as it was compiled; then what the library says that it is.
+        for mut command in both_ways("11.4", "version=120000")? {
+            let (stdout, stderr) = texts(&mut command);
+            assert_eq!(stdout, own("libnvinfer.so.11"));
+            says(&stderr, "the layout of version 120000 is not known");
+        }
+        for (name, soname, version, words) in [
+            (
+                "11.4",
+                "libnvinfer.so.11",
+                "120100",
+                "the layout of version 120100 is not known",
+            ),
+            (
+                "RTX 1.7",
+                "libtensorrt_rtx.so.1",
+                "10800",
+                "the layout of version 10800 is not known",
+            ),
+            // Laid out otherwise, under the same name.
+            (
+                "RTX 1.7",
+                "libtensorrt_rtx.so.1",
+                "10400",
+                "the library is of version 10400",
+            ),
+            (
+                "10.16",
+                "libnvinfer.so.10",
+                "110400",
+                "the library is of version 110400",
+            ),
+        ] {
+            for mut command in both_ways(name, "")? {
+                let (stdout, stderr) = texts(command.env("STANDIN_VERSION", version));
+                assert_eq!(stdout, own(soname));
+                says(&stderr, words);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_allocator_that_cannot_be_opened_is_not_given() {
+    tested(|| {
+        for mut command in both_ways("RTX 1.3", "")? {
+            let (stdout, stderr) = texts(command.env("TRTALLOC_DRIVER", "ascend"));
+            assert_eq!(stdout, own("libtensorrt_rtx.so.1"));
+            says(&stderr, "keeps TensorRT's own allocator: ");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_the_program_sets_itself_holds() {
+    tested(|| {
+        for mut command in both_ways("9.3", "own")? {
+            let (stdout, stderr) = texts(&mut command);
+            assert_eq!(stdout, own("libnvinfer.so.9"));
+            assert_eq!(stderr, "");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_log_tells_which_library() {
+    tested(|| {
+        for mut command in both_ways("11.0", "")? {
+            let (_, stderr) = texts(command.env("TRTALLOC_LOG", "info"));
+            for object in ["IRuntime", "IBuilder"] {
+                let line = stderr.lines().find(|line| line.contains(object)).expect(&stderr);
+                assert!(line.contains("110000") && line.contains("libnvinfer.so.11"), "{line}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Without knowing what they take: every register that may have an argument, and the stack.
+#[test]
+fn what_takes_no_allocator_is_passed_on_as_it_was() {
+    tested(|| {
+        let built = of("10.16").built()?;
+        let program = built.link("calls", &[], &[&standin::sources().join("calls.cpp"), &built.library]);
+        let expected =
+            "libnvinfer.so.10 refitter: 0x1000 0x2000 101601\nlibnvinfer.so.10 lean: 123456789\n0x1000 285\n";
+        for mut command in [start(&program, &[]), preloaded(&program, &[])] {
+            assert_eq!(texts(&mut command), (expected.to_owned(), String::new()));
+        }
+        Ok(())
+    });
+}
+
+/// dlsym's special handles mean what they mean to the caller, and its errors are the caller's.
+#[test]
+fn next_and_default_are_the_callers() {
+    let needed = build("special.cpp", "libneeded.so", &["-shared", "-fPIC", "-DNEEDED"]);
+    let rpath = format!("-Wl,-rpath,{}", needed.parent().unwrap().display());
+    let library = [
+        "-shared",
+        "-fPIC",
+        "-DLIBRARY",
+        "-Wl,--no-as-needed",
+        text(&needed),
+        &rpath,
+    ];
+    let library = build("special.cpp", "liblibrary.so", &library);
+    let program = build("special.cpp", "special", &["-rdynamic"]);
+    let now = build("special.cpp", "special_now", &["-rdynamic", "-Wl,-z,now"]);
+    for program in [program, now] {
+        let without = texts(&mut start(&program, &[text(&library)]));
+        let text_of = &without.0;
+        assert!(text_of.contains("library\nnext known: libneeded.so"), "{text_of}");
+        assert!(text_of.contains("default known: special") && text_of.contains("handle known: liblibrary.so"));
+        for disable in ["0", "1"] {
+            let mut command = preloaded(&program, &[text(&library)]);
+            assert_eq!(texts(command.env("TRTALLOC_DISABLE", disable)), without);
+        }
+    }
+}
+
+/// Whose dlsym the dynamic linker finds first is not ours to decide; nobody is passed over who stands behind us.
+#[test]
+fn somebody_elses_dlsym() {
+    tested(|| {
+        let built = of("11.4").built()?;
+        let (library, soname) = (text(&built.library), "libnvinfer.so.11");
+        let hook = build("hook.cpp", "hook.so", &["-shared", "-fPIC"]);
+        let (ours, theirs) = (standin::ours(), hook.as_path());
+        let told = "somebody else's dlsym\n";
+        let run = |order: [&std::path::Path; 2]| {
+            let mut command = start(&built.looks_up(), &[library]);
+            let order = order.map(text).join(":");
+            texts(command.env("LD_PRELOAD", order)).0
+        };
+        assert_eq!(run([&ours, theirs]), format!("{told}{}", attached(soname)));
+        assert_eq!(run([theirs, &ours]), format!("{told}{}", own(soname)));
+
+        // In the program itself, it is before everybody's; a program that is linked needs no dlsym.
+        let sources = standin::sources();
+        let (main, hook) = (sources.join("main.cpp"), sources.join("hook.cpp"));
+        let hooked = built.link("hooked", &[], &[&main, &hook, &built.client, &built.library]);
+        let (stdout, stderr) = texts(&mut preloaded(&hooked, &[]));
+        assert_eq!((stdout, stderr), (attached(soname), String::new()));
+        let hooked = built.link("looks_up_hooked", &[], &[&main, &hook, &built.looks_up]);
+        let (stdout, stderr) = texts(&mut preloaded(&hooked, &[library]));
+        assert_eq!((stdout, stderr), (format!("{told}{}", own(soname)), String::new()));
+        Ok(())
+    });
+}
+
+/// tensorrt.hpp's own way to give an object the allocator, in a program that is compiled for trtalloc.
+#[test]
+fn attached_by_the_program_itself() {
+    tested(|| {
+        for version in &VERSIONS {
+            let built = version.built()?;
+            let ours = built.ours();
+            let program = built.program(version, "attach.cpp", &[text(&ours), text(&built.library)])?;
+            let (stdout, stderr) = texts(&mut start(&program, &[]));
+            let expected = attached(version.soname).lines().take(2).collect::<Vec<_>>().join("\n") + "\n";
+            assert_eq!((stdout, stderr), (expected, String::new()));
+        }
+        Ok(())
+    });
+}

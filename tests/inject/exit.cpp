@@ -1,0 +1,34 @@
+// A program whose TensorRT outlives main: an object that was created before goes, and another is created, in destructors of
+// what is static.
+#include <NvInfer.h>
+
+#include <cstdio>
+#include <memory>
+
+namespace {
+
+class Logger final : public nvinfer1::ILogger {
+    void log(Severity, char const*) noexcept override {}
+};
+
+Logger logger;
+
+struct Late {
+    ~Late() {
+        std::unique_ptr<nvinfer1::IRuntime> const runtime{nvinfer1::createInferRuntime(logger)};
+        if (runtime != nullptr) {
+            runtime->deserializeCudaEngine("", 1);
+        }
+    }
+};
+
+std::unique_ptr<nvinfer1::IRuntime> held;
+Late late;
+
+}  // namespace
+
+int main() {
+    held.reset(nvinfer1::createInferRuntime(logger));
+    held->deserializeCudaEngine("", 1);
+    return 0;
+}

@@ -1,0 +1,54 @@
+//! Where setGpuAllocator stands in the tables of every header of NVIDIA's that can be had.
+
+use std::process::Command;
+
+use trtalloc::inject::{Kind, setter_slot};
+
+use crate::table::Outcome;
+use crate::{common, headers};
+
+#[test]
+fn the_setter_is_where_nvidias_headers_have_it() {
+    for headers in headers::all() {
+        let id = format!("{}_{}", headers.crate_version, headers.name.replace(' ', "_"));
+        let program = common::scratch(&format!("inject_slots_{id}")).join("slots");
+        let mut compile = common::cxx();
+        if let Err(Outcome::Skipped(what, reason)) = headers.include(&mut compile) {
+            common::skip(what, &reason);
+            continue;
+        }
+        compile.arg(common::root().join("tests/inject/slots.cpp"));
+        common::run(compile.arg("-o").arg(&program));
+        let said = String::from_utf8(common::run(&mut Command::new(&program)).stdout).unwrap();
+        let said: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let version = said[0] as i32;
+        let known = [Kind::Runtime, Kind::Builder].map(|kind| setter_slot(kind, version));
+        assert_eq!(
+            known,
+            [Some(said[1]), Some(said[2])],
+            "TensorRT {} {version}",
+            headers.name
+        );
+    }
+}
+
+#[test]
+fn what_nobody_has_seen_is_not_known() {
+    for version in [
+        i32::MIN,
+        -1,
+        0,
+        7103,
+        7999,
+        10_000,
+        10_200,
+        10_800,
+        19_999,
+        99_999,
+        120_000,
+        i32::MAX,
+    ] {
+        assert_eq!(setter_slot(Kind::Runtime, version), None, "{version}");
+        assert_eq!(setter_slot(Kind::Builder, version), None, "{version}");
+    }
+}

@@ -1,0 +1,52 @@
+// Where special handles of dlsym lead, as seen from here: in a program, and in a library that it opens (LIBRARY). Both define
+// `known`, and so does what the library needs (NEEDED).
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int known() { return 0; }
+
+#ifndef NEEDED
+
+namespace {
+
+void say(char const* what, void* found) {
+    Dl_info info{};
+    char const* file = found != nullptr && dladdr(found, &info) != 0 ? std::strrchr(info.dli_fname, '/') : nullptr;
+    char const* error = dlerror();
+    std::printf("%s: %s %s\n", what, file == nullptr ? "none" : file + 1, error == nullptr ? "" : error);
+}
+
+}  // namespace
+
+EXPORT void look(char const* who) {
+    std::printf("%s\n", who);
+    say("next known", dlsym(RTLD_NEXT, "known"));
+    say("default known", dlsym(RTLD_DEFAULT, "known"));
+    say("next malloc", dlsym(RTLD_NEXT, "malloc"));
+    say("default unknown", dlsym(RTLD_DEFAULT, "nobody_has_this"));
+    say("next unknown", dlsym(RTLD_NEXT, "nobody_has_this"));
+    // Not TensorRT's: names that only begin as its do.
+    say("default alike", dlsym(RTLD_DEFAULT, "createInferRuntime"));
+    say("null alike", dlsym(nullptr, "createInfer"));
+}
+
+#ifndef LIBRARY
+int main(int, char** argv) {
+    look("program");
+    void* const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        std::fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    say("handle known", dlsym(library, "known"));
+    say("handle unknown", dlsym(library, "nobody_has_this"));
+    reinterpret_cast<void (*)(char const*)>(dlsym(library, "look"))("library");
+    return 0;
+}
+#endif
+
+#endif

@@ -1,0 +1,8 @@
+// A plugin's function that ends with the call, as the compiler makes of it a jump: who called cannot be seen.
+#include <cstdint>
+
+extern "C" void* createInferRuntime_INTERNAL(void* logger, std::int32_t version) noexcept;
+
+extern "C" __attribute__((visibility("default"))) void* make(void* logger, std::int32_t version) {
+    return createInferRuntime_INTERNAL(logger, version);
+}
