@@ -11,6 +11,7 @@ pub fn directory() -> Option<PathBuf> {
 }
 
 /// A fresh folder with the example `simascend` in it as AscendCL's libraries: one library under all of their names.
+#[allow(dead_code)]
 pub fn ascend() -> Option<PathBuf> {
     folder("simascend", &["libascendcl.so", "libacl_dvpp.so", "libacl_dvpp_mpi.so"])
 }
