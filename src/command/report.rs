@@ -224,10 +224,11 @@ fn called(report: &Report) -> Vec<String> {
     report.callers().into_iter().map(called).collect()
 }
 
+/// The end of a long name, which tells more than its beginning.
 fn shortened(name: &str) -> String {
     const MOST: usize = 72;
-    match name.char_indices().nth(MOST) {
-        Some((at, _)) => format!("{}…", &name[..at]),
+    match name.char_indices().rev().nth(MOST) {
+        Some((at, c)) => format!("…{}", &name[at + c.len_utf8()..]),
         None => name.to_owned(),
     }
 }

@@ -164,9 +164,9 @@ document.title = `${file.title} – trtalloc`;
 if (file.devices.length) {
   $("device").append(...file.devices.map((of, i) => make("option", {value: i}, of.device)));
   $("device-label").hidden = file.devices.length < 2;
-  // Without stacks one sees more by something else.
+  // A tag is a name that somebody has given; without tags and stacks one sees more by size.
   const [first] = file.devices, differ = column => new Set(column).size > 1;
-  view.colour = differ(first.lives.stack) ? "stack" : differ(first.lives.tag) ? "tag" : "size";
+  view.colour = differ(first.lives.tag) ? "tag" : differ(first.lives.stack) ? "stack" : "size";
   $("colour").value = view.colour;
   useDevice(0);
   open(file.devices[0].refusals.length ? "refused" : "map");
