@@ -104,8 +104,13 @@ pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut 
     })
 }
 
-/// Makes an allocator over `bytes` bytes of device memory at `base`. The memory stays the caller's: it is never touched
-/// and never freed, and must live until the last block of it is given back. `options` and `out` as in trtalloc_create.
+/// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
+/// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
+/// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
+/// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
+/// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
+/// freed without a stream is anybody's at once, so free it when every use is over. Calls with a stream are refused then,
+/// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_create_from(
     base: *mut c_void,

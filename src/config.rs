@@ -13,7 +13,7 @@ mod value;
 /// Which driver to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// cuda where a device answers, else an error.
+    /// cuda where a device answers; else none over memory that the caller brought, and otherwise an error.
     #[default]
     Auto,
     /// CUDA.
@@ -22,6 +22,8 @@ pub enum DriverChoice {
     Ascend,
     /// The simulated device.
     Sim,
+    /// None: for a pool over memory that the caller brought.
+    None,
 }
 
 /// How memory is obtained.
@@ -149,7 +151,7 @@ pub struct Config {
     pub rdma: bool,
     /// `kind`
     pub kind: Kind,
-    /// `rule`
+    /// `rule`: cuda is ascend with `driver=ascend`, where blocks that lie as CUDA's do would be too close.
     pub rule: Rule,
     /// `pad`: bytes behind each Ascend segment.
     pub pad: u64,
@@ -331,6 +333,7 @@ impl Config {
                     "cuda" => DriverChoice::Cuda,
                     "ascend" => DriverChoice::Ascend,
                     "sim" => DriverChoice::Sim,
+                    "none" => DriverChoice::None,
                     _ => return None,
                 }
             }

@@ -92,7 +92,11 @@ impl Handle {
         let opened = self.opened.get_or_init(|| {
             process::watch();
             crate::log::init_from_environment();
-            Allocator::from_config(Config::from_environment()).map(|allocator| self.publish(allocator))
+            Allocator::from_config(Config::from_environment()).map(|allocator| {
+                let allocator = self.publish(allocator);
+                crate::tally::used();
+                allocator
+            })
         });
         match opened {
             Ok(allocator) => Ok(allocator),

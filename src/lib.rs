@@ -50,6 +50,7 @@ pub mod process;
 pub mod record;
 pub mod stats;
 pub mod tags;
+pub mod tally;
 pub mod trace;
 
 /// The README's Rust is compiled with the crate's documentation.

@@ -97,6 +97,43 @@ fn a_cuda_device_is_tried() {
 }
 
 #[test]
+fn an_ascend_device_is_tried() {
+    says(
+        &about(&doctor(&[], &[]), "ascend"),
+        &["no: libascendcl.so is missing", "-> "],
+    );
+    let Some(folder) = simcuda::ascend() else {
+        return common::skip("simascend", "the stand-in for AscendCL is not built");
+    };
+    let text = doctor(
+        &[],
+        &[("LD_LIBRARY_PATH", &folder), ("SIMASCEND_DEVICES", Path::new("2"))],
+    );
+    says(
+        &about(&text, "ascend"),
+        &[
+            "yes: AscendCL",
+            "devices: 2",
+            "virtual memory works by trial",
+            "stream ids no",
+        ],
+    );
+    let text = doctor(&[], &[("LD_LIBRARY_PATH", &folder), ("SIMASCEND_VMM", Path::new("0"))]);
+    says(
+        &about(&text, "ascend"),
+        &["virtual memory no", "backing=malloc is used"],
+    );
+    let variables = [
+        ("LD_LIBRARY_PATH", folder.as_path()),
+        ("SIMASCEND_MISSING", Path::new("aclrtFree")),
+    ];
+    says(
+        &about(&doctor(&[], &variables), "ascend"),
+        &["no: aclrtFree is missing", "too old"],
+    );
+}
+
+#[test]
 fn every_tensorrt_is_found_and_named() {
     let dir = common::scratch("doctor_tensorrt");
     let (linked, packages) = (dir.join("linked"), dir.join("packages"));

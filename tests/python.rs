@@ -1,5 +1,6 @@
-//! The Python package: its wheel into a fresh environment, its doctor, its tests; and real PyTorch, ONNX Runtime and CuPy over
-//! stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes from there too.
+//! The Python package: its wheel into a fresh environment, its doctor, its tests; TensorRT's own bindings; real PyTorch, ONNX
+//! Runtime and CuPy over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes
+//! from there too.
 
 mod common;
 #[path = "common/simcuda.rs"]
@@ -194,6 +195,68 @@ fn frameworks_take_the_hooks() {
         &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
         &[("TRTALLOC_TEST_STANDIN", &standin)],
     );
+}
+
+/// TensorRT's own bindings as a Python program imports them: the module, and the wheels that it is made of.
+const BINDINGS: [(&str, &[(&str, &str)]); 3] = [
+    (
+        "tensorrt_rtx",
+        &[
+            ("tensorrt-rtx-cu12", "1.7.1.116"),
+            ("tensorrt-rtx-cu12-bindings", "1.7.1.116"),
+            ("tensorrt-rtx-cu12-libs", "1.7.1.116"),
+        ],
+    ),
+    (
+        "tensorrt_lean_bindings",
+        &[
+            ("tensorrt-lean-cu12-bindings", "10.16.1.11"),
+            ("tensorrt-lean-cu12-libs", "10.16.1.11"),
+        ],
+    ),
+    (
+        "tensorrt_lean_bindings",
+        &[
+            ("tensorrt-lean-cu12-bindings", "11.4.0.106"),
+            ("tensorrt-lean-cu12-libs", "11.4.0.106"),
+        ],
+    ),
+];
+
+/// As python/tests/test_tensorrt.py takes them: JSON of modules and the folders to find them in.
+fn bindings() -> Result<String, String> {
+    let mut all = Vec::new();
+    for (module, wheels) in BINDINGS {
+        let mut folders = Vec::new();
+        for (name, version) in wheels {
+            folders.push(wheel::fetch(name, version)?.display().to_string());
+        }
+        all.push(format!("[\"{module}\", \"{}\"]", folders.join(":")));
+    }
+    Ok(format!("[{}]", all.join(", ")))
+}
+
+#[test]
+fn tensorrts_bindings_take_the_pool() {
+    let dir = common::scratch("python_tensorrt");
+    let python = match environment(&dir.join("environment")) {
+        Ok(python) => python,
+        Err(reason) => return common::skip("python", &reason),
+    };
+    let bindings = match bindings() {
+        Ok(bindings) => bindings,
+        Err(reason) => return common::skip("tensorrt", &reason),
+    };
+    let install = ["install", "--no-deps", "--no-index"];
+    pip(
+        &python,
+        &[&install[..], &[wheel(&python, &dir).to_str().unwrap()]].concat(),
+    )
+    .unwrap();
+    if let Err(reason) = pip(&python, &["install", PYTEST]) {
+        return common::skip("pytest", &reason);
+    }
+    pytest(&python, &["test_tensorrt.py"], &[("TRTALLOC_TEST_TENSORRT", &bindings)]);
 }
 
 /// RMM's library and headers, what it logs with, and the headers of CUDA's runtime with what they include.

@@ -18,6 +18,9 @@
 // The most entries there can be: a history of 4 GiB.
 #define Options_MOST (1 << 26)
 
+// Never, as a moment.
+#define NEVER UINT32_MAX
+
 // The most frames of one kind in a stack; what lies further out is left off.
 #define MOST 128
 
@@ -107,8 +110,13 @@ extern "C" {
 // `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
 enum trtalloc_status trtalloc_create(const char *options, struct trtalloc_allocator **out);
 
-// Makes an allocator over `bytes` bytes of device memory at `base`. The memory stays the caller's: it is never touched
-// and never freed, and must live until the last block of it is given back. `options` and `out` as in trtalloc_create.
+// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
+// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
+// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
+// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
+// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
+// freed without a stream is anybody's at once, so free it when every use is over. Calls with a stream are refused then,
+// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
 enum trtalloc_status trtalloc_create_from(void *base,
                                           uint64_t bytes,
                                           const char *options,
@@ -220,8 +228,8 @@ extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, i
 enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
                                       const char *options);
 
-// Writes what is held, and the history, to the file `path`: .pickle or .json by suffix, as PyTorch's memory viewer reads
-// them. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
+// Writes what is held, and the history, to the file `path`, by its suffix: .pickle or .json, as PyTorch's memory viewer reads
+// them, or .html, a page for a browser that needs no network. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
 // while the state is copied.
 enum trtalloc_status trtalloc_snapshot(struct trtalloc_allocator *allocator,
                                        const char *path);

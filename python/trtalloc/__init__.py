@@ -1,7 +1,8 @@
 """One pool of GPU memory for TensorRT and the frameworks beside it: one cap, one snapshot, one set of figures.
 
 Everything here acts on the process's own allocator, which the environment's TRTALLOC_KEY describes and which opens the
-driver at its first allocation.
+driver at its first allocation. Imported before `tensorrt`, it gives the runtimes and builders that are created there the
+pool; `attach` does that for one that is there already.
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import ctypes
 import json
 import threading
 
-from . import _library, memory
+from . import _library, _tensorrt, memory
 from ._frameworks import onnxruntime_options, torch_mem_pool, use_for_cupy, use_for_torch
 from ._library import Error
+from ._tensorrt import attach, inject, tensorrt_allocator
 
 __all__ = [
     "Error",
+    "attach",
+    "inject",
     "library_path",
     "memory",
     "metrics",
@@ -25,6 +29,7 @@ __all__ = [
     "stats",
     "tag",
     "tag_stats",
+    "tensorrt_allocator",
     "torch_mem_pool",
     "trim",
     "use_for_cupy",
@@ -105,3 +110,6 @@ def metrics():
     """
     write = _library.library.trtalloc_metrics
     return _library.text(lambda buffer, size: write(_library.default(), buffer, size))
+
+
+_tensorrt._inject_at_import()

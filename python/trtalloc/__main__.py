@@ -6,7 +6,10 @@ import sys
 
 from . import Error, __version__, _library, library_path, stats
 
-_PACKAGES = ("torch", "onnxruntime-gpu", "onnxruntime", "cupy-cuda12x", "cupy-cuda13x", "cupy", "tensorrt", "rmm-cu12")
+_PACKAGES = (
+    *("tensorrt", "tensorrt-cu12", "tensorrt-rtx-cu12", "tensorrt-lean-cu12", "tensorrt-dispatch-cu12"),
+    *("torch", "onnxruntime-gpu", "onnxruntime", "cupy-cuda12x", "cupy-cuda13x", "cupy", "rmm-cu12"),
+)
 
 
 def _line(what, text):

@@ -47,7 +47,30 @@ class Stats(ctypes.Structure):
     ]
 
 
+_SONAME = "libtrtalloc.so.0"
+
+
+def _loaded():
+    """Where the library is that the process has already: `trtalloc run` preloads it, and a second would be a second pool."""
+    try:
+        library = ctypes.CDLL(_SONAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return None
+
+    class Info(ctypes.Structure):
+        _fields_ = [("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("address", c_void_p)]
+
+    info = Info()
+    dladdr = ctypes.CDLL(None).dladdr
+    dladdr.argtypes = [c_void_p, POINTER(Info)]
+    found = dladdr(ctypes.cast(library.trtalloc_version, c_void_p), ctypes.byref(info))
+    return Path(os.fsdecode(info.file)) if found and info.file else None
+
+
 def _path():
+    loaded = _loaded()
+    if loaded:
+        return loaded
     named = os.environ.get("TRTALLOC_LIBRARY")
     if named:
         return Path(named)
@@ -60,14 +83,19 @@ def _path():
 
 
 path = str(_path())
-library = ctypes.CDLL(path)
+# Global, so that what is loaded later finds the library's names first: TensorRT's functions, where they are injected.
+library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 _SIGNATURES = {
     "trtalloc_default": (c_void_p, []),
     "trtalloc_version": (c_char_p, []),
     "trtalloc_last_error": (c_char_p, []),
     "trtalloc_allocate": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32]),
+    "trtalloc_allocate_async": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32, c_void_p]),
+    "trtalloc_reallocate": (c_void_p, [c_void_p, c_void_p, c_uint64, c_uint64]),
     "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
+    "trtalloc_deallocate_async": (ctypes.c_bool, [c_void_p, c_void_p, c_void_p]),
+    "trtalloc_inject": (c_int, [c_int32]),
     "trtalloc_stats_get": (c_int, [c_void_p, c_int32, POINTER(Stats), c_size_t]),
     "trtalloc_stats_reset_peaks": (c_int, [c_void_p, c_int32]),
     "trtalloc_trim": (c_int, [c_void_p, c_int32, c_uint64, POINTER(c_uint64)]),

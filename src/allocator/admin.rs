@@ -6,6 +6,11 @@ impl Allocator {
     /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
     pub fn record_stream(&self, address: u64, stream: Stream) -> Result<()> {
         process::usable()?;
+        if !self.driver.knows_work() {
+            return Err(Error::Unsupported(
+                "there is no driver that could follow the stream".into(),
+            ));
+        }
         let Some(pool) = self.all_pools().find(|pool| pool.knows(address)) else {
             return Err(foreign(address));
         };
@@ -60,6 +65,11 @@ impl Allocator {
         Ok(self.made(device).map(Pool::stats).unwrap_or_default())
     }
 
+    /// The figures of each device that has a pool. Makes no driver call, so it may come at any time.
+    pub fn stats_of_all(&self) -> impl Iterator<Item = Stats> {
+        self.all_pools().map(Pool::stats)
+    }
+
     /// Starts the peaks anew.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
         process::usable()?;
@@ -88,6 +98,9 @@ impl Allocator {
         process::usable()?;
         let device = self.device(device)?;
         let total = self.driver.device_info(device)?.total;
+        if total == 0 {
+            return Err(Error::Unsupported("nothing is known of the device's memory".into()));
+        }
         // 0 bytes would mean no cap.
         self.pool(device)?.set_limit(((total as f64 * fraction) as u64).max(1))
     }

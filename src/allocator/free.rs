@@ -88,6 +88,7 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
+        self.known(stream)?;
         let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
         };
@@ -102,7 +103,9 @@ impl Allocator {
             }
             return Ok(());
         };
-        let other = stream.filter(|_| home.is_some_and(|home| !std::ptr::eq(home, cache)));
+        // Where there is no driver, naming the stream to it does no harm either.
+        let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
+        let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
             self.stamp(pool, cache, stream);
         }
@@ -124,13 +127,24 @@ impl Allocator {
     }
 
     /// Stamps what was freed on a stream of the pool's device, inside the free that was given it; one that was unknown
-    /// becomes known.
+    /// becomes known. Of another device's stream it is known from then on that work of its context uses the pool.
     #[cold]
     fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
         let known = cache.inner.lock().serves(pool.device);
-        if known || self.stream_device(stream).is_ok_and(|device| device == pool.device) {
-            self.leave_other_device(cache, pool.device);
-            pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+        let device = if known {
+            Ok(pool.device)
+        } else {
+            self.stream_device(stream)
+        };
+        match device {
+            Ok(device) if device == pool.device => {
+                self.leave_other_device(cache, pool.device);
+                pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+            }
+            Ok(_) => {
+                let _ = pool.used_by(stream);
+            }
+            Err(_) => {}
         }
     }
 

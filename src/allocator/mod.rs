@@ -7,11 +7,13 @@ use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 
 use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::driver::ascend::AscendDriver;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
-use crate::driver::{Capture, Driver, HandleKind, Stream};
+use crate::driver::{Capture, Driver, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
 use crate::pool::block::{Block, State};
+use crate::pool::calls::refused;
 use crate::pool::heap::NodeId;
 use crate::pool::rule::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
@@ -23,6 +25,7 @@ use crate::stats::Stats;
 mod admin;
 mod exit;
 mod free;
+mod given;
 mod nameless;
 mod open;
 mod recorded;
@@ -59,6 +62,8 @@ pub struct Allocator {
     config: Config,
     rule: SegmentRule,
     memory: Memory,
+    /// The device of memory that the caller brought.
+    given: Option<i32>,
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
     short: short::Short,
@@ -215,8 +220,12 @@ impl Allocator {
                 device
             }
         };
-        let wanted = request.device.unwrap_or(device);
+        let wanted = self.wanted(request.device, device);
         let pool = self.pool(wanted)?;
+        if wanted != device {
+            // Work of its context may use what it gets, whichever context is current when that is freed.
+            pool.used_by(turn.stream)?;
+        }
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));
@@ -308,9 +317,10 @@ impl Allocator {
         device?.map_or_else(|| self.device(None), Ok)
     }
 
-    /// The device meant: the one named, else the current context's, else the option's, else 0.
+    /// The device meant: the one named, else the current context's, else the option's, else 0. Where the caller brought
+    /// memory, it is that memory's.
     fn device(&self, named: Option<i32>) -> Result<i32> {
-        let device = match named {
+        let device = match named.or(self.given) {
             Some(device) => device,
             None => self.driver.current_device()?.or(self.config.device).unwrap_or(0),
         };

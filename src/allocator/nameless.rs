@@ -7,6 +7,7 @@ impl Allocator {
     /// the graph.
     #[cold]
     pub(super) fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+        self.known(Some(stream))?;
         let Some(key) = self.key(stream)? else {
             return self.allocate_anywhere(want, request);
         };
@@ -20,7 +21,7 @@ impl Allocator {
             return self.miss(want, request, turn);
         }
         let device = self.stream_device(stream)?;
-        let wanted = request.device.unwrap_or(device);
+        let wanted = self.wanted(request.device, device);
         let pool = self.pool(wanted)?;
         pool.used_by(stream)?;
         let special = pool.special(request.flags & RESIZABLE != 0).is_some();

@@ -10,20 +10,23 @@ impl Allocator {
 
     /// Opens the driver that `config` names.
     pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
-        Self::with_driver(Self::open(&config)?, config)
-    }
-
-    /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed.
-    pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        Self::over_with_driver(Self::open(&config)?, base, bytes, config)
-    }
-
-    /// [`Allocator::over`] with a driver that is already open.
-    pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
-            return Err(Error::InvalidArgument(format!("no memory at {base:#x}+{bytes:#x}")));
+        let mut driver = Self::open(&config)?;
+        if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
+            // The device's memory then comes from another library; memory of the host's or the caller's does not.
+            driver = AscendDriver::open(true)?;
         }
-        Self::build(driver, config, Memory::Caller(base, bytes))
+        Self::with_driver(driver, Self::on_its_driver(config))
+    }
+
+    /// The device's own rule where no other was asked for: on Ascend, blocks that lie as CUDA's do would be too close.
+    pub(super) fn on_its_driver(config: Config) -> Config {
+        match (config.driver, config.rule) {
+            (DriverChoice::Ascend, Rule::Cuda) => Config {
+                rule: Rule::Ascend,
+                ..config
+            },
+            _ => config,
+        }
     }
 
     /// An allocator over a driver that is already open.
@@ -33,17 +36,17 @@ impl Allocator {
             // Pinned memory comes from the driver's own function, with an address of its own.
             Kind::Pinned => Backing::Malloc,
         });
-        Self::build(driver, config, memory)
+        Self::build(driver, config, memory, None)
     }
 
-    fn open(config: &Config) -> Result<Arc<dyn Driver>> {
+    pub(super) fn open(config: &Config) -> Result<Arc<dyn Driver>> {
         process::watch();
         process::usable()?;
         match config.driver {
             DriverChoice::Auto | DriverChoice::Cuda => {
                 let driver = CudaDriver::open()?;
                 if driver.device_count()? == 0 {
-                    return Err(Error::Unsupported("the CUDA driver knows no device".into()));
+                    return Err(refused("cuDeviceGetCount", Failure::Unsupported).into());
                 }
                 Ok(driver)
             }
@@ -53,31 +56,44 @@ impl Allocator {
                 version: config.sim_driver,
                 ..SimConfig::default()
             })),
-            DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
+            DriverChoice::None => Err(Error::InvalidArgument(
+                "option `driver`: `none` is for memory that the caller brings (trtalloc_create_from)".into(),
+            )),
+            DriverChoice::Ascend => {
+                let driver = AscendDriver::open(false)?;
+                if driver.device_count()? == 0 {
+                    return Err(Error::Unsupported("AscendCL knows no device".into()));
+                }
+                Ok(driver)
+            }
         }
     }
 
-    fn build(driver: Arc<dyn Driver>, config: Config, memory: Memory) -> Result<Arc<Allocator>> {
+    /// `given` is the device of memory that the caller brought.
+    pub(super) fn build(
+        driver: Arc<dyn Driver>,
+        config: Config,
+        memory: Memory,
+        given: Option<i32>,
+    ) -> Result<Arc<Allocator>> {
         process::watch();
         crate::nvtx::attach();
         let pinned = config.kind == Kind::Pinned;
         if pinned {
             refuse_for_pinned(&config)?;
         }
-        let rule = match config.rule {
-            Rule::Cuda => SegmentRule::CUDA,
-            Rule::Ascend | Rule::AscendHost => SegmentRule::ascend(config.pad, 64),
-            Rule::AscendMedia => SegmentRule::ascend(config.pad, 128),
-        };
+        // Where nothing is known of work, none of the host's memory would ever be safe to write to.
+        let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
         let recorder = Arc::new(Recorder::default());
         recorder.set(config.history()?)?;
         let allocator = Arc::new(Allocator {
-            streams: driver.features().stream_ids || config.streams_trusted,
+            streams: driver.features().stream_ids || trusted,
             plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
+            rule: given::segment_rule(&config),
             config,
-            rule,
             memory,
+            given,
             caches: Arc::new(StreamCaches::default()),
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
             making: Mutex::new(()),
@@ -95,6 +111,7 @@ impl Allocator {
         if let Some(pool) = self.made(device) {
             return Ok(pool);
         }
+        self.check_given(device)?;
         let _making = self.making.lock();
         let slot = self
             .pools

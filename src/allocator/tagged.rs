@@ -69,6 +69,7 @@ impl Allocator {
         if process::exiting() {
             return Ok(());
         }
+        self.known(stream)?;
         if let Some(pool) = self.pool_at(address) {
             pool.tell_freed(address);
             pool.untag_block(address);

@@ -26,8 +26,8 @@ pub unsafe extern "C" fn trtalloc_history(
     })
 }
 
-/// Writes what is held, and the history, to the file `path`: .pickle or .json by suffix, as PyTorch's memory viewer reads
-/// them. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
+/// Writes what is held, and the history, to the file `path`, by its suffix: .pickle or .json, as PyTorch's memory viewer reads
+/// them, or .html, a page for a browser that needs no network. The file appears when it is whole; on a failure there is none, or what was there before. Other threads wait only
 /// while the state is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use trtalloc::config::{Config, DriverChoice};
+use trtalloc::config::{Config, DriverChoice, Rule};
+use trtalloc::driver::ascend::AscendDriver;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Driver, Stream};
@@ -66,7 +67,15 @@ pub fn open(config: &Config) -> Result<Opened> {
                 simulation: Some(driver),
             })
         }
-        DriverChoice::Ascend => Err(Error::Unsupported("driver=ascend comes with a later version".into())),
+        DriverChoice::None => Err(Error::InvalidArgument("--driver none: a device is needed here".into())),
+        DriverChoice::Ascend => {
+            let driver = AscendDriver::open(config.rule == Rule::AscendMedia)?;
+            Ok(Opened {
+                driver: driver.clone(),
+                streams: Box::new(driver),
+                simulation: None,
+            })
+        }
     }
 }
 
@@ -74,7 +83,7 @@ impl Device {
     /// Opens the device that `config` names; where it leaves the driver open and no GPU answers, `otherwise` holds.
     pub fn open(config: &Config, otherwise: Otherwise) -> Result<Device> {
         let answer = open(config).and_then(|found| match found.driver.device_count()? {
-            0 => Err(Error::Unsupported("no CUDA device".into())),
+            0 => Err(Error::Unsupported(format!("no {} device", found.driver.name()))),
             _ => Ok(found),
         });
         let (opened, why) = match (answer, config.driver, otherwise) {

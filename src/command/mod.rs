@@ -1,19 +1,22 @@
-//! The command `trtalloc`: demo, replay, trace, doctor and bench, and what will come.
+//! The command `trtalloc`: demo, run, replay, trace, report, doctor and bench.
 //!
 //! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
 //! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
-//! where the arguments make no sense, 3 where a later version is needed.
+//! where the arguments make no sense. `run` has its program's.
 
 mod bench;
 mod demo;
 mod device;
 mod doctor;
 mod generate;
+mod program;
 mod progress;
 mod replay;
+mod report;
+mod run;
+mod snapshot;
 mod table;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -40,26 +43,16 @@ enum What {
     Doctor(doctor::Arguments),
     /// Measures what the project holds itself to: a table of figures, targets and whether they are met
     Bench(bench::Arguments),
-    /// Runs a program with the allocator injected (comes with a later version)
-    Run {
-        /// The program and its arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        program: Vec<String>,
-    },
-    /// Summarizes a snapshot (comes with a later version)
-    Report {
-        /// The snapshot
-        snapshot: PathBuf,
-        /// The page to write
-        #[arg(short)]
-        output: Option<PathBuf>,
-    },
+    /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
+    Run(run::Arguments),
+    /// Says what a snapshot shows: who held the memory, and why a request was refused; -o writes a page for a browser
+    Report(report::Arguments),
 }
 
 /// Options of the allocator that a subcommand takes, over those of the environment.
 #[derive(Args, Clone, Default)]
 struct AllocatorArguments {
-    /// auto, cuda or sim
+    /// auto, cuda, ascend or sim
     #[arg(long)]
     driver: Option<String>,
     /// A cap on reserved memory: bytes, 4GiB, or a percentage of the device's
@@ -108,8 +101,6 @@ impl AllocatorArguments {
 enum Done {
     All,
     NotAll,
-    /// What is missing is not built yet.
-    Later,
 }
 
 /// Runs the command line.
@@ -121,16 +112,12 @@ pub fn main() -> ExitCode {
         What::Trace(arguments) => generate::run(&arguments),
         What::Doctor(arguments) => doctor::run(&arguments),
         What::Bench(arguments) => bench::run(&arguments),
-        What::Run { program } => Ok(later(&format!("run {}: injecting the allocator", program.join(" ")))),
-        What::Report { snapshot, output } => {
-            let output = output.map(|path| format!(" to {}", path.display())).unwrap_or_default();
-            Ok(later(&format!("report of {}{output}", snapshot.display())))
-        }
+        What::Run(arguments) => return run::run(&arguments),
+        What::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(Done::All) => ExitCode::SUCCESS,
         Ok(Done::NotAll) => ExitCode::from(1),
-        Ok(Done::Later) => ExitCode::from(3),
         Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
         Err(error) => failed(&error, 1),
     }
@@ -139,11 +126,6 @@ pub fn main() -> ExitCode {
 fn failed(error: &Error, status: u8) -> ExitCode {
     eprintln!("trtalloc: {error}");
     ExitCode::from(status)
-}
-
-fn later(what: &str) -> Done {
-    eprintln!("trtalloc: {what} comes with a later version");
-    Done::Later
 }
 
 /// A line on stdout. A reader that has gone is no failure of ours.

@@ -13,7 +13,7 @@ use trtalloc::trace::{Trace, csv};
 
 use super::device::{Device, Otherwise};
 use super::table::{Table, mib, size};
-use super::{AllocatorArguments, Done, later, progress, say};
+use super::{AllocatorArguments, Done, progress, say, snapshot};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -36,9 +36,8 @@ pub struct Arguments {
     /// Fail where the last pass remaps more than this for each thousand requests
     #[arg(long)]
     max_remaps: Option<f64>,
-    /// Write a snapshot (comes with a later version)
-    #[arg(long)]
-    snapshot: Option<PathBuf>,
+    #[command(flatten)]
+    snapshot: snapshot::Argument,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
@@ -50,8 +49,10 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
             arguments.trace.display()
         )));
     }
-    if let Some(path) = &arguments.snapshot {
-        return Ok(later(&format!("--snapshot {}", path.display())));
+    let snapshot = arguments.snapshot.path()?;
+    if snapshot.is_some() {
+        let rows = trace.ops().len() as u64 * u64::from(arguments.repeat);
+        snapshot::record(&mut config, rows, "none")?;
     }
     let device = Device::open(&config, Otherwise::Fail)?;
     say(&head(arguments, &trace, &device));
@@ -61,10 +62,15 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let result = passes(arguments, &trace, &device, &allocator);
+    let written = snapshot.map_or(Ok(()), |path| snapshot::write(&allocator, path));
     // Nothing of the pool may outlive the streams and the context it was used with.
     allocator.close();
     let passes = result?;
     say(&table(&passes, arguments.work));
+    if snapshot.is_some() {
+        say("recorded: its times have the recording in them");
+    }
+    written?;
     Ok(verdict(arguments, &trace, &device, &passes))
 }
 

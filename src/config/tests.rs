@@ -16,6 +16,7 @@ fn what_can_be_read() {
         ("driver=sim", with(|c| c.driver = DriverChoice::Sim)),
         ("driver=cuda", with(|c| c.driver = DriverChoice::Cuda)),
         ("driver=ascend", with(|c| c.driver = DriverChoice::Ascend)),
+        ("driver=none", with(|c| c.driver = DriverChoice::None)),
         ("driver=auto", Config::default()),
         (
             "  DRIVER = Sim ,, device= 3 ,",
@@ -127,7 +128,7 @@ fn what_cannot_be_read_is_named() {
         ("guard=1,colour=red", "unknown option `colour`"),
         (
             "driver=opencl",
-            "option `driver`: cannot read `opencl` (auto, cuda, ascend or sim)",
+            "option `driver`: cannot read `opencl` (auto, cuda, ascend, sim or none)",
         ),
         ("device=-2", "option `device`: cannot read `-2`"),
         ("device=+2", "option `device`: cannot read `+2`"),

@@ -128,7 +128,7 @@ pub(super) fn driver_version(text: &str) -> Option<u32> {
 /// What a message adds about a key's values.
 pub(super) fn expected(key: &str) -> &'static str {
     match key {
-        "driver" => " (auto, cuda, ascend or sim)",
+        "driver" => " (auto, cuda, ascend, sim or none)",
         "device" => " (a device's number, or -1)",
         "limit" => " (bytes as 512M or 4GiB, a percentage as 80%, or none)",
         "backing" => " (auto, vmm or malloc)",

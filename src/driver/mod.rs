@@ -1,14 +1,23 @@
 //! The few driver calls the pool needs, behind one trait.
 //!
-//! `cuda` answers them through libcuda.so.1, `sim` in this process on a simulated device. What lives here knows nothing
-//! of pools. Methods map one to one onto CUDA driver functions, which their comments name; their rules are CUDA's.
+//! `cuda` answers them through libcuda.so.1, `ascend` through libascendcl.so, `sim` in this process on a simulated device; `none`
+//! is for memory that the caller brought, where there is no driver. What lives here knows nothing of pools. Methods map one to
+//! one onto CUDA driver functions, which their comments name; their rules are CUDA's.
 //! No method is called while the process exits or in a forked child.
 
 use std::ffi::c_void;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+pub mod ascend;
 pub mod cuda;
+mod library;
+pub mod none;
 pub mod sim;
+
+/// How long [`Driver::event_wait`] asks without a pause; most of what it is called for is about to complete.
+const SPIN: Duration = Duration::from_micros(20);
+/// The longest pause between two questions of [`Driver::event_wait`].
+const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 
 /// A `CUcontext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -161,10 +170,15 @@ pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
 
 /// The calls the pool makes. Safe from any thread. Sizes and addresses are bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// `cuda`, `sim`.
+    /// `ascend`, `cuda`, `none`, `sim`.
     fn name(&self) -> &'static str;
     /// What this driver's version offers.
     fn features(&self) -> Features;
+    /// Whether it can tell when work has completed. Where not, whoever frees without a stream says that every use is over, and
+    /// of nothing else it is ever known.
+    fn knows_work(&self) -> bool {
+        true
+    }
 
     /// `cuDeviceGetCount`.
     fn device_count(&self) -> Result<u32>;
@@ -216,7 +230,29 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuEventQuery`: whether everything before its last record has completed. True for one never recorded.
     fn event_query(&self, event: Event) -> Result<bool>;
     /// Waits until [`Driver::event_query`] is true or `limit` is over; whether it came true.
-    fn event_wait(&self, event: Event, limit: Duration) -> Result<bool>;
+    // Not by waiting calls: an event never completes behind a persistent kernel, and no driver call could be left.
+    fn event_wait(&self, event: Event, limit: Duration) -> Result<bool> {
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(1);
+        loop {
+            if self.event_query(event)? {
+                return Ok(true);
+            }
+            let waited = start.elapsed();
+            if waited >= limit {
+                return Ok(false);
+            }
+            if waited < SPIN {
+                std::hint::spin_loop();
+            } else if pause < LONGEST_PAUSE / 8 {
+                std::thread::yield_now();
+                pause *= 2;
+            } else {
+                std::thread::sleep(pause.min(limit - waited));
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
 
     /// `cuMemAddressReserve`. `size` and `alignment` are multiples of the granularity (alignment a power of two or 0).
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64>;

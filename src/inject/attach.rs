@@ -10,6 +10,7 @@ use super::{Kind, find};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::process;
+use crate::tally;
 
 /// Below this address no object can be: without a GPU, createInfer* of some TensorRTs gives an address of the first page.
 const FIRST_PAGE: usize = 4096;
@@ -41,13 +42,19 @@ type Setter = unsafe extern "C" fn(*mut c_void, *mut c_void);
 /// # Safety
 /// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
 pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) {
-    if (object as usize) < FIRST_PAGE || !super::acts() {
+    if !super::acts() {
         return;
     }
     let done = catch_unwind(AssertUnwindSafe(|| {
+        if (object as usize) < FIRST_PAGE {
+            tally::met(version, None);
+            return;
+        }
         crate::log::init_from_environment();
         // SAFETY: as this function demands, and the object is none of the first page.
-        match unsafe { set(object, kind, version, real) } {
+        let outcome = unsafe { set(object, kind, version, real) };
+        tally::met(version, Some(outcome.is_ok()));
+        match outcome {
             Ok(()) => {
                 let module = Module::of(real.as_ptr() as usize);
                 let path = module.as_ref().map_or(Path::new(""), Module::path).display();

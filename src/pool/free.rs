@@ -60,6 +60,10 @@ impl Pool {
                 return;
             }
         }
+        if may_cover && !self.driver().knows_work() {
+            let freed = Freed::Block { id, give_back: false };
+            return self.return_freed(&mut core, freed);
+        }
         match (own, cache) {
             (Some(cache), _) if self.free_on(&mut core, id, cache) => return,
             (None, Some(cache)) if self.free_shared(&mut core, id, cache) => return,

@@ -104,14 +104,14 @@ impl Pool {
         }
     }
 
-    /// A driver call in `context` failed: if the context is gone, so is what was waited for; if it is the pool's own, or
-    /// carries an error that will not go away, the pool is dead.
+    /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
+    /// have found that out before; if it is the pool's own, or carries an error that will not go away, the pool is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
         let before = core.contexts.len();
         self.drop_dead_contexts(core);
         self.alive()?;
-        if core.contexts.len() == before {
-            let _ = context;
+        let known = core.contexts.iter().any(|(known, _)| *known == context);
+        if known && core.contexts.len() == before {
             return Err(self.failed(error));
         }
         Ok(())

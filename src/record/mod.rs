@@ -14,6 +14,7 @@ use crate::error::Result;
 mod clock;
 pub mod event;
 pub mod options;
+pub mod report;
 mod ring;
 pub mod snapshot;
 pub mod stack;
@@ -214,18 +215,24 @@ impl Recorder {
         };
         let room = options.max_entries.min(ring.len());
         let from = session.first.max(until.saturating_sub(room));
-        let clock = session.anchor.clock();
         let mut patience = 1000;
-        history.events.reserve((until - from) as usize);
-        let mut time = 0;
-        for number in from..until {
-            if let Some(words) = ring.read(number, &mut patience) {
-                let mut event = Event::from_words(&words, |ticks| clock.microseconds(ticks));
-                // Counters of two cores may differ by a little; the order is that of the numbers.
-                time = event.time.max(time);
-                event.time = time;
-                history.events.push(event);
+        let mut found = Vec::with_capacity((until - from) as usize);
+        // From the newest on: the oldest are the first to be overwritten, so that what was read has no gap.
+        for number in (from..until).rev() {
+            match ring.read(number, &mut patience) {
+                Some(words) => found.push(words),
+                None if ring.is_past(number) => break,
+                None => {}
             }
+        }
+        let clock = session.anchor.clock();
+        let mut time = 0;
+        for words in found.iter().rev() {
+            let mut event = Event::from_words(words, |ticks| clock.microseconds(ticks));
+            // Counters of two cores may differ by a little; the order is that of the numbers.
+            time = event.time.max(time);
+            event.time = time;
+            history.events.push(event);
         }
         history.dropped = until - session.first - history.events.len() as u64;
         history

@@ -14,6 +14,17 @@ pub enum Mode {
     All,
 }
 
+impl Mode {
+    /// As the options call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::State => "state",
+            Mode::All => "all",
+        }
+    }
+}
+
 /// What gets a stack. Each kind includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Context {

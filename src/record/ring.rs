@@ -99,6 +99,11 @@ impl Ring {
         }
     }
 
+    /// Whether event `number` has made room for a later one.
+    pub(super) fn is_past(&self, number: u64) -> bool {
+        self.slot(number).stamp.load(Ordering::Acquire) > 2 * number + 2
+    }
+
     /// Gives the pages back; what was written is zero from now on.
     fn forget(&self) {
         let bytes = self.count * size_of::<Slot>();
@@ -203,5 +208,6 @@ mod tests {
         assert!(!ring.write(0, &[2; 7]));
         assert_eq!(ring.read(64, &mut 0), Some([1; 7]));
         assert_eq!(ring.read(128, &mut 0), None);
+        assert_eq!([0, 64, 128].map(|number| ring.is_past(number)), [true, false, false]);
     }
 }

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
+use crate::driver::ascend::AscendDriver;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::SimDriver;
 use crate::driver::{Context, Driver, DriverError, Failure, Result, Stream};
@@ -157,6 +158,23 @@ impl Streams for CudaStreams {
 
     fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()> {
         self.driver.fill_async(address, 0, bytes, stream)
+    }
+}
+
+/// Streams of an Ascend device.
+impl Streams for Arc<AscendDriver> {
+    fn create(&self) -> Result<Stream> {
+        self.create_stream()
+    }
+
+    /// AscendCL wants the work to be over.
+    fn destroy(&self, stream: Stream) -> Result<()> {
+        self.context_synchronize()?;
+        self.destroy_stream(stream)
+    }
+
+    fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()> {
+        self.fill_async(address, 0, bytes, stream)
     }
 }
 

@@ -1,36 +1,52 @@
-//! Where the simulated `libcuda.so.1` is: a folder to put into a child process's `LD_LIBRARY_PATH`.
+//! Where the simulated driver libraries are: folders to put into a child process's `LD_LIBRARY_PATH`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A fresh folder under the target directory with the example `simcuda` in it as `libcuda.so.1`. The example is built
-/// where cargo runs the test, so that it is never an old one. None where there is neither cargo nor an example.
+/// A fresh folder with the example `simcuda` in it as `libcuda.so.1`.
 pub fn directory() -> Option<PathBuf> {
+    folder("simcuda", &["libcuda.so.1"])
+}
+
+/// A fresh folder with the example `simascend` in it as AscendCL's libraries: one library under all of their names.
+#[allow(dead_code)]
+pub fn ascend() -> Option<PathBuf> {
+    folder("simascend", &["libascendcl.so", "libacl_dvpp.so", "libacl_dvpp_mpi.so"])
+}
+
+/// A fresh folder under the target directory with an example of that name in it, as the first of `names`; the others are
+/// links to it. The example is built where cargo runs the test, so that it is never an old one. None where there is neither
+/// cargo nor an example.
+fn folder(example: &str, names: &[&str]) -> Option<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let built = built()?;
+    let built = built(example)?;
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
     remove_old(parent);
     let name = format!(
-        "simcuda-{}-{}",
+        "{example}-{}-{}",
         std::process::id(),
         NUMBER.fetch_add(1, Ordering::Relaxed)
     );
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder).ok()?;
-    std::fs::copy(built, folder.join("libcuda.so.1")).ok()?;
+    let (first, others) = names.split_first()?;
+    std::fs::copy(built, folder.join(first)).ok()?;
+    for other in others {
+        std::os::unix::fs::symlink(first, folder.join(other)).ok()?;
+    }
     Some(folder)
 }
 
 /// The example of this test's profile.
-fn built() -> Option<PathBuf> {
+fn built(example: &str) -> Option<PathBuf> {
     // target/PROFILE/deps/THIS_TEST
     let profile = env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
     if let Some(cargo) = env::var_os("CARGO") {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--example", "simcuda", "--manifest-path"]);
+        build.args(["build", "--quiet", "--example", example, "--manifest-path"]);
         build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
         build.arg("--target-dir").arg(target);
         // The folder of the profile `dev` is called debug.
@@ -39,10 +55,10 @@ fn built() -> Option<PathBuf> {
         if !build.status().ok()?.success() {
             return None;
         }
-        let file = target.join(name).join("examples/libsimcuda.so");
+        let file = target.join(name).join(format!("examples/lib{example}.so"));
         return file.exists().then_some(file);
     }
-    let file = profile.join("examples/libsimcuda.so");
+    let file = profile.join(format!("examples/lib{example}.so"));
     file.exists().then_some(file)
 }
 
@@ -50,9 +66,9 @@ fn built() -> Option<PathBuf> {
 fn remove_old(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("simcuda-")?.split('-').next());
+        let process = ["simcuda-", "simascend-"]
+            .iter()
+            .find_map(|prefix| name.to_str()?.strip_prefix(prefix)?.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             let _ = std::fs::remove_dir_all(entry.path());
         }

@@ -7,9 +7,15 @@
 //! nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
 //! books, `cases` what is demanded.
 
+use trtalloc::driver::sim::model;
+
+#[path = "../ascend/over.rs"]
+mod over;
 #[allow(dead_code)]
 #[path = "../common/simcuda.rs"]
 mod simcuda;
+#[path = "../ascend/standin/mod.rs"]
+mod standin;
 
 mod cases;
 mod device;
@@ -44,6 +50,9 @@ const NEEDS: &[(&str, u32)] = &[
     ("streams::a_stream_reuses_what_it_freed_without_a_driver_call", 12_000),
 ];
 
+/// Cases that ask for what AscendCL does not tell: whose a stream is that is not of the calling thread's context.
+const NOT_ON_ASCEND: &[&str] = &["requests::several_devices"];
+
 /// Over what a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -53,6 +62,9 @@ enum Place {
     Cuda(u32),
     /// The driver that is installed.
     Gpu,
+    /// The driver for Ascend devices over a stand-in for AscendCL, which has what CUDA 11.2 has. One case at a time: there is
+    /// one AscendCL in a process.
+    Ascend,
 }
 
 /// Where `TRTALLOC_TEST_DRIVER` wants tests to run; none: everywhere.
@@ -92,18 +104,26 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
     if wanted().is_some_and(|wanted| wanted != place && !(of(wanted) && of(place))) {
         return;
     }
-    if let Place::Sim(version) | Place::Cuda(version) = place
-        && let Some((_, needs)) = NEEDS
-            .iter()
-            .find(|(case, needs)| name.ends_with(case) && version < *needs)
+    let version = match place {
+        Place::Sim(version) | Place::Cuda(version) => version,
+        Place::Gpu => NOW,
+        Place::Ascend => V11_2,
+    };
+    if let Some((_, needs)) = NEEDS
+        .iter()
+        .find(|(case, needs)| name.ends_with(case) && version < *needs)
     {
         return println!("{name}: a driver of {needs} or newer does this");
+    }
+    if place == Place::Ascend && NOT_ON_ASCEND.iter().any(|case| name.ends_with(case)) {
+        return println!("{name}: AscendCL does not tell what this asks for");
     }
     match place {
         Place::Sim(version) => case(&Setup::sim(way, version)),
         Place::Cuda(version) => in_child(name, Some(simulated_library()), version),
         Place::Gpu if has_gpu() => in_child(name, None, NOW),
         Place::Gpu => assert_eq!(wanted(), None, "no GPU answers"),
+        Place::Ascend => case(&Setup::ascend(way)),
     }
 }
 
@@ -144,6 +164,7 @@ macro_rules! suite {
         suite!(@place sim_12_4 (Place::Sim(V12_4)) $($group { $($case),* })*);
         suite!(@place sim_11_8 (Place::Sim(V11_8)) $($group { $($case),* })*);
         suite!(@place sim_11_2 (Place::Sim(V11_2)) $($group { $($case),* })*);
+        suite!(@place ascend (Place::Ascend) $($group { $($case),* })*);
     };
     (@libraries $($group:ident { $($case:ident),* $(,)? })*) => {
         suite!(@place cuda_12_4 (Place::Cuda(V12_4)) $($group { $($case),* })*);
@@ -277,6 +298,9 @@ suite! {
         by_ascends_rule,
         by_ascends_media_rule,
         an_odd_base,
+        one_pool_for_every_device,
+        a_stream_of_another_device,
+        pools_of_our_own_by_ascends_rule,
     }
     rmm {
         most_of_the_device,

@@ -14,6 +14,8 @@ use trtalloc::stats::Stats;
 
 use crate::device::{Cuda, Device, Sim};
 use crate::face::{self, Face, Over, Way};
+use crate::over::open;
+use crate::standin::process::{Installed, exclusive};
 
 /// How many simulated devices there are.
 pub const DEVICES: u32 = 2;
@@ -25,9 +27,27 @@ pub struct Setup {
     way: Way,
     over: Over,
     device: Arc<dyn Device>,
+    /// For as long as AscendCL's functions mean this machine.
+    installed: Option<Installed>,
 }
 
 impl Setup {
+    pub fn ascend(way: Way) -> Setup {
+        let simulated = SimDriver::new(SimConfig {
+            devices: DEVICES,
+            memory: MEMORY,
+            ..SimConfig::default()
+        });
+        let installed = exclusive(simulated.machine().clone());
+        let driver = open(false).expect("the stand-in has every function");
+        Setup {
+            way,
+            over: Over::Driver(driver),
+            device: Arc::new(Sim(simulated)),
+            installed: Some(installed),
+        }
+    }
+
     pub fn sim(way: Way, version: u32) -> Setup {
         let driver = SimDriver::new(SimConfig {
             devices: DEVICES,
@@ -39,6 +59,7 @@ impl Setup {
             way,
             over: Over::Driver(driver.clone()),
             device: Arc::new(Sim(driver)),
+            installed: None,
         }
     }
 
@@ -47,6 +68,7 @@ impl Setup {
             way,
             over: Over::Cuda,
             device: Arc::new(Cuda::new()),
+            installed: None,
         }
     }
 
@@ -70,7 +92,25 @@ impl Setup {
         self.make(options, Some((base as u64, bytes)), rule)
     }
 
+    /// An allocator with a rule of its own over the driver's memory.
+    pub fn by_rule(&self, options: &str, rule: SegmentRule) -> World {
+        self.device.enter(0);
+        self.make(options, None, rule)
+    }
+
     fn make(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
+        // What AscendCL gives need not begin where a block of CUDA's may.
+        if self.installed.is_some() && options.contains("passthrough=1") {
+            let (options, ascend) = (
+                options.replace("passthrough=1", "passthrough=1,rule=ascend"),
+                SegmentRule::ascend(32, 64),
+            );
+            return self.made(&options, given, ascend);
+        }
+        self.made(options, given, rule)
+    }
+
+    fn made(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
         World {
             device: self.device.clone(),
             face: face::open(self.way, &self.over, options, given),
@@ -138,6 +178,19 @@ impl World {
     /// What the driver offers.
     pub fn features(&self) -> Features {
         self.face.inside().driver().features()
+    }
+
+    /// Default streams: the context's by both of its numbers and, where threads have one of their own, the thread's.
+    pub fn default_streams(&self) -> &'static [usize] {
+        match self.face.inside().driver().name() {
+            "ascend" => &[0, 1],
+            _ => &[0, 1, 2],
+        }
+    }
+
+    /// Bytes that a block of `size` takes.
+    pub fn carved(&self, size: u64) -> u64 {
+        self.rule.stride(size).unwrap()
     }
 
     pub fn begin_capture(&self, stream: usize) {

@@ -39,6 +39,7 @@ mod kernels;
 mod memory;
 mod process;
 mod streams;
+mod symbols;
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;

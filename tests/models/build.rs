@@ -75,6 +75,7 @@ const SMALL: &[(&str, &str, &str)] = &[
 const TREE: &[&str] = &["allocator", "pool", "driver/sim", "config", "stats"];
 const FILES: &[&str] = &[
     "driver/mod.rs",
+    "driver/none.rs",
     "config.rs",
     "error.rs",
     "nvtx.rs",

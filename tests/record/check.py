@@ -88,6 +88,8 @@ def check(snapshot):
             elif action in ("segment_map", "segment_alloc"):
                 whole = [r for r in ranges if r[0] <= address and address + size <= r[1]]
                 assert whole, f"in no segment: {entry}"
+                there = [at for on, at in live if on == device and address <= at < address + size]
+                assert not there, f"a block before its memory: {there} {entry}"
                 start, end = whole[0]
                 ranges.remove(whole[0])
                 ranges += [(start, address)] if start < address else []

@@ -3,8 +3,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod browser;
+mod ending;
 mod life;
 mod memory_short;
+mod memory_viz;
+mod page;
 mod program;
+mod python;
+mod report;
+mod server;
 mod stacks;
 mod viewer;

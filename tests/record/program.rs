@@ -31,8 +31,14 @@ pub fn request(size: u64, stream: Option<Stream>) -> Request {
 
 impl Program {
     pub fn new(options: &str) -> Program {
+        Program::on(1, options)
+    }
+
+    /// On a computer of several devices, of which it uses the first.
+    pub fn on(devices: u32, options: &str) -> Program {
         let driver = SimDriver::new(SimConfig {
             checker: false,
+            devices,
             ..SimConfig::default()
         });
         let streams = Box::new(SimStreams::new(driver.clone()));

@@ -15,9 +15,15 @@
 
 mod client;
 mod graphs;
+#[path = "../ascend/over.rs"]
+mod over;
 mod random;
 mod rounds;
+#[path = "../ascend/standin/mod.rs"]
+mod standin;
 mod world;
+
+use trtalloc::driver::sim::model;
 
 use std::env;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,13 +1,17 @@
 //! The allocators that are put through it, and what must be true in the end.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
+use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 
 use crate::client::Client;
+use crate::over::open;
+use crate::standin::process::exclusive;
 use crate::world::{Context, Counts, World};
 
 const DEVICES: i32 = 2;
@@ -21,6 +25,8 @@ pub struct Round {
     /// The largest ordinary request.
     largest: u64,
     pub sim: SimConfig,
+    /// Through AscendCL's functions instead.
+    ascend: bool,
 }
 
 pub fn all() -> Vec<Round> {
@@ -35,7 +41,9 @@ pub fn all() -> Vec<Round> {
         failures,
         largest,
         sim: sim(),
+        ascend: false,
     };
+    let ascend = |round: Round| Round { ascend: true, ..round };
     let older = |version, round: Round| Round {
         sim: SimConfig { version, ..sim() },
         ..round
@@ -53,13 +61,21 @@ pub fn all() -> Vec<Round> {
         older(11_080, round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)),
         older(12_040, round("limit=256MiB,wait_ms=2", 3, true, 24 * MIB)),
         older(11_020, round("wait_ms=5", 2, true, 24 * MIB)),
+        ascend(round("limit=256MiB,wait_ms=2", 2, true, 24 * MIB)),
+        ascend(round("wait_ms=5", 2, true, 24 * MIB)),
+        ascend(round("limit=256MiB,wait_ms=2,backing=malloc", 1, true, 24 * MIB)),
     ]
 }
 
 /// Runs a round; what it came to, in words.
 pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
-    let driver = SimDriver::new(round.sim.clone());
-    let machine = driver.machine().clone();
+    let simulated = SimDriver::new(round.sim.clone());
+    let machine = simulated.machine().clone();
+    let installed = round.ascend.then(|| exclusive(machine.clone()));
+    let driver: Arc<dyn Driver> = match installed {
+        Some(_) => open(false).unwrap(),
+        None => simulated,
+    };
     let config = Config::parse(round.options).unwrap();
     let mut contexts = Vec::new();
     for device in [0, 0, 1] {
@@ -152,7 +168,7 @@ fn finish(world: &World) {
     machine.drain_user_objects();
     world.check();
     world.allocator.validate().unwrap();
-    let kept = !machine.config().user_objects() && world.counts.captures.load(Relaxed) > 0;
+    let kept = !world.allocator.driver().features().user_objects && world.counts.captures.load(Relaxed) > 0;
     for device in 0..DEVICES {
         let stats = world.allocator.stats(Some(device)).unwrap();
         assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");

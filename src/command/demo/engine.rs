@@ -64,6 +64,7 @@ pub struct Engine {
 impl Engine {
     /// Loads it; none where its weights do not fit, and then it holds nothing.
     pub fn load(plan: &'static Plan, caller: &mut Caller) -> Result<Option<Engine>> {
+        trtalloc::tags::set(Some(plan.name))?;
         let mut weights = Vec::new();
         for &bytes in plan.weights {
             match caller.allocate(bytes) {
@@ -93,6 +94,7 @@ pub struct Session {
 impl Session {
     /// Makes the stream and takes the scratch memory; none where that does not fit.
     pub fn open(plan: &'static Plan, caller: &mut Caller, device: &Device) -> Result<Option<Session>> {
+        trtalloc::tags::set(Some(plan.name))?;
         let stream = device.application().create_stream()?;
         match caller.allocate_async(plan.scratch, stream) {
             Some(scratch) => Ok(Some(Session { plan, stream, scratch })),
@@ -116,6 +118,7 @@ impl Session {
 
     /// One request of `rows` rows; whether all its memory was there. Returns without waiting for the work.
     pub fn infer(&self, rows: u64, random: &mut Random, caller: &mut Caller, device: &Device) -> Result<bool> {
+        trtalloc::tags::set(Some(self.plan.name))?;
         device.work(self.stream, self.scratch as u64, self.plan.scratch)?;
         let mut held = Vec::new();
         let met = self.layers(rows, random, caller, device, &mut held)? && self.output(rows, caller, device)?;

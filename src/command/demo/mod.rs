@@ -17,7 +17,7 @@ use trtalloc::handle::Handle;
 use self::life::Life;
 use super::device::{Device, Otherwise};
 use super::table::size;
-use super::{AllocatorArguments, Done, say};
+use super::{AllocatorArguments, Done, say, snapshot};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -26,6 +26,8 @@ pub struct Arguments {
     /// A tenth of the requests
     #[arg(long)]
     short: bool,
+    #[command(flatten)]
+    snapshot: snapshot::Argument,
     /// The seed of the requests' shapes
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -39,6 +41,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     if config.limit == Limit::None {
         config.limit = Limit::Bytes(CAP);
     }
+    let requests = if arguments.short { 400 } else { 4000 };
+    let snapshot = match arguments.snapshot.path()? {
+        Some(path) => path.to_owned(),
+        None => std::env::temp_dir().join("trtalloc-demo.pickle"),
+    };
+    // Each is some thirty calls of TensorRT's.
+    snapshot::record(&mut config, 60 * requests, "native")?;
     let device = Device::open(&config, Otherwise::Simulate)?;
     let cap = match config.limit {
         Limit::None => "none".to_string(),
@@ -49,8 +58,8 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     say("");
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let client = Client::new(Handle::new(allocator.clone()))?;
-    let requests = if arguments.short { 400 } else { 4000 };
     let result = Life::new(&device, &allocator, client, requests, arguments.seed).run();
+    let written = allocator.write_snapshot(&snapshot);
     // Nothing of the pool may outlive the context it was used with.
     allocator.close();
     let told = result?;
@@ -61,6 +70,17 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         say(&format!("{:6}  {promise}", if held { "ok" } else { "FAILED" }));
         if !held {
             done = Done::NotAll;
+        }
+    }
+    say("");
+    match written {
+        Ok(()) => say(&format!(
+            "snapshot  {}, for `trtalloc report` and for PyTorch's memory viewer",
+            snapshot.display()
+        )),
+        Err(error) => {
+            done = Done::NotAll;
+            say(&format!("snapshot  FAILED: {error}"));
         }
     }
     if device.is_simulated() {

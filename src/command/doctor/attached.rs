@@ -12,8 +12,8 @@ pub fn this_process(report: &mut Report) {
         Some(path) => {
             report.found("this process", &format!("has loaded {path}"));
             report.advice(
-                "In this version the library stands in front of none of TensorRT's functions: the application gives it to \
-                 TensorRT, with setGpuAllocator.",
+                "In LD_PRELOAD it gives what TensorRT creates its pool; where it is linked, TRTALLOC_INJECT=1 does that, or the \
+                 application with setGpuAllocator.",
             );
         }
         None if preload.contains("trtalloc") => {
@@ -26,8 +26,9 @@ pub fn this_process(report: &mut Report) {
         None => {
             report.found("this process", "no");
             report.advice(
-                "Attaching to a program that is not changed comes with a later version. Until then the application gives \
-                 the allocator to TensorRT: runtime->setGpuAllocator(trtalloc::tensorrt(memory)).",
+                "`trtalloc run -- PROGRAM` attaches it to a program that is not changed; `trtalloc doctor PROGRAM` says \
+                 beforehand what that would catch. An application that is, gives the allocator to TensorRT: \
+                 runtime->setGpuAllocator(trtalloc::tensorrt(memory)).",
             );
         }
     }

@@ -1,6 +1,7 @@
 //! Drivers and devices: each answer is a trial of what the pool would do.
 
 use trtalloc::config::{Config, DriverChoice};
+use trtalloc::driver::ascend::AscendDriver;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Context, Driver, DriverError, Failure, HandleKind, Result};
 
@@ -43,7 +44,19 @@ pub fn others(report: &mut Report) {
         Ok(opened) => describe("sim", "simulated, for trials without a GPU", &*opened.driver, report),
         Err(error) => report.found("sim", &format!("no: {error}")),
     }
-    report.found("ascend", "no: comes with a later version");
+    match AscendDriver::open(false) {
+        Ok(driver) => describe("ascend", "AscendCL; never run on such a device", &*driver, report),
+        Err(error) => {
+            report.found("ascend", &format!("no: {error}"));
+            report.advice(match error.failure {
+                Failure::Missing if error.call == "libascendcl.so" => {
+                    "Only where there is an Ascend device: run CANN's set_env.sh, so that its libraries are found."
+                }
+                Failure::Missing => "CANN is too old for this driver, which needs that function.",
+                _ => "Ask npu-smi info what is wrong.",
+            });
+        }
+    }
 }
 
 /// What to do where the driver does not open.
@@ -102,7 +115,7 @@ fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) {
         "  graph owners",
         features.user_objects,
         "yes: memory of a CUDA graph is held until the graph is gone",
-        "no: requests while a stream captures are refused",
+        "no: memory of a graph stays what it is for the process's life",
     );
 }
 
@@ -129,7 +142,7 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
     if let Err(reason) = plain {
         report.found("    virtual memory", &format!("no: {reason}; backing=malloc is used"));
         report.advice(
-            "Memory then comes from cuMemAlloc: a block that grows may be copied, and free memory in pieces cannot be put \
+            "Memory then comes from the driver's malloc: a block that grows may be copied, and free memory in pieces cannot be put \
              together. A newer driver, or a virtual machine that passes the GPU through whole, has it.",
         );
         return;
@@ -142,8 +155,8 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
             size(recommended)
         ),
     );
-    // Nobody uses the simulated device's memory from elsewhere.
-    if driver.name() != "sim" {
+    // Nobody uses the simulated device's memory from elsewhere, and Ascend's is not offered to anybody.
+    if driver.name() == "cuda" {
         elsewhere(driver, index, count, smallest, report);
     }
 }

@@ -40,26 +40,31 @@ pub fn all(report: &mut Report) {
         );
     }
     for (path, place) in found {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match version(&path) {
-            Ok(version) => match Generation::of(version) {
-                Ok(_) => report.found(&name, &format!("{}: served", in_words(version))),
-                Err(_) => {
-                    report.found(&name, &format!("{}: its interface is not known", in_words(version)));
-                    report.advice("A newer trtalloc may know it: trtalloc_tensorrt_allocator gives NULL for it here.");
-                }
-            },
-            Err(reason) => {
-                report.found(&name, &format!("no: {reason}"));
-                report.advice("Programs that need it cannot start either: is its package whole, and for this machine?");
-            }
-        }
+        one(&path, report);
         report.found("", &format!("{} ({place})", path.display()));
     }
 }
 
+/// Says of one library which version it is and whether trtalloc serves it.
+pub fn one(path: &Path, report: &mut Report) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match version(path) {
+        Ok(version) => match Generation::of(version) {
+            Ok(_) => report.found(&name, &format!("{}: served", in_words(version))),
+            Err(_) => {
+                report.found(&name, &format!("{}: its interface is not known", in_words(version)));
+                report.advice("A newer trtalloc may know it: trtalloc_tensorrt_allocator gives NULL for it here.");
+            }
+        },
+        Err(reason) => {
+            report.found(&name, &format!("no: {reason}"));
+            report.advice("Programs that need it cannot start either: is its package whole, and for this machine?");
+        }
+    }
+}
+
 /// A version number as createInfer* is given it, as one would say it.
-fn in_words(version: i32) -> String {
+pub fn in_words(version: i32) -> String {
     let (name, unit) = match version {
         10_000..20_000 => ("TensorRT-RTX", 10_000),
         20_000.. => ("TensorRT", 10_000),
@@ -92,9 +97,8 @@ fn search() -> Vec<(PathBuf, &'static str)> {
         let paths = cache.lines().filter_map(|line| line.split_once(" => "));
         paths.for_each(|(_, path)| add(path.trim().into(), "the loader's cache"));
     }
-    let path = "import sys; print('\\n'.join(path for path in sys.path if path))";
-    for folder in output(Command::new("python3").args(["-c", path])).lines() {
-        for package in entries(Path::new(folder)) {
+    for folder in folders_of_python(Path::new("python3")) {
+        for package in entries(&folder) {
             let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with("tensorrt") && package.is_dir() {
                 entries(&package)
@@ -106,8 +110,15 @@ fn search() -> Vec<(PathBuf, &'static str)> {
     found
 }
 
+/// Where a Python looks for its packages.
+pub fn folders_of_python(python: &Path) -> Vec<PathBuf> {
+    let path = "import sys; print('\\n'.join(path for path in sys.path if path))";
+    let folders = output(Command::new(python).args(["-c", path]));
+    folders.lines().map(PathBuf::from).collect()
+}
+
 /// Whether a file of that name is a TensorRT: `libnvinfer.so.10` and the like, but not `libnvinfer_plugin.so.10`.
-fn is_tensorrt(file: &str) -> bool {
+pub fn is_tensorrt(file: &str) -> bool {
     let Some((name, rest)) = file.split_once(".so") else {
         return false;
     };
@@ -115,7 +126,7 @@ fn is_tensorrt(file: &str) -> bool {
 }
 
 /// What lies in a folder, in order of name; nothing where it cannot be read.
-fn entries(folder: &Path) -> Vec<PathBuf> {
+pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -127,7 +138,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// What a program writes; nothing where it is not there.
-fn output(command: &mut Command) -> String {
+pub fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.map_or_else(
         |_| String::new(),

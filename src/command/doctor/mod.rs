@@ -1,17 +1,21 @@
 //! `trtalloc doctor`: what is here, found out by trying it, in plain words, and what to do about each "no".
 //!
-//! `drivers` tries drivers and devices, `libraries` finds TensorRT, `attached` looks into a process, `report` lays it out.
+//! `drivers` tries drivers and devices, `libraries` finds TensorRT, `attached` looks into a process, `program` into one that
+//! is to be started, `report` lays it out.
 
 mod attached;
 mod drivers;
 mod libraries;
+mod program;
 mod report;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use trtalloc::config::{Config, KEYS};
 use trtalloc::error::Result;
 
+pub use self::libraries::in_words as version_in_words;
 use self::report::Report;
 use super::{Done, say};
 
@@ -23,6 +27,9 @@ pub struct Arguments {
     /// Loads one library, says its version and ends: what the doctor asks of a process of its own
     #[arg(long, hide = true)]
     library: Option<PathBuf>,
+    /// Only looks at this program: which TensorRT it would load, and whether `trtalloc run` would catch it. It is not started
+    #[arg(trailing_var_arg = true, conflicts_with = "pid")]
+    program: Vec<OsString>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
@@ -30,6 +37,11 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         return Ok(libraries::say_version(library));
     }
     let mut report = Report::new();
+    if let Some(name) = arguments.program.first() {
+        let done = program::examine(name, &mut report)?;
+        say(report.text());
+        return Ok(done);
+    }
     report.section("driver");
     drivers::cuda(&mut report);
     drivers::others(&mut report);

@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
-use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 
@@ -27,11 +26,6 @@ const NO_DESTRUCTOR_SYNC: u32 = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTR
 const MOVE: u32 = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
 /// `CU_EVENT_DISABLE_TIMING`: such events are the cheapest to record and query.
 const EVENT_FLAGS: u32 = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-
-/// How long [`Driver::event_wait`] asks without a pause; most of what it is called for is about to complete.
-const SPIN: Duration = Duration::from_micros(20);
-/// The longest pause between two questions of [`Driver::event_wait`].
-const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 
 fn stream(stream: Stream) -> sys::CUstream {
     stream.0 as sys::CUstream
@@ -300,30 +294,6 @@ impl Driver for CudaDriver {
             0 => Ok(true),
             NOT_READY => Ok(false),
             code => check_event("cuEventQuery", code).map(|()| true),
-        }
-    }
-
-    // Not cuEventSynchronize: an event never completes behind a persistent kernel, and no driver call could be left.
-    fn event_wait(&self, awaited: Event, limit: Duration) -> Result<bool> {
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(1);
-        loop {
-            if self.event_query(awaited)? {
-                return Ok(true);
-            }
-            let waited = start.elapsed();
-            if waited >= limit {
-                return Ok(false);
-            }
-            if waited < SPIN {
-                std::hint::spin_loop();
-            } else if pause < LONGEST_PAUSE / 8 {
-                std::thread::yield_now();
-                pause *= 2;
-            } else {
-                std::thread::sleep(pause.min(limit - waited));
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
         }
     }
 

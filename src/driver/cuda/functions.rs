@@ -1,14 +1,14 @@
 //! The driver's functions, looked up by the exact names that libcuda.so.1 exports.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::ptr::NonNull;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUuserObject,
 };
 
-use super::super::{DriverError, Failure, Result};
+use super::super::Result;
+use super::super::library::{Library, functions, missing};
 
 /// The name the driver is installed under. libcuda.so without a number is a development link, or a stub.
 pub(super) const LIBRARY: &str = "libcuda.so.1";
@@ -17,78 +17,14 @@ const LIBRARY_C: &CStr = c"libcuda.so.1";
 /// What an absent function answers; no `CUresult` has this value.
 pub(super) const MISSING: u32 = u32::MAX;
 
-/// A loaded library. It is never unloaded: the driver has threads and exit handlers of its own.
-struct Library(NonNull<c_void>);
-
-fn missing(name: &'static str) -> DriverError {
-    DriverError {
-        call: name,
-        code: 0,
-        failure: Failure::Missing,
-    }
-}
-
-fn open_library() -> Option<Library> {
-    // SAFETY: a terminated name; what the library's constructors do is the driver's matter.
-    let handle = unsafe { libc::dlopen(LIBRARY_C.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    NonNull::new(handle).map(Library)
-}
-
-/// The one place where a symbol is looked up. It must reach the loader's own dlsym, whatever this library may export
-/// under that name.
-fn symbol(library: &Library, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: an open library and a terminated name.
-    NonNull::new(unsafe { libc::dlsym(library.0.as_ptr(), name.as_ptr()) })
-}
-
-macro_rules! functions {
-    ($( $need:expr, $name:ident ( $($argument:ty),* ); )*) => {
-        /// Each function under its exported name. What may be absent is then a function that answers [`MISSING`], so
-        /// that every call is one indirect call.
-        #[allow(non_snake_case)]
-        pub(super) struct Functions {
-            $( pub $name: unsafe extern "C" fn($($argument),*) -> u32, )*
-            absent: Vec<&'static str>,
-        }
-
-        impl Functions {
-            fn load(library: &Library) -> Result<Functions> {
-                let mut absent = Vec::new();
-                Ok(Functions {
-                    $( $name: {
-                        type Function = unsafe extern "C" fn($($argument),*) -> u32;
-                        unsafe extern "C" fn absent_function($(_: $argument),*) -> u32 {
-                            MISSING
-                        }
-                        const TEXT: &str = concat!(stringify!($name), "\0");
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
-                            Ok(name) => name,
-                            Err(_) => panic!("an identifier has no null byte"),
-                        };
-                        match symbol(library, NAME) {
-                            // SAFETY: the driver's documented function of this name has this type; CUresult is an
-                            // enum of unsigned values, which is passed as an unsigned int.
-                            Some(found) => unsafe { std::mem::transmute::<NonNull<c_void>, Function>(found) },
-                            None if $need => return Err(missing(stringify!($name))),
-                            None => {
-                                absent.push(stringify!($name));
-                                absent_function as Function
-                            }
-                        }
-                    }, )*
-                    absent,
-                })
-            }
-        }
-    };
-}
-
 /// Every driver of CUDA 10.1 or newer has it; without it the library is not a driver.
 const REQUIRED: bool = true;
 /// Newer, or not everywhere.
 const OPTIONAL: bool = false;
 
 functions! {
+    u32, MISSING;
+
     REQUIRED, cuInit(c_uint);
     REQUIRED, cuDriverGetVersion(*mut c_int);
     REQUIRED, cuDeviceGetCount(*mut c_int);
@@ -152,18 +88,14 @@ functions! {
 impl Functions {
     /// Opens the library and looks everything up.
     pub(super) fn open() -> Result<Functions> {
-        let library = open_library().ok_or(missing(LIBRARY))?;
-        Functions::load(&library)
-    }
-
-    /// Whether the library exports `name`.
-    pub(super) fn has(&self, name: &str) -> bool {
-        !self.absent.contains(&name)
+        let library = Library::open(LIBRARY_C).ok_or(missing(LIBRARY))?;
+        // SAFETY: the driver's library has the driver's functions.
+        unsafe { Functions::load(&|name| library.symbol(name)) }
     }
 
     /// Whether the library has all of virtual memory management.
     pub(super) fn has_virtual_memory(&self) -> bool {
-        [
+        self.has_all(&[
             "cuMemGetAllocationGranularity",
             "cuMemAddressReserve",
             "cuMemAddressFree",
@@ -172,8 +104,6 @@ impl Functions {
             "cuMemMap",
             "cuMemUnmap",
             "cuMemSetAccess",
-        ]
-        .iter()
-        .all(|name| self.has(name))
+        ])
     }
 }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use self::failure::check;
 use self::functions::{Functions, LIBRARY};
-use super::{Features, Result};
+use super::{DriverError, Failure, Features, Result};
 
 /// The driver of NVIDIA GPUs. Opening it initializes CUDA and makes no context.
 pub struct CudaDriver {
@@ -73,6 +73,17 @@ impl CudaDriver {
                 && (has("cuStreamGetCaptureInfo_v2") || has("cuStreamGetCaptureInfo_v3")),
         };
         Ok(Arc::new(driver))
+    }
+
+    /// Whether an error of [`CudaDriver::open`], or a count of no devices, says that nobody in this process can use a device of
+    /// NVIDIA's: the library is not there, or it has no device that it can drive. Any other error may pass, or be about what
+    /// this crate alone demands of the driver.
+    pub fn is_absent(error: &DriverError) -> bool {
+        match error.failure {
+            Failure::Missing => error.call == LIBRARY,
+            Failure::Unsupported => matches!(error.call, "cuInit" | "cuDeviceGetCount"),
+            _ => false,
+        }
     }
 
     /// The newest CUDA version the driver supports: 1000 × major + 10 × minor.

@@ -16,7 +16,7 @@ impl Mapping {
         let mut kept = self.fitting_kept(&mut need);
         // Handles are not split: where only a larger one is there, the place becomes larger.
         let room = place.room - place.size;
-        if let Some(larger) = self.larger_kept(need, room) {
+        if let Some(larger) = self.larger_kept(need, room, &kept) {
             place.size += larger - std::mem::take(&mut need);
             kept.push(larger);
         }
@@ -67,9 +67,12 @@ impl Mapping {
         chosen
     }
 
-    /// The size of a kept handle that is larger than `need`, by at most `room`; none where nothing is needed.
-    fn larger_kept(&self, need: u64, room: u64) -> Option<u64> {
-        let (size, _) = self.kept.range(need..).next().filter(|_| need > 0)?;
+    /// The size of a kept handle that was not `chosen` yet and is larger than `need`, by at most `room`; none where nothing is
+    /// needed.
+    fn larger_kept(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
+        let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
+        let mut larger = self.kept.range(need..).filter(|_| need > 0);
+        let (size, _) = larger.find(|(size, handles)| left(**size, handles))?;
         (size - need <= room).then_some(*size)
     }
 
@@ -137,6 +140,12 @@ impl Mapping {
                     return Err(error);
                 }
             }
+        }
+        let filled: u64 = handles.iter().map(|(_, size)| size).sum();
+        if filled != place.size {
+            // What has no memory is nobody's.
+            handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
+            return Err(super::super::calls::refused("map", Failure::Other));
         }
         let mut at = place.offset;
         let base = self.space.base().unwrap_or_default();
@@ -223,5 +232,56 @@ impl Mapping {
         }
         self.reserved += bytes;
         Ok(handles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Driver;
+    use crate::driver::sim::{SimConfig, SimDriver};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_kept_handle_is_taken_once() {
+        for (kept, need, reserved) in [
+            (&[2][..], 4, 4),
+            (&[2, 2], 6, 6),
+            (&[2, 4], 4, 6),
+            (&[4], 2, 4),
+            (&[2, 8], 4, 10),
+        ] {
+            let driver = SimDriver::new(SimConfig::default());
+            let calls = Arc::new(Calls::new(driver.clone(), false));
+            let (page, size) = (2 * MIB, 64 * MIB);
+            let base = driver.reserve(size, page).unwrap();
+            let space = Arc::new(Space::window(base, size, 512));
+            let mut heap = Heap::new(size, 512, page);
+            let mut mapping = Mapping::new(
+                calls,
+                space,
+                0,
+                page,
+                HandleKind::default(),
+                vec![0],
+                Default::default(),
+            );
+            let made = kept
+                .iter()
+                .map(|size| mapping.handle(size * MIB, u64::MAX).unwrap().unwrap());
+            let made: Vec<Handle> = made.collect();
+            for (size, handle) in kept.iter().zip(made) {
+                mapping.keep(handle, size * MIB);
+            }
+            let sources = Sources {
+                remap: false,
+                create: u64::MAX,
+            };
+            assert_eq!(mapping.grow(&mut heap, COMMON, need * MIB, 512, sources), Ok(true));
+            assert!(heap.take(COMMON, need * MIB, 512).is_some(), "{kept:?}");
+            assert_eq!(mapping.reserved(), reserved * MIB, "{kept:?} for {need}");
+            assert_eq!(mapping.mapped() + mapping.kept(), mapping.reserved());
+        }
     }
 }

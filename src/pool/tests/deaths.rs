@@ -105,6 +105,35 @@ fn a_context_that_goes_with_its_streams() {
 }
 
 #[test]
+fn a_context_that_two_wait_for_is_gone_once() {
+    let bench = Bench::on(
+        SimConfig {
+            version: 11_020,
+            ..SimConfig::default()
+        },
+        "",
+    );
+    let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.app(|machine| machine.context_destroy(gone)).unwrap();
+    let pool = bench.allocator.pool_of(0);
+    // What each of the two is told that waited for it.
+    let error = crate::driver::DriverError {
+        call: "cuCtxPushCurrent",
+        code: 709,
+        failure: crate::driver::Failure::ContextDead,
+    };
+    for who in ["the first", "the second"] {
+        let outcome = pool.context_failed(&mut pool.core.lock(), crate::driver::Context(gone), error);
+        assert!(outcome.is_ok(), "{who}: {outcome:?}");
+    }
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+#[test]
 fn a_streams_place_is_its_own_though_its_context_is_gone() {
     let bench = Bench::new("");
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
@@ -236,4 +265,32 @@ fn a_sticky_error_kills_the_pool_and_nothing_else() {
     assert!(!error.is_empty());
     bench.allocator.deallocate(block, Some(Stream(stream))).unwrap();
     bench.allocator.close();
+}
+
+/// Without virtual memory a resize waits for every context; one that goes while it does so took its work with it.
+#[test]
+fn a_context_that_goes_while_a_resize_looks_at_it() {
+    for call in ["cuCtxRecordEvent", "cuEventCreate", "cuEventSynchronize"] {
+        let bench = Bench::new("backing=malloc");
+        let first = bench.stream();
+        let block = bench.request(MIB, RESIZABLE, Some(first)).unwrap();
+        let context = bench.app(|machine| machine.context_create(0)).unwrap();
+        let second = bench.stream();
+        bench.use_and_free(second, 2, MIB);
+        bench.app(|machine| {
+            let left = machine.context_pop().unwrap();
+            assert_eq!(left, context);
+        });
+        // The second event, or call, is that context's: the pool's own comes first.
+        for n in 1..4 {
+            bench.machine.come_between(call, n, move |machine| {
+                let _ = machine.context_destroy(context);
+            });
+        }
+        let block = bench.resize(block, MIB, 2 * MIB).unwrap();
+        bench.machine.clear_failures();
+        bench.put(block, Some(first));
+        bench.allocator.validate().unwrap();
+        bench.finish();
+    }
 }

@@ -39,6 +39,30 @@ impl Life<'_> {
     }
 }
 
+/// A capture, and a graph that is launched and dropped.
+fn capture(bench: &Bench, first: usize) {
+    bench
+        .app(|machine| machine.stream_begin_capture(first, MODE_RELAXED))
+        .unwrap();
+    let inside = bench.request(2 * MIB, 0, Some(first)).ok();
+    let outlives = bench.request(MIB, 0, Some(first)).ok();
+    if let Some(block) = inside {
+        bench.launch(first, block, 2 * MIB);
+        bench.put(block, Some(first));
+    }
+    if let Ok(graph) = bench.app(|machine| machine.stream_end_capture(first)) {
+        bench.app(|machine| {
+            let executable = machine.graph_instantiate(graph).unwrap();
+            machine.graph_launch(executable, first).unwrap();
+            machine.graph_exec_destroy(executable).unwrap();
+            machine.graph_destroy(graph).unwrap();
+        });
+    }
+    if let Some(block) = outlives {
+        bench.put(block, None);
+    }
+}
+
 fn live(bench: &Bench) {
     let machine = &bench.machine;
     let mut streams = [bench.stream(), bench.stream()];
@@ -75,26 +99,9 @@ fn live(bench: &Bench) {
             bench.app(|machine| machine.event_destroy(event)).unwrap();
             life.put(0, true);
         }
-        // A capture, and a graph that is launched and dropped.
-        bench
-            .app(|machine| machine.stream_begin_capture(first, MODE_RELAXED))
-            .unwrap();
-        let inside = bench.request(2 * MIB, 0, Some(first)).ok();
-        let outlives = bench.request(MIB, 0, Some(first)).ok();
-        if let Some(block) = inside {
-            bench.launch(first, block, 2 * MIB);
-            bench.put(block, Some(first));
-        }
-        if let Ok(graph) = bench.app(|machine| machine.stream_end_capture(first)) {
-            bench.app(|machine| {
-                let executable = machine.graph_instantiate(graph).unwrap();
-                machine.graph_launch(executable, first).unwrap();
-                machine.graph_exec_destroy(executable).unwrap();
-                machine.graph_destroy(graph).unwrap();
-            });
-        }
-        if let Some(block) = outlives {
-            bench.put(block, None);
+        // Where nobody tells that a graph is gone, its memory stays, and nothing could be said of the rest in the end.
+        if bench.allocator.driver().features().user_objects {
+            capture(bench, first);
         }
         bench.app(|machine| machine.advance(50_000_000));
         machine.drain_user_objects();
@@ -165,7 +172,7 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: 
     let struck = bench.machine.failures_struck();
     bench.machine.clear_failures();
     let told = format!("{options}: {call} {told}");
-    assert_ne!(struck, 0, "{told}");
+    assert!(struck != 0 || !Bench::REPEATS, "{told}");
     // Only where giving the context back is what failed may another one be current.
     while bench.machine.context_current().unwrap() != context {
         assert_eq!(call, "cuCtxPopCurrent", "{told} left a context behind");
@@ -181,10 +188,14 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: 
     bench.allocator.set_limit(Some(0), 0).unwrap();
     let block = bench.get(200 * MIB, None);
     bench.put(block, None);
-    bench
-        .allocator
-        .trim(Some(0), 0)
-        .unwrap_or_else(|why| panic!("{told}: {why}"));
+    // Each waits no longer than a request may.
+    let tries = if Bench::REPEATS { 1 } else { 1000 };
+    let trim = |_: &i32| {
+        let trimmed = bench.allocator.trim(Some(0), 0);
+        trimmed.unwrap_or_else(|why| panic!("{told}: {why}"));
+        bench.allocator.stats(Some(0)).unwrap().reserved == 0
+    };
+    (0..tries).find(trim);
     let stats = bench.allocator.stats(Some(0)).unwrap();
     assert_eq!((stats.reserved, stats.pending), (0, 0), "{told}: {stats:?}");
     bench.allocator.close();
@@ -207,7 +218,7 @@ fn every_call_failed_once() {
                         });
                     }
                 }
-                n += 1 + n / 3;
+                n += 1 + if Bench::REPEATS { n / 3 } else { n };
             }
         }
     }

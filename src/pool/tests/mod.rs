@@ -26,6 +26,9 @@ struct Bench {
 }
 
 impl Bench {
+    /// The same requests always make the same calls.
+    const REPEATS: bool = true;
+
     fn new(options: &str) -> Bench {
         Bench::on(SimConfig::default(), options)
     }

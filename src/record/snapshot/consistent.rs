@@ -2,23 +2,25 @@
 //!
 //! A viewer replays a history backwards from the final segments, and breaks on an event that cannot have happened: a free of
 //! what is not live, a block outside of every segment. A ring forgets its oldest events, and may lose one in the middle; a
-//! thread may be between taking a block and saying so. So each address is followed through the history, what must have
-//! happened is filled in, and what cannot have is left out.
+//! thread may be between taking a block and saying so; recording may have been off. So each address is followed through the
+//! history, what must have happened is filled in, and what cannot have is left out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::super::event::{Action, Event};
-use super::super::state::{Device, PieceState};
+use super::super::state::{Device, Piece, PieceState};
+use super::replay::replay;
 
+/// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Is {
+pub(super) enum Is {
     Live,
     Pending,
     Gone,
 }
 
 /// Where one address is, as far as the history has been followed, with the event that said so.
-type Known = HashMap<u64, (Is, Event)>;
+pub(super) type Known = HashMap<u64, (Is, Event)>;
 
 /// The events of `device`, in order, as a viewer can replay them to the device's state; [`Action::Freed`] as its two parts.
 /// With them, how many had to be left out.
@@ -39,8 +41,8 @@ pub(super) fn replayable(device: &Device, events: &[Event]) -> (Vec<Event>, u64)
             left_out += u64::from(!follow(&mut known, &mut told, event));
         }
     }
-    arrive(device, known, &mut told);
-    left_out += inside_segments(device, &mut told);
+    arrive(device, &known, &mut told);
+    left_out += replay(device, &known, &mut told);
     (told, left_out)
 }
 
@@ -89,133 +91,63 @@ fn follow(known: &mut Known, told: &mut Vec<Event>, event: Event) -> bool {
     true
 }
 
-/// What must have happened since for the state to be what it is.
-fn arrive(device: &Device, known: Known, told: &mut Vec<Event>) {
-    let mut last: HashMap<u64, (Is, u64, u32)> = HashMap::new();
-    for piece in device.segments.iter().flat_map(|segment| &segment.pieces) {
-        let is = match piece.state {
-            PieceState::Allocated => Is::Live,
-            PieceState::Pending => Is::Pending,
-            PieceState::Inactive => continue,
-        };
-        last.insert(piece.address, (is, piece.requested, piece.stack));
-    }
+/// What must have happened since for the state to be what it is: what is gone was freed, and then what is there handed out.
+fn arrive(device: &Device, known: &Known, told: &mut Vec<Event>) {
+    let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
+    let last: HashMap<u64, &Piece> = pieces
+        .filter(|piece| piece.state != PieceState::Inactive)
+        .map(|piece| (piece.address, piece))
+        .collect();
     let time = told.last().map_or(0, |event| event.time);
-    let mut known: Vec<(u64, (Is, Event))> = known.into_iter().collect();
-    known.sort_unstable_by_key(|(address, _)| *address);
-    for (address, (was, by)) in known {
-        let (is, requested, stack) = last.get(&address).copied().unwrap_or((Is::Gone, 0, 0));
-        let freed = |action| Event {
-            action,
-            time,
-            stack: 0,
-            ..by
+    let mut addresses: Vec<u64> = known.keys().copied().collect();
+    addresses.sort_unstable();
+    let mut after = Vec::new();
+    for address in addresses {
+        let (was, by) = known[&address];
+        let piece = last.get(&address);
+        let is = piece.map(|piece| piece.state);
+        let same = match (was, is) {
+            (Is::Live, Some(_)) => piece.is_some_and(|piece| piece.requested == by.size),
+            (Is::Pending, is) => is == Some(PieceState::Pending),
+            (Is::Live | Is::Gone, _) => false,
         };
-        let alloc = Event {
-            action: Action::Alloc,
-            size: requested,
-            stack,
-            stream: 0,
-            time,
-            ..by
-        };
-        let steps: &[Event] = match (was, is) {
-            (Is::Live, Is::Live) if by.size == requested => &[],
-            (Is::Live, Is::Live) => &[freed(Action::FreeRequested), freed(Action::FreeCompleted), alloc],
-            (Is::Live, Is::Pending) => &[freed(Action::FreeRequested)],
-            (Is::Live, Is::Gone) => &[freed(Action::FreeRequested), freed(Action::FreeCompleted)],
-            (Is::Pending, Is::Gone) => &[freed(Action::FreeCompleted)],
-            (Is::Pending, Is::Live) => &[freed(Action::FreeCompleted), alloc],
-            (Is::Gone, Is::Live) => &[alloc],
-            (Is::Gone, Is::Pending) => &[
-                alloc,
-                Event {
-                    action: Action::FreeRequested,
-                    ..alloc
-                },
-            ],
-            (Is::Pending, Is::Pending) | (Is::Gone, Is::Gone) => &[],
-        };
-        told.extend_from_slice(steps);
+        if !same {
+            let freed = |action| Event {
+                action,
+                time,
+                stack: 0,
+                ..by
+            };
+            if was == Is::Live {
+                told.push(freed(Action::FreeRequested));
+            }
+            if was != Is::Gone {
+                told.push(freed(Action::FreeCompleted));
+            }
+        }
+        let Some(piece) = piece else { continue };
+        let [alloc, freed] = begun(device.device, piece, time);
+        if !same {
+            after.push(alloc);
+        }
+        if piece.state == PieceState::Pending && !(same && was == Is::Pending) {
+            after.push(freed);
+        }
     }
+    told.append(&mut after);
 }
 
-/// Leaves out what lies outside of every segment at its time, and segments that cannot have come or gone then. From the end
-/// to the beginning, as a viewer goes. Returns how many that were.
-fn inside_segments(device: &Device, told: &mut Vec<Event>) -> u64 {
-    let mut mapped = Ranges::default();
-    for segment in &device.segments {
-        mapped.add(segment.address, segment.size);
-    }
-    let count = told.len();
-    let mut kept = Vec::with_capacity(count);
-    for event in told.drain(..).rev() {
-        let (address, size) = (event.address, event.size);
-        let possible = match event.action {
-            Action::SegmentAlloc | Action::SegmentMap => mapped.remove(address, size),
-            Action::SegmentFree | Action::SegmentUnmap => mapped.add(address, size),
-            Action::Oom => true,
-            _ => mapped.contains(address),
-        };
-        if possible {
-            kept.push(event);
-        }
-    }
-    kept.reverse();
-    *told = kept;
-    (count - told.len()) as u64
-}
-
-/// Disjoint ranges, by their start; neighbours are one.
-#[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn around(&self, address: u64) -> Option<(u64, u64)> {
-        let (start, end) = self.0.range(..=address).next_back()?;
-        (address < *end).then_some((*start, *end))
-    }
-
-    fn contains(&self, address: u64) -> bool {
-        self.around(address).is_some()
-    }
-
-    /// Adds a range; false where a part of it is there.
-    fn add(&mut self, start: u64, size: u64) -> bool {
-        let Some(end) = start.checked_add(size).filter(|end| *end > start) else {
-            return false;
-        };
-        if self.contains(start) || self.0.range(start..end).next().is_some() {
-            return false;
-        }
-        let (mut from, mut to) = (start, end);
-        if let Some((before, reach)) = self.0.range(..start).next_back()
-            && *reach == start
-        {
-            from = *before;
-        }
-        if let Some(after) = self.0.remove(&end) {
-            to = after;
-        }
-        self.0.insert(from, to);
-        true
-    }
-
-    /// Takes a range out; false where not all of it is there.
-    fn remove(&mut self, start: u64, size: u64) -> bool {
-        let Some((from, to)) = self.around(start) else {
-            return false;
-        };
-        let Some(end) = start.checked_add(size).filter(|end| *end <= to && *end > start) else {
-            return false;
-        };
-        self.0.remove(&from);
-        if from < start {
-            self.0.insert(from, start);
-        }
-        if end < to {
-            self.0.insert(end, to);
-        }
-        true
-    }
+/// The events of a block that is there, and how is not known: it was handed out, and freed where it is pending.
+pub(super) fn begun(device: i32, piece: &Piece, time: u64) -> [Event; 2] {
+    let alloc = Event {
+        stack: piece.stack,
+        tag: piece.tag,
+        time,
+        ..Event::new(Action::Alloc, device, piece.address, piece.requested)
+    };
+    let freed = Event {
+        action: Action::FreeRequested,
+        ..alloc
+    };
+    [alloc, freed]
 }

@@ -6,13 +6,29 @@ use super::Snapshot;
 use super::consistent::replayable;
 use super::sink::{Shared, Sink};
 use crate::record::event::{Action, Event};
-use crate::record::options::Mode;
 use crate::record::state::{Device, Piece, PieceState, Segment};
 use crate::record::symbols::{Frames, Names};
 use crate::record::tag_text;
 
-/// Writes all of it.
-pub(super) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
+/// The history as a viewer can replay it.
+pub(in crate::record) struct Told {
+    /// The events of each device, from device 0.
+    pub(in crate::record) traces: Vec<Vec<Event>>,
+    /// Events that fitted nothing.
+    pub(in crate::record) left_out: u64,
+}
+
+impl Told {
+    /// The stacks that it and the memory refer to.
+    pub(in crate::record) fn stacks<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = u32> + 'a {
+        let segments = snapshot.devices.iter().flat_map(|device| &device.segments);
+        let pieces = segments.flat_map(|segment| segment.pieces.iter().map(|piece| piece.stack));
+        pieces.chain(self.traces.iter().flatten().map(|event| event.stack))
+    }
+}
+
+/// Makes the history of each device fit its memory.
+pub(in crate::record) fn told(snapshot: &Snapshot) -> Told {
     let count = snapshot
         .devices
         .iter()
@@ -21,27 +37,29 @@ pub(super) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
         .max()
         .map_or(1, |device| device.max(0) + 1);
     let mut left_out = 0;
-    let traces: Vec<Vec<Event>> = (0..count)
-        .map(|number| {
-            let nothing = Device {
-                device: number,
-                ..Device::default()
-            };
-            let device = snapshot.devices.iter().find(|device| device.device == number);
-            let (events, missing) = replayable(device.unwrap_or(&nothing), &snapshot.history.events);
-            left_out += missing;
-            events
-        })
-        .collect();
-    let pieces = snapshot.devices.iter().flat_map(|device| &device.segments);
-    let stacks = pieces.flat_map(|segment| segment.pieces.iter().map(|piece| piece.stack));
-    let stacks = stacks.chain(traces.iter().flatten().map(|event| event.stack));
+    let trace = |number| {
+        let nothing = Device {
+            device: number,
+            ..Device::default()
+        };
+        let device = snapshot.devices.iter().find(|device| device.device == number);
+        let (events, missing) = replayable(device.unwrap_or(&nothing), &snapshot.history.events);
+        left_out += missing;
+        events
+    };
+    let traces = (0..count).map(trace).collect();
+    Told { traces, left_out }
+}
+
+/// Writes all of it.
+pub(super) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
+    let told = told(snapshot);
     let mut writer = Writer {
-        frames: Names::default().frames(stacks),
+        frames: Names::default().frames(told.stacks(snapshot)),
         sink,
     };
     writer.sink.begin()?;
-    writer.top(snapshot, &traces, left_out)?;
+    writer.top(snapshot, &told.traces, told.left_out)?;
     writer.sink.end()
 }
 
@@ -235,12 +253,7 @@ impl<S: Sink> Writer<'_, S> {
         let history = &snapshot.history;
         self.sink.begin_dict(None)?;
         self.text("version", env!("CARGO_PKG_VERSION"))?;
-        let mode = match history.options.mode {
-            Mode::Off => "off",
-            Mode::State => "state",
-            Mode::All => "all",
-        };
-        self.text("history", mode)?;
+        self.text("history", history.options.mode.name())?;
         self.integers([
             ("max_entries", history.options.max_entries),
             ("dropped", history.dropped),

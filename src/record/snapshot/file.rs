@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Writes through `body` to a temporary name beside `path`, and renames. An error leaves neither file behind, and what was at
 /// `path` before as it was.
-pub(super) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+pub(in crate::record) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let failed = |error: std::io::Error| Error::Io(format!("{}: {error}", path.display()));
     let Some(name) = path.file_name() else {

@@ -1,8 +1,9 @@
-//! A snapshot as PyTorch's viewers read it: the same dictionary, as a pickle or as JSON.
+//! A snapshot as PyTorch's viewers read it: the same dictionary, as a pickle or as JSON; or as a page of our own.
 
 use std::path::Path;
 
 use super::History;
+use super::report::Report;
 use super::state::Device;
 use crate::error::{Error, Result};
 
@@ -11,9 +12,13 @@ mod dictionary;
 mod file;
 mod json;
 mod pickle;
+mod replay;
+mod segments;
 mod sink;
 
+pub(super) use dictionary::told;
 pub use file::for_process;
+pub(super) use file::write as write_file;
 
 /// What a snapshot says.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +38,8 @@ pub enum Format {
     Pickle,
     /// JSON.
     Json,
+    /// A page for a browser.
+    Html,
 }
 
 impl Format {
@@ -41,9 +48,7 @@ impl Format {
         match path.extension().and_then(|suffix| suffix.to_str()) {
             Some("pickle" | "pkl") => Ok(Format::Pickle),
             Some("json") => Ok(Format::Json),
-            Some("html") => Err(Error::Unsupported(
-                "a snapshot as .html comes with a later version".into(),
-            )),
+            Some("html") => Ok(Format::Html),
             _ => Err(Error::InvalidArgument(format!(
                 "{}: a snapshot's name ends in .pickle, .json or .html",
                 path.display()
@@ -60,6 +65,12 @@ impl Snapshot {
         file::write(path, |out| match format {
             Format::Pickle => dictionary::write(self, &mut pickle::Pickle::new(out)),
             Format::Json => dictionary::write(self, &mut json::Json::new(out)),
+            Format::Html => Report::of(self).write(title(path), out),
         })
     }
+}
+
+/// What a page of that name is called.
+fn title(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("snapshot")
 }

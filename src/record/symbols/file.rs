@@ -106,6 +106,10 @@ impl File {
                 line: line.unwrap_or(0),
             });
         }
+        // Tables of lines alone have the last part of a name only; a function that was not inlined has a symbol too.
+        if let (Some(outermost), Some(symbol)) = (named.last_mut(), self.symbol(address)) {
+            outermost.name = demangle(symbol);
+        }
         named
     }
 }

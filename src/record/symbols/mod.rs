@@ -125,13 +125,19 @@ impl Names {
     }
 }
 
-/// A stack in one line.
+/// A stack in one line: its innermost function that has a whole name, as those that were inlined may not have.
 pub(super) fn describe(stack: u32) -> String {
     let frames = Names::default().frames(std::iter::once(stack));
-    match frames.of(stack).first() {
-        Some(number) => frames.frame(*number).name.clone(),
-        None => "an unknown place".into(),
-    }
+    let names = || {
+        frames
+            .of(stack)
+            .iter()
+            .map(|number| frames.frame(*number).name.as_str())
+    };
+    let whole = |name: &&str| name.split(['<', '(']).next().is_some_and(|plain| plain.contains("::"));
+    let plain = |name: &&str| !name.starts_with('{');
+    let found = names().take(8).find(whole).or_else(|| names().find(plain));
+    found.unwrap_or("an unknown place").to_owned()
 }
 
 /// [`Frame`], in an order that is good for reading files.
@@ -172,28 +178,62 @@ impl Numbered {
 fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
     let numbers = |frame: &Frame| of_place.get(&Place::of(frame)).map_or(&[][..], Vec::as_slice);
     let (mut python, mut native): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-    for frame in taken {
+    // A library of its own is told by its file, whatever the names in it: those of C, of C++, of what it is made with.
+    let library = taken.iter().take_while(|frame| is_library(frame)).count();
+    for frame in &taken[library.min(taken.len().saturating_sub(1))..] {
         match frame {
             Frame::Python(_) => python.extend_from_slice(numbers(frame)),
             _ => native.extend_from_slice(numbers(frame)),
         }
     }
-    let own = native
-        .iter()
-        .take_while(|number| is_own(&frames[**number as usize].name))
-        .count();
-    native.drain(..own.min(native.len().saturating_sub(1)));
+    if library == 0 {
+        native.drain(..linked(&native, frames));
+    }
     let evaluates = |number: &u32| frames[*number as usize].name.contains("_PyEval_EvalFrame");
     let at = native.iter().position(evaluates).unwrap_or(0);
     native.splice(at..at, python);
     native
 }
 
-/// Whether a function is one between the call of an application and the taking of its stack.
-fn is_own(name: &str) -> bool {
+/// How many frames are this library's own where it is linked into the program, which keeps one.
+fn linked(native: &[u32], frames: &[Named]) -> usize {
+    // The innermost frame is in the file that takes stacks: so it is known where the sources were.
+    let innermost = native.first().map(|number| frames[*number as usize].filename.as_str());
+    let root = innermost.and_then(|name| name.strip_suffix("src/record/stack/mod.rs"));
+    let own = native
+        .iter()
+        .take_while(|number| is_own(&frames[**number as usize], root))
+        .count();
+    own.min(native.len().saturating_sub(1))
+}
+
+/// Whether a frame is in this library's own file.
+fn is_library(frame: &Frame) -> bool {
+    let Frame::Native(number, _) = *frame else {
+        return false;
+    };
+    let name = stack::module(number).and_then(|module| Some(module.path.file_name()?.to_owned()));
+    name.is_some_and(|name| name.to_string_lossy().starts_with("libtrtalloc."))
+}
+
+/// Whether a function is one between the call of an application and the taking of its stack: of this library, by its source
+/// file where that is known and else by its name, or of what it is made with.
+fn is_own(frame: &Named, root: Option<&str>) -> bool {
+    let file = root.and_then(|root| frame.filename.strip_prefix(root));
+    if let Some(file) = file.filter(|file| file.starts_with("src/") || file.starts_with("cpp/")) {
+        return !file.starts_with("src/bin/") && !file.contains("/tests/");
+    }
     // Without symbols, the library's file.
     const OWN: [&str; 5] = ["trtalloc::", "libtrtalloc.so", "core::", "std::", "alloc::"];
     // `<trtalloc::allocator::Allocator as …>::…`
-    let name = name.trim_start_matches(['<', '&', '_']);
-    OWN.iter().any(|own| name.starts_with(own)) && !name.starts_with("trtalloc::command") && !name.contains("::tests::")
+    let name = frame.name.trim_start_matches(['<', '&', '_']);
+    let made_with = frame.filename.starts_with("/rustc/")
+        || ["/cxx-", "/cxxbridge/"]
+            .iter()
+            .any(|part| frame.filename.contains(part))
+        || frame.name == "__rust_try";
+    made_with
+        || OWN.iter().any(|own| name.starts_with(own))
+            && !name.starts_with("trtalloc::command")
+            && !name.contains("::tests::")
 }

@@ -114,7 +114,11 @@ pub fn six_thousand_bytes(setup: &Setup) {
 fn by_rule(setup: &Setup, options: &str, rule: SegmentRule) {
     let bytes = MIB;
     let base = memory(setup, bytes);
-    let world = setup.over(base, bytes, options, rule);
+    keeps_to(setup.over(base, bytes, options, rule), options, rule);
+    setup.device().free(base);
+}
+
+fn keeps_to(world: World, options: &str, rule: SegmentRule) {
     for length in [1000, 1, 31, 32, 33, 64, 4095, 100 * KIB] {
         let blocks = [world.get(length), world.get(length)];
         assert!(
@@ -133,9 +137,85 @@ fn by_rule(setup: &Setup, options: &str, rule: SegmentRule) {
         world.write(0, first, rule.extent(length).unwrap(), 1);
         assert!(world.holds(second, length, 2), "{options}: {length}");
     }
-    world.check_books();
+    world.finish();
+}
+
+pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
+    for (options, rule) in [
+        ("rule=ascend", SegmentRule::ascend(32, 64)),
+        ("rule=ascend-media,pad=16", SegmentRule::ascend(16, 128)),
+        ("rule=ascend,pad=0,backing=malloc", SegmentRule::ascend(0, 64)),
+        ("rule=ascend-host,kind=pinned", SegmentRule::ascend(32, 64)),
+    ] {
+        keeps_to(setup.by_rule(options, rule), options, rule);
+    }
+}
+
+/// Memory is one device's, and whoever asks on another shares the one pool.
+pub fn one_pool_for_every_device(setup: &Setup) {
+    let bytes = MIB;
+    let base = memory(setup, bytes);
+    let world = setup.over(base, bytes, "wait_ms=100", SegmentRule::CUDA);
+    if world.count() < 2 {
+        world.finish();
+        return setup.device().free(base);
+    }
+    let near = world.stream();
+    let here = world.get_on(near, bytes / 2);
+    world.enter(1);
+    let far = world.stream();
+    assert_eq!(world.try_get_on(far, bytes - 1024, 0, 0), 0, "more than is left");
+    assert_eq!(world.face().allocate_on(1, 1024, far), 0, "the memory is device 0's");
+    let there = world.get_of(-1, far, bytes / 4, true);
+    assert!(inside(base, bytes, there, bytes / 4));
+    assert!(there >= here + (bytes / 2) as usize || there + (bytes / 4) as usize <= here);
+    let anywhere = world.get(1024);
+    world.put_on(far, there);
+    world.put(anywhere);
+    world.leave();
+    world.put_on(near, here);
+    assert_eq!(world.face().stats(1), Default::default());
+    churn(&world, base, bytes, 100);
     world.finish();
     setup.device().free(base);
+}
+
+/// Its work counts as well, whichever context is current: here in the host's memory, which every device may use.
+pub fn a_stream_of_another_device(setup: &Setup) {
+    let own = setup.world("");
+    // On Ascend a stream can be named where its own context is current only.
+    if own.count() < 2 || own.face().inside().driver().name() == "ascend" {
+        return own.finish();
+    }
+    let base = own.face().inside().driver().host_malloc(MIB).unwrap();
+    let world = setup.over(base as usize, MIB, "wait_ms=100", SegmentRule::CUDA);
+    // There is room for one at a time, by any rule and at any address.
+    let bytes = MIB - 4 * KIB;
+    let near = world.stream();
+    world.enter(1);
+    let (far, consumer) = (world.stream(), world.stream());
+    world.enter(0);
+    for _ in 0..3 {
+        // A consumer's, which has asked for nothing.
+        let block = world.get_on(near, bytes);
+        world.write_edges(near, block, bytes, 8);
+        assert!(world.order(near, consumer));
+        world.write_edges(consumer, block, bytes, 9);
+        world.put_on(consumer, block);
+        let block = world.get(bytes);
+        world.put(block);
+        let block = world.get_of(-1, far, bytes, true);
+        world.write_edges(far, block, bytes, 7);
+        world.put_on(far, block);
+        let block = world.get(bytes);
+        world.put(block);
+    }
+    world.leave();
+    world.wait_for_all();
+    world.leave();
+    world.finish();
+    own.face().inside().driver().host_free(base).unwrap();
+    own.finish();
 }
 
 pub fn by_ascends_rule(setup: &Setup) {

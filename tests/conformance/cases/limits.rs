@@ -61,6 +61,10 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
     world.write_edges(stream, first, 4 * MIB, 1);
     world.write_edges(stream, special, MIB, 2);
     for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"] {
+        if machine.count(call) == 0 {
+            // This driver has access to what it maps.
+            continue;
+        }
         for code in [2, 999] {
             let before = world.stats().reserved;
             assert!(machine.fail_every(Some(call), 1, code));

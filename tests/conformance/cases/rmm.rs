@@ -78,7 +78,7 @@ fn mixed(world: &World, stream: usize, seed: u64) {
 /// AllocFreeDifferentThreadsDefaultStream and …PerThreadDefaultStream: the latter is another stream on each thread.
 pub fn producer_and_consumer_on_default_streams(setup: &Setup) {
     let world = setup.world("");
-    for stream in [0, 1, 2] {
+    for &stream in world.default_streams() {
         let (give, take) = channel::<(usize, u64)>();
         std::thread::scope(|scope| {
             let world = &world;

@@ -15,6 +15,9 @@ pub mod cuda {
         pub fn open() -> Result<Arc<dyn Driver>> {
             unreachable!("models open the simulated device")
         }
+        pub fn is_absent(_: &crate::driver::DriverError) -> bool {
+            unreachable!("models open the simulated device")
+        }
     }
 }
 

@@ -107,6 +107,15 @@ impl Machine {
         state.memory.unreserve(address, size)
     }
 
+    /// As [`Machine::memory_unreserve`] of the whole reservation that begins at `address`, for drivers that take no size.
+    pub fn memory_unreserve_at(&self, address: u64) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemAddressFree)?;
+        self.vmm()?;
+        state.refuse_unsafe_vmm(thread)?;
+        let size = *state.memory.reservations.get(&address).ok_or(INVALID_VALUE)?;
+        state.memory.unreserve(address, size)
+    }
+
     /// `cuMemCreate`: a physical handle.
     pub fn memory_create(&self, device: i32, size: u64) -> Result<u64> {
         let (thread, mut state) = self.enter(Call::MemCreate)?;
@@ -188,6 +197,18 @@ impl Machine {
         state.memory.free(address);
         state.forget_memory(mapping.offset, mapping.size);
         self.settle(&mut state);
+        Ok(())
+    }
+
+    /// Gives back what [`Machine::memory_malloc`] gave and waits for nothing, as `aclrtFree` does: work still to come there is
+    /// a fault. Counts as `cuMemFree`.
+    pub fn memory_free_at_once(&self, address: u64) -> Result<()> {
+        let (thread, mut state) = self.enter(Call::MemFree)?;
+        state.refuse_unsafe(thread)?;
+        let mapping = state.memory.allocation(address)?;
+        state.check_unmap("aclrtFree", address, &mapping);
+        state.memory.free(address);
+        state.forget_memory(mapping.offset, mapping.size);
         Ok(())
     }
 

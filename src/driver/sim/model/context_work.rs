@@ -27,6 +27,17 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether a stream of the context captures. Not a driver call.
+    pub fn context_captures(&self, context: usize) -> Result<bool> {
+        let context = self.context_place(context)?;
+        let state = self.state.lock();
+        let capturing = |stream: &super::streams::StreamState| stream.alive && stream.capture.is_some();
+        Ok(state
+            .streams
+            .iter()
+            .any(|stream| stream.context == context && capturing(stream)))
+    }
+
     /// Gives the context a sticky error: what a kernel that went wrong does to it.
     pub fn poison(&self, context: usize, code: u32) -> Result<()> {
         let context = self.context_place(context)?;

@@ -18,7 +18,18 @@ struct Rule {
     left: u64,
     /// Strikes again after so many; 0: once.
     every: u64,
+    /// 0: it does not fail.
     code: u32,
+    work: Option<Work>,
+}
+
+/// What another thread of the application does just before a call.
+struct Work(Box<dyn FnOnce(&Machine) + Send>);
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Work")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -28,10 +39,21 @@ pub(super) struct Failures {
     struck: AtomicU64,
 }
 
-impl Failures {
+impl Machine {
     /// Err where a rule says that this call fails.
-    pub(super) fn strike(&self, hot: &Hot, call: Call) -> Result<()> {
-        let mut code = 0;
+    pub(super) fn strike(&self, call: Call) -> Result<()> {
+        let (code, work) = self.failures.strike(&self.hot, call);
+        for Work(work) in work {
+            let _exempt = self.exempt();
+            work(self);
+        }
+        if code == 0 { Ok(()) } else { Err(code) }
+    }
+}
+
+impl Failures {
+    fn strike(&self, hot: &Hot, call: Call) -> (u32, Vec<Work>) {
+        let (mut code, mut work) = (0, Vec::new());
         let mut rules = self.rules.lock();
         rules.retain_mut(|rule| {
             let meant = match rule.call {
@@ -45,16 +67,16 @@ impl Failures {
             if rule.left > 0 {
                 return true;
             }
-            code = rule.code;
+            match rule.work.take() {
+                Some(due) => work.push(due),
+                None => code = rule.code,
+            }
             rule.left = rule.every;
             rule.every > 0
         });
         hot.set_flag(FLAG_ARMED, !rules.is_empty());
-        if code == 0 {
-            return Ok(());
-        }
-        self.struck.fetch_add(1, Relaxed);
-        Err(code)
+        self.struck.fetch_add(u64::from(code != 0), Relaxed);
+        (code, work)
     }
 }
 
@@ -76,21 +98,27 @@ impl Machine {
     /// The `n`-th call (from 1) from now on of that name fails with `code`, once. Without a name, any call that an
     /// allocator may make counts. False where no function has that name or `n` is 0.
     pub fn fail_nth(&self, call: Option<&str>, n: u64, code: u32) -> bool {
-        self.add_rule(call, n, 0, code)
+        code != 0 && self.add_rule(call, n, 0, code, None)
     }
 
     /// Every `n`-th call from now on fails with `code`. Otherwise as [`Machine::fail_nth`].
     pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
-        self.add_rule(call, n, n, code)
+        code != 0 && self.add_rule(call, n, n, code, None)
     }
 
-    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32) -> bool {
+    /// Just before the `n`-th call (from 1) from now on of that name, `work` happens, as if another thread had come in
+    /// between. False where no function has that name or `n` is 0.
+    pub fn come_between(&self, call: &str, n: u64, work: impl FnOnce(&Machine) + Send + 'static) -> bool {
+        self.add_rule(Some(call), n, 0, 0, Some(Work(Box::new(work))))
+    }
+
+    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32, work: Option<Work>) -> bool {
         let call = match call.map(Call::by_name) {
             Some(None) => return false,
             Some(known) => known,
             None => None,
         };
-        if n == 0 || code == 0 {
+        if n == 0 {
             return false;
         }
         let mut rules = self.failures.rules.lock();
@@ -99,6 +127,7 @@ impl Machine {
             left: n,
             every,
             code,
+            work,
         });
         self.hot.set_flag(FLAG_ARMED, true);
         true

@@ -221,7 +221,7 @@ impl Machine {
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
             if self.hot.flags.load(Relaxed) & hot::FLAG_ARMED != 0 {
-                self.failures.strike(&self.hot, call)?;
+                self.strike(call)?;
             }
         }
         let mut state = self.state.lock();
@@ -247,7 +247,7 @@ impl Machine {
     #[cold]
     fn ask_slowly(&self, call: Call, flags: u32) -> Result<()> {
         if flags & hot::FLAG_ARMED != 0 {
-            self.failures.strike(&self.hot, call)?;
+            self.strike(call)?;
         }
         self.hot.advance(self.latencies[call as usize].load(Relaxed));
         Ok(())

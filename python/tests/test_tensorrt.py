@@ -1,0 +1,247 @@
+"""TensorRT's own bindings on the pool. What needs no GPU: TensorRT-RTX makes its objects without one, and a lean runtime's
+bindings have the allocator's classes, which are called here as TensorRT's C++ calls them.
+
+TRTALLOC_TEST_TENSORRT has the bindings that are tried, as a JSON list of [module, folders]; else those that are installed.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+
+import pytest
+
+NAMED = json.loads(os.environ.get("TRTALLOC_TEST_TENSORRT", "[]"))
+BINDINGS = NAMED or [
+    [name, ""]
+    for name in ("tensorrt", "tensorrt_rtx", "tensorrt_lean", "tensorrt_dispatch")
+    if importlib.util.find_spec(name)
+]
+
+pytestmark = pytest.mark.skipif(not BINDINGS, reason="no TensorRT")
+
+# Without a GPU these make their objects.
+WHOLE = [binding for binding in BINDINGS if "rtx" in binding[0]]
+
+CALLS = """
+import ctypes, importlib, threading
+def slots(allocator):
+    # pybind11's object has, behind Python's own part, a pointer to the C++ object; that begins with its table of functions.
+    this = ctypes.c_void_p.from_address(id(allocator) + object.__basicsize__).value
+    table = ctypes.c_void_p.from_address(this).value
+    def slot(number, result, *arguments):
+        entry = ctypes.c_void_p.from_address(table + 8 * number).value
+        function = ctypes.CFUNCTYPE(result, ctypes.c_void_p, *arguments)(entry)
+        return lambda *given: function(this, *given)
+    p, u64, u32, yes = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool
+    return {
+        "allocate": slot(4, p, u64, u64, u32),
+        "reallocate": slot(5, p, p, u64, u64),
+        "deallocate": slot(6, yes, p),
+        "allocateAsync": slot(7, p, u64, u64, u32, p),
+        "deallocateAsync": slot(8, yes, p, p),
+    }
+"""
+
+
+def _program(binding, text):
+    return text.replace("MODULE", binding[0])
+
+
+def _variables(binding, **more):
+    return {"PYTHONPATH": binding[1], **more}
+
+
+@pytest.mark.parametrize("binding", WHOLE)
+def test_imported_before_tensorrt_it_is_in_its_way(anything, binding):
+    program = """
+    import warnings; warnings.simplefilter("error")
+    import trtalloc
+    import MODULE as trt
+    IF
+    logger = trt.Logger(trt.Logger.ERROR)
+    runtime, builder = trt.Runtime(logger), trt.Builder(logger)
+    """
+    for how, variables, expected in [
+        ("", {}, True),
+        ("trtalloc.inject(False)", {}, False),
+        ("", {"TRTALLOC_INJECT": "0"}, False),
+        ("", {"TRTALLOC_DISABLE": "1"}, False),
+        ("trtalloc.inject()", {"TRTALLOC_INJECT": "0"}, True),
+    ]:
+        done = anything(
+            _program(binding, program).replace("IF", how),
+            **_variables(binding, TRTALLOC_DRIVER="sim", TRTALLOC_LOG="info", **variables),
+        )
+        assert done.returncode == 0, done
+        lines = [line for line in done.stderr.splitlines() if "allocates through trtalloc" in line]
+        assert [line.split(" of ")[0].split()[-1] for line in lines] == (["IRuntime", "IBuilder"] if expected else []), done
+
+
+@pytest.mark.parametrize("binding", WHOLE)
+def test_attach_takes_what_is_there_already(simulated, binding):
+    simulated(
+        _program(
+            binding,
+            """
+            import gc, sys, warnings
+            import MODULE as trt
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                import trtalloc
+            assert [warning.category for warning in said] == [RuntimeWarning] and "MODULE" in str(said[0].message), said
+            logger = trt.Logger(trt.Logger.ERROR)
+            runtime, builder = trt.Runtime(logger), trt.Builder(logger)
+            before = sys.getrefcount(trtalloc.tensorrt_allocator(trt))
+            allocator = trtalloc.attach(runtime)
+            # One for the whole of TensorRT, which each object keeps alive.
+            assert trtalloc.attach(builder) is allocator is trtalloc.tensorrt_allocator(trt)
+            assert isinstance(allocator, trt.IGpuAllocator)
+            assert sys.getrefcount(allocator) == before + 3, sys.getrefcount(allocator)
+            try:
+                runtime.gpu_allocator
+            except AttributeError:
+                pass
+            else:
+                raise SystemExit("gpu_allocator can be read: the documentation should say so")
+            # Why the subclass calls the base's __init__ by name.
+            class Without(trt.IGpuAllocator):
+                def __init__(self):
+                    pass
+            try:
+                runtime.gpu_allocator = Without()
+            except TypeError:
+                pass
+            else:
+                raise SystemExit("no error")
+            network = builder.create_network(0)
+            given = network.add_input("a", trt.float32, (4, 4))
+            network.mark_output(network.add_elementwise(given, given, trt.ElementWiseOperation.SUM).get_output(0))
+            config = builder.create_builder_config()
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(trt.ComputeCapability.SM89, 0)
+            plan = builder.build_serialized_network(network, config)
+            assert plan.nbytes > 1000
+            del network, config, builder, runtime
+            gc.collect()
+            memory = allocator.allocate(1 << 20, 256, 0)
+            assert allocator.deallocate(memory) is True
+            for wrong in (logger, object(), 5, None):
+                try:
+                    trtalloc.attach(wrong)
+                except TypeError as error:
+                    assert "Runtime" in str(error)
+                else:
+                    raise SystemExit("no error")
+            try:
+                trtalloc.tensorrt_allocator(sys)
+            except TypeError as error:
+                assert "sys has no IGpuAllocator" in str(error)
+            else:
+                raise SystemExit("no error")
+            """,
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_it_answers_as_the_interface_demands(simulated, binding):
+    """By hand, as the documentation has it, in both orders of the asynchronous call, and by the names of both generations."""
+    simulated(
+        _program(
+            binding,
+            """
+            import trtalloc
+            import MODULE as trt
+            pool = trtalloc.tensorrt_allocator(trt)
+            resizable = 1 << int(trt.AllocatorFlag.RESIZABLE)
+            assert pool.allocate(0, 0, 0) is None
+            assert pool.allocate(1 << 50, 0, 0) is None
+            assert pool.allocate(512, 3, 0) is None
+            memory = pool.allocate(1000, 256, resizable)
+            assert isinstance(memory, int) and memory % 256 == 0
+            grown = pool.reallocate(memory, 256, 8 << 20)
+            assert grown and trtalloc.stats()["bytes_copied"] == 0
+            assert pool.reallocate(grown, 256, 1 << 50) is None
+            assert pool.free(grown) is None and trtalloc.stats()["allocated"] == 0
+            assert pool.deallocate(None) is True and pool.deallocate_async(None, 0) is True
+            assert pool.deallocate(grown) is False and pool.deallocate_async(0x1000, 0) is False
+            for arguments in [(0, 0), (resizable, 0), (0, 1), (1, resizable)]:
+                memory = pool.allocate_async(4096, 256, *arguments)
+                assert memory and pool.deallocate_async(memory, 0), arguments
+            memory = pool.allocate_async(4096, alignment=256, stream=0, flags=resizable)
+            assert pool.reallocate(memory, 0, 8192) and pool.deallocate_async(memory, 0)
+            assert trtalloc.stats()["allocated"] == 0 and trtalloc.stats()["reallocations"] == 2
+            """,
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_it_is_called_as_tensorrts_cpp_calls_it(simulated, binding):
+    """Through the table of functions that the bindings give TensorRT; also from four threads at once."""
+    simulated(
+        CALLS
+        + _program(
+            binding,
+            """
+import trtalloc
+import MODULE as trt
+call = slots(trtalloc.tensorrt_allocator(trt))
+assert call["allocate"](0, 0, 0) is None and call["allocate"](1 << 50, 256, 0) is None
+memory = call["allocate"](1000, 256, 1)
+grown = call["reallocate"](memory, 256, 80 << 20)
+assert grown and call["reallocate"](grown, 256, 1 << 50) is None
+assert call["deallocate"](grown) and call["deallocate"](None) and not call["deallocate"](grown)
+memory = call["allocateAsync"](4096, 256, 1, None)
+again = call["reallocate"](memory, 256, 8192)
+assert again and call["deallocateAsync"](again, None)
+
+def work():
+    for size in range(512, 100_000, 512):
+        memory = call["allocateAsync"](size, 256, 0, None)
+        assert memory and call["deallocateAsync"](memory, None)
+        done.append(1)
+
+done = []
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(done) == 4 * 195 and trtalloc.stats()["allocated"] == 0
+
+# The stream and the flags arrive where they belong, in whichever order the bindings pass them.
+class Spy:
+    asked = []
+
+    def __getattr__(self, name):
+        return lambda *given: self.asked.append((name, *given[1:])) or 0x5000
+
+from trtalloc import _tensorrt
+spy = Spy()
+pool = _tensorrt._subclass(_tensorrt._base(trt), spy, None)()
+call = slots(pool)
+assert call["allocateAsync"](100, 256, 1, 0x7000) == 0x5000
+assert call["allocateAsync"](100, 256, 0, 0x7000) == 0x5000
+call["allocateAsync"](100, 256, 1, None)
+call["deallocateAsync"](0x5000, 0x7000)
+asynchronous = "trtalloc_allocate_async"
+assert spy.asked == [
+    (asynchronous, 100, 256, 1, 0x7000),
+    (asynchronous, 100, 256, 0, 0x7000),
+    (asynchronous, 100, 256, 1, 0),
+    ("trtalloc_deallocate_async", 0x5000, 0x7000),
+], spy.asked
+""",
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS[:1])
+def test_a_preloaded_library_is_the_one_that_is_used(anything, binding, tmp_path):
+    path = anything("import trtalloc; print(trtalloc.library_path)").stdout.strip()
+    other = shutil.copy(path, tmp_path / "libtrtalloc.so")
+    done = anything("import trtalloc; print(trtalloc.library_path)", LD_PRELOAD=str(other))
+    assert done.returncode == 0 and done.stdout.strip() == str(other), done

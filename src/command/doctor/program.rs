@@ -1,0 +1,226 @@
+//! A program that is to be started: which TensorRT it would load, and whether the preloaded library would catch it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trtalloc::error::{Error, Result};
+
+use super::libraries;
+use super::report::Report;
+use crate::command::Done;
+use crate::command::program::{CREATORS, Elf, Program};
+
+/// Of a file's bytes, how many are looked through for names of libraries.
+const LOOKED_THROUGH: u64 = 64 << 20;
+
+/// A file that a program has in its process from the start, or a package brings.
+struct Object {
+    path: PathBuf,
+    elf: Elf,
+}
+
+impl Object {
+    fn read(path: PathBuf) -> Option<Object> {
+        Elf::read(&path).map(|elf| Object { path, elf })
+    }
+
+    fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn is_tensorrt(&self) -> bool {
+        libraries::is_tensorrt(&self.name())
+    }
+
+    /// Whether it asks others for TensorRT's objects.
+    fn asks(&self) -> bool {
+        CREATORS.iter().any(|name| self.elf.imports(name))
+    }
+
+    /// Whether a TensorRT is linked into it.
+    fn contains(&self) -> bool {
+        !self.is_tensorrt() && CREATORS.iter().any(|name| self.elf.brings(name))
+    }
+}
+
+/// Looks at the program, which is not started. Not all is done where the answer is that nothing can be caught.
+pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
+    let program = Program::find(name).map_err(|error| Error::Io(format!("{}: {error}", name.to_string_lossy())))?;
+    report.section("program");
+    report.found("file", &program.path.display().to_string());
+    if program.is_script() {
+        report.found("run by", &program.runs.display().to_string());
+    }
+    if let Some(why) = program.refuses() {
+        report.found("preloading", &format!("no: {why}"));
+        report.advice(
+            "Nothing can be injected into it. What it starts is another program: name that one. Where it can be changed, give \
+             its TensorRT the allocator with setGpuAllocator.",
+        );
+        of_its_own(&program, report);
+        return Ok(Done::NotAll);
+    }
+    let Some(loader) = program.elf.as_ref().and_then(Elf::loader) else {
+        report.found("preloading", "cannot be told: the file cannot be read");
+        return Ok(Done::NotAll);
+    };
+    report.found("preloading", "works");
+    let objects = at_start(&program.runs, loader, report);
+
+    report.section("TensorRT at its start");
+    let of_start = catches(&objects, report);
+    let mut caught = of_start;
+    report.section("TensorRT at run time");
+    let name = program
+        .runs
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    if name.starts_with("python") {
+        caught &= python(&program.runs, report);
+    } else if program.is_script() {
+        report.found(
+            "script",
+            &format!("what it starts is not known from here; {name} hands the library on to it"),
+        );
+        report.advice("Name the program that it starts, to have that looked into.");
+    }
+    opened(&objects, report);
+    Ok(if caught { Done::All } else { Done::NotAll })
+}
+
+/// What a statically linked program can be seen to contain.
+fn of_its_own(program: &Program, report: &mut Report) {
+    if let Some(object) = Object::read(program.runs.clone()).filter(Object::contains) {
+        report.found("TensorRT", &format!("linked into {}: cannot be caught", object.name()));
+    }
+}
+
+/// The program and the libraries that its loader would load with it, which it is asked as `ldd` does.
+fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
+    let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
+    let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
+    for line in list.lines().map(str::trim) {
+        // What the program itself names by a path stands there without a place.
+        let (name, place) = line.split_once(" => ").unwrap_or(("", line));
+        if place.starts_with("not found") {
+            report.found(name, "no: it is not found, so the program cannot start");
+            report.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
+        } else if let Some((place, _)) = place.rsplit_once(" (") {
+            objects.extend(Object::read(place.into()));
+        }
+    }
+    objects
+}
+
+/// Says of each what it has to do with TensorRT; whether all that is there would be caught.
+fn catches(objects: &[Object], report: &mut Report) -> bool {
+    let mut all = true;
+    let mut any = false;
+    for object in objects {
+        if object.is_tensorrt() {
+            libraries::one(&object.path, report);
+            report.found("", &object.path.display().to_string());
+        } else if object.contains() {
+            report.found(&object.name(), "TensorRT is linked into it: cannot be caught");
+            report.advice(
+                "Its calls do not pass through the loader. Link TensorRT's shared library, or call setGpuAllocator.",
+            );
+            all = false;
+        } else if object.asks() {
+            report.found(&object.name(), "linked with TensorRT: caught");
+        } else {
+            continue;
+        }
+        any = true;
+    }
+    if !any {
+        let hidden = objects.first().is_some_and(|program| program.elf.is_stripped());
+        report.found("none", "no TensorRT is linked to it");
+        if hidden {
+            report.advice("It is stripped, so one that was linked into it statically would not be seen.");
+        }
+    }
+    all
+}
+
+/// What can be said of libraries that are opened later.
+fn opened(objects: &[Object], report: &mut Report) {
+    let openers: Vec<&Object> = objects.iter().filter(|object| opens(object)).collect();
+    if openers.is_empty() {
+        report.found("none", "nothing in it opens libraries by itself");
+        return;
+    }
+    for object in &openers {
+        let how: Vec<&str> = ["dlopen", "dlmopen", "dlsym"]
+            .into_iter()
+            .filter(|name| object.elf.imports(name))
+            .collect();
+        let named = names_in(&object.path);
+        let names = match named.is_empty() {
+            true => String::new(),
+            false => format!("; it names {}", named.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        report.found(&object.name(), &format!("opens libraries: {}{names}", how.join(", ")));
+    }
+    report.advice(
+        "Caught: what such a library calls of a TensorRT that it is linked with, and what is looked up with dlsym. Not caught, \
+         and not to be seen from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, and \
+         what IRuntime::loadRuntime opens. `trtalloc run` says at the end whether TensorRT was met.",
+    );
+}
+
+/// Whether it opens libraries on behalf of the program. libc does so for names and character sets.
+fn opens(object: &Object) -> bool {
+    let of_libc = object.name().starts_with("libc.so") || object.name().starts_with("libtrtalloc.so");
+    !of_libc && ["dlopen", "dlmopen"].iter().any(|name| object.elf.imports(name))
+}
+
+/// Names of TensorRT libraries that a file has among its bytes.
+fn names_in(path: &Path) -> BTreeSet<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LOOKED_THROUGH).read_to_end(&mut bytes));
+    if read.is_err() {
+        return BTreeSet::new();
+    }
+    let of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+".contains(byte);
+    let words = bytes.split(|byte| !of_name(byte));
+    let words = words.filter(|word| word.starts_with(b"libnvinfer") || word.starts_with(b"libtensorrt_rtx"));
+    words
+        .filter_map(|word| std::str::from_utf8(word).ok())
+        .filter(|word| libraries::is_tensorrt(word))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The packages of an interpreter that are, or are linked with, TensorRT; whether all would be caught.
+fn python(interpreter: &Path, report: &mut Report) -> bool {
+    let mut objects = Vec::new();
+    for folder in libraries::folders_of_python(interpreter) {
+        for package in libraries::entries(&folder) {
+            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let known = ["tensorrt", "onnxruntime", "torch_tensorrt"];
+            if known.iter().any(|known| name.starts_with(known)) && package.is_dir() {
+                // onnxruntime has its libraries in capi, torch_tensorrt in lib.
+                let folders = [package.clone(), package.join("capi"), package.join("lib")];
+                let files = folders.iter().flat_map(|folder| libraries::entries(folder));
+                let libraries = files.filter(|path| path.to_string_lossy().contains(".so"));
+                objects.extend(
+                    libraries
+                        .filter_map(Object::read)
+                        .filter(|o| o.is_tensorrt() || o.asks() || o.contains()),
+                );
+            }
+        }
+    }
+    if objects.is_empty() {
+        report.found("packages", "none of its packages has to do with TensorRT");
+        return true;
+    }
+    catches(&objects, report)
+}

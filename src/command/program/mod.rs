@@ -1,0 +1,146 @@
+//! A program that is to be started: which file it is, what really runs, and whether a library can be preloaded into that.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+mod elf;
+
+pub use elf::{CREATORS, Elf};
+
+/// How many scripts the kernel follows.
+const SCRIPTS: usize = 5;
+
+/// A program and what really runs.
+pub struct Program {
+    /// The file.
+    pub path: PathBuf,
+    /// What really runs: the file itself, or the interpreter that a script names.
+    pub runs: PathBuf,
+    /// What is known of that; none where it cannot be read, or is no ELF file.
+    pub elf: Option<Elf>,
+}
+
+impl Program {
+    /// The file that `execvp` would take for `name`. The error is the one that it would give.
+    pub fn find(name: &OsStr) -> io::Result<Program> {
+        let path = search(name)?;
+        let mut runs = path.clone();
+        for _ in 0..SCRIPTS {
+            match interpreter(&runs) {
+                Some(next) => runs = next,
+                None => break,
+            }
+        }
+        let elf = Elf::read(&runs);
+        Ok(Program { path, runs, elf })
+    }
+
+    /// Whether another file runs for this one.
+    pub fn is_script(&self) -> bool {
+        self.path != self.runs
+    }
+
+    /// Why the loader will not take a preloaded library for it; none where it will, or where that cannot be told.
+    pub fn refuses(&self) -> Option<String> {
+        let name = self.runs.display();
+        let elf = self.elf.as_ref()?;
+        if !elf.is_native() {
+            return Some(format!("{name} is for another machine than libtrtalloc.so"));
+        }
+        let Some(loader) = elf.loader() else {
+            return Some(format!("{name} is linked statically"));
+        };
+        if is_musl(loader) {
+            return Some(format!("{name} is linked with musl, and libtrtalloc.so needs glibc"));
+        }
+        gains_rights(&self.runs).map(|how| format!("{name} {how}, and then the loader ignores LD_PRELOAD"))
+    }
+
+    /// Whether its loader would stop it for the sake of a library made for glibc.
+    pub fn is_harmed(&self) -> bool {
+        self.elf.as_ref().and_then(Elf::loader).is_some_and(is_musl)
+    }
+}
+
+fn is_musl(loader: &Path) -> bool {
+    let name = loader.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-musl")
+}
+
+/// How the file gives who starts it other rights; none where it does not.
+fn gains_rights(path: &Path) -> Option<&'static str> {
+    let metadata = path.metadata().ok()?;
+    let mode = metadata.mode();
+    // SAFETY: these only ask.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    if mode & libc::S_ISUID != 0 && metadata.uid() != user {
+        return Some("is setuid");
+    }
+    if mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && metadata.gid() != group {
+        return Some("is setgid");
+    }
+    let file = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let (attribute, nowhere) = (c"security.capability", std::ptr::null_mut());
+    // SAFETY: terminated names; no bytes are to be written.
+    let capable = unsafe { libc::getxattr(file.as_ptr(), attribute.as_ptr(), nowhere, 0) } > 0;
+    (capable && user != 0).then_some("has capabilities")
+}
+
+/// As `execvp` searches.
+fn search(name: &OsStr) -> io::Result<PathBuf> {
+    if name.is_empty() {
+        return Err(io::Error::from_raw_os_error(libc::ENOENT));
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return executable(&path).map(|()| path);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+    for folder in std::env::split_paths(&folders) {
+        let path = match folder.as_os_str().is_empty() {
+            true => Path::new(".").join(name),
+            false => folder.join(name),
+        };
+        match executable(&path) {
+            Ok(()) => return Ok(path),
+            // What is there but may not be run is what is told, where nothing better comes.
+            Err(refused) if refused.kind() == ErrorKind::PermissionDenied => error = refused,
+            Err(_) => {}
+        }
+    }
+    Err(error)
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    if path.metadata()?.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EACCES));
+    }
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a terminated name.
+    match unsafe { libc::access(name.as_ptr(), libc::X_OK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What a script's first line names. `env` only looks for the program behind it.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
+    let name = PathBuf::from(words.next()?);
+    if name.file_name() != Some(OsStr::new("env")) {
+        return Some(name);
+    }
+    let mut behind = words.filter(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='));
+    behind.next().and_then(|word| search(word).ok()).or(Some(name))
+}

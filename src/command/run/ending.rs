@@ -1,0 +1,100 @@
+//! The line that is said at the end.
+
+use trtalloc::tally::Figures;
+
+use crate::command::doctor::version_in_words;
+use crate::command::table::size;
+
+/// What all processes under the command told, in one line.
+pub fn line(told: &[Figures], refused: bool) -> String {
+    let met: Vec<&Figures> = told.iter().filter(|figures| figures.version != 0).collect();
+    let who = match met.len() {
+        0 => format!("no TensorRT was {}", if refused { "seen" } else { "met" }),
+        count => {
+            let mut names: Vec<_> = met.iter().map(|figures| version_in_words(figures.version)).collect();
+            names.sort();
+            names.dedup();
+            format!("{} was met by {}", names.join(", "), processes(count))
+        }
+    };
+    let sum = |figure: fn(&Figures) -> u64| told.iter().map(figure).sum::<u64>();
+    let (attached, left) = (sum(|f| f.attached.into()), sum(|f| f.left.into()));
+    let mut parts = vec![who];
+    if left > 0 {
+        parts.push(format!(
+            "{left} of its {} objects kept its own allocator",
+            attached + left
+        ));
+    }
+    if sum(|f| f.allocations) > 0 || attached > 0 {
+        let most = |figure: fn(&Figures) -> u64| size(told.iter().map(figure).max().unwrap_or(0));
+        let each = if told.len() > 1 { " of one process" } else { "" };
+        parts.push(format!(
+            "peak{each} {} in use, {} reserved; {} allocations, {} refused",
+            most(|f| f.allocated_peak),
+            most(|f| f.reserved_peak),
+            sum(|f| f.allocations),
+            sum(|f| f.out_of_memory),
+        ));
+    }
+    let cut = told.iter().filter(|figures| !figures.ended).count();
+    if cut > 0 {
+        parts.push(format!(
+            "{} did not exit by itself, so its figures are of shortly before",
+            processes(cut)
+        ));
+    }
+    parts.join("; ")
+}
+
+fn processes(count: usize) -> String {
+    match count {
+        1 => "one process".into(),
+        _ => format!("{count} processes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_says_it_all() {
+        assert_eq!(line(&[], false), "no TensorRT was met");
+        assert_eq!(line(&[], true), "no TensorRT was seen");
+        let one = Figures {
+            pid: 1,
+            version: 101_601,
+            attached: 2,
+            ended: true,
+            allocated_peak: 3 << 20,
+            reserved: 0,
+            reserved_peak: 4 << 20,
+            allocations: 7,
+            ..Figures::default()
+        };
+        assert_eq!(
+            line(&[one], false),
+            "TensorRT 10.16.1 was met by one process; peak 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused"
+        );
+        let other = Figures {
+            version: 120_000,
+            attached: 0,
+            left: 1,
+            ended: false,
+            allocations: 0,
+            allocated_peak: 0,
+            reserved_peak: 0,
+            ..one
+        };
+        assert_eq!(
+            line(&[one, other], false),
+            "TensorRT 10.16.1, TensorRT 12.0.0 was met by 2 processes; 1 of its 3 objects kept its own allocator; peak of one \
+             process 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused; one process did not exit by itself, so its \
+             figures are of shortly before"
+        );
+        // The allocator was given by the program itself, or to something else.
+        let without = Figures { version: 0, ..one };
+        assert!(line(&[without], false).starts_with("no TensorRT was met; peak 3.0 MiB in use"));
+    }
+}

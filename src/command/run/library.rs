@@ -1,0 +1,93 @@
+//! Which library, and what `LD_PRELOAD` has to say.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use trtalloc::error::{Error, Result};
+
+/// The library that was named, or the one that belongs to this command: beside it, or where libraries are installed
+/// relative to it.
+pub fn find(named: Option<&Path>) -> Result<PathBuf> {
+    let library = match named {
+        Some(path) if path.is_file() => path.to_owned(),
+        Some(path) => return Err(Error::Io(format!("--library {}: no such file", path.display()))),
+        None => beside()?,
+    };
+    let library =
+        std::path::absolute(&library).map_err(|error| Error::Io(format!("{}: {error}", library.display())))?;
+    // The loader parts names there, and expands $ORIGIN and the like.
+    match library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
+        true => Err(Error::Io(format!(
+            "{}: LD_PRELOAD cannot name it, for its path has a space, a colon or a dollar sign; --library names another",
+            library.display()
+        ))),
+        false => Ok(library),
+    }
+}
+
+fn beside() -> Result<PathBuf> {
+    let command = std::env::current_exe().map_err(|error| Error::Io(format!("this command: {error}")))?;
+    let folder = command.parent().unwrap_or(Path::new("/"));
+    let soname = concat!("libtrtalloc.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+    let machine = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
+    // cargo builds into `deps`; what lies beside the command may be of an earlier build.
+    let folders = ["deps", ".", "../lib", "../lib64", &machine];
+    let mut places = folders
+        .iter()
+        .flat_map(|relative| [soname, "libtrtalloc.so"].map(|name| folder.join(relative).join(name)));
+    places
+        .find(|path| path.is_file())
+        // As people would write it.
+        .map(|path| path.canonicalize().unwrap_or(path))
+        .ok_or_else(|| {
+            Error::Io(format!(
+                "no libtrtalloc.so beside {} nor in ../lib, ../lib64 or {machine}; --library names it",
+                command.display()
+            ))
+        })
+}
+
+/// `before` with the library in front. Where it is there already, it stays where it is; another copy of it gives way.
+pub fn preload(library: &Path, before: &OsStr) -> OsString {
+    let items = before.as_bytes().split(|byte| b" :".contains(byte));
+    let items: Vec<&Path> = items
+        .filter(|item| !item.is_empty())
+        .map(|item| Path::new(OsStr::from_bytes(item)))
+        .collect();
+    let real = library.canonicalize().ok();
+    let is_it = |item: &&Path| real.is_some() && item.canonicalize().ok() == real;
+    if items.iter().any(is_it) {
+        return before.to_owned();
+    }
+    let copy = |item: &&Path| {
+        let name = item.file_name().unwrap_or_default().as_bytes();
+        name.starts_with(b"libtrtalloc.so")
+    };
+    let mut text = library.as_os_str().as_bytes().to_vec();
+    for item in items.into_iter().filter(|item| !copy(item)) {
+        text.push(b':');
+        text.extend_from_slice(item.as_os_str().as_bytes());
+    }
+    OsString::from_vec(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_stays_and_the_library_is_there_once() {
+        let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let name = library.to_str().unwrap();
+        let line = |before: &str| preload(&library, OsStr::new(before)).into_string().unwrap();
+        assert_eq!(line(""), name);
+        assert_eq!(line("/a/liba.so"), format!("{name}:/a/liba.so"));
+        assert_eq!(line("/a/liba.so libb.so"), format!("{name}:/a/liba.so:libb.so"));
+        // Itself, by whatever name.
+        let other = format!("liba.so:{}/src/../Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(line(&other), other);
+        // Another copy.
+        assert_eq!(line("/old/libtrtalloc.so.0:liba.so"), format!("{name}:liba.so"));
+    }
+}

@@ -1,0 +1,112 @@
+//! `trtalloc run`: starts a program with the library preloaded, stays out of its way, and says at the end whether it met
+//! TensorRT.
+
+mod child;
+mod ending;
+mod library;
+mod options;
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use trtalloc::config::Config;
+use trtalloc::error::{Error, Result};
+use trtalloc::tally;
+
+use self::child::End;
+use super::program::Program;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    options: options::Options,
+    /// The library to preload; else the one beside this command, or installed with it
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// Where this command itself fails, as `env` and `timeout` have it: the program's own statuses are left to it.
+const OURS: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let prepared = match prepare(arguments) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            say(&error.to_string());
+            return ExitCode::from(if matches!(error, Error::InvalidArgument(_)) {
+                2
+            } else {
+                OURS
+            });
+        }
+    };
+    let (name, rest) = (&arguments.program[0], &arguments.program[1..]);
+    let started = Program::find(name).and_then(|program| {
+        let refuses = program.refuses();
+        if let Some(why) = &refuses {
+            say(&format!(
+                "{why}: the allocator cannot be injected into it, it runs as it is"
+            ));
+        }
+        let mut command = Command::new(&program.path);
+        // Under the name that was typed, which is what it calls itself.
+        std::os::unix::process::CommandExt::arg0(&mut command, name);
+        command.args(rest).envs(prepared.environment.iter().cloned());
+        command.env(tally::VARIABLE, prepared.tally.path());
+        if !program.is_harmed() {
+            command.env("LD_PRELOAD", &prepared.preload);
+        }
+        Ok((child::run(&mut command)?, refuses))
+    });
+    let (end, refuses) = match started {
+        Ok(end) => end,
+        Err(error) => {
+            say(&format!("{}: {error}", name.to_string_lossy()));
+            return ExitCode::from(match error.kind() {
+                ErrorKind::NotFound => NOT_FOUND,
+                _ => NOT_EXECUTABLE,
+            });
+        }
+    };
+    say(&ending::line(&prepared.tally.figures(), refuses.is_some()));
+    match end {
+        End::Status(status) => ExitCode::from(status),
+        End::Signal(signal) => child::end_likewise(signal),
+    }
+}
+
+/// What has to be there before the program starts.
+struct Prepared {
+    environment: Vec<(String, OsString)>,
+    preload: OsString,
+    tally: tally::File,
+}
+
+fn prepare(arguments: &Arguments) -> Result<Prepared> {
+    let environment = arguments.options.environment()?;
+    let of_environment = || std::env::var("TRTALLOC_DISABLE").unwrap_or_default();
+    let disable = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_DISABLE");
+    let disable = disable.map_or_else(of_environment, |(_, value)| value.to_string_lossy().into_owned());
+    let mut config = Config::default();
+    if config.set("disable", &disable).is_ok() && config.disable {
+        say("TRTALLOC_DISABLE is set, so the library does nothing in the program");
+    }
+    let library = library::find(arguments.library.as_deref())?;
+    Ok(Prepared {
+        environment,
+        preload: library::preload(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default()),
+        tally: tally::File::new().map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
+    })
+}
+
+/// A line on stderr. A reader that has gone is no failure of the program's.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(format!("trtalloc run: {text}\n").as_bytes());
+}

@@ -1,0 +1,131 @@
+//! A snapshot of our own, without the way through a file: what [`Report::read`] gives of the file that it would be.
+
+use std::collections::HashMap;
+
+use super::model::{Device, Event, Figures, Names, Recording, Report, Segment, What};
+use crate::record::event;
+use crate::record::snapshot::{Snapshot, told};
+use crate::record::state;
+use crate::record::symbols::{Frames, Names as Symbols};
+use crate::record::tag_text;
+
+/// Stacks and tags of this process, and the report's numbers for them.
+struct Renumbered {
+    names: Names,
+    frames: Frames,
+    stacks: HashMap<u32, u32>,
+    tags: HashMap<u32, u32>,
+}
+
+impl Renumbered {
+    fn stack(&mut self, stack: u32) -> u32 {
+        if let Some(number) = self.stacks.get(&stack) {
+            return *number;
+        }
+        let frames = self.frames.of(stack).iter().map(|number| self.frames.frame(*number));
+        let frames = frames
+            .map(|frame| self.names.frame(&frame.name, &frame.filename, frame.line))
+            .collect();
+        let number = self.names.stacks.number(frames);
+        self.stacks.insert(stack, number);
+        number
+    }
+
+    fn tag(&mut self, tag: u32) -> u32 {
+        let texts = &mut self.names.texts;
+        let number = || texts.number(tag_text(tag).unwrap_or_default());
+        *self.tags.entry(tag).or_insert_with(number)
+    }
+}
+
+impl Report {
+    /// What a snapshot says.
+    pub fn of(snapshot: &Snapshot) -> Report {
+        let told = told(snapshot);
+        let mut numbers = Renumbered {
+            names: Names::default(),
+            frames: Symbols::default().frames(told.stacks(snapshot)),
+            stacks: HashMap::new(),
+            tags: HashMap::new(),
+        };
+        let mut devices = Vec::new();
+        for of in &snapshot.devices {
+            let segments = of.segments.iter().map(|segment| Segment {
+                stream: 0,
+                memory: state::Segment {
+                    pieces: segment.pieces.iter().map(|piece| numbers.piece(piece)).collect(),
+                    ..*segment
+                },
+            });
+            devices.push(Device {
+                number: of.device,
+                segments: segments.collect(),
+                events: Vec::new(),
+                figures: Some(Figures {
+                    stats: of.stats,
+                    kept: of.kept,
+                }),
+            });
+        }
+        for (number, events) in (0..).zip(&told.traces) {
+            if events.is_empty() {
+                continue;
+            }
+            let at = devices
+                .iter()
+                .position(|device| device.number == number)
+                .unwrap_or_else(|| {
+                    devices.push(Device {
+                        number,
+                        ..Device::default()
+                    });
+                    devices.len() - 1
+                });
+            devices[at].events = events.iter().map(|event| numbers.event(event)).collect();
+        }
+        devices.sort_by_key(|device| device.number);
+        let history = &snapshot.history;
+        Report {
+            names: numbers.names,
+            devices,
+            recording: Some(Recording {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: history.options.mode.name().to_owned(),
+                max_entries: history.options.max_entries,
+                dropped: history.dropped,
+                left_out: told.left_out,
+            }),
+        }
+    }
+}
+
+impl Renumbered {
+    fn piece(&mut self, piece: &state::Piece) -> state::Piece {
+        state::Piece {
+            tag: self.tag(piece.tag),
+            stack: self.stack(piece.stack),
+            ..*piece
+        }
+    }
+
+    fn event(&mut self, event: &event::Event) -> Event {
+        Event {
+            what: match event.action {
+                event::Action::Alloc => What::Alloc,
+                event::Action::FreeRequested => What::FreeRequested,
+                event::Action::FreeCompleted | event::Action::Freed => What::FreeCompleted,
+                event::Action::SegmentAlloc => What::SegmentAlloc,
+                event::Action::SegmentFree => What::SegmentFree,
+                event::Action::SegmentMap => What::SegmentMap,
+                event::Action::SegmentUnmap => What::SegmentUnmap,
+                event::Action::Oom => What::Oom,
+            },
+            address: event.address,
+            size: event.size,
+            stream: event.stream,
+            time: event.time,
+            tag: self.tag(event.tag),
+            stack: self.stack(event.stack),
+        }
+    }
+}

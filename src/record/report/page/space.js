@@ -1,0 +1,150 @@
+// Free memory in its pieces; refused requests; events; and what the allocator itself counted.
+class Space {
+  constructor(root) {
+    this.root = root;
+    this.sorted = {by: 1, down: true};
+  }
+  draw() {
+    if (this.root.hidden || !view.state) return;
+    const {device, state} = view, classes = new Map();
+    for (const [start, end] of state.gaps) {
+      const key = Math.floor(Math.log2(end - start));
+      const of = classes.get(key) || {ranges: 0, bytes: 0};
+      of.ranges++;
+      of.bytes += end - start;
+      classes.set(key, of);
+    }
+    const keys = [...classes.keys()], rows = [];
+    const most = Math.max(...[...classes.values()].map(of => of.bytes), 1);
+    for (let key = Math.max(...keys); keys.length && key >= Math.min(...keys); key--) {
+      const of = classes.get(key) || {ranges: 0, bytes: 0};
+      rows.push(make("tr", null, make("td.left.fixed", null, `${bytes(2 ** key).replace(".0", "")} to ${bytes(2 ** (key + 1)).replace(".0", "")}`),
+        make("td", null, count(of.ranges)), make("td", null, of.bytes ? bytes(of.bytes) : "–"),
+        make("td.left.wide", null, make("i.level", {style: `width:${100 * of.bytes / most}%`}))));
+    }
+    const scattered = state.free > 0 ? 1 - state.largest / state.free : 0;
+    const {address, size} = device.lives, sorted = [...state.gaps].sort((a, b) => b[1] - b[0] - a[1] + a[0]).slice(0, 200);
+    // The blocks on both sides of a range are what keeps it from being larger.
+    const beside = gap => {
+      let low = 0, high = state.live.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (address[state.live[middle]] < gap[0]) low = middle + 1; else high = middle;
+      }
+      const before = state.live[low - 1], after = state.live[low];
+      return [before !== undefined && address[before] + size[before] === gap[0] ? before : -1,
+        after !== undefined && address[after] === gap[1] ? after : -1];
+    };
+    const block = life => life < 0 ? "–" : make("button.link", {type: "button", onclick: () => choose(life)},
+      `${bytes(size[life])} ${device.lives.tag[life] ? tagName(device.lives.tag[life]) : caller(device.lives.stack[life])}`);
+    this.root.replaceChildren(
+      make("p", null, state.gaps.length
+        ? `${bytes(state.free)} are free in ${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}; the `
+          + `largest is ${bytes(state.largest)}. ${(100 * scattered).toFixed(1)} % of what is free lies outside of it.`
+        : "Nothing that is held is free at this moment."),
+      make("div.columns", null,
+        make("div.scroll", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, "range of"),
+          make("th", null, "ranges"), make("th", null, "bytes"), make("th"))), make("tbody", null, ...rows))),
+        table([
+          {name: "free range", value: gap => gap[0], text: gap => make("code", null, hex(device, gap[0])), left: true},
+          {name: "bytes", value: gap => gap[1] - gap[0], text: gap => bytes(gap[1] - gap[0])},
+          {name: "block before", value: gap => beside(gap)[0], text: gap => block(beside(gap)[0]), left: true},
+          {name: "block behind", value: gap => beside(gap)[1], text: gap => block(beside(gap)[1]), left: true},
+        ], sorted, this.sorted, {most: 20})));
+  }
+}
+
+class Refusals {
+  constructor(root) {
+    this.root = root;
+  }
+  draw() {
+    if (this.root.hidden) return;
+    const {device} = view, most = this.all === device ? Infinity : 50;
+    const cards = device.refusals.slice(0, most).map((refusal, i) => {
+      const {event} = refusal, stack = device.events.stack[event], time = device.events.time[event];
+      const rows = [["Asked for", refusal.size], ["In use", refusal.allocated], ["Pending", refusal.pending],
+        ["Free", refusal.free], ["Largest free range", refusal.largest], ["Free, used by other streams", refusal.elsewhere],
+        ["Reserved", refusal.reserved], ["Limit", refusal.limit || null], ["Free on the device", refusal.device_free],
+        ["Could still be reserved", refusal.room]];
+      return make("article", {"aria-current": view.moment === event ? "true" : null},
+        make("h3", null, `${bytes(refusal.size)} refused`, make("small", null,
+          ` event ${count(event + 1)}${hasTime() ? `, at ${duration(time)}` : ""}, ${streamName(device, refusal.stream)}`),
+        make("button", {type: "button", id: `refusal-${i}`, onclick: () => goTo(event)}, "Show this moment")),
+        make("p", null, refusal.reason),
+        make("dl.figures", null, ...rows.flatMap(([name, value]) =>
+          [make("dt", null, name), make("dd", null, value === null ? "none" : bytes(value))])),
+        stack ? make("details", null, make("summary", null, `asked for by ${caller(stack)}`), frames(stack)) : "");
+    });
+    const more = device.refusals.length - cards.length;
+    this.root.replaceChildren(...(cards.length ? cards : [make("p", null, "No request was refused in this history.")]),
+      ...(more > 0 ? [make("button", {type: "button", onclick: () => { this.all = device; this.draw(); }}, `Show ${count(more)} more`)] : []));
+  }
+}
+
+// In words, what an event is.
+function telling(device, event) {
+  const {events, lives} = device, what = events.what[event], life = events.life[event];
+  if (what < 3) {
+    if (life < 0) return [WHAT[what], "", "does not fit the rest"];
+    return [WHAT[what], bytes(lives.requested[life]), hex(device, lives.address[life])];
+  }
+  const [address, size] = events.other.get(event);
+  if (what > REFUSED) return [WHAT[what], "", file.texts[events.note.get(event)] || ""];
+  return [WHAT[what], bytes(size), what === REFUSED ? "" : hex(device, address)];
+}
+
+class Events {
+  constructor(root) {
+    this.root = root;
+  }
+  draw() {
+    if (this.root.hidden) return;
+    const {device, moment} = view, {events} = device, rows = [], around = 12;
+    const first = Math.max(0, Math.min(moment - 1 - around, events.count - 2 * around - 1));
+    for (let event = first; event < Math.min(events.count, first + 2 * around + 1); event++) {
+      const [what, size, where] = telling(device, event), stack = events.stack[event] || (events.life[event] >= 0
+        && events.what[event] === 0 ? device.lives.stack[events.life[event]] : 0);
+      rows.push(make("tr", {"aria-current": event === moment - 1 ? "true" : null,
+        onclick: () => { choose(events.life[event]); goTo(event + 1); }},
+      make("td", null, count(event + 1)), make("td", null, hasTime() ? duration(events.time[event]) : "–"),
+      make("td.left", null, what), make("td", null, size), make("td.left", null, make("code", null, where)),
+      make("td.left", null, streamName(device, events.stream[event])), make("td.left", null, stack ? caller(stack) : "")));
+    }
+    this.root.replaceChildren(rows.length ? make("div.scroll", null, make("table.rows", null, make("thead", null, make("tr", null,
+      ...["event", "time", "what", "bytes", "where", "stream", "called by"].map((name, i) =>
+        make([0, 1, 3].includes(i) ? "th" : "th.left", null, name)))), make("tbody", null, ...rows)))
+      : make("p", null, "No events were recorded. With history=all they are."));
+  }
+}
+
+class Counted {
+  constructor(root) {
+    this.root = root;
+  }
+  draw() {
+    if (this.root.hidden) return;
+    const {device} = view, {figures, events} = device, end = events.count;
+    const seen = {allocated: device.allocated[end], allocated_peak: device.allocated[device.peak], requested: device.asked[end],
+      pending: device.pending[end], reserved: device.reserved[end],
+      reserved_peak: device.reserved.slice(0, end + 1).reduce((a, b) => Math.max(a, b), 0),
+      allocations: events.what.reduce((sum, what) => sum + (what === 0), 0),
+      frees: events.what.reduce((sum, what) => sum + (what === 2), 0), out_of_memory: device.refusals.length};
+    const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Asked for, of what is in use"],
+      ["pending", "Pending: freed, not yet reusable"], ["cached", "Free and reusable"], ["reserved", "Reserved from the device"],
+      ["kept", "Of that, without an address"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],
+      ["allocations", "Requests met"], ["frees", "Blocks freed"], ["out_of_memory", "Requests refused"]];
+    const text = (name, value) => value === undefined ? "–" : name === "limit" && !value ? "none"
+      : ["allocations", "frees", "out_of_memory"].includes(name) ? count(value) : bytes(value);
+    this.root.replaceChildren(make("p", null, figures
+      ? "What the allocator counted in its whole life, beside what this history shows. They differ where the history began late, "
+        + "forgot events, or does not know how a size was rounded."
+      : "The file has no statistics of its allocator, so this is what its history shows."),
+    make("div.scroll.narrow", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, ""),
+      figures ? make("th", null, "allocator") : null, make("th", null, "history"))),
+    make("tbody", null, ...names.filter(([name]) => figures || seen[name] !== undefined).map(([name, words]) =>
+      make("tr", {"data-figure": name}, make("td.left", null, words),
+        figures ? make("td", {title: `${figures[name]}`}, text(name, figures[name])) : null,
+        make("td", {title: `${seen[name] ?? ""}`}, text(name, seen[name]))))))));
+  }
+}

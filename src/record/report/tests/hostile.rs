@@ -1,0 +1,199 @@
+//! Files as nobody should have written them, and histories that cannot have been.
+
+use super::super::model::{Event, What};
+use super::super::*;
+use super::{BASE, page, snapshot, written};
+
+/// Everything that is done with a file that could be read.
+fn all_of(report: &Report) {
+    page(report);
+    report.callers();
+    for device in &report.devices {
+        let course = Course::of(device);
+        let mut walk = Walk::new(&course);
+        for moment in 0..=device.events.len() as u32 {
+            walk.to(moment);
+            walk.free();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_refused() {
+    for suffix in ["pickle", "json"] {
+        let whole = written(suffix);
+        // JSON's last byte is a line's end.
+        for length in 0..whole.len() - 1 {
+            assert!(
+                Report::of_bytes(&whole[..length]).is_err(),
+                "{suffix}: {length} of {} bytes",
+                whole.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_with_wrong_bytes_does_no_harm() {
+    for suffix in ["pickle", "json"] {
+        let whole = written(suffix);
+        let mut read = 0;
+        for at in 0..whole.len() {
+            for change in [0x01, 0x80, b'.' ^ whole[at]] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= change;
+                if let Ok(report) = Report::of_bytes(&bytes) {
+                    all_of(&report);
+                    read += 1;
+                }
+            }
+        }
+        assert!(read > 0, "some bytes are part of a name");
+    }
+}
+
+#[test]
+fn hostile_files_are_refused_with_a_reason() {
+    let many = |item: &[u8], count| [b"\x80\x04".as_slice(), &item.repeat(count), b"."].concat();
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("empty", vec![]),
+        ("neither", b"hello".to_vec()),
+        ("neither", vec![0x1f, 0x8b, 8]),
+        ("a page", b"<!DOCTYPE html>".to_vec()),
+        ("protocol 9", b"\x80\x09N.".to_vec()),
+        ("a value is missing", b"\x80\x04.".to_vec()),
+        ("no segments", b"\x80\x04N.".to_vec()),
+        ("no segments", b"{}".to_vec()),
+        (
+            "Python's classes",
+            b"\x80\x04cos\nsystem\n(X\x02\x00\x00\x00lstR.".to_vec(),
+        ),
+        ("in the middle", b"\x80\x04X\xff\xff\xff\xffabc".to_vec()),
+        (
+            "in the middle",
+            b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc".to_vec(),
+        ),
+        ("was not given", b"\x80\x04j\xff\xff\xff\xff.".to_vec()),
+        ("a mark is missing", b"\x80\x04e.".to_vec()),
+        ("no list", b"\x80\x04}Na.".to_vec()),
+        ("no text", b"\x80\x04}NNs.".to_vec()),
+        ("a value is missing", b"\x80\x04](0.".to_vec()),
+        ("not known", b"\x80\x04\xfe.".to_vec()),
+        ("a value is missing", many(b"(", 1_000_000)),
+        ("number", many(b"]q\x00h\x00a", 100_000)),
+        ("no end", b"{\"segments".to_vec()),
+        ("none of JSON's", b"{\"segments\":+1}".to_vec()),
+        ("a colon", b"{\"segments\"}".to_vec()),
+        ("follows the end", b"[] []".to_vec()),
+        ("in the middle", vec![b'['; 1_000_000]),
+        ("UTF-8", b"{\"\xff\":1}".to_vec()),
+        ("no list", b"{\"segments\":3}".to_vec()),
+        ("without an address", b"[{}]".to_vec()),
+        (
+            "bytes cannot be",
+            b"[{\"address\":1,\"total_size\":-5,\"blocks\":[]}]".to_vec(),
+        ),
+        (
+            "bytes cannot be",
+            b"[{\"address\":1,\"total_size\":9000000000000000000,\"blocks\":[]}]".to_vec(),
+        ),
+        (
+            "ends before it begins",
+            b"[{\"address\":-1,\"total_size\":512,\"blocks\":[]}]".to_vec(),
+        ),
+        (
+            "no number",
+            b"[{\"address\":\"x\",\"total_size\":512,\"blocks\":[]}]".to_vec(),
+        ),
+        (
+            "device's number",
+            b"[{\"device\":-3,\"address\":1,\"total_size\":512,\"blocks\":[]}]".to_vec(),
+        ),
+        (
+            "longer than its segment",
+            b"[{\"address\":1,\"total_size\":512,\"blocks\":[{\"state\":\"inactive\",\"size\":513}]}]".to_vec(),
+        ),
+        (
+            "two segments",
+            b"[{\"address\":1,\"total_size\":512,\"blocks\":[]},{\"address\":2,\"total_size\":512,\"blocks\":[]}]"
+                .to_vec(),
+        ),
+        (
+            "without an action",
+            b"{\"segments\":[],\"device_traces\":[[{\"addr\":1,\"size\":1}]]}".to_vec(),
+        ),
+        (
+            "without a size",
+            b"{\"segments\":[],\"device_traces\":[[{\"action\":\"alloc\",\"addr\":1}]]}".to_vec(),
+        ),
+    ];
+    for (reason, bytes) in cases {
+        let start = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        match Report::of_bytes(&bytes) {
+            Err(fault) if reason == "number" || fault.contains(reason) => {}
+            Err(fault) => panic!("{start:?}: {fault:?}, not {reason:?}"),
+            Ok(report) => panic!("{start:?} was read as {report:?}"),
+        }
+    }
+}
+
+/// A list that is referred to from many places is small in a file, and would be large everywhere else.
+#[test]
+fn what_refers_to_one_list_over_and_over_is_refused() {
+    let mut bytes = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](".to_vec();
+    // The first trace: an event in number 0, then 1000 times the same; the trace itself in number 1.
+    bytes.extend(b"]q\x01(}q\x00X\x06\x00\x00\x00actionX\x08\x00\x00\x00snapshots");
+    bytes.extend(b"h\x00".repeat(1000));
+    bytes.extend(b"e");
+    bytes.extend(b"h\x01".repeat(10_000));
+    bytes.extend(b"eu.");
+    let fault = Report::of_bytes(&bytes).unwrap_err();
+    assert!(fault.contains("over and over"), "{fault}");
+    // A list that contains itself is a value like any other.
+    let fault = Report::of_bytes(b"\x80\x04]q\x00h\x00a.").unwrap_err();
+    assert!(fault.contains("address"), "{fault}");
+}
+
+/// Whatever is told, in whatever order, nothing panics and no sum runs over.
+#[test]
+fn impossible_histories_are_followed_as_far_as_they_go() {
+    const ACTIONS: [What; 9] = [
+        What::Alloc,
+        What::FreeRequested,
+        What::FreeCompleted,
+        What::SegmentAlloc,
+        What::SegmentFree,
+        What::SegmentMap,
+        What::SegmentUnmap,
+        What::Oom,
+        What::Note,
+    ];
+    let mut random = 1u64;
+    let mut draw = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    for _ in 0..300 {
+        let mut report = Report::of(&snapshot());
+        report.devices[0].events = (0..draw(60))
+            .map(|_| Event {
+                what: ACTIONS[draw(9) as usize],
+                address: BASE + draw(10) * 512,
+                size: [0, 1, 512, 700, 1024, 4096, 1 << 48][draw(7) as usize],
+                stream: draw(3),
+                time: 0,
+                stack: 0,
+                tag: 0,
+            })
+            .collect();
+        all_of(&report);
+        let course = Course::of(&report.devices[0]);
+        let mut walk = Walk::new(&course);
+        walk.to(u32::MAX - 1);
+        assert_eq!(
+            (walk.allocated, walk.pending, walk.reserved),
+            (1024, 1024, 4096),
+            "the end is what it is"
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! Goes through a history as a viewer does: backwards from the state at its end.
+
+use std::collections::BTreeMap;
+
+use super::super::event::{Action, Event};
+use super::super::state::{Device, Piece, PieceState};
+use super::consistent::{Known, begun};
+use super::segments::Segments;
+
+/// What is live or pending, by address, on the way back from a device's state.
+struct Replay<'a> {
+    segments: Segments,
+    live: BTreeMap<u64, Piece>,
+    /// What the history tells of.
+    known: &'a Known,
+    /// The events so far, last first.
+    kept: Vec<Event>,
+}
+
+/// Leaves out what cannot be replayed to the device's state, from the end to the beginning as a viewer goes: blocks outside
+/// of every segment at their time, segments that cannot have come or gone then. Returns how many events that were.
+pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u64 {
+    let mut replay = Replay {
+        segments: Segments::default(),
+        live: BTreeMap::new(),
+        known,
+        kept: Vec::with_capacity(told.len()),
+    };
+    for segment in &device.segments {
+        replay.segments.add(segment.address, segment.size, segment.expandable);
+        let active = segment
+            .pieces
+            .iter()
+            .filter(|piece| piece.state != PieceState::Inactive);
+        replay.live.extend(active.map(|piece| (piece.address, *piece)));
+    }
+    let mut left_out = 0;
+    for event in told.drain(..).rev() {
+        if replay.undo(&event) {
+            replay.kept.push(event);
+        } else {
+            left_out += 1;
+        }
+    }
+    replay.kept.reverse();
+    *told = replay.kept;
+    left_out
+}
+
+impl Replay<'_> {
+    /// Goes back before `event`; false where it cannot have happened.
+    fn undo(&mut self, event: &Event) -> bool {
+        let (address, size) = (event.address, event.size);
+        let is = self.live.get(&address).map(|piece| piece.state);
+        match event.action {
+            Action::Oom => true,
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let expandable = event.action == Action::SegmentUnmap;
+                self.segments.add(address, size, expandable)
+            }
+            Action::SegmentAlloc | Action::SegmentMap => {
+                let expandable = event.action == Action::SegmentMap;
+                let there = self.segments.remove(address, size, expandable);
+                if there {
+                    self.begin_after(event, |_| true);
+                }
+                there
+            }
+            Action::Alloc => is == Some(PieceState::Allocated) && self.live.remove(&address).is_some(),
+            Action::FreeRequested => {
+                let pending = is == Some(PieceState::Pending);
+                self.live
+                    .entry(address)
+                    .and_modify(|piece| piece.state = PieceState::Allocated);
+                pending
+            }
+            Action::FreeCompleted | Action::Freed => {
+                if is.is_some() || !self.segments.cover(address, size) {
+                    return false;
+                }
+                let known = self.known;
+                self.begin_after(event, |address| !known.contains_key(&address));
+                self.live.insert(
+                    address,
+                    Piece {
+                        address,
+                        size,
+                        requested: size,
+                        state: PieceState::Pending,
+                        stack: 0,
+                        tag: event.tag,
+                    },
+                );
+                true
+            }
+        }
+    }
+
+    /// What lies where `event` needs the place was handed out after it, by a thread that has not said so, or while nothing was
+    /// recorded. `which` of the addresses may be meant.
+    fn begin_after(&mut self, event: &Event, which: impl Fn(u64) -> bool) {
+        let end = event.address + event.size;
+        // Live blocks do not overlap, so that only the last of those that begin before can reach in.
+        let before = self.live.range(..event.address).next_back();
+        let reaches = before.filter(|(start, piece)| **start + piece.requested > event.address);
+        let inside = self.live.range(event.address..end);
+        let meant: Vec<u64> = reaches
+            .into_iter()
+            .chain(inside)
+            .map(|(address, _)| *address)
+            .filter(|address| which(*address))
+            .collect();
+        for address in meant {
+            let Some(piece) = self.live.remove(&address) else {
+                continue;
+            };
+            let [alloc, freed] = begun(event.device, &piece, event.time);
+            if piece.state == PieceState::Pending {
+                self.kept.push(freed);
+            }
+            self.kept.push(alloc);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::consistent::replayable;
+    use super::*;
+    use crate::record::state::Segment;
+
+    fn piece(address: u64, size: u64, state: PieceState) -> Piece {
+        Piece {
+            address,
+            size,
+            requested: size,
+            state,
+            stack: 0,
+            tag: 0,
+        }
+    }
+
+    fn told(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
+        let device = Device {
+            segments: vec![Segment {
+                address: 100,
+                size: 100,
+                expandable: true,
+                pieces: pieces.to_vec(),
+            }],
+            ..Device::default()
+        };
+        let (events, left_out) = replayable(&device, events);
+        assert_eq!(left_out, 0);
+        events
+            .iter()
+            .map(|event| (event.action, event.address, event.size))
+            .collect()
+    }
+
+    #[test]
+    fn a_block_that_nobody_told_of_came_after_its_memory() {
+        let pieces = [
+            piece(100, 40, PieceState::Allocated),
+            piece(140, 50, PieceState::Pending),
+            piece(190, 10, PieceState::Allocated),
+        ];
+        let events = [
+            Event::new(Action::SegmentMap, 0, 100, 50),
+            Event::new(Action::Alloc, 0, 100, 20),
+            Event::new(Action::Freed, 0, 100, 20),
+            Event::new(Action::SegmentMap, 0, 150, 40),
+        ];
+        let expected = [
+            (Action::SegmentMap, 100, 50),
+            (Action::Alloc, 100, 20),
+            (Action::FreeRequested, 100, 20),
+            (Action::FreeCompleted, 100, 20),
+            (Action::SegmentMap, 150, 40),
+            // Reaches into both; what lies in neither, at 190, was there before.
+            (Action::Alloc, 140, 50),
+            (Action::FreeRequested, 140, 50),
+            (Action::Alloc, 100, 40),
+        ];
+        assert_eq!(told(&pieces, &events), expected);
+    }
+
+    #[test]
+    fn a_block_that_nobody_told_of_came_after_what_lay_in_its_place() {
+        let pieces = [
+            piece(100, 60, PieceState::Allocated),
+            piece(160, 40, PieceState::Inactive),
+        ];
+        let events = [
+            Event::new(Action::Alloc, 0, 120, 10),
+            Event::new(Action::Freed, 0, 120, 10),
+            Event::new(Action::Alloc, 0, 140, 30),
+        ];
+        let expected = [
+            (Action::Alloc, 120, 10),
+            (Action::FreeRequested, 120, 10),
+            (Action::FreeCompleted, 120, 10),
+            (Action::Alloc, 140, 30),
+            (Action::FreeRequested, 140, 30),
+            (Action::FreeCompleted, 140, 30),
+            (Action::Alloc, 100, 60),
+        ];
+        assert_eq!(told(&pieces, &events), expected);
+    }
+}

@@ -1,0 +1,107 @@
+//! The file: made and read by the command, opened by the processes under it.
+
+use std::ffi::c_void;
+use std::fs::OpenOptions;
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::{Figures, Place, Shared, magic};
+
+/// The command's side: the file, which lives as long as this and whoever has it open.
+pub struct File {
+    descriptor: OwnedFd,
+    shared: &'static Shared,
+}
+
+impl File {
+    /// Makes an empty one.
+    pub fn new() -> Result<File> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a terminated name.
+        let descriptor = unsafe { libc::memfd_create(c"trtalloc tally".as_ptr(), flags) };
+        if descriptor < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor, nobody else's.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // SAFETY: of this process, and open.
+        if unsafe { libc::ftruncate(descriptor.as_raw_fd(), size_of::<Shared>() as libc::off_t) } != 0 {
+            return Err(Error::last_os_error());
+        }
+        // Nobody can take pages away that somebody reads. Without the seal that only stays a promise.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: as above.
+        unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        let start = map_whole(&descriptor).ok_or_else(Error::last_os_error)?;
+        // SAFETY: mapped writable and aligned by `map_whole`; nobody else knows the file yet.
+        unsafe { (&raw mut (*start).magic).write(magic()) };
+        // SAFETY: mapped for ever, all zeroes but for the line above, and of atomics from now on.
+        let shared = unsafe { &*start };
+        Ok(File { descriptor, shared })
+    }
+
+    /// What the environment of those under the command has to say: under which name they find it.
+    pub fn path(&self) -> PathBuf {
+        let (process, descriptor) = (std::process::id(), self.descriptor.as_raw_fd());
+        format!("/proc/{process}/fd/{descriptor}").into()
+    }
+
+    /// What every process has told so far, in the order in which they began.
+    pub fn figures(&self) -> Vec<Figures> {
+        let taken = usize::try_from(self.shared.taken.load(Relaxed)).unwrap_or(usize::MAX);
+        let places = self.shared.places.iter().take(taken);
+        places.map(figures).filter(|figures| figures.pid != 0).collect()
+    }
+}
+
+fn figures(place: &Place) -> Figures {
+    Figures {
+        // First, so that the others are the last ones where it is set.
+        ended: place.ended.load(Acquire) != 0,
+        pid: place.pid.load(Relaxed),
+        version: place.version.load(Relaxed),
+        attached: place.attached.load(Relaxed),
+        left: place.left.load(Relaxed),
+        allocated_peak: place.allocated_peak.load(Relaxed),
+        reserved: place.reserved.load(Relaxed),
+        reserved_peak: place.reserved_peak.load(Relaxed),
+        allocations: place.allocations.load(Relaxed),
+        out_of_memory: place.out_of_memory.load(Relaxed),
+    }
+}
+
+/// Maps it, for ever; null is none.
+fn map_whole(file: &impl AsRawFd) -> Option<*mut Shared> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let (none, bytes) = (std::ptr::null_mut::<c_void>(), size_of::<Shared>());
+    // SAFETY: a fresh mapping, wherever there is room.
+    let start = unsafe { libc::mmap(none, bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    (start != libc::MAP_FAILED).then_some(start.cast())
+}
+
+/// What the environment names, unless the program has more rights than who started it.
+pub(super) fn named() -> Option<PathBuf> {
+    // SAFETY: asks what the kernel gave the process at its start.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    std::env::var_os(super::VARIABLE).filter(|_| !secure).map(PathBuf::from)
+}
+
+/// Opens what the command made; none where it is gone, or something else is there now. Keeps no descriptor.
+pub(super) fn open(path: &Path) -> Option<&'static Shared> {
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() != size_of::<Shared>() as u64 {
+        return None;
+    }
+    // SAFETY: asks about an open file. A file that was not made here, and so could shrink, has no seals.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return None;
+    }
+    let start = map_whole(&file)?;
+    // SAFETY: mapped whole and for ever; any bytes are valid for it.
+    let shared = unsafe { &*start };
+    (shared.magic == magic()).then_some(shared)
+}

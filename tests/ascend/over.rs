@@ -1,0 +1,17 @@
+//! The driver of Ascend devices over the stand-in that is installed in this process.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use trtalloc::driver::Result;
+use trtalloc::driver::ascend::AscendDriver;
+
+use crate::standin::find;
+
+/// Opens it; with `media`, for media memory.
+pub fn open(media: bool) -> Result<Arc<AscendDriver>> {
+    let find = |name: &CStr, media| NonNull::new(find(name.to_str().ok()?, media)?.cast_mut());
+    // SAFETY: the stand-in has AscendCL's signatures.
+    unsafe { AscendDriver::over(&find, media) }
+}

@@ -1,0 +1,114 @@
+//! Allocations of the device's memory and of the host's, and what is free.
+
+use std::ffi::c_void;
+
+use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, context, functions, put, told};
+use crate::model::Machine;
+
+/// What `aclrtMalloc` gives is a multiple of this, and of nothing more.
+const START: u64 = 64;
+/// The model's own addresses are multiples of this.
+const PAGE: u64 = 4096;
+/// `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, the last of the policies there are; its neighbour is `ACL_MEM_MALLOC_HUGE1G_ONLY`.
+const LAST_POLICY: u32 = 7;
+const HUGE_1G: u32 = 6;
+
+/// Bytes rounded as AscendCL rounds them, or none where that is too much.
+pub(super) fn rounded(size: u64, pad: u64) -> Result<u64> {
+    size.checked_add(31 + pad)
+        .map(|size| size / 32 * 32)
+        .ok_or(INVALID_PARAM)
+}
+
+/// Memory that begins `start` bytes behind a page.
+pub(super) fn allocate(machine: &Machine, out: *mut *mut c_void, size: u64, pad: u64, start: u64) -> Result<()> {
+    super::wanted(out)?;
+    if size == 0 {
+        return Err(INVALID_PARAM);
+    }
+    context(machine)?;
+    let whole = rounded(size, pad)?.checked_add(start).ok_or(INVALID_PARAM)?;
+    let base = told(machine.memory_malloc(whole))?;
+    // SAFETY: the caller's pointer, not null.
+    unsafe { put(out, (base + start) as *mut c_void) }
+}
+
+/// Where the model's allocation begins. Null and everything that is not `start` bytes behind a page are refused.
+pub(super) fn base_of(address: *mut c_void, start: u64) -> Result<u64> {
+    super::wanted(address)?;
+    match address as u64 {
+        address if address % PAGE == start => Ok(address - start),
+        _ => Err(RT_PARAM_INVALID),
+    }
+}
+
+fn malloc(machine: &Machine, out: *mut *mut c_void, size: usize, pad: u64, policy: u32) -> Result<()> {
+    if policy > LAST_POLICY {
+        return Err(INVALID_PARAM);
+    }
+    let pad = if policy >= HUGE_1G { 0 } else { pad };
+    allocate(machine, out, size as u64, pad, START)
+}
+
+functions! {
+    fn aclrtMalloc(out: *mut *mut c_void, size: usize, policy: u32) |machine| { malloc(machine, out, size, 32, policy) }
+
+    fn aclrtMallocAlign32(out: *mut *mut c_void, size: usize, policy: u32) |machine| {
+        malloc(machine, out, size, 0, policy)
+    }
+
+    fn aclrtMallocCached(out: *mut *mut c_void, size: usize, policy: u32) |machine| {
+        malloc(machine, out, size, 32, policy)
+    }
+
+    fn aclrtFree(address: *mut c_void) |machine| {
+        let base = base_of(address, START)?;
+        context(machine)?;
+        told(machine.memory_free_at_once(base))
+    }
+
+    fn aclrtFreeWithDevSync(address: *mut c_void) |machine| {
+        let base = base_of(address, START)?;
+        told(machine.memory_free(base))
+    }
+
+    fn aclrtMallocHost(out: *mut *mut c_void, size: usize) |machine| {
+        super::wanted(out)?;
+        if size == 0 {
+            return Err(INVALID_PARAM);
+        }
+        let whole = (size as u64).checked_add(START).ok_or(INVALID_PARAM)?;
+        let base = told(machine.memory_host_malloc(whole))?;
+        // SAFETY: the caller's pointer, not null.
+        unsafe { put(out, (base + START) as *mut c_void) }
+    }
+
+    fn aclrtFreeHost(address: *mut c_void) |machine| {
+        let base = base_of(address, START)?;
+        told(machine.memory_host_free(base))
+    }
+
+    fn aclrtMemFlush(address: *mut c_void, size: usize) |_machine| {
+        if size == 0 { Err(INVALID_PARAM) } else { super::wanted(address) }
+    }
+
+    fn aclrtMemInvalidate(address: *mut c_void, size: usize) |_machine| {
+        if size == 0 { Err(INVALID_PARAM) } else { super::wanted(address) }
+    }
+
+    // ACL_DDR_MEM, ACL_HBM_MEM and their pages: this device has one kind of memory, and it is HBM.
+    fn aclrtGetMemInfo(attribute: u32, free: *mut usize, total: *mut usize) |machine| {
+        const HBM: [u32; 3] = [1, 4, 5];
+        context(machine)?;
+        super::wanted(free)?;
+        super::wanted(total)?;
+        let here = { let _exempt = machine.exempt(); told(machine.context_current_device())? };
+        let known = told(machine.memory_info(here))?;
+        let known = if HBM.contains(&attribute) { known } else { (0, 0) };
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(free, known.0 as usize)?;
+            put(total, known.1 as usize)
+        }
+    }
+}

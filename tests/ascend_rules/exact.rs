@@ -1,0 +1,118 @@
+//! The first and the last bytes of what the caller brought, and what is not enough.
+
+use trtalloc::capi::trtalloc_status;
+
+use super::pool::{Memory, PAGE, Pool};
+
+/// Options, the distance of pieces of 1000 bytes, the least piece, and where pieces start.
+const RULES: &[(&str, u64, u64, usize)] = &[
+    ("driver=none,rule=ascend", 1088, 64, 64),
+    ("driver=none,rule=ascend,pad=16", 1088, 64, 64),
+    ("driver=none,rule=ascend,pad=0", 1024, 64, 64),
+    ("driver=none,rule=ascend-media", 1152, 128, 128),
+    ("driver=none,rule=ascend-host", 1088, 64, 64),
+    ("driver=none,rule=cuda", 1024, 512, 512),
+];
+
+#[test]
+fn a_pool_of_exactly_one_piece() {
+    for &(options, stride, _, start) in RULES {
+        let memory = Memory::new(4 * PAGE);
+        // At a start; one byte behind one, with what it takes to the next; and one byte before one.
+        for (shift, lost) in [(start, 0), (start + 1, start - 1), (3 * start - 1, 1)] {
+            let base = memory.address() + shift;
+            let pool = Pool::over(base, stride + lost as u64, options).unwrap();
+            let block = pool.get(1000, 0);
+            assert_eq!(block, base + lost, "{options} +{shift}");
+            assert_eq!(pool.get(1, 0), 0, "{options} +{shift}: all of it is out");
+            assert_eq!(pool.stats().reserved, stride);
+            assert!(pool.put(block));
+            assert_eq!(pool.get(1000, 0), block, "{options} +{shift}");
+            // One byte less, at either end, is one piece too little.
+            let pool = Pool::over(base, stride + lost as u64 - 1, options).unwrap();
+            assert_eq!(pool.get(1000, 0), 0, "{options} +{shift}");
+            assert_eq!(pool.stats().out_of_memory, 1);
+            let less = 1000 - start as u64;
+            assert!(
+                less == 488 || pool.get(less, 0) != 0,
+                "{options} +{shift}: what is left can be had"
+            );
+        }
+    }
+}
+
+#[test]
+fn less_than_one_piece_is_refused_with_the_reason() {
+    for &(options, _, least, start) in RULES {
+        let memory = Memory::new(PAGE);
+        let base = memory.address();
+        let refused = |base: usize, bytes: u64| {
+            let Err((status, why)) = Pool::over(base, bytes, options) else {
+                panic!("{options}: {bytes} bytes at {base:#x} were taken")
+            };
+            assert_eq!(status, trtalloc_status::InvalidArgument);
+            why
+        };
+        let why = refused(base, least - 1);
+        assert!(why.contains(&format!("takes {least} bytes")), "{why}");
+        refused(base + 1, least);
+        refused(base + 1, least + start as u64 - 2);
+        assert!(Pool::over(base + 1, least + start as u64 - 1, options).is_ok());
+        assert!(Pool::over(base, least, options).is_ok());
+    }
+}
+
+#[test]
+fn what_is_no_memory_is_refused() {
+    for (base, bytes, says) in [
+        (0, 1 << 20, "nothing is there"),
+        (PAGE, 0, "nothing is there"),
+        (PAGE, u64::MAX, "beyond the last address"),
+        (usize::MAX - 10, 5, "beyond the last address"),
+        (usize::MAX - 4095, 4096, "beyond the last address"),
+        (PAGE, 1 << 60, "more than 4 TiB"),
+        (PAGE, (4 << 40) + 1, "more than 4 TiB"),
+    ] {
+        let (status, why) = Pool::over(base, bytes, "driver=none,rule=ascend").err().unwrap();
+        assert_eq!(status, trtalloc_status::InvalidArgument, "{base:#x}+{bytes:#x}");
+        assert!(why.contains(says), "{base:#x}+{bytes:#x}: {why}");
+    }
+    let memory = Memory::new(PAGE);
+    for (options, says) in [
+        ("passthrough=1", "passthrough=1 with memory of the caller's"),
+        ("guard=1", "guard=1 with memory of the caller's"),
+        ("fill=0", "fill with no driver"),
+        ("limit=50%", "a limit in percent with no driver"),
+    ] {
+        let (status, why) = Pool::over(memory.address(), 4096, &format!("driver=none,{options}"))
+            .err()
+            .unwrap();
+        assert_eq!(status, trtalloc_status::Unsupported, "{options}");
+        assert!(why.contains(says), "{options}: {why}");
+    }
+    let (status, _) = Pool::over(memory.address(), 4096, "driver=none,device=1")
+        .err()
+        .unwrap();
+    assert_eq!(status, trtalloc_status::InvalidArgument);
+}
+
+/// The larger of the request's alignment and the rule's holds, of addresses and not of distances from the base.
+#[test]
+fn a_requests_own_alignment() {
+    let memory = Memory::new(8 << 20);
+    for &(options, _, _, start) in RULES {
+        for shift in [0, 1, 100, 4000] {
+            let pool = Pool::over(memory.address() + shift, (8 << 20) - shift as u64, options).unwrap();
+            for power in 0..=21 {
+                let block = pool.get(1000, 1 << power);
+                assert!(
+                    block != 0 && block.is_multiple_of(start.max(1 << power)),
+                    "{options} +{shift}: 2^{power}"
+                );
+                assert!(pool.put(block));
+            }
+            assert_eq!(pool.get(1000, 1 << 22), 0);
+            assert_eq!(pool.get(1000, 48), 0);
+        }
+    }
+}

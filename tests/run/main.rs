@@ -1,0 +1,63 @@
+//! `trtalloc run`: the program is what it would be without, and one line at the end says what it used.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[path = "../common/headers.rs"]
+#[allow(dead_code)]
+mod headers;
+#[path = "../inject/standin.rs"]
+#[allow(dead_code)]
+mod standin;
+#[path = "../common/table.rs"]
+#[allow(dead_code)]
+mod table;
+
+mod programs;
+mod signals;
+mod tensorrt;
+mod told;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `trtalloc run` with those arguments, and none of the environment's options.
+fn trtalloc_run(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRTALLOC_")) {
+        command.env_remove(name);
+    }
+    command.arg("run").args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn expect(output: &Output, status: i32) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(status), "stdout:\n{out}stderr:\n{err}");
+}
+
+/// The one line that the command says at the end, without its name.
+#[track_caller]
+fn last(output: &Output) -> &str {
+    let said = text(&output.stderr);
+    let line = said.lines().last().unwrap_or_default();
+    let line = line.strip_prefix("trtalloc run: ");
+    line.unwrap_or_else(|| panic!("no last line in {said:?}"))
+}
+
+/// A C program of this folder, compiled and linked with the library.
+fn program(source: &str, dir: &Path) -> PathBuf {
+    let path = dir.join(source.trim_end_matches(".c"));
+    let mut compile = common::cc();
+    compile.arg("-D_GNU_SOURCE");
+    compile.arg(common::root().join("tests/run").join(source));
+    compile.arg("-o").arg(&path);
+    common::link(&mut compile, dir);
+    common::run(&mut compile);
+    path
+}

@@ -1,0 +1,237 @@
+//! What can be started, what cannot, and what the environment says to it.
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::{common, expect, last, text, trtalloc_run};
+
+#[test]
+fn output_input_and_status_are_the_programs() {
+    for status in [0, 1, 3, 255] {
+        let output = trtalloc_run(&["sh", "-c", &format!("echo out; exit {status}")])
+            .output()
+            .unwrap();
+        expect(&output, status);
+        assert_eq!(text(&output.stdout), "out\n");
+        assert_eq!(text(&output.stderr), "trtalloc run: no TensorRT was met\n");
+    }
+    let mut child = trtalloc_run(&["--", "cat", "-", "--", "-n"]);
+    child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"in\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    // The arguments too, whatever they look like: cat takes what follows its own "--" as a file.
+    expect(&output, 1);
+    assert_eq!(text(&output.stdout), "in\n");
+}
+
+#[test]
+fn what_cannot_be_started_has_the_statuses_of_env() {
+    let dir = common::scratch("run_cannot");
+    let plain = dir.join("plain");
+    std::fs::write(&plain, "no program").unwrap();
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let broken = dir.join("broken");
+    std::fs::write(&broken, "#!/nowhere/interpreter\n").unwrap();
+    std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, status) in [
+        ("/nowhere/program", 127),
+        ("no-such-program-anywhere", 127),
+        ("", 127),
+        (plain.to_str().unwrap(), 126),
+        (dir.to_str().unwrap(), 126),
+        (broken.to_str().unwrap(), 127),
+    ] {
+        let output = trtalloc_run(&["--", name]).output().unwrap();
+        expect(&output, status);
+        assert!(last(&output).starts_with(&format!("{name}: ")), "{}", last(&output));
+        assert!(output.stdout.is_empty());
+    }
+    // A script without a first line is the shell's, as for any execvp.
+    let script = dir.join("script");
+    std::fs::write(&script, "echo script\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = trtalloc_run(&["--", script.to_str().unwrap()]).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "script\n");
+}
+
+#[test]
+fn options_are_the_programs_environment() {
+    let show = ["--", "sh", "-c", "env | grep ^TRTALLOC_ | sort"];
+    let output = trtalloc_run(&["--limit", "4GiB", "--stats", "--driver=sim", "--log", "info"])
+        .args(show)
+        .output();
+    let output = output.unwrap();
+    expect(&output, 0);
+    assert_eq!(
+        text(&output.stdout),
+        "TRTALLOC_DRIVER=sim\nTRTALLOC_LIMIT=4GiB\nTRTALLOC_LOG=info\nTRTALLOC_STATS=1\n"
+    );
+    // Over those that are there already, in a list too; a path does not depend on where the program goes.
+    let dir = common::scratch("run_options");
+    let mut command = trtalloc_run(&["--options", "wait_ms=5, limit=1G", "--limit", "80%", "--stats=off"]);
+    command.args(["--snapshot", "a%p.pickle"]).args(show);
+    let output = command.env("TRTALLOC_LIMIT", "2G").current_dir(&dir).output().unwrap();
+    expect(&output, 0);
+    let path = dir.join("a%p.pickle");
+    let wanted = format!(
+        "TRTALLOC_LIMIT=80%\nTRTALLOC_SNAPSHOT_AT_EXIT={}\nTRTALLOC_STATS=off\nTRTALLOC_WAIT_MS=5\n",
+        path.display()
+    );
+    assert_eq!(text(&output.stdout), wanted);
+    let mut disabled = trtalloc_run(&["--disable", "--", "true"]);
+    let output = disabled.output().unwrap();
+    expect(&output, 0);
+    assert!(text(&output.stderr).contains("TRTALLOC_DISABLE is set"));
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error_before_the_program_starts() {
+    let dir = common::scratch("run_errors");
+    let begun = dir.join("begun");
+    for arguments in [
+        &["--limit", "much"][..],
+        &["--limit", ""],
+        &["--stats=perhaps"],
+        &["--options", "limit"],
+        &["--options", "limti=3"],
+        &["--no-such-option"],
+    ] {
+        let output = trtalloc_run(arguments)
+            .args(["--", "touch"])
+            .arg(&begun)
+            .output()
+            .unwrap();
+        expect(&output, 2);
+        assert!(!output.stderr.is_empty());
+    }
+    for library in ["/nowhere/libtrtalloc.so", "."] {
+        let output = trtalloc_run(&["--library", library, "--", "touch"])
+            .arg(&begun)
+            .output()
+            .unwrap();
+        expect(&output, 125);
+        assert!(last(&output).contains("no such file"), "{}", last(&output));
+    }
+    let spaced = dir.join("a folder");
+    std::fs::create_dir(&spaced).unwrap();
+    std::fs::write(spaced.join("libtrtalloc.so"), "").unwrap();
+    let mut command = trtalloc_run(&["--library"]);
+    let output = command
+        .arg(spaced.join("libtrtalloc.so"))
+        .args(["--", "touch"])
+        .arg(&begun)
+        .output()
+        .unwrap();
+    expect(&output, 125);
+    assert!(last(&output).contains("has a space"), "{}", last(&output));
+    expect(&trtalloc_run(&[]).output().unwrap(), 2);
+    assert!(!begun.exists());
+}
+
+#[test]
+fn the_library_is_found_where_it_is_installed() {
+    let dir = common::scratch("run_installed");
+    let (bin, lib) = (dir.join("bin"), dir.join("lib"));
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::create_dir_all(&lib).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_trtalloc"), bin.join("trtalloc")).unwrap();
+    let run = || {
+        let mut command = std::process::Command::new(bin.join("trtalloc"));
+        command
+            .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+            .env_remove("LD_PRELOAD");
+        command.output().unwrap()
+    };
+    let output = run();
+    expect(&output, 125);
+    assert!(last(&output).contains("--library names it"), "{}", last(&output));
+    let library = lib.join("libtrtalloc.so.0");
+    std::fs::hard_link(common::library_dir().join("libtrtalloc.so"), &library)
+        .or_else(|_| std::fs::copy(common::library_dir().join("libtrtalloc.so"), &library).map(drop))
+        .unwrap();
+    let output = run();
+    expect(&output, 0);
+    assert_eq!(
+        text(&output.stdout).trim(),
+        library.canonicalize().unwrap().to_str().unwrap()
+    );
+}
+
+#[test]
+fn preloading_keeps_what_is_there_and_is_not_done_twice() {
+    let library = common::library_dir().join("libtrtalloc.so").canonicalize().unwrap();
+    let other = common::scratch("run_preload").join("libother.so");
+    let source = other.with_extension("c");
+    std::fs::write(&source, "int other(void);\nint other(void) { return 1; }\n").unwrap();
+    common::run(
+        common::cc()
+            .args(["-shared", "-fPIC"])
+            .arg(&source)
+            .arg("-o")
+            .arg(&other),
+    );
+    let show = "echo $LD_PRELOAD; grep -c 'libtrtalloc.so$' /proc/self/maps | sed 's/^0$/none/; s/^[1-9].*/loaded/'";
+    let mut command = trtalloc_run(&["--", "sh", "-c", show]);
+    let output = command.env("LD_PRELOAD", &other).output().unwrap();
+    expect(&output, 0);
+    let both = format!("{}:{}\nloaded\n", library.display(), other.display());
+    assert_eq!(text(&output.stdout), both);
+    // Under itself.
+    let command = env!("CARGO_BIN_EXE_trtalloc");
+    let mut nested = trtalloc_run(&["--", command, "run", "--", "sh", "-c", show]);
+    let output = nested.env("LD_PRELOAD", &other).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), both);
+}
+
+fn compiles_statically(dir: &Path) -> bool {
+    let source = dir.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let mut compile = common::cc();
+    compile.arg("-static").arg(&source).arg("-o").arg(dir.join("empty"));
+    compile.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn what_cannot_be_preloaded_is_said_and_runs_as_it_is() {
+    let dir = common::scratch("run_refuses");
+    if compiles_statically(&dir) {
+        let empty = dir.join("empty");
+        let script = dir.join("script");
+        std::fs::write(&script, format!("#!{}\n", empty.display())).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for path in [&empty, &script] {
+            let output = trtalloc_run(&["--", path.to_str().unwrap()]).output().unwrap();
+            expect(&output, 0);
+            let words = format!(
+                "{} is linked statically: the allocator cannot be injected",
+                empty.display()
+            );
+            assert!(text(&output.stderr).contains(&words), "{}", text(&output.stderr));
+            assert_eq!(last(&output), "no TensorRT was seen");
+        }
+    } else {
+        common::skip("static", "the C compiler links nothing statically");
+    }
+
+    // SAFETY: only asks.
+    if unsafe { libc::geteuid() } != 0 {
+        return common::skip("setuid", "only root can give a file away");
+    }
+    let (source, owned) = (dir.join("owned.c"), dir.join("owned"));
+    std::fs::write(&source, "int main(void) { return 4; }\n").unwrap();
+    common::run(common::cc().arg(&source).arg("-o").arg(&owned));
+    let name = CString::new(owned.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a terminated name.
+    assert_eq!(unsafe { libc::chown(name.as_ptr(), 65534, 65534) }, 0);
+    std::fs::set_permissions(&owned, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let output = trtalloc_run(&["--", owned.to_str().unwrap()]).output().unwrap();
+    expect(&output, 4);
+    assert!(text(&output.stderr).contains("is setuid"), "{}", text(&output.stderr));
+}

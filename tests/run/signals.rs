@@ -1,0 +1,131 @@
+//! Signals, jobs, and how a program's end reaches who waits for it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+use crate::{expect, last, trtalloc_run};
+
+/// A shell script under the command, which has said "ready".
+fn started(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = trtalloc_run(&["--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (child, output)
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: a child that was not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn what_is_sent_to_the_command_reaches_the_program() {
+    for (name, number) in [
+        ("HUP", libc::SIGHUP),
+        ("INT", libc::SIGINT),
+        ("QUIT", libc::SIGQUIT),
+        ("TERM", libc::SIGTERM),
+        ("USR1", libc::SIGUSR1),
+        ("USR2", libc::SIGUSR2),
+    ] {
+        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let (mut child, mut output) = started(&script);
+        send(&child, number);
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, format!("got {name}\n"));
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_program_ends_the_command() {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT, libc::SIGPIPE] {
+        let script = format!("kill -{signal} $$");
+        let output = trtalloc_run(&["--", "sh", "-c", &script]).output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal));
+        assert_eq!(last(&output), "no TensorRT was met");
+    }
+    // As a shell tells it.
+    let command = env!("CARGO_BIN_EXE_trtalloc");
+    let script = format!("{command} run -- sh -c 'kill -9 $$'; echo $?");
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"137\n");
+}
+
+#[test]
+fn it_stops_and_goes_on_with_the_program() {
+    let (mut child, mut output) = started("trap 'echo went on; exit 3' USR1; echo ready; while :; do sleep 0.05; done");
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.rsplit(") ").next().unwrap().chars().next().unwrap()
+    };
+    let becomes = |wanted: &dyn Fn(char) -> bool| {
+        for _ in 0..500 {
+            if wanted(state()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("state {}", state());
+    };
+    send(&child, libc::SIGTSTP);
+    becomes(&|state| state == 'T');
+    send(&child, libc::SIGCONT);
+    becomes(&|state| state != 'T');
+    send(&child, libc::SIGUSR1);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "went on\n");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// Some services are started with it ignored, and then the system tells nobody of a child's end.
+#[test]
+fn the_end_is_seen_where_sigchld_is_ignored() {
+    let ignoring = |mut command: Command| {
+        // SAFETY: the call is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+        command.output().unwrap()
+    };
+    let probe = ["sh", "-c", "grep SigIgn /proc/self/status; exit 4"];
+    let with = ignoring(trtalloc_run(&[&["--"], &probe[..]].concat()));
+    expect(&with, 4);
+    let mut alone = Command::new(probe[0]);
+    alone.args(&probe[1..]);
+    assert_eq!(with.stdout, ignoring(alone).stdout);
+}
+
+/// What is blocked, ignored or caught at a program's start, and which descriptors it has, is what it would be without.
+#[test]
+fn the_program_starts_as_it_would_have() {
+    let command = env!("CARGO_BIN_EXE_trtalloc");
+    // A pipe to read from, and a descriptor beyond the usual ones.
+    let probe = "grep -E '^(Sig|Shd)' /proc/self/status | grep -v SigQ; ls /proc/self/fd";
+    for before in ["", "trap '' PIPE;", "trap '' HUP USR1 INT;", "exec 7</dev/null;"] {
+        let run = |run: &str| {
+            let script = format!("{before} {run} sh -c \"$1\"");
+            let mut shell = std::process::Command::new("bash");
+            shell.args(["-c", &script, "bash", probe]);
+            let output = shell.output().unwrap();
+            expect(&output, 0);
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(run(&format!("{command} run --")), run(""), "{before}");
+    }
+}
