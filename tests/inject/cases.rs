@@ -220,6 +220,7 @@ fn attached_by_the_program_itself() {
 #[test]
 fn switched_off_and_on() {
     tested(|| {
+        standin::python()?;
         let version = of("10.16");
         let plugin = version.built()?.plugin();
         let client = "
