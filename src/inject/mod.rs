@@ -8,8 +8,8 @@
 //! Linking the library is not being injected: the names pass every call through, unless the library stands in `LD_PRELOAD`
 //! (`preload.rs`), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
 //!
-//! Nothing here runs before one of these functions is called, and nothing takes a lock: a forked child may have copies of
-//! locks that nobody will release.
+//! Nothing here runs before one of these functions is called, and nothing of its own takes a lock: a forked child may have
+//! copies of locks that nobody will release.
 //!
 //! Without the crate's feature `interpose` there are no such names, and nothing is injected.
 

@@ -215,3 +215,31 @@ fn attached_by_the_program_itself() {
         Ok(())
     });
 }
+
+/// trtalloc_inject, called from a module of Python's that the library was preloaded into.
+#[test]
+fn switched_off_and_on() {
+    tested(|| {
+        standin::python()?;
+        let version = of("10.16");
+        let plugin = version.built()?.plugin();
+        let client = "
+import ctypes, sys
+ours, plugin = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
+for on, status in zip(sys.argv[3::2], sys.argv[4::2]):
+    assert ours.trtalloc_inject(int(on)) == int(status), (on, status)
+assert plugin.client(b'', b'') == 0
+";
+        let ours = standin::ours();
+        let run = |calls: &[&str], disable: &str| {
+            let mut command = preloaded("python3".as_ref(), &["-c", client, text(&ours), text(&plugin)]);
+            texts(command.args(calls).env("TRTALLOC_DISABLE", disable))
+        };
+        let (attached, own) = (attached(version.soname), own(version.soname));
+        assert_eq!(run(&["0", "0"], "0"), (own.clone(), String::new()));
+        assert_eq!(run(&["0", "0", "1", "0"], "0"), (attached, String::new()));
+        // TRTALLOC_STATUS_UNSUPPORTED: the environment has the last word.
+        assert_eq!(run(&["0", "0", "1", "3"], "1"), (own, String::new()));
+        Ok(())
+    });
+}

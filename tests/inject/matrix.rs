@@ -143,6 +143,9 @@ const WAYS: &[Way] = &[
 
 fn try_way(version: &Version, way: &Way) -> Result<(), Outcome> {
     let built = version.built()?;
+    if way.what.contains("Python") {
+        standin::python()?;
+    }
     let (stdout, stderr) = texts(&mut (way.command)(built));
     let expected = match way.expected {
         Expected::Attached => attached(version.soname),

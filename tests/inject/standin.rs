@@ -217,6 +217,14 @@ pub fn build(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     built
 }
 
+/// Whether there is a Python, or what to say where there is none.
+pub fn python() -> Result<(), Outcome> {
+    match Command::new("python3").arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err(Outcome::Skipped("python", "no python3".to_owned())),
+    }
+}
+
 /// The TensorRT of that name.
 pub fn of(name: &str) -> &'static Version {
     VERSIONS
