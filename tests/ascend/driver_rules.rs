@@ -9,7 +9,7 @@ use trtalloc::driver::sim::model::capture::MODE_GLOBAL;
 use trtalloc::driver::sim::model::{Machine, MachineConfig};
 use trtalloc::driver::{Capture, Driver, Failure, HandleKind, Stream};
 
-use crate::over::open;
+use crate::over::{open, open_without};
 use crate::standin::process::{Installed, exclusive};
 
 const PAGE: u64 = 2 << 20;
@@ -233,6 +233,12 @@ fn other_work_keeps_nothing_mapped() {
     let (first, second) = (mapped(&here), mapped(&here));
     let forever = here.machine.launch_persistent(stream, &[]).unwrap();
     here.driver.unmap(first, 3 * PAGE).unwrap();
+    // Nor where nobody can be told how long to wait.
+    let older = open_without("aclrtSynchronizeDeviceWithTimeout", false).unwrap();
+    let base = older.reserve(PAGE, PAGE).unwrap();
+    let handle = older.create(0, PAGE, HandleKind::default()).unwrap();
+    older.map(base, PAGE, handle).unwrap();
+    older.unmap(base, PAGE).unwrap();
     assert!(here.machine.release_persistent(forever));
     // A capture is not ended by it.
     here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();

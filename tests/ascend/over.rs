@@ -11,7 +11,13 @@ use crate::standin::find;
 
 /// Opens it; with `media`, for media memory.
 pub fn open(media: bool) -> Result<Arc<AscendDriver>> {
-    let find = |name: &CStr, media| NonNull::new(find(name.to_str().ok()?, media)?.cast_mut());
+    open_without("", media)
+}
+
+/// As [`open`], where AscendCL lacks a function of that name.
+pub fn open_without(missing: &str, media: bool) -> Result<Arc<AscendDriver>> {
+    let there = |name: &&str| *name != missing;
+    let find = |name: &CStr, media| NonNull::new(find(name.to_str().ok().filter(there)?, media)?.cast_mut());
     // SAFETY: the stand-in has AscendCL's signatures.
     unsafe { AscendDriver::over(&find, media) }
 }

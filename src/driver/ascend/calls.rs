@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Once;
 
 use super::super::library::missing;
 use super::super::{
@@ -64,13 +65,16 @@ fn memory_info(acl: &Acl) -> Result<(u64, u64)> {
     Err(refusal.unwrap_or(refused("aclrtGetMemInfo", Failure::Unsupported)))
 }
 
-/// Says in the log what AscendCL's number does not: the rule that was broken.
+/// Says in the log, once, what AscendCL's number does not: the rule that was broken.
 fn checked_stream(call: &'static str, code: i32) -> Result<()> {
+    static SAID: Once = Once::new();
     if code == STREAM_CONTEXT {
-        tracing::warn!(
-            call,
-            "a stream was given that is not of the calling thread's context, as AscendCL demands"
-        );
+        SAID.call_once(|| {
+            tracing::warn!(
+                call,
+                "a stream was given that is not of the calling thread's context, as AscendCL demands"
+            );
+        });
     }
     check(call, code)
 }

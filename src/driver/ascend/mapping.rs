@@ -58,14 +58,14 @@ impl Mapped {
     }
 }
 
-/// Waits for the device, no longer than said where AscendCL lets us say it.
+/// Waits for the device, no longer than said; not at all where AscendCL cannot be told how long, for the device may never
+/// come to rest.
 fn rest(acl: &Acl, milliseconds: i32) -> Result<()> {
     const NAME: &str = "aclrtSynchronizeDeviceWithTimeout";
-    if acl.functions.has(NAME) {
-        check(NAME, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
-    } else {
-        call!(acl, aclrtSynchronizeDevice())
+    if !acl.functions.has(NAME) {
+        return Ok(());
     }
+    check(NAME, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
 }
 
 impl AscendDriver {

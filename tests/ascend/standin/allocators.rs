@@ -25,6 +25,11 @@ static NUMBERS: Mutex<usize> = Mutex::new(0);
 /// By stream.
 static REGISTERED: Mutex<Option<Descriptions>> = Mutex::new(None);
 
+/// Another machine has other streams.
+pub(super) fn forget() {
+    *REGISTERED.lock() = None;
+}
+
 fn change(description: usize, pointer: *const c_void, set: impl FnOnce(&mut Description, usize)) -> Result<()> {
     wanted(pointer)?;
     let mut all = DESCRIPTIONS.lock();

@@ -15,6 +15,11 @@ const NONE: u32 = 0;
 /// The executables of graphs whose capture has ended.
 static EXECUTABLES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
+/// Another machine has other graphs.
+pub(super) fn forget() {
+    *EXECUTABLES.lock() = None;
+}
+
 fn executable(machine: &Machine, graph: usize) -> Result<usize> {
     let mut all = EXECUTABLES.lock();
     let all = all.get_or_insert_default();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::{REPEATED_INIT, Result, UNINITIALIZED, host_functions};
+use super::{REPEATED_INIT, Result, UNINITIALIZED, allocators, capture, host_functions};
 use crate::model::Machine;
 
 /// What makes the machine where `aclInit` finds none.
@@ -27,6 +27,8 @@ pub fn install(machine: Option<Arc<Machine>>) {
         keep_time(Arc::downgrade(machine));
     }
     host_functions::forget();
+    capture::forget();
+    allocators::forget();
     *MACHINE.write() = machine;
     INITIALIZED.store(false, Ordering::SeqCst);
 }
