@@ -2,7 +2,6 @@
 //! streams are done some time after they were given work, and which reports work on memory that is gone.
 
 mod common;
-#[allow(dead_code)]
 #[path = "common/simcuda.rs"]
 mod simcuda;
 

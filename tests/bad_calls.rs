@@ -8,7 +8,6 @@ mod device;
 #[allow(dead_code)]
 #[path = "conformance/face.rs"]
 mod face;
-#[allow(dead_code)]
 #[path = "common/simcuda.rs"]
 mod simcuda;
 

@@ -1,7 +1,6 @@
 //! The C ABI through C and C++ programs that are linked with the shared library.
 
 mod common;
-#[allow(dead_code)]
 #[path = "common/simcuda.rs"]
 mod simcuda;
 

@@ -224,10 +224,11 @@ fn called(report: &Report) -> Vec<String> {
     report.callers().into_iter().map(called).collect()
 }
 
+/// The end of a long name, which tells more than its beginning.
 fn shortened(name: &str) -> String {
     const MOST: usize = 72;
-    match name.char_indices().nth(MOST) {
-        Some((at, _)) => format!("{}…", &name[..at]),
+    match name.char_indices().rev().nth(MOST) {
+        Some((at, c)) => format!("…{}", &name[at + c.len_utf8()..]),
         None => name.to_owned(),
     }
 }
@@ -238,7 +239,6 @@ fn refusals(called: &[String], device: &Device, course: &Course) -> String {
     // Builders ask for what they do not expect to get, often and alike.
     for refusal in all.iter().take(NAMED) {
         let event = &device.events[refusal.event as usize];
-        debug_assert_eq!(event.what, What::Oom);
         let by = match event.stack {
             0 => String::new(),
             stack => format!(", by {}", shortened(&called[stack as usize])),
@@ -250,8 +250,9 @@ fn refusals(called: &[String], device: &Device, course: &Course) -> String {
         );
         text += &format!("  {}\n", refusal.reason());
     }
-    if all.len() > NAMED {
-        text += &format!("\nand {} more were refused\n", all.len() - NAMED);
+    let count = device.events.iter().filter(|event| event.what == What::Oom).count();
+    if count > NAMED {
+        text += &format!("\nand {} more were refused\n", count - NAMED);
     }
     text
 }

@@ -1,4 +1,6 @@
-//! Where the simulated driver libraries are: folders to put into a child process's `LD_LIBRARY_PATH`.
+//! Where the simulated driver libraries are: folders to put into a child process's `LD_LIBRARY_PATH`. Each test file uses a
+//! part of it.
+#![allow(dead_code)]
 
 use std::env;
 use std::path::{Path, PathBuf};

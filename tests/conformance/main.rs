@@ -11,7 +11,6 @@ use trtalloc::driver::sim::model;
 
 #[path = "../ascend/over.rs"]
 mod over;
-#[allow(dead_code)]
 #[path = "../common/simcuda.rs"]
 mod simcuda;
 #[path = "../ascend/standin/mod.rs"]

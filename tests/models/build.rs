@@ -58,7 +58,9 @@ const SMALL: &[(&str, &str, &str)] = &[
         "const DEVICES: usize = 64;",
         "const DEVICES: usize = 1;",
     ),
+    ("driver/mod.rs", "pub mod ascend;", "pub use crate::ascend;"),
     ("driver/mod.rs", "pub mod cuda;", "pub use crate::cuda;"),
+    ("driver/mod.rs", "\nmod library;", ""),
     (
         "driver/sim/model/threads.rs",
         "\nthread_local!",

@@ -221,7 +221,7 @@ fn every_kind_of_memory_adds_up_at_every_moment() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let draw = random >> 33;
             let stream = [Some(streams[0]), Some(streams[1]), None][(draw % 3) as usize];
-            if held.len() < 30 && draw % 5 != 0 {
+            if held.len() < 30 && !draw.is_multiple_of(5) {
                 let size = 1 + (draw >> 3) % (6 << 20);
                 let asked = match round % 7 {
                     0 => program.get_resizable(size, stream),
@@ -231,7 +231,7 @@ fn every_kind_of_memory_adds_up_at_every_moment() {
             } else if let Some((address, stream, resizable)) = held.pop() {
                 let grown = 1 + (draw >> 3) % (40 << 20);
                 match program.allocator.reallocate(address, 0, grown) {
-                    Ok(moved) if resizable && draw % 2 == 0 => held.insert(0, (moved, stream, true)),
+                    Ok(moved) if resizable && draw.is_multiple_of(2) => held.insert(0, (moved, stream, true)),
                     Ok(moved) => program.give(moved, stream),
                     Err(_) => program.give(address, stream),
                 }

@@ -48,6 +48,18 @@ fn the_last_line_says_which_tensorrt_was_met_and_what_it_used() {
 }
 
 #[test]
+fn eight_threads_meet_it_at_once() {
+    let Some(built) = built("8.6") else { return };
+    let output = on_sim(&built.linked("linked", &[]), &["", "threads"]);
+    let said = last(&output);
+    assert!(
+        said.starts_with("TensorRT 8.6.1 was met by one process; peak "),
+        "{said}"
+    );
+    assert!(said.ends_with("; 640 allocations, 0 refused"), "{said}");
+}
+
+#[test]
 fn a_snapshot_and_a_summary_are_written_where_they_were_asked_for() {
     let Some(built) = built("8.6") else { return };
     let dir = common::scratch("run_snapshot");

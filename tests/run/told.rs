@@ -54,6 +54,14 @@ fn the_last_line_has_the_figures_however_the_program_ends() {
         "{}",
         last(&output)
     );
+    // One that begins to use it by itself is.
+    let output = told(&[uses, "worker"]);
+    expect(&output, 0);
+    assert!(
+        last(&output).ends_with("peak 4.0 MiB in use, 4.0 MiB reserved; 1 allocations, 0 refused"),
+        "{}",
+        last(&output)
+    );
     // Grandchildren are.
     let script = format!("{uses} exit; {uses} exit; exit 2");
     let output = told(&["sh", "-c", &script]);

@@ -40,6 +40,19 @@ int main(int count, char** arguments)
     {
         return 0;
     }
+    if (strcmp(how, "worker") == 0)
+    {
+        /* As servers do that fork first: the child is the one that uses memory. */
+        pid_t const child = fork();
+        if (child == 0)
+        {
+            use(4u << 20);
+            exit(0);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        return status;
+    }
     use(8u << 20);
     if (strcmp(how, "exit") == 0)
     {

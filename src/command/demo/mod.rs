@@ -74,10 +74,14 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say("");
     match written {
-        Ok(()) => say(&format!(
-            "snapshot  {}, for `trtalloc report` and for PyTorch's memory viewer",
-            snapshot.display()
-        )),
+        Ok(()) => {
+            let page = snapshot.extension().is_some_and(|suffix| suffix == "html");
+            let whom = match page {
+                true => "for a browser",
+                false => "for `trtalloc report` and for PyTorch's memory viewer",
+            };
+            say(&format!("snapshot  {}, {whom}", snapshot.display()));
+        }
         Err(error) => {
             done = Done::NotAll;
             say(&format!("snapshot  FAILED: {error}"));

@@ -258,15 +258,8 @@ mod tests {
             let base = driver.reserve(size, page).unwrap();
             let space = Arc::new(Space::window(base, size, 512));
             let mut heap = Heap::new(size, 512, page);
-            let mut mapping = Mapping::new(
-                calls,
-                space,
-                0,
-                page,
-                HandleKind::default(),
-                vec![0],
-                Default::default(),
-            );
+            let (access, recorder) = (vec![0], Arc::default());
+            let mut mapping = Mapping::new(calls, space, 0, page, HandleKind::default(), access, recorder);
             let made = kept
                 .iter()
                 .map(|size| mapping.handle(size * MIB, u64::MAX).unwrap().unwrap());

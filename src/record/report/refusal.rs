@@ -34,13 +34,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// All refusals of a device.
+    /// Each costs a walk over all memory, and one who probes without end asks for the same.
+    pub const MOST: usize = 4096;
+
+    /// The refusals of a device, the first [`Refusal::MOST`] of them.
     pub fn all(device: &Device, course: &Course) -> Vec<Refusal> {
         let limit = device.figures.map_or(0, |figures| figures.stats.limit);
         let mut walk = Walk::new(course);
         let mut free = walk.free();
         let events = (0..).zip(&device.events).filter(|(_, event)| event.what == What::Oom);
         events
+            .take(Refusal::MOST)
             .map(|(at, event)| {
                 // Who probes for memory asks many times in a row.
                 if walk.to(at) {

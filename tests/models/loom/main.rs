@@ -21,6 +21,21 @@ pub mod cuda {
     }
 }
 
+/// Nor AscendCL.
+pub mod ascend {
+    use std::sync::Arc;
+
+    use crate::driver::{Driver, Result};
+
+    pub struct AscendDriver;
+
+    impl AscendDriver {
+        pub fn open(_media: bool) -> Result<Arc<dyn Driver>> {
+            unreachable!("models open the simulated device")
+        }
+    }
+}
+
 pub mod log {
     pub fn line(text: &str) {
         eprintln!("{text}");

@@ -43,7 +43,7 @@ function drawTiles() {
     tile("Free", bytes(state.free), `${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}, `
       + `largest ${bytes(state.largest)}`, "tile-free"),
     tile("Peak in use", bytes(device.allocated[device.peak]), device.peak ? `at event ${count(device.peak)}` : last ? "before the first event" : "no events", "tile-peak"),
-    tile("Refused", count(device.refusals.length), device.refusals.length ? "requests for want of memory" : "no request", "tile-refused"));
+    tile("Refused", count(device.refused), device.refused ? "requests for want of memory" : "no request", "tile-refused"));
 }
 
 function drawNow() {
@@ -81,6 +81,7 @@ function notices() {
     + "What was allocated before shows as from before the history.");
   if (file.left_out) lines.push(`${count(file.left_out)} events fitted nothing and were left out when the file was written.`);
   if (device.misfits) lines.push(`${count(device.misfits)} events do not fit the memory at the end and are not shown as what they say.`);
+  if (device.refused > device.refusals.length) lines.push(`Of the refused requests the first ${count(device.refusals.length)} are explained.`);
   if (!device.events.count) lines.push(file.mode && file.mode !== "all"
     ? `The history was recorded as “${file.mode}”, so there are no events: this is the memory at one moment.`
     : "There are no events: this is the memory at one moment.");
@@ -105,7 +106,7 @@ function useDevice(at) {
   recolour();
   notices();
   $("to-refusal").disabled = !view.device.refusals.length;
-  views.refused.tab.textContent = view.device.refusals.length ? `Refused (${count(view.device.refusals.length)})` : "Refused";
+  views.refused.tab.textContent = view.device.refusals.length ? `Refused (${count(view.device.refused)})` : "Refused";
   change("device");
 }
 function recolour() {
@@ -163,9 +164,9 @@ document.title = `${file.title} – trtalloc`;
 if (file.devices.length) {
   $("device").append(...file.devices.map((of, i) => make("option", {value: i}, of.device)));
   $("device-label").hidden = file.devices.length < 2;
-  // Without stacks one sees more by something else.
+  // A tag is a name that somebody has given; without tags and stacks one sees more by size.
   const [first] = file.devices, differ = column => new Set(column).size > 1;
-  view.colour = differ(first.lives.stack) ? "stack" : differ(first.lives.tag) ? "tag" : "size";
+  view.colour = differ(first.lives.tag) ? "tag" : differ(first.lives.stack) ? "stack" : "size";
   $("colour").value = view.colour;
   useDevice(0);
   open(file.devices[0].refusals.length ? "refused" : "map");

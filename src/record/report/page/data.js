@@ -52,6 +52,7 @@ function decode(from) {
       stream: Uint32Array.from(events.stream), stack: Uint32Array.from(events.stack), life,
       other: new Map(events.other.map((event, i) => [event, [events.address[i], events.size[i]]])),
       note: new Map(events.note.map((event, i) => [event, events.word[i]]))}};
+  device.refused = device.events.what.reduce((sum, what) => sum + (what === REFUSED), 0);
   Object.assign(device, totals(device));
   return device;
 }

@@ -34,7 +34,6 @@ function table(columns, rows, sorted, options = {}) {
 
 class Holders {
   constructor(root) {
-    this.by = "stack";
     this.sorted = {by: 1, down: true};
     this.place = make("div");
     this.pick = make("div.group", {role: "group", "aria-label": "Group by"});
@@ -43,6 +42,7 @@ class Holders {
   }
   draw() {
     if (this.root.hidden || !view.state) return;
+    this.by ||= view.colour === "state" ? "stack" : view.colour;
     const {device, state} = view, {of, name} = KEYS[this.by];
     this.pick.replaceChildren(...["stack", "tag", "stream", "size"].map(by => make("button",
       {type: "button", id: `by-${by}`, "aria-pressed": String(by === this.by), onclick: () => { this.by = by; this.draw(); }}, by)));

@@ -129,7 +129,7 @@ class Counted {
       pending: device.pending[end], reserved: device.reserved[end],
       reserved_peak: device.reserved.slice(0, end + 1).reduce((a, b) => Math.max(a, b), 0),
       allocations: events.what.reduce((sum, what) => sum + (what === 0), 0),
-      frees: events.what.reduce((sum, what) => sum + (what === 2), 0), out_of_memory: device.refusals.length};
+      frees: events.what.reduce((sum, what) => sum + (what === 2), 0), out_of_memory: device.refused};
     const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Asked for, of what is in use"],
       ["pending", "Pending: freed, not yet reusable"], ["cached", "Free and reusable"], ["reserved", "Reserved from the device"],
       ["kept", "Of that, without an address"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],

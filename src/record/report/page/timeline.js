@@ -218,7 +218,7 @@ class Timeline {
       context.beginPath();
       context.moveTo(at - 5, 0); context.lineTo(at + 5, 0); context.lineTo(at, 8);
       context.fill();
-      context.fillRect(at - 0.5, 0, 1, height + this.top);
+      if (device.refusals.length < 50) context.fillRect(at - 0.5, 0, 1, height + this.top);
     }
     const life = this.hovered >= 0 ? this.hovered : view.chosen;
     if (life >= 0) {

@@ -65,12 +65,13 @@ function paint(device, by) {
   // Stacks that are called the same have one colour.
   const {name, shade: keyOf = key => key} = KEYS[by], of = (device, i) => keyOf(KEYS[by].of(device, i));
   const named = key => by === "stack" ? key : name(device, key);
-  const groupsAt = moment => groups(device, {live: liveAt(device, moment), moment}, i => of(device, i));
-  const most = new Map();
-  for (const group of [...groupsAt(device.peak), ...groupsAt(device.events.count)]) {
-    most.set(group.key, Math.max(most.get(group.key) || 0, group.bytes));
+  // Large is what takes up much for long.
+  const most = new Map(), {lives} = device, last = device.events.count + 1;
+  for (let i = 0; i < lives.count; i++) {
+    const key = of(device, i), events = Math.min(lives.end[i], last) - lives.start[i];
+    most.set(key, (most.get(key) || 0) + lives.size[i] * events);
   }
-  let keys = [...most.keys()].sort((a, b) => most.get(b) - most.get(a));
+  const keys = [...most.keys()].sort((a, b) => most.get(b) - most.get(a));
   const colours = new Map();
   if (by === "size") {
     keys.sort((a, b) => a - b);
