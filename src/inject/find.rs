@@ -41,34 +41,33 @@ fn same_series(version: i32, library: i32) -> bool {
 ///
 /// In order: what the caller's library needs, as that is what it was linked with; what comes behind us in the order of the
 /// dynamic linker; any TensorRT that is loaded, for a call may have come through a tail call of a library that cannot be
-/// seen here. The first of the right series is taken; the first at all, where none is. Where we do not act, the dynamic
-/// linker's order holds.
+/// seen here. The first of the right series is taken; where none is, what the linker would have taken. Where we do not act,
+/// that holds in any case.
 ///
 /// At last, what is not loaded: a program that was linked with this library first, and with TensorRT behind it, has all names
 /// from here, so that a linker with `--as-needed` (many have it by default) left TensorRT out.
 pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
-    let loaded = || symbols::loaded().iter().find_map(|path| defined_in(path, name));
-    if !super::acts() {
-        let real = behind_us(name).or_else(|| needed_by(caller, name)).or_else(loaded);
-        return real.or_else(|| left_out(name, version?, caller));
-    }
-    let mut first = None;
-    let mut take = |real: Option<Real>| -> Option<Real> {
-        let real = real?;
-        let said = version_of(real.function);
-        match (version, said) {
-            (Some(version), Some(said)) if !same_series(version, said) => {
-                first.get_or_insert(real);
-                None
-            }
-            _ => Some(real),
+    let fits = |real: &Real| match (version, version_of(real.function)) {
+        (Some(version), Some(library)) => same_series(version, library),
+        _ => true,
+    };
+    let (needed, behind) = (needed_by(caller, name), behind_us(name));
+    let linked = if super::acts() {
+        match (needed, behind) {
+            (Some(needed), _) if fits(&needed) => return Some(needed),
+            (_, Some(behind)) if fits(&behind) => return Some(behind),
+            (needed, behind) => behind.or(needed),
+        }
+    } else {
+        match behind.or(needed) {
+            None => None,
+            linked => return linked,
         }
     };
-    take(needed_by(caller, name))
-        .or_else(|| take(behind_us(name)))
-        .or_else(|| symbols::loaded().iter().find_map(|path| take(defined_in(path, name))))
-        .or(first)
-        .or_else(|| left_out(name, version?, caller))
+    let meant = symbols::loaded()
+        .iter()
+        .find_map(|path| defined_in(path, name).filter(fits));
+    meant.or(linked).or_else(|| left_out(name, version?, caller))
 }
 
 /// Loads the TensorRT of `version`, from where the caller's libraries are looked for, or where the loader finds it.

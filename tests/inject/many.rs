@@ -63,6 +63,21 @@ fn a_plugin_of_another_tensorrt_than_the_programs() {
     });
 }
 
+/// A plugin whose TensorRT the linker left out, in a process that has another.
+#[test]
+fn a_plugin_whose_tensorrt_was_left_out() {
+    tested(|| {
+        let other = of("10.16").built()?.plugin();
+        let built = of("11.4").built()?;
+        let arguments = ["-shared", "-Wl,--as-needed"];
+        let left = built.link("left.so", &arguments, &[&built.client, &built.ours(), &built.library]);
+        let mut command = preloaded(standin::host(), &["local", "", text(&other), text(&left)]);
+        let expected = each_its_own(&["libnvinfer.so.10", "libnvinfer.so.11"]);
+        assert_eq!(texts(&mut command), (expected, String::new()));
+        Ok(())
+    });
+}
+
 /// The full and the lean library of one version: nothing but what the caller needs tells them apart.
 #[test]
 fn the_same_version_twice() {
