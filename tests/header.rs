@@ -2,7 +2,7 @@
 
 mod common;
 
-use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, Language, RenameRule};
+use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, ItemType, Language, RenameRule};
 
 const AFTER_INCLUDES: &str = "
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
@@ -32,6 +32,17 @@ fn generate() -> String {
         enumeration: EnumConfig {
             rename_variants: RenameRule::QualifiedScreamingSnakeCase,
             ..EnumConfig::default()
+        },
+        // Constants are Rust's own; the one that is C's too is above.
+        export: ExportConfig {
+            item_types: vec![
+                ItemType::Enums,
+                ItemType::Structs,
+                ItemType::Typedefs,
+                ItemType::OpaqueItems,
+                ItemType::Functions,
+            ],
+            ..ExportConfig::default()
         },
         ..Config::default()
     };

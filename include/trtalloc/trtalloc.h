@@ -15,15 +15,6 @@
    An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
    legacy default stream of the current context. */
 
-// The most entries there can be: a history of 4 GiB.
-#define Options_MOST (1 << 26)
-
-// Never, as a moment.
-#define NEVER UINT32_MAX
-
-// The most frames of one kind in a stack; what lies further out is left off.
-#define MOST 128
-
 // What became of a call. trtalloc_last_error() says why.
 typedef enum trtalloc_status {
   // It was done.

@@ -27,9 +27,11 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
 /// A number with no sign or exponent, and a fraction where it has a point.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    number(whole).filter(|_| !whole.is_empty())?;
+    let whole = number(whole).filter(|_| !whole.is_empty())?;
     number(fraction).filter(|_| !fraction.is_empty())?;
-    text.parse().ok()
+    // Digits beyond these are less than a byte of anything. (Parsing a float exactly takes 25 KiB of tables and code.)
+    let fraction = &fraction[..fraction.len().min(15)];
+    Some(whole as f64 + number(fraction)? as f64 / 10f64.powi(fraction.len() as i32))
 }
 
 /// Bytes: `4096`, `512m`, `1.5gib`. A fraction of a byte is dropped.

@@ -75,7 +75,7 @@ impl Cell {
         self.spare.store(block.spare(), Ordering::Relaxed);
     }
 
-    /// See [`Standalone::extent`]. Whoever changes the block just now may wait for a lock that the caller holds, so this one
+    /// See `Standalone::extent`. Whoever changes the block just now may wait for a lock that the caller holds, so this one
     /// is only tried; then it is what was written down last.
     pub fn extent(&self) -> (u64, u64, bool) {
         let size = self.size.load(Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub enum Frame {
     Native(u32, u64),
     /// A place outside of every library, as code made at run time is.
     Nowhere(u64),
-    /// A number of [`super::python_frame`].
+    /// A number of `super::python_frame`.
     Python(u32),
 }
 
