@@ -1,6 +1,7 @@
 //! Compiles the C++ side and says how the library is linked.
 
 fn main() {
+    page();
     let bridges = ["src/bridge.rs", "src/bridge/client.rs", "src/bridge/output.rs"];
     let sources = [
         "cpp/tensorrt8.cpp",
@@ -81,4 +82,40 @@ fn runtime_folder() -> Option<std::path::PathBuf> {
     let file = std::path::PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     file.is_absolute()
         .then(|| file.parent().map(std::path::Path::to_owned))?
+}
+
+/// The report's page: its frame, its style and its scripts, packed, with a zero byte between them. So it takes a quarter of
+/// the room in the library.
+fn page() {
+    use std::io::Write;
+    let folder = std::path::Path::new("src/record/report/page");
+    let parts: [&[&str]; 3] = [
+        &["page.html"],
+        &["page.css"],
+        &[
+            "data.js",
+            "moment.js",
+            "view.js",
+            "timeline.js",
+            "map.js",
+            "holders.js",
+            "space.js",
+            "app.js",
+        ],
+    ];
+    let out = std::path::Path::new(&std::env::var("OUT_DIR").expect("cargo says where")).join("page.deflate");
+    let file = std::fs::File::create(out).expect("the folder that cargo made is written to");
+    let mut packed = flate2::write::DeflateEncoder::new(file, flate2::Compression::best());
+    for (number, part) in parts.iter().enumerate() {
+        if number > 0 {
+            packed.write_all(&[0]).expect("the file is written");
+        }
+        for name in *part {
+            let path = folder.join(name);
+            println!("cargo:rerun-if-changed={}", path.display());
+            let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            packed.write_all(&text).expect("the file is written");
+        }
+    }
+    packed.finish().expect("the file is written");
 }

@@ -35,6 +35,7 @@
 #![deny(missing_docs)]
 
 pub mod allocator;
+mod answer;
 pub mod bridge;
 pub mod capi;
 pub mod config;

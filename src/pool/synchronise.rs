@@ -4,10 +4,10 @@
 //! call, and the request waits for that thread.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use super::calls::Calls;
+use crate::answer::{Asked, ask};
 use crate::driver::{Context, Result};
 
 /// A synchronisation that has begun.
@@ -16,25 +16,20 @@ pub struct Synchronisation {
     pub context: Context,
     /// The last batch that it is for.
     pub batch: u64,
-    outcome: Receiver<Result<()>>,
+    outcome: Asked<Result<()>>,
 }
 
 impl Synchronisation {
     /// Begins one. Where no thread can be had, it is over when this returns.
     pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
-        let (tell, outcome) = sync_channel(1);
-        let work = {
-            let (calls, tell) = (calls.clone(), tell.clone());
-            move || {
-                let _ = tell.send(synchronise(&calls, context));
-            }
-        };
-        if std::thread::Builder::new()
-            .name("trtalloc-sync".into())
-            .spawn(work)
-            .is_err()
-        {
-            let _ = tell.send(synchronise(calls, context));
+        let (tell, mut outcome) = ask();
+        let made = calls.clone();
+        let work = move || tell.tell(synchronise(&made, context));
+        let thread = std::thread::Builder::new().name("trtalloc-sync".into());
+        if thread.spawn(work).is_err() {
+            let (tell, here) = ask();
+            tell.tell(synchronise(calls, context));
+            outcome = here;
         }
         Synchronisation {
             context,
@@ -45,20 +40,12 @@ impl Synchronisation {
 
     /// Waits at most `limit`; none where that was too short.
     pub fn wait(&self, limit: Duration) -> Option<Result<()>> {
-        match self.outcome.recv_timeout(limit) {
-            Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err(ended())),
-        }
+        self.outcome.wait(Some(limit)).unwrap_or_else(|_| Some(Err(ended())))
     }
 
     /// What came of it; none where it is not over.
     pub fn poll(&self) -> Option<Result<()>> {
-        match self.outcome.try_recv() {
-            Ok(outcome) => Some(outcome),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(ended())),
-        }
+        self.wait(Duration::ZERO)
     }
 }
 

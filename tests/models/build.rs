@@ -76,6 +76,7 @@ const SMALL: &[(&str, &str, &str)] = &[
 
 const TREE: &[&str] = &["allocator", "pool", "driver/sim", "config", "stats"];
 const FILES: &[&str] = &[
+    "answer.rs",
     "driver/mod.rs",
     "driver/none.rs",
     "config.rs",
@@ -117,6 +118,7 @@ fn main() {
     let mut root = String::new();
     for module in [
         "allocator/mod.rs",
+        "answer.rs",
         "pool/mod.rs",
         "driver/mod.rs",
         "config/mod.rs",

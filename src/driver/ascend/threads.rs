@@ -7,13 +7,14 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::Mutex;
 
 use super::super::{Context, DriverError, Failure, Result};
 use super::failure::{CONTEXT_NULL, check, check_context};
 use super::functions::Acl;
+use crate::answer::ask;
 
 /// `ACL_MODEL_RI_CAPTURE_MODE_RELAXED`.
 pub(super) const RELAXED: u32 = 2;
@@ -86,8 +87,8 @@ fn no_thread() -> DriverError {
     }
 }
 
-/// Runs `job` in `context`, on a thread whose context is nobody's concern.
-fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> Result<T>) -> Result<T> {
+/// Makes `context` that of this thread, whose context is nobody's concern.
+fn enter(acl: &Acl, context: Option<Context>) -> Result<()> {
     if let Some(context) = context {
         let code = code!(acl, aclrtSetCurrentContext(context.0));
         check_context("aclrtSetCurrentContext", code)?;
@@ -95,6 +96,12 @@ fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> 
     // Memory calls of this thread are to end nobody's capture. Where it cannot be told, it does not matter.
     let mut mode = RELAXED;
     let _ = code!(acl, aclmdlRICaptureThreadExchangeMode(&mut mode));
+    Ok(())
+}
+
+/// Runs `job` in `context`.
+fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> Result<T>) -> Result<T> {
+    enter(acl, context)?;
     job(acl).map_err(|error| match error.failure {
         // It had one just now.
         Failure::NoContext => DriverError {
@@ -113,23 +120,23 @@ impl Beside {
         context: Option<Context>,
         job: impl FnOnce(&Acl) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (tell, outcome) = sync_channel(1);
+        let (tell, outcome) = ask();
         let acl = acl.clone();
-        let job: Job = Box::new(move || {
-            let _ = tell.send(in_context(&acl, context, job));
-        });
-        {
-            let mut jobs = self.jobs.lock();
-            let sender = match &*jobs {
-                Some(sender) => sender,
-                None => jobs.insert(start()?),
-            };
-            if let Err(unsent) = sender.send(job) {
-                // The thread has ended, as by a panic: another takes its place.
-                jobs.insert(start()?).send(unsent.0).map_err(|_| no_thread())?;
-            }
+        self.hand_over(Box::new(move || tell.tell(in_context(&acl, context, job))))?;
+        outcome.wait(None).ok().flatten().ok_or_else(no_thread)?
+    }
+
+    fn hand_over(&self, job: Job) -> Result<()> {
+        let mut jobs = self.jobs.lock();
+        let sender = match &*jobs {
+            Some(sender) => sender,
+            None => jobs.insert(start()?),
+        };
+        if let Err(unsent) = sender.send(job) {
+            // The thread has ended, as by a panic: another takes its place.
+            jobs.insert(start()?).send(unsent.0).map_err(|_| no_thread())?;
         }
-        outcome.recv().map_err(|_| no_thread())?
+        Ok(())
     }
 
     /// Runs `job`, which may take for ever, in `context` on a thread of its own, and waits for it.

@@ -3,7 +3,7 @@
 //! What it shows it works out itself, from columns: each list of numbers belongs to one field of all lives, ranges or events,
 //! and a moment is a difference to another where that is shorter. `page/data.js` is the other side of this.
 
-use std::io::{Result, Write};
+use std::io::{Read, Result, Write};
 use std::path::Path;
 
 use super::course::{Course, Life, NEVER};
@@ -11,18 +11,8 @@ use super::model::{Device, Report, What};
 use super::refusal::Refusal;
 use crate::record::snapshot::write_file;
 
-const PAGE: &str = include_str!("page/page.html");
-const STYLE: &str = include_str!("page/page.css");
-const SCRIPTS: [&str; 8] = [
-    include_str!("page/data.js"),
-    include_str!("page/moment.js"),
-    include_str!("page/view.js"),
-    include_str!("page/timeline.js"),
-    include_str!("page/map.js"),
-    include_str!("page/holders.js"),
-    include_str!("page/space.js"),
-    include_str!("page/app.js"),
-];
+/// The page without its data, as build.rs packed it.
+const PAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page.deflate"));
 
 impl Report {
     /// Writes the page to `path`; `title` is what it is about. The file appears when it is whole.
@@ -32,14 +22,18 @@ impl Report {
 
     /// Writes the page.
     pub(in crate::record) fn write(&self, title: &str, out: &mut dyn Write) -> Result<()> {
-        let mut rest = PAGE;
+        let mut page = String::new();
+        flate2::read::DeflateDecoder::new(PAGE).read_to_string(&mut page)?;
+        let mut parts = page.split('\0');
+        let mut part = || parts.next().unwrap_or_default();
+        let (mut rest, style, scripts) = (part(), part(), part());
         for mark in ["/*style*/", "/*data*/", "/*script*/"] {
             let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
             out.write_all(before.as_bytes())?;
             match mark {
-                "/*style*/" => out.write_all(STYLE.as_bytes())?,
+                "/*style*/" => out.write_all(style.as_bytes())?,
                 "/*data*/" => self.data(title, out)?,
-                _ => SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
+                _ => out.write_all(scripts.as_bytes())?,
             }
             rest = after;
         }

@@ -47,7 +47,7 @@ mod library {
     #![allow(dead_code, unused_imports, unused_variables, unused_braces, clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/root.rs"));
 }
-use library::{allocator, config, driver, error, nvtx, pool, process, record, stats, tags};
+use library::{allocator, answer, config, driver, error, nvtx, pool, process, record, stats, tags};
 
 mod claims;
 mod close;
