@@ -69,6 +69,9 @@ impl Report {
 
     fn is_plumbing(&self, frame: Frame) -> bool {
         let name = self.names.text(frame.name).trim_start_matches(['<', '&', '(']);
-        PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x")
+        // Of a function that was inlined there may be the last part of its name only.
+        let inlined =
+            name.starts_with('{') || name.contains('<') && !name.split('<').next().unwrap_or("").contains("::");
+        PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x") || inlined
     }
 }
