@@ -26,7 +26,9 @@ pub fn line(told: &[Figures], refused: bool) -> String {
             attached + left
         ));
     }
-    if sum(|f| f.allocations) > 0 || attached > 0 {
+    if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
+        parts.push("nothing was asked for, as where the program sets an allocator of its own".into());
+    } else if sum(|f| f.allocations) > 0 || attached > 0 {
         let most = |figure: fn(&Figures) -> u64| size(told.iter().map(figure).max().unwrap_or(0));
         let each = if told.len() > 1 { " of one process" } else { "" };
         parts.push(format!(
@@ -92,6 +94,11 @@ mod tests {
             "TensorRT 10.16.1, TensorRT 12.0.0 was met by 2 processes; 1 of its 3 objects kept its own allocator; peak of one \
              process 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused; one process did not exit by itself, so its \
              figures are of shortly before"
+        );
+        let idle = Figures { allocations: 0, ..one };
+        assert_eq!(
+            line(&[idle], false),
+            "TensorRT 10.16.1 was met by one process; nothing was asked for, as where the program sets an allocator of its own"
         );
         // The allocator was given by the program itself, or to something else.
         let without = Figures { version: 0, ..one };
