@@ -18,6 +18,7 @@ mod signals;
 mod tensorrt;
 mod told;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -28,6 +29,16 @@ fn trtalloc_run(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command.arg("run").args(arguments);
+    // A shell starts what runs in the background with these ignored.
+    let hear = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: allowed between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only.
+    unsafe { command.pre_exec(hear) };
     command
 }
 

@@ -6,9 +6,11 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{expect, last, trtalloc_run};
 
-/// A shell script under the command, which has said "ready".
+/// A shell script under the command, which has said "ready". A job of its own, as under a shell: in a job that nobody
+/// controls any more, as where checks run in the background, the kernel stops nothing.
 fn started(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = trtalloc_run(&["--", "sh", "-c", script])
+        .process_group(0)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
