@@ -1,0 +1,86 @@
+//! What a pair costs of the host's heap: nothing, recorded or not, once everything is warm.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use trtalloc::allocator::{Allocator, Request};
+use trtalloc::driver::Driver;
+use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::trace::application::{Application, SimStreams};
+
+struct Counting;
+
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator, and a count that takes no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _ = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
+        // SAFETY: the caller's promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+#[test]
+fn a_pair_takes_none_of_it() {
+    let driver = SimDriver::new(SimConfig {
+        checker: false,
+        ..SimConfig::default()
+    });
+    let application = Application::new(driver.clone(), Box::new(SimStreams::new(driver.clone())), 0).unwrap();
+    let stream = application.create_stream().unwrap();
+    for history in [
+        "off",
+        "state,stacks=native",
+        "all,max_entries=1000",
+        "all,stacks=native,max_entries=1000",
+        "all,stacks=all,context=alloc,max_entries=1000",
+    ] {
+        let config = trtalloc::config::Config::parse("").unwrap();
+        let allocator = Allocator::with_driver(driver.clone() as std::sync::Arc<dyn Driver>, config).unwrap();
+        allocator.history(history).unwrap();
+        let pairs = |count: u64| {
+            for _ in 0..count {
+                let blocks: [u64; 8] = std::array::from_fn(|of| {
+                    let request = Request {
+                        size: 512 << of,
+                        alignment: 0,
+                        flags: 0,
+                        stream: Some(stream),
+                        device: None,
+                    };
+                    allocator.allocate(request).unwrap()
+                });
+                for address in blocks {
+                    allocator.deallocate(address, Some(stream)).unwrap();
+                }
+            }
+        };
+        // From one place, so that the second round has no stack that was not seen in the first.
+        let taken: Vec<u64> = (0..2)
+            .map(|_| {
+                let before = TAKEN.get();
+                pairs(1000);
+                TAKEN.get() - before
+            })
+            .collect();
+        assert_eq!(taken[1], 0, "{history}");
+        allocator.close();
+    }
+}
