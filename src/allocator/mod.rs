@@ -95,16 +95,7 @@ impl Allocator {
         if process::unusual() {
             return self.allocate_unusual(request);
         }
-        self.allocate_asking(request)
-    }
-
-    /// Whoever may make room is asked to, where there is none.
-    #[inline]
-    fn allocate_asking(&self, request: Request) -> Result<u64> {
-        match self.allocate_usual(request) {
-            Err(Error::OutOfMemory(reason)) => self.refused(request, reason, || self.allocate_usual(request)),
-            outcome => outcome,
-        }
+        self.allocate_usual(request)
     }
 
     #[inline]
@@ -118,9 +109,28 @@ impl Allocator {
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
+            _ => self.allocate_apart(want, request),
+        }
+    }
+
+    /// A request without a stream, or where streams mean little.
+    #[inline(never)]
+    fn allocate_apart(&self, want: Want, request: Request) -> Result<u64> {
+        self.asking(request, || match request.stream {
             Some(stream) => self.allocate_nameless(want, request, stream),
             None => self.allocate_anywhere(want, request),
+        })
+    }
+
+    /// Whoever may make room is asked to, where there is none. Not around what may be a hit: to move its answer once more
+    /// takes as long as a lock.
+    #[inline]
+    fn asking(&self, request: Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        let mut outcome = attempt();
+        if matches!(outcome, Err(Error::OutOfMemory(_))) {
+            self.insist(&mut outcome, request, || self.allocate_usual(request));
         }
+        outcome
     }
 
     /// The hit: one lock, at most two queries, a pop.
@@ -180,6 +190,12 @@ impl Allocator {
         )
     }
 
+    #[cold]
+    #[inline(never)]
+    fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
+        self.asking(request, || self.meet(want, request, turn))
+    }
+
     /// A stream could not be asked: where its context carries an error that will not go away, the pool is dead.
     #[cold]
     fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
@@ -203,8 +219,7 @@ impl Allocator {
         }
     }
 
-    #[cold]
-    fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
+    fn meet(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
         let known = turn
             .cache
             .inner

@@ -16,7 +16,7 @@ impl Allocator {
         if self.recorder.is_on() {
             self.allocate_recorded(request)
         } else {
-            self.allocate_asking(request)
+            self.allocate_usual(request)
         }
     }
 
@@ -34,13 +34,13 @@ impl Allocator {
         if self.recorder.is_on() {
             self.reallocate_recorded(address, alignment, new_size)
         } else {
-            self.reallocate_asking(address, alignment, new_size)
+            self.reallocate_usual(address, alignment, new_size)
         }
     }
 
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
-        let address = self.allocate_asking(request)?;
+        let address = self.allocate_usual(request)?;
         if let Some(pool) = self.pool_at(address) {
             if let Some((start, bytes, mapped)) = pool.extent(address) {
                 let came = if mapped {
@@ -63,7 +63,7 @@ impl Allocator {
         let pool = self.pool_at(address);
         let before = pool.and_then(|pool| pool.extent(address));
         let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);
-        let moved = self.reallocate_asking(address, alignment, new_size)?;
+        let moved = self.reallocate_usual(address, alignment, new_size)?;
         let Some(pool) = pool else { return Ok(moved) };
         let tell = |action, address, bytes| {
             if bytes > 0 {

@@ -11,35 +11,39 @@ impl Allocator {
         if process::unusual() {
             return self.reallocate_unusual(address, alignment, new_size);
         }
-        self.reallocate_asking(address, alignment, new_size)
-    }
-
-    /// Whoever may make room is asked to, where there is none.
-    #[inline]
-    pub(super) fn reallocate_asking(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        match self.reallocate_usual(address, alignment, new_size) {
-            Err(Error::OutOfMemory(reason)) => self.resize_refused(address, new_size, reason, || {
-                self.reallocate_usual(address, alignment, new_size)
-            }),
-            outcome => outcome,
-        }
+        self.reallocate_usual(address, alignment, new_size)
     }
 
     #[inline]
-    fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    pub(super) fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.config.kind == Kind::Pinned {
             return Err(Error::Unsupported("pinned memory is not resized".into()));
         }
         let want = self.want(new_size, alignment)?;
         for pool in self.all_pools() {
             if let Some(outcome) = pool.resize(address, want) {
+                if matches!(outcome, Err(Error::OutOfMemory(_))) {
+                    return self.resize_asking(outcome, address, alignment, new_size);
+                }
                 return outcome;
             }
             if let Some((id, block)) = pool.find(address) {
-                return self.resize_in_window(pool, id, block, address, want);
+                let outcome = self.resize_in_window(pool, id, block, address, want);
+                return self.resize_asking(outcome, address, alignment, new_size);
             }
         }
         Err(foreign(address))
+    }
+
+    /// Whoever may make room is asked to, where there is none.
+    #[cold]
+    fn resize_asking(&self, mut outcome: Result<u64>, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if matches!(outcome, Err(Error::OutOfMemory(_))) {
+            self.insist(&mut outcome, self.resize_request(address, new_size), || {
+                self.reallocate_usual(address, alignment, new_size)
+            });
+        }
+        outcome
     }
 
     #[cold]

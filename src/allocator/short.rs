@@ -21,6 +21,24 @@ const NAMED: usize = 3;
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// A request that could not be met is tried once more.
+    static TRYING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As long as this lives, this thread's requests that cannot be met are nobody else's concern.
+struct Trying;
+
+impl Trying {
+    fn begin() -> Trying {
+        let _ = TRYING.try_with(|trying| trying.set(true));
+        Trying
+    }
+}
+
+impl Drop for Trying {
+    fn drop(&mut self) {
+        let _ = TRYING.try_with(|trying| trying.set(false));
+    }
 }
 
 #[derive(Default)]
@@ -65,39 +83,34 @@ impl Allocator {
     /// A request could not be met: `again`, as long as the handler wants it; else it is told.
     #[cold]
     #[inline(never)]
-    pub(super) fn refused<T>(&self, request: Request, mut reason: String, again: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn insist<T>(&self, outcome: &mut Result<T>, request: Request, again: impl Fn() -> Result<T>) {
+        // Whoever tries again asks again.
+        if TRYING.try_with(Cell::get).unwrap_or(true) {
+            return;
+        }
         let device = self.device_of(&request);
         for _ in 0..TRIES {
-            if !self.ask_handler(device, request.size) {
+            if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.ask_handler(device, request.size) {
                 break;
             }
-            match again() {
-                Err(Error::OutOfMemory(why)) => reason = why,
-                outcome => return outcome,
-            }
+            let _trying = Trying::begin();
+            *outcome = again();
         }
-        self.tell_refused(device, &request, &reason);
-        Err(Error::OutOfMemory(reason))
+        if let Err(Error::OutOfMemory(reason)) = outcome {
+            self.tell_refused(device, &request, reason);
+        }
     }
 
-    /// The same of a resize.
+    /// A resize, as the request it would be.
     #[cold]
-    #[inline(never)]
-    pub(super) fn resize_refused<T>(
-        &self,
-        address: u64,
-        new_size: u64,
-        reason: String,
-        again: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        let request = Request {
+    pub(super) fn resize_request(&self, address: u64, new_size: u64) -> Request {
+        Request {
             size: new_size,
             alignment: 0,
             flags: RESIZABLE,
             stream: None,
             device: self.pool_at(address).map(|pool| pool.device),
-        };
-        self.refused(request, reason, again)
+        }
     }
 
     fn ask_handler(&self, device: i32, size: u64) -> bool {

@@ -34,23 +34,22 @@ impl Allocator {
             let pool = likely.and_then(|device| self.made(device));
             pool.map_or(Ok(()), |pool| pool.tag_fits(tag, want.size))
         };
-        let outcome = match fits() {
-            Err(Error::OutOfMemory(reason)) => self.refused(request, reason, fits),
-            outcome => outcome,
-        };
-        let outcome =
-            outcome
-                .and_then(|()| self.allocate_told(request))
-                .and_then(|address| match self.pool_at(address) {
-                    None => Ok(address),
-                    Some(pool) => match pool.tag_block(address, tag) {
-                        Ok(()) => Ok(address),
-                        Err(error) => {
-                            self.deallocate_told(address, request.stream)?;
-                            Err(error)
-                        }
-                    },
-                });
+        let mut room = fits();
+        if room.is_err() {
+            self.insist(&mut room, request, fits);
+        }
+        let outcome = room
+            .and_then(|()| self.allocate_told(request))
+            .and_then(|address| match self.pool_at(address) {
+                None => Ok(address),
+                Some(pool) => match pool.tag_block(address, tag) {
+                    Ok(()) => Ok(address),
+                    Err(error) => {
+                        self.deallocate_told(address, request.stream)?;
+                        Err(error)
+                    }
+                },
+            });
         if let (Err(Error::OutOfMemory(_)), Some(pool)) = (&outcome, likely.and_then(|device| self.made(device))) {
             pool.tag_refused(tag);
         }
@@ -90,12 +89,12 @@ impl Allocator {
         };
         let (tag, old) = pool.take_tag(address);
         let growth = want.size.saturating_sub(old);
-        let grows = match pool.tag_grows(tag, growth) {
-            Err(Error::OutOfMemory(reason)) => {
-                self.resize_refused(address, new_size, reason, || pool.tag_grows(tag, growth))
-            }
-            outcome => outcome,
-        };
+        let mut grows = pool.tag_grows(tag, growth);
+        if grows.is_err() {
+            self.insist(&mut grows, self.resize_request(address, new_size), || {
+                pool.tag_grows(tag, growth)
+            });
+        }
         let outcome = grows.and_then(|()| {
             pool.tell_freed(address);
             let outcome = self.reallocate_told(address, alignment, new_size);
