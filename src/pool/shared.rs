@@ -9,14 +9,15 @@ use std::sync::atomic::Ordering;
 
 use super::block::UNKNOWN_USES;
 use super::grace::Freed;
-use super::heap::{NodeId, Owner};
+use super::heap::NodeId;
 use super::stream_cache::{AWAITED, Key, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::driver::{Capture, Context};
 use crate::error::Result;
 
-/// The streams of each shared block, with the generation seen when it was declared.
-pub type Uses = HashMap<NodeId, Vec<(Key, Owner)>>;
+/// The streams of each shared block, with the driver's id of each: a handle may come back as another stream, and an owner's
+/// number as another owner.
+pub type Uses = HashMap<NodeId, Vec<(Key, u64)>>;
 
 impl Pool {
     /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too, about which
@@ -54,10 +55,10 @@ impl Pool {
         let mut core = self.core.lock();
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
-        let owner = self.join_stream(&mut core, turn)?;
+        self.join_stream(&mut core, turn)?;
         let uses = core.uses.entry(id).or_default();
-        if !uses.contains(&(turn.cache.key, owner)) {
-            uses.push((turn.cache.key, owner));
+        if !uses.contains(&(turn.cache.key, turn.id)) {
+            uses.push((turn.cache.key, turn.id));
         }
         block.shared.fetch_max(1, Ordering::Relaxed);
         let mut inner = turn.cache.inner.lock();
@@ -71,18 +72,20 @@ impl Pool {
     /// are not all known.
     pub(super) fn free_shared(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let uses = core.uses.remove(&id).unwrap_or_default();
-        let freeing = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.owner));
-        let Some((device, owner)) = freeing else { return false };
-        if device != self.device || self.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
+        let Some(freeing) = cache.inner.lock().generation.as_ref().map(|of| of.id) else {
+            return false;
+        };
+        if self.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
             return false;
         }
         let mut behind = Vec::with_capacity(uses.len() + 1);
-        for (key, owner) in uses.into_iter().chain([(cache.key, owner)]) {
+        for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
             let mut inner = self.caches.get(key).inner.lock();
+            let mut same = inner.generation.iter().filter(|of| of.id == stream);
             // Another generation: the stream is gone, and nothing can be recorded on it.
-            if inner.generation.as_ref().is_none_or(|of| of.owner != owner) {
+            let Some(owner) = same.find(|of| of.device == self.device).map(|of| of.owner) else {
                 return false;
-            }
+            };
             behind.push((owner, inner.next_stamp));
             inner.unstamped += core.heap.span(id).1;
             inner.hunger = AWAITED;

@@ -247,6 +247,7 @@ suite! {
     sharing {
         a_shared_block_comes_back_behind_its_streams,
         a_shared_block_waits_for_its_streams,
+        a_shared_block_outlives_the_stream_it_was_declared_for,
         a_consumer_that_never_allocates,
         two_streams_that_take_turns_under_a_cap,
     }

@@ -40,6 +40,37 @@ pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
     world.finish();
 }
 
+/// Work outlives its stream, and the handle comes back as others: their work says nothing of it.
+pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
+    let world = setup.world("limit=72MiB,wait_ms=20");
+    let (main, side) = (world.stream(), world.stream());
+    let blocks: Vec<usize> = (0..6).map(|_| world.get_on(main, 8 * MIB)).collect();
+    let hold = world.hold(side);
+    for block in &blocks {
+        world.write_edges(side, *block, 8 * MIB, 1);
+        world.record(*block, side);
+    }
+    world.destroy(side);
+    for block in &blocks {
+        let heir = world.stream();
+        // Nothing waits for an heir, so that nothing is left of those before.
+        let own = world.get_on(heir, MIB);
+        world.put_on(main, *block);
+        let more = world.get_on(heir, 2 * MIB);
+        [heir, main].iter().for_each(|stream| world.wait(*stream));
+        let taken = std::iter::from_fn(|| Some(world.try_get_on(main, 8 * MIB, 0, 0)).filter(|address| *address != 0));
+        let taken: Vec<usize> = taken.collect();
+        assert!(taken.len() <= 3, "the work is not over");
+        taken
+            .into_iter()
+            .chain([own, more])
+            .for_each(|address| world.put_on(main, address));
+        world.destroy(heir);
+    }
+    hold.let_go();
+    world.finish();
+}
+
 /// Allocated on one stream, freed on another that never allocates.
 pub fn a_consumer_that_never_allocates(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=100");
