@@ -1,6 +1,6 @@
 //! Goes through a history as a viewer does: backwards from the state at its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{Device, Piece, PieceState};
@@ -34,6 +34,7 @@ pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u
             .filter(|piece| piece.state != PieceState::Inactive);
         replay.live.extend(active.map(|piece| (piece.address, *piece)));
     }
+    let told_first = told.first().map(|event| event.time);
     let mut left_out = 0;
     for event in told.drain(..).rev() {
         if replay.undo(&event) {
@@ -42,6 +43,7 @@ pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u
             left_out += 1;
         }
     }
+    replay.begin_pending(device, told_first);
     replay.kept.reverse();
     *told = replay.kept;
     left_out
@@ -93,6 +95,27 @@ impl Replay<'_> {
                 );
                 true
             }
+        }
+    }
+
+    /// What is pending and was handed out before the history, is handed out at its beginning: a viewer draws what is live
+    /// whether it was told of or not, but of what is pending only what it saw handed out.
+    fn begin_pending(&mut self, device: &Device, time: Option<u64>) {
+        let Some(time) = time else { return };
+        let seen = self.kept.iter().filter(|event| event.action == Action::Alloc);
+        let seen: HashSet<u64> = seen.map(|event| event.address).collect();
+        let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
+        for piece in pieces.filter(|piece| piece.state == PieceState::Pending && !seen.contains(&piece.address)) {
+            let [alloc, freed] = begun(device.device, piece, time);
+            // Whether its free was told of.
+            if self
+                .live
+                .remove(&piece.address)
+                .is_some_and(|was| was.state == PieceState::Pending)
+            {
+                self.kept.push(freed);
+            }
+            self.kept.push(alloc);
         }
     }
 
@@ -183,6 +206,33 @@ mod tests {
             (Action::Alloc, 100, 40),
         ];
         assert_eq!(told(&pieces, &events), expected);
+    }
+
+    #[test]
+    fn what_is_pending_is_handed_out_in_the_history_or_at_its_beginning() {
+        let pieces = [
+            piece(100, 10, PieceState::Pending),
+            piece(110, 20, PieceState::Pending),
+            piece(130, 30, PieceState::Pending),
+            piece(160, 40, PieceState::Allocated),
+        ];
+        let events = [
+            Event::new(Action::FreeCompleted, 0, 130, 5),
+            Event::new(Action::Alloc, 0, 130, 30),
+            Event::new(Action::FreeRequested, 0, 110, 20),
+            Event::new(Action::FreeRequested, 0, 130, 30),
+        ];
+        let expected = [
+            (Action::Alloc, 110, 20),
+            (Action::Alloc, 100, 10),
+            (Action::FreeRequested, 100, 10),
+            (Action::FreeCompleted, 130, 5),
+            (Action::Alloc, 130, 30),
+            (Action::FreeRequested, 110, 20),
+            (Action::FreeRequested, 130, 30),
+        ];
+        assert_eq!(told(&pieces, &events), expected);
+        assert_eq!(told(&pieces, &[]), []);
     }
 
     #[test]

@@ -171,6 +171,33 @@ fn several_streams_with_pending_blocks() {
     viewer.look(&program, "pending-over", &[0]);
 }
 
+/// The viewer does not draw what is pending and was handed out before all that it is told.
+#[test]
+fn pending_blocks_that_a_ring_forgot() {
+    let Some(mut viewer) = Viewer::start("forgotten") else {
+        return;
+    };
+    let program = Program::new("history=all,wait_ms=0,max_entries=30");
+    let streams = [program.stream(), program.stream()];
+    let machine = program.driver.machine();
+    let kernel = machine.launch_persistent(streams[1].0, &[]).unwrap();
+    let blocks: Vec<u64> = (1..7).map(|of| program.get(of << 20, Some(streams[0]))).collect();
+    for address in &blocks {
+        program.allocator.record_stream(*address, streams[1]).unwrap();
+    }
+    for (at, address) in blocks.iter().enumerate() {
+        program.give(*address, Some(streams[0]));
+        // Of the first, their frees are forgotten too.
+        (0..5).for_each(|of| {
+            program.get((at as u64 * 5 + of + 1) << 10, Some(streams[0]));
+        });
+    }
+    assert_eq!(Expected::of(&program.allocator.snapshot().unwrap(), 0).blocks.1, 6);
+    viewer.look(&program, "forgotten", &[0]);
+    assert!(viewer.ends_with_an_allocation(0));
+    assert!(machine.release_persistent(kernel));
+}
+
 #[test]
 fn out_of_memory() {
     let Some(mut viewer) = Viewer::start("oom") else { return };
