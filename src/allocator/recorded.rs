@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::record::snapshot::{Format, Snapshot};
-use crate::record::{Action, Call, Event, Options as History};
+use crate::record::{Action, Call, Event, Mark, Options as History};
 
 /// How long a snapshot waits for each lock: at the end of a process, whoever holds one may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,19 +41,28 @@ impl Allocator {
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
         let address = self.allocate_usual(request)?;
-        if let Some(pool) = self.pool_at(address) {
-            if let Some((start, bytes, mapped)) = pool.extent(address) {
-                let came = if mapped {
-                    Action::SegmentMap
-                } else {
-                    Action::SegmentAlloc
-                };
-                self.recorder.happened(Event::new(came, pool.device, start, bytes));
-            }
-            let stream = request.stream.map_or(0, |stream| stream.0 as u64);
-            self.tell_allocated(pool, address, request.size, stream);
+        let stream = request.stream.map_or(0, |stream| stream.0 as u64);
+        let found = |pool| Some((pool, Pool::find(pool, address)?.0));
+        match self.all_pools().find_map(found) {
+            Some((pool, id)) => pool.remember(id, self.told_of(pool, address, request.size, stream)),
+            None => self.tell_beside(address, request.size, stream),
         }
         Ok(address)
+    }
+
+    /// A block with a range of its own was handed out, and its memory came.
+    #[cold]
+    fn tell_beside(&self, address: u64, size: u64, stream: u64) {
+        let Some(pool) = self.pool_at(address) else { return };
+        if let Some((start, bytes, mapped)) = pool.extent(address) {
+            let came = if mapped {
+                Action::SegmentMap
+            } else {
+                Action::SegmentAlloc
+            };
+            self.recorder.happened(Event::new(came, pool.device, start, bytes));
+        }
+        self.tell_allocated(pool, address, size, stream);
     }
 
     /// A resized block was freed, and another allocated, for all that a snapshot can say. Where it was copied, the pool has
@@ -92,11 +101,19 @@ impl Allocator {
     }
 
     fn tell_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
-        let event = Event {
+        let mark = self.told_of(pool, address, size, stream);
+        match pool.find(address) {
+            Some((id, _)) => pool.remember(id, mark),
+            None => pool.remember_beside(address, mark),
+        }
+    }
+
+    /// A block was handed out: what it is to remember.
+    fn told_of(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
+        self.recorder.allocated(Event {
             tag: crate::tags::current(),
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
-        };
-        pool.remember(address, self.recorder.allocated(event));
+        })
     }
 
     /// Begins, changes or ends recording, with the options of `trtalloc_history` as text.

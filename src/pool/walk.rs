@@ -63,14 +63,14 @@ impl Pool {
         Some(Held { pool: self, core })
     }
 
-    /// What the live block at `address` is to remember.
-    pub fn remember(&self, address: u64, mark: Mark) {
-        match self.find(address) {
-            Some((id, _)) => self.marks.set(id, mark),
-            None => {
-                self.marks.beside.lock().insert(address, mark);
-            }
-        }
+    /// What a live block of the window is to remember.
+    pub fn remember(&self, id: NodeId, mark: Mark) {
+        self.marks.set(id, mark);
+    }
+
+    /// What the live block at `address`, with a range of its own, is to remember.
+    pub fn remember_beside(&self, address: u64, mark: Mark) {
+        self.marks.beside.lock().insert(address, mark);
     }
 
     /// The block at `address`, with a range of its own, starts elsewhere now.

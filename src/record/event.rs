@@ -60,7 +60,7 @@ pub struct Event {
 }
 
 /// What a slot holds of an event.
-pub(super) type Words = [u64; 7];
+pub(super) type Words = [u64; 6];
 
 impl Event {
     /// An event without a stream, a stack and a tag.
@@ -90,12 +90,11 @@ impl Event {
             self.stream,
             u64::from(self.stack) << 32 | u64::from(self.tag),
             u64::from(self.device as u32) << 32 | self.action as u64,
-            0,
         ]
     }
 
     pub(super) fn from_words(words: &Words, time: impl Fn(u64) -> u64) -> Event {
-        let [ticks, address, size, stream, marks, what, _] = *words;
+        let [ticks, address, size, stream, marks, what] = *words;
         Event {
             action: Action::ALL[(what as u8).clamp(1, 9) as usize - 1],
             device: (what >> 32) as i32,

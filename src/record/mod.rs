@@ -1,7 +1,7 @@
 //! Where did the memory go: the history of one allocator, and what a snapshot of it is made of.
 //!
 //! The recorder is told, and asks nobody: pool and allocator call it, it calls neither. While it is off, all it costs is one
-//! load of [`Recorder::is_on`]. While it is on, an event is two locked instructions and one cache line in a ring that was
+//! load of [`Recorder::is_on`]. While it is on, an event is one locked instruction and one cache line in a ring that was
 //! allocated when recording began; no lock is shared, and nothing is allocated once the ring's pages and the caches of
 //! [`stack`] are warm.
 

@@ -1,8 +1,9 @@
 //! A ring of events that many threads write at once and one reads, without a lock and without a torn event.
 //!
 //! Each event has a number, and its number a slot. A slot begins with a stamp: `2 × number + 1` while the event is written,
-//! one more when it is there. Whoever writes claims the slot by a compare-and-swap of the stamp, so that a thread that was
-//! held up for a whole round of the ring cannot write into what is another's by now; its event is lost, and counted.
+//! one more when it is there. It ends with a sum over the number and the words, for nobody claims a slot: that would be a locked
+//! instruction on a line that the processor may not have yet. A thread that was held up for a whole round of the ring may so
+//! write into what is another's by now; then the sum is that of neither, and the event is lost, and counted.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -15,7 +16,28 @@ use crate::error::{Error, Result};
 #[repr(C, align(64))]
 struct Slot {
     stamp: AtomicU64,
-    words: [AtomicU64; 7],
+    words: [AtomicU64; 6],
+    sum: AtomicU64,
+}
+
+/// A sum that changes with the number and with every word.
+#[inline]
+fn sum(number: u64, words: &Words) -> u64 {
+    // Odd, so that no change of a single word is lost; and without pattern, so that changes of several do not make up for
+    // each other.
+    const FACTORS: [u64; 6] = [
+        0x9e37_79b9_7f4a_7c15,
+        0xbf58_476d_1ce4_e5b9,
+        0x94d0_49bb_1331_11eb,
+        0xd6e8_feb8_6659_fd93,
+        0xa076_1d64_78bd_642f,
+        0xe703_7ed1_a0b4_28db,
+    ];
+    let products = words
+        .iter()
+        .zip(FACTORS)
+        .map(|(word, factor)| word.wrapping_mul(factor));
+    products.fold(number, u64::wrapping_add)
 }
 
 /// Slots in memory of their own, which is zeroed and touched only as it is used.
@@ -56,26 +78,22 @@ impl Ring {
         unsafe { self.slots.add(number as usize & (self.count - 1)).as_ref() }
     }
 
-    /// Writes event `number`, which no other thread writes; false where it is lost.
+    /// Writes event `number`, which no other thread writes; false where the slot is a later event's.
     #[inline]
     pub(super) fn write(&self, number: u64, words: &Words) -> bool {
         let slot = self.slot(number);
         let before = slot.stamp.load(Ordering::Relaxed);
         let (writing, written) = (2 * number + 1, 2 * number + 2);
-        if before & 1 == 1 || before > writing {
+        if before > writing {
             return false;
         }
-        let claimed = slot
-            .stamp
-            .compare_exchange(before, writing, Ordering::Relaxed, Ordering::Relaxed);
-        if claimed.is_err() {
-            return false;
-        }
+        slot.stamp.store(writing, Ordering::Relaxed);
         // A reader that sees a word of this event sees the stamp above too.
         fence(Ordering::Release);
         for (to, word) in slot.words.iter().zip(words) {
             to.store(*word, Ordering::Relaxed);
         }
+        slot.sum.store(sum(number, words), Ordering::Relaxed);
         slot.stamp.store(written, Ordering::Release);
         true
     }
@@ -88,8 +106,9 @@ impl Ring {
             let stamp = slot.stamp.load(Ordering::Acquire);
             if stamp == 2 * number + 2 {
                 let words = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+                let whole = slot.sum.load(Ordering::Relaxed) == sum(number, &words);
                 fence(Ordering::Acquire);
-                return (slot.stamp.load(Ordering::Relaxed) == stamp).then_some(words);
+                return (whole && slot.stamp.load(Ordering::Relaxed) == stamp).then_some(words);
             }
             if stamp > 2 * number + 2 || *patience == 0 {
                 return None;
@@ -180,7 +199,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..20_000 {
                         let number = next.fetch_add(1, Ordering::AcqRel);
-                        ring.write(number, &[number; 7]);
+                        ring.write(number, &[number; 6]);
                     }
                     over.fetch_add(1, Ordering::Release);
                 });
@@ -190,24 +209,50 @@ mod tests {
                 let until = next.load(Ordering::Acquire);
                 for number in until.saturating_sub(100)..until {
                     if let Some(words) = ring.read(number, &mut 10) {
-                        assert_eq!(words, [number; 7], "torn");
+                        assert_eq!(words, [number; 6], "torn");
                         whole += 1;
                     }
                 }
             }
         });
         let last = next.load(Ordering::Acquire) - 1;
-        assert_eq!(ring.read(last, &mut 0), Some([last; 7]));
+        assert_eq!(ring.read(last, &mut 0), Some([last; 6]));
         assert_eq!(ring.read(0, &mut 0), None, "overwritten long ago");
     }
 
     #[test]
     fn a_writer_that_was_held_up_for_a_round_loses_its_event() {
         let ring = Ring::new(64).unwrap();
-        assert!(ring.write(64, &[1; 7]));
-        assert!(!ring.write(0, &[2; 7]));
-        assert_eq!(ring.read(64, &mut 0), Some([1; 7]));
+        assert!(ring.write(64, &[1; 6]));
+        assert!(!ring.write(0, &[2; 6]));
+        assert_eq!(ring.read(64, &mut 0), Some([1; 6]));
         assert_eq!(ring.read(128, &mut 0), None);
         assert_eq!([0, 64, 128].map(|number| ring.is_past(number)), [true, false, false]);
+    }
+
+    #[test]
+    fn what_two_wrote_into_one_slot_is_nobodys() {
+        let ring = Ring::new(64).unwrap();
+        let (old, new) = ([1, 0, 3, 4, 5, 6], [1, 1, 2, 4, 5, 7]);
+        // Each word, and the sum, of either.
+        for mix in 0u32..1 << 7 {
+            let number = 64 * u64::from(mix + 1);
+            assert!(ring.write(number, &new));
+            let slot = ring.slot(number);
+            let late = |at: usize| mix & 1 << at != 0;
+            for (at, word) in old.iter().enumerate().filter(|(at, _)| late(*at)) {
+                slot.words[at].store(*word, Ordering::Relaxed);
+            }
+            if late(6) {
+                slot.sum.store(sum(number - 64, &old), Ordering::Relaxed);
+            }
+            let read = ring.read(number, &mut 0);
+            assert!(read.is_none_or(|words| words == new), "{mix:#b}");
+            assert_eq!(
+                read.is_some(),
+                !late(6) && [1, 2, 5].iter().all(|at| !late(*at)),
+                "{mix:#b}"
+            );
+        }
     }
 }
