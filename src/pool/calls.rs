@@ -61,23 +61,27 @@ impl Calls {
         let _ = pop().or_else(|_| pop());
     }
 
-    /// Whether `context` is certainly not the one that had `id` any more. An id of 0 is unknown, and a call that fails for
-    /// any other reason proves nothing.
-    pub fn is_gone(&self, context: Context, id: u64) -> bool {
-        if !self.driver.features().stream_ids {
+    /// Whether `context` is still the one that had `id`, an id of 0 being unknown; none where a call that failed for any other
+    /// reason proves nothing.
+    pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
+        let there = match self.driver.features().stream_ids {
+            true => self.context_id(context).map(|now| id == 0 || now == id),
             // Without ids there is only one question that tells.
-            return match self.ask(|driver| driver.context_push(context)) {
-                Ok(()) => {
-                    self.pop();
-                    false
-                }
-                Err(error) => matches!(error.failure, Failure::ContextDead | Failure::NoContext),
-            };
+            false => self.ask(|driver| driver.context_push(context)).map(|()| {
+                self.pop();
+                true
+            }),
+        };
+        match there {
+            Ok(there) => Some(there),
+            Err(error) if matches!(error.failure, Failure::ContextDead | Failure::NoContext) => Some(false),
+            Err(_) => None,
         }
-        match self.context_id(context) {
-            Ok(now) => id != 0 && now != id,
-            Err(error) => matches!(error.failure, Failure::ContextDead | Failure::NoContext),
-        }
+    }
+
+    /// Whether `context` is certainly not the one that had `id` any more.
+    pub fn is_gone(&self, context: Context, id: u64) -> bool {
+        self.is_there(context, id) == Some(false)
     }
 
     /// From now on, what the driver's malloc gives belongs to `context`.

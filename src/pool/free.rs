@@ -344,7 +344,8 @@ impl Pool {
     pub fn stream_failed(&self, context: Context, error: DriverError) {
         let mut core = self.core.lock();
         self.drop_dead_contexts(&mut core);
-        if core.contexts.iter().any(|(known, _)| *known == context) {
+        let known = core.contexts.iter().find(|(known, _)| *known == context);
+        if known.is_some_and(|(_, id)| self.calls.is_there(context, *id).is_some()) {
             self.failed(error);
         }
     }

@@ -7,7 +7,7 @@ use super::heap::{COMMON, Owner};
 use super::{Core, Pool};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::Action;
 
 impl Pool {
@@ -105,16 +105,21 @@ impl Pool {
     }
 
     /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
-    /// have found that out before; if it is the pool's own, or carries an error that will not go away, the pool is dead.
+    /// have found that out before; if it is the pool's own, or is there and carries an error that will not go away, the pool
+    /// is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
         let before = core.contexts.len();
         self.drop_dead_contexts(core);
         self.alive()?;
-        let known = core.contexts.iter().any(|(known, _)| *known == context);
-        if known && core.contexts.len() == before {
-            return Err(self.failed(error));
+        let known = core.contexts.iter().find(|(known, _)| *known == context).copied();
+        let Some((_, id)) = known.filter(|_| core.contexts.len() == before) else {
+            return Ok(());
+        };
+        match self.calls.is_there(context, id) {
+            Some(_) => Err(self.failed(error)),
+            // It may be gone, which is nothing to die of.
+            None => Err(Error::Driver(error)),
         }
-        Ok(())
     }
 
     /// Collects what has completed.

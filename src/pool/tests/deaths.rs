@@ -1,8 +1,9 @@
 //! Streams and contexts that go away while memory is out, cached or pending.
 
 use super::{Bench, MIB, RESIZABLE};
-use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
+use crate::driver::{Context, DriverError, Failure, Stream};
+use crate::error::Error;
 
 /// A stream destroyed with work pending, and one born with its handle.
 fn reborn(bench: &Bench, dying: usize) -> usize {
@@ -104,33 +105,52 @@ fn a_context_that_goes_with_its_streams() {
     bench.finish();
 }
 
-#[test]
-fn a_context_that_two_wait_for_is_gone_once() {
-    let bench = Bench::on(
-        SimConfig {
-            version: 11_020,
-            ..SimConfig::default()
-        },
-        "",
-    );
+/// A pool that a context used which is destroyed, and what whoever waited for that one is told.
+fn destroyed(version: u32) -> (Bench, Context, DriverError) {
+    let config = SimConfig {
+        version,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "");
     let gone = bench.app(|machine| machine.context_create(0)).unwrap();
     let block = bench.get(MIB, None);
     bench.put(block, None);
     bench.app(|machine| machine.context_destroy(gone)).unwrap();
-    let pool = bench.allocator.pool_of(0);
-    // What each of the two is told that waited for it.
-    let error = crate::driver::DriverError {
+    let error = DriverError {
         call: "cuCtxPushCurrent",
         code: 709,
-        failure: crate::driver::Failure::ContextDead,
+        failure: Failure::ContextDead,
     };
+    (bench, Context(gone), error)
+}
+
+#[test]
+fn a_context_that_two_wait_for_is_gone_once() {
+    let (bench, gone, error) = destroyed(11_020);
+    let pool = bench.allocator.pool_of(0);
     for who in ["the first", "the second"] {
-        let outcome = pool.context_failed(&mut pool.core.lock(), crate::driver::Context(gone), error);
+        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
         assert!(outcome.is_ok(), "{who}: {outcome:?}");
     }
     let block = bench.get(MIB, None);
     bench.put(block, None);
     bench.finish();
+}
+
+#[test]
+fn a_context_that_may_be_gone_is_nothing_to_die_of() {
+    for (version, question) in [(11_020, "cuCtxPushCurrent"), (12_090, "cuCtxGetId")] {
+        let (bench, gone, error) = destroyed(version);
+        let pool = bench.allocator.pool_of(0);
+        bench.machine.fail_every(Some(question), 1, 999);
+        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
+        assert!(matches!(outcome, Err(Error::Driver(_))), "{outcome:?}");
+        pool.stream_failed(gone, error);
+        bench.machine.clear_failures();
+        let block = bench.get(MIB, None);
+        bench.put(block, None);
+        bench.finish();
+    }
 }
 
 #[test]
