@@ -14,6 +14,8 @@ pub type OomHandler = Arc<dyn Fn(i32, u64) -> bool + Send + Sync>;
 const TRIES: u32 = 100;
 /// The least time between two lines in the log.
 const QUIET: Duration = Duration::from_secs(10);
+/// And between two about requests of the same size.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Refusals whose sizes are remembered.
 const REMEMBERED: usize = 16;
 /// Holders that are named.
@@ -51,7 +53,7 @@ pub(super) struct Short {
 /// What was refused lately.
 #[derive(Default)]
 struct Alarms {
-    sizes: Vec<(i32, u64)>,
+    sizes: Vec<((i32, u64), Instant)>,
     last: Option<Instant>,
     unsaid: u64,
 }
@@ -59,10 +61,11 @@ struct Alarms {
 impl Alarms {
     /// How many were kept quiet before this one; none where this one is to be kept quiet too.
     fn raise(&mut self, device: i32, size: u64, now: Instant) -> Option<u64> {
-        let again = self.sizes.contains(&(device, size));
+        self.sizes.retain(|(_, since)| now.duration_since(*since) < AGAIN);
+        let again = self.sizes.iter().any(|(known, _)| *known == (device, size));
         if !again {
             self.sizes.truncate(REMEMBERED - 1);
-            self.sizes.insert(0, (device, size));
+            self.sizes.insert(0, ((device, size), now));
         }
         if again || self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
             self.unsaid += 1;
@@ -246,6 +249,13 @@ mod tests {
         for size in 0..100 {
             alarms.raise(0, size, start + QUIET);
         }
-        assert_eq!(alarms.raise(1, 100, start + 3 * QUIET), Some(100), "long ago");
+        assert_eq!(
+            alarms.raise(1, 100, start + 3 * QUIET),
+            Some(100),
+            "forgotten among others"
+        );
+        assert_eq!(alarms.raise(1, 100, start + 4 * QUIET), None, "the same again");
+        let later = start + 3 * QUIET + AGAIN;
+        assert_eq!(alarms.raise(1, 100, later), Some(1), "a minute later");
     }
 }

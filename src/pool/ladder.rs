@@ -1,6 +1,6 @@
 //! The ladder: where memory for a request comes from, in this order.
 //!
-//!  1. the stream's own cache, exact size (in `allocator.rs`, under the stream's lock alone)
+//!  1. the stream's own cache, exact size (in `allocator/mod.rs`, under the stream's lock alone)
 //!  2. the best fit of the stream's own free space, coalesced, and of common free space
 //!  3. what has completed since, and the two again, also where only neighbours of both are large enough
 //!  4. kept handles
