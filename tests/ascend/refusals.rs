@@ -116,6 +116,36 @@ fn a_stream_is_a_contexts() {
 }
 
 #[test]
+fn an_event_is_for_what_it_was_made_for() {
+    let (_machine, _installed) = device();
+    let create = |flags| {
+        let mut event = 0usize;
+        match call!(aclrtCreateEventExWithFlag(&mut event => *mut usize, flags => u32)) {
+            0 => Ok(event),
+            code => Err(code),
+        }
+    };
+    let wait = |event| call!(aclrtStreamWaitEvent(0 => usize, event => usize));
+    let ask = |event| {
+        let mut status = 9u32;
+        let code = call!(aclrtQueryEventStatus(event => usize, &mut status => *mut u32));
+        (code, status)
+    };
+    // ACL_EVENT_SYNC; ACL_EVENT_CAPTURE_STREAM_PROGRESS; ACL_EVENT_TIME_LINE.
+    for (flags, waited_for) in [(1, 0), (3, 0), (9, 0), (2, NOT_SUPPORTED), (8, NOT_SUPPORTED)] {
+        let event = create(flags).unwrap();
+        assert_eq!(call!(aclrtRecordEvent(event => usize, 0 => usize)), 0);
+        assert_eq!((wait(event), ask(event).0), (waited_for, 0), "flags {flags}");
+        assert_eq!(call!(aclrtDestroyEvent(event => usize)), 0);
+    }
+    // Never recorded: complete.
+    assert_eq!(ask(create(1).unwrap()), (0, 1));
+    for flags in [0, 0x10, 0x20, 0x41, 0x80] {
+        assert_eq!(create(flags), Err(RT_PARAM_INVALID), "flags {flags}");
+    }
+}
+
+#[test]
 fn nothing_is_no_memory() {
     let (_machine, _installed) = device();
     assert_eq!(malloc(0), Err(INVALID_PARAM));
@@ -126,10 +156,12 @@ fn nothing_is_no_memory() {
         INVALID_PARAM
     );
     let mut out = null_mut();
+    // What is no policy is the default one.
     assert_eq!(
         call!(aclrtMalloc(&mut out => *mut *mut c_void, 8 => usize, 9 => u32)),
-        INVALID_PARAM
+        0
     );
+    assert_eq!(free(out), 0);
     assert_eq!(free(null_mut()), INVALID_PARAM);
     let address = malloc(1000).unwrap();
     assert_eq!(

@@ -12,6 +12,9 @@ const RT_PARAM_INVALID: i32 = 107_000;
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 pub(super) const SYNC_TIMEOUT: i32 = 507_046;
 
+/// `ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED`: away from the others of captures.
+const CAPTURE_INVALIDATED: i32 = 507_903;
+
 /// Success, or the error of a call that acts on the calling thread's current context or on none.
 #[inline]
 pub(super) fn check(call: &'static str, code: i32) -> Result<()> {
@@ -50,7 +53,7 @@ fn failure(code: i32) -> Failure {
         // api, feature not supported; no device; no permission
         200_001 | 200_006 | 207_000 | 207_004 | 207_006 => Failure::Unsupported,
         // Stream, event or model is captured, not captured, captured elsewhere, depends on what is captured.
-        107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 => Failure::Capture,
+        107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 | CAPTURE_INVALIDATED => Failure::Capture,
         // aclFinalize was called, the device does not answer, its memory is broken: nothing can be used again.
         100_001 | 100_037 | 507_010 | 507_053 | 507_054 => Failure::ContextDead,
         _ => Failure::Other,
@@ -78,6 +81,7 @@ mod tests {
             (507_010, Failure::ContextDead),
             (507_015, Failure::Other),
             (507_899, Failure::Other),
+            (507_903, Failure::Capture),
             (-1, Failure::Other),
         ] {
             let error = check("aclrtX", code).unwrap_err();
