@@ -252,6 +252,34 @@ fn other_work_keeps_nothing_mapped() {
     assert_eq!(here.machine.faults(), Vec::<String>::new());
 }
 
+/// AscendCL holds a lock over the context's streams while it waits.
+#[test]
+fn a_context_is_waited_for_in_turns() {
+    let here = here();
+    here.enter(0);
+    let stream = here.machine.stream_create(true).unwrap();
+    let hold = here.machine.launch_persistent(stream, &[]).unwrap();
+    let turns = || here.machine.count("cuCtxRecordEvent");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The second turn has begun.
+            while turns() < 2 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert!(here.machine.release_persistent(hold));
+        });
+        here.driver.context_synchronize().unwrap();
+    });
+    assert!(turns() >= 2 && here.machine.count("cuCtxSynchronize") == 0);
+    // A capture is not waited for, in turns or otherwise, and an older AscendCL waits at once.
+    here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
+    assert_eq!(here.driver.context_synchronize().unwrap_err().failure, Failure::Capture);
+    here.machine.stream_end_capture(stream).unwrap();
+    let older = open_without("aclrtSynchronizeDeviceWithTimeout", false).unwrap();
+    older.context_synchronize().unwrap();
+    assert_eq!(here.machine.count("cuCtxSynchronize"), 1);
+}
+
 #[test]
 fn a_pool_that_begins_in_a_capture_has_virtual_memory() {
     let here = here();
