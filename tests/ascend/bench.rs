@@ -27,6 +27,8 @@ struct Bench {
 impl Bench {
     /// How often is asked depends on the time that passes.
     const REPEATS: bool = false;
+    /// Memory of libacl_dvpp.so's.
+    const MORE: &[&str] = &["limit=192MiB,wait_ms=100,rule=ascend-media"];
 
     /// A device of 1 GiB. This thread enters device 0's own context.
     fn on(config: SimConfig, options: &str) -> Bench {
@@ -38,7 +40,7 @@ impl Bench {
         .machine()
         .clone();
         let installed = exclusive(machine.clone());
-        let driver = open(false).unwrap();
+        let driver = open(options.contains("ascend-media")).unwrap();
         machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
         // What AscendCL gives need not begin where a block of CUDA's may.
         let rule = if options.contains("passthrough") {

@@ -4,6 +4,7 @@
 use trtalloc::driver;
 use trtalloc::driver::sim::model;
 
+mod attack;
 mod bench;
 mod driver_rules;
 mod library;

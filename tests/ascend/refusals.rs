@@ -96,9 +96,17 @@ fn a_context_is_a_threads() {
             assert_eq!(call!(aclrtSynchronizeDevice()), CONTEXT_NULL);
             assert_eq!(call!(aclrtSetDevice(0 => i32)), 0);
             assert_eq!(free(there as *mut c_void), 0);
-            assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), INVALID_PARAM);
+            assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), RT_PARAM_INVALID);
         });
     });
+    // What is gone is nobody's any more.
+    let mut context = 0usize;
+    let own = |context: &mut usize| call!(aclrtGetCurrentContext(context => *mut usize));
+    assert_eq!(own(&mut context), 0);
+    assert_eq!(call!(aclrtResetDeviceForce(0 => i32)), 0);
+    assert_eq!(own(&mut context), CONTEXT_NULL);
+    assert_eq!(malloc(1000), Err(CONTEXT_NULL));
+    assert_eq!(call!(aclrtSetCurrentContext(context => usize)), RT_PARAM_INVALID);
 }
 
 #[test]

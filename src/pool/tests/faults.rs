@@ -131,7 +131,7 @@ fn live(bench: &Bench) {
 
 fn options() -> Vec<(&'static str, SimConfig)> {
     let config = SimConfig::default;
-    vec![
+    let mut all = vec![
         ("limit=192MiB,wait_ms=100", config()),
         ("limit=192MiB,wait_ms=100,backing=malloc", config()),
         ("limit=192MiB,wait_ms=100,kind=pinned", config()),
@@ -145,7 +145,9 @@ fn options() -> Vec<(&'static str, SimConfig)> {
                 ..config()
             },
         ),
-    ]
+    ];
+    all.extend(Bench::MORE.iter().map(|more| (*more, config())));
+    all
 }
 
 /// What an allocator may call, and how often a life under these options does.

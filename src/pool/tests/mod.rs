@@ -28,6 +28,8 @@ struct Bench {
 impl Bench {
     /// The same requests always make the same calls.
     const REPEATS: bool = true;
+    /// Options that calls are made to fail under, besides those of every driver.
+    const MORE: &[&str] = &[];
 
     fn new(options: &str) -> Bench {
         Bench::on(SimConfig::default(), options)

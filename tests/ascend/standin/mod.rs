@@ -124,7 +124,8 @@ fn context(machine: &Machine) -> Result<usize> {
     let _exempt = machine.exempt();
     match told(machine.context_current())? {
         0 => Err(CONTEXT_NULL),
-        context => Ok(context),
+        // One that is gone is none.
+        context => told(machine.context_id(context)).map(|_| context),
     }
 }
 
