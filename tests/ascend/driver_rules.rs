@@ -319,6 +319,26 @@ fn media_memory_is_its_librarys() {
     assert_eq!(here.machine.memory_held(), [0, 0, 0]);
 }
 
+/// `hi_mpi_…` answers with numbers of its own.
+#[test]
+fn the_other_media_library_is_full_in_its_own_words() {
+    let here = here();
+    here.enter(0);
+    let driver = open_without("acldvppMalloc", true).unwrap();
+    let full = driver.malloc(1 << 40).unwrap_err();
+    assert_eq!((full.failure, full.code), (Failure::OutOfMemory, 0xa002_800c));
+    let wrong = driver.free(4096).unwrap_err();
+    assert_eq!((wrong.failure, wrong.code), (Failure::Other, 0xa002_8003));
+    // What is kept is given back for it, and there is room.
+    let allocator = Allocator::with_driver(driver, Config::parse("rule=ascend-media").unwrap()).unwrap();
+    for size in [100 * MIB, 200 * MIB, 150 * MIB] {
+        let block = get(&allocator, size, 0, None, None);
+        allocator.deallocate(block, None).unwrap();
+    }
+    allocator.close();
+    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+}
+
 #[test]
 fn without_virtual_memory() {
     let here = on(

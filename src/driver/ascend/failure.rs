@@ -44,6 +44,12 @@ fn error(call: &'static str, code: i32) -> DriverError {
     }
 }
 
+/// What `hi_mpi_dvpp_malloc` says where memory or a buffer cannot be had (`HI_ERR_SYS_NO_MEM` and its like): 0xA0, the module,
+/// the level, and what is wrong. No `aclError` is that large.
+fn is_media_memory(code: i32) -> bool {
+    matches!(code as u32 & 0xff00_1fff, 0xa000_000c | 0xa000_000d)
+}
+
 /// By the comments of acl_base_rt.h and rt_error_codes.h. A code that is not listed is [`Failure::Other`].
 fn failure(code: i32) -> Failure {
     match code {
@@ -56,6 +62,7 @@ fn failure(code: i32) -> Failure {
         107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 | CAPTURE_INVALIDATED => Failure::Capture,
         // aclFinalize was called, the device does not answer, its memory is broken: nothing can be used again.
         100_001 | 100_037 | 507_010 | 507_053 | 507_054 => Failure::ContextDead,
+        code if is_media_memory(code) => Failure::OutOfMemory,
         _ => Failure::Other,
     }
 }
@@ -83,6 +90,9 @@ mod tests {
             (507_899, Failure::Other),
             (507_903, Failure::Capture),
             (-1, Failure::Other),
+            (0xa002_800c_u32 as i32, Failure::OutOfMemory),
+            (0xa007_800d_u32 as i32, Failure::OutOfMemory),
+            (0xa002_8003_u32 as i32, Failure::Other),
         ] {
             let error = check("aclrtX", code).unwrap_err();
             assert_eq!((error.code as i32, error.failure), (code, expected), "code {code}");
