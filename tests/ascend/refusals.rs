@@ -90,12 +90,14 @@ fn a_context_is_a_threads() {
             let mut out = 0usize;
             assert_eq!(call!(aclrtGetCurrentContext(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(malloc(1000), Err(CONTEXT_NULL));
-            assert_eq!(free(there as *mut c_void), CONTEXT_NULL);
+            let mut host = null_mut();
+            let code = call!(aclrtMallocHost(&mut host => *mut *mut c_void, 64 => usize));
+            assert_eq!(code, CONTEXT_NULL);
+            assert_eq!(free(there as *mut c_void), 0, "what is freed needs none");
             assert_eq!(call!(aclrtCreateStream(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtCreateEvent(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtSynchronizeDevice()), CONTEXT_NULL);
             assert_eq!(call!(aclrtSetDevice(0 => i32)), 0);
-            assert_eq!(free(there as *mut c_void), 0);
             assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), RT_PARAM_INVALID);
         });
     });

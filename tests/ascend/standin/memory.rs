@@ -57,9 +57,9 @@ functions! {
         malloc(machine, out, size, 32, policy)
     }
 
+    // It wants no context.
     fn aclrtFree(address: *mut c_void) |machine| {
         let base = base_of(address, START)?;
-        context(machine)?;
         told(machine.memory_free_at_once(base))
     }
 
@@ -73,6 +73,7 @@ functions! {
         if size == 0 {
             return Err(INVALID_PARAM);
         }
+        context(machine)?;
         let whole = (size as u64).checked_add(START).ok_or(INVALID_PARAM)?;
         let base = told(machine.memory_host_malloc(whole))?;
         // SAFETY: the caller's pointer, not null.
