@@ -11,6 +11,7 @@ use super::super::{DriverError, Failure, Result};
 use super::AscendDriver;
 use super::failure::{SYNC_TIMEOUT, check};
 use super::functions::{Acl, Location, PhysicalProperties};
+use crate::process;
 
 /// How many milliseconds an unmapping waits for the device.
 const PATIENCE: i32 = 100;
@@ -82,7 +83,8 @@ pub(super) fn synchronize(acl: &Acl) -> Result<()> {
     }
     loop {
         match rest(acl, TURN) {
-            late if is_late(&late) => std::thread::sleep(BETWEEN),
+            // Whoever waited may be gone, and the process with it.
+            late if is_late(&late) && process::usable().is_ok() => std::thread::sleep(BETWEEN),
             rested => return rested,
         }
     }
