@@ -126,6 +126,24 @@ fn a_stream_is_a_contexts() {
 }
 
 #[test]
+fn a_stream_is_done_before_it_goes() {
+    let (machine, _installed) = device();
+    let mut stream = 0usize;
+    assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);
+    assert_eq!(call!(aclmdlRICaptureBegin(stream => usize, 2 => u32)), 0);
+    let destroy = || call!(aclrtDestroyStream(stream => usize));
+    assert_eq!(destroy(), crate::standin::STREAM_CAPTURED);
+    let mut model = 0usize;
+    assert_eq!(call!(aclmdlRICaptureEnd(stream => usize, &mut model => *mut usize)), 0);
+    let address = malloc(1000).unwrap();
+    machine
+        .launch(stream, 1_000_000_000, &[(address as u64, 1000)])
+        .unwrap();
+    assert_eq!((destroy(), free(address)), (0, 0));
+    assert_eq!(machine.faults(), Vec::<String>::new());
+}
+
+#[test]
 fn an_event_is_for_what_it_was_made_for() {
     let (_machine, _installed) = device();
     let create = |flags| {
