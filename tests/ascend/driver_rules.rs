@@ -373,3 +373,28 @@ fn without_virtual_memory() {
             .contains("Unsupported")
     );
 }
+
+/// No manual promises that one handle can be mapped at two addresses.
+#[test]
+fn a_second_mapping_is_refused() {
+    let here = here();
+    here.enter(0);
+    let allocator = here.allocator("rule=ascend");
+    let block = get(&allocator, MIB, RESIZABLE, None, None);
+    here.machine.write(block, &[7; 64]).unwrap();
+    assert!(here.machine.fail_every(Some("cuMemMap"), 1, 107_000));
+    // Far beyond its room.
+    assert!(allocator.reallocate(block, 0, 120 * MIB).is_err());
+    here.machine.clear_failures();
+    let mut kept = [0; 64];
+    here.machine.read(block, &mut kept).unwrap();
+    assert_eq!(kept, [7; 64]);
+    allocator.validate().unwrap();
+    let grown = allocator.reallocate(block, 0, 120 * MIB).unwrap();
+    here.machine.read(grown, &mut kept).unwrap();
+    assert_eq!(kept, [7; 64]);
+    allocator.deallocate(grown, None).unwrap();
+    allocator.trim(None, 0).unwrap();
+    allocator.close();
+    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+}
