@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef int aclError;
 typedef void *aclrtStream;
 
@@ -35,6 +39,10 @@ aclError acldvppFree(void *devPtr);
 /* libacl_dvpp_mpi.so: media processing, version 2 */
 int32_t hi_mpi_dvpp_malloc(uint32_t dev_id, void **dev_ptr, uint64_t size);
 int32_t hi_mpi_dvpp_free(void *dev_ptr);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* Ends the program where a call of AscendCL fails. */
 #define ACL(call)                                                                                      \

@@ -2,8 +2,9 @@
  *
  *     cc -std=c99 ascend_video.c $(pkg-config --cflags --libs trtalloc) -lascendcl -lacl_dvpp_mpi -o video
  *
- * It is about memory. The decoder is a fill that has ended when the call returns, as hi_mpi_vdec_get_frame says of a frame; the
- * model is fills and a copy that are queued on a stream, as aclmdlExecuteAsync queues its work. */
+ * It is about memory; what a program begins with hi_mpi_sys_init is left out. The decoder is a fill that has ended when the call
+ * returns, as hi_mpi_vdec_get_frame says of a frame; the model is fills and a copy that are queued on a stream, as
+ * aclmdlExecuteAsync queues its work. */
 #include <trtalloc/trtalloc.h>
 
 #include "ascend_calls.h"
@@ -46,7 +47,7 @@ int main(void) {
   MEMORY(work != NULL);
   void *host = NULL;
   ACL(aclrtMallocHost(&host, (size_t)FRAMES * SCORES));
-  unsigned char *const results = host;
+  unsigned char *const results = (unsigned char *)host;
 
   for (int number = 0; number < FRAMES; number++) {
     /* For the decoder, at once: what the model still reads is not among it. */

@@ -1,5 +1,6 @@
-//! The programs for Ascend in examples/, and each of its allocation functions with its rule: linked with the shared library and over a stand-in for AscendCL's libraries, whose
-//! streams are done some time after they were given work, and which reports work on memory that is gone.
+//! The programs for Ascend in examples/, and each of its allocation functions with its rule: linked with the shared library
+//! and over a stand-in for AscendCL's libraries, whose streams are done some time after they were given work, and which
+//! reports work on memory that is gone.
 
 mod common;
 #[path = "common/simcuda.rs"]
@@ -14,8 +15,11 @@ fn standin() -> PathBuf {
 
 /// Compiles a program as its first lines say.
 fn build(name: &str, source: &Path, libraries: &Path, linked: &[&str]) -> PathBuf {
+    build_by(common::cc(), name, source, libraries, linked)
+}
+
+fn build_by(mut compile: Command, name: &str, source: &Path, libraries: &Path, linked: &[&str]) -> PathBuf {
     let dir = common::scratch(name);
-    let mut compile = common::cc();
     compile.arg("-I").arg(common::root().join("examples")).arg(source);
     compile.arg("-L").arg(libraries).args(linked);
     compile.arg("-o").arg(dir.join("program"));
@@ -63,6 +67,19 @@ fn video() {
 #[test]
 fn pictures() {
     works("examples/ascend_jpeg.c", &["-lascendcl", "-lacl_dvpp"]);
+}
+
+/// Most programs for Ascend are C++, and take such code over as it is.
+#[test]
+fn they_are_cpp_too() {
+    let libraries = standin();
+    for name in ["ascend_video", "ascend_jpeg"] {
+        let mut compile = common::cxx();
+        compile.args(["-x", "c++"]);
+        let source = common::root().join(format!("examples/{name}.c"));
+        let linked = ["-x", "none", "-lascendcl", "-lacl_dvpp", "-lacl_dvpp_mpi"];
+        build_by(compile, &format!("{name}_cpp"), &source, &libraries, &linked);
+    }
 }
 
 /// The manual's table once more, over what the calls themselves give.

@@ -18,8 +18,9 @@ use crate::driver::{Capture, Context, DriverError, Event, Failure, Result, Strea
 use crate::error;
 use crate::record::Action;
 
-/// The most frees that wait at once; further ones are treated as if they were made without a stream.
-const MOST: usize = 1024;
+/// The most frees that wait at once; further ones are treated as if they were made without a stream. Some of Ascend's devices
+/// have 1023 events for everybody, and recording one more waits until one has completed.
+const MOST: usize = 512;
 
 /// What was freed.
 enum Left {

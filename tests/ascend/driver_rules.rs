@@ -252,6 +252,34 @@ fn other_work_keeps_nothing_mapped() {
     assert_eq!(here.machine.faults(), Vec::<String>::new());
 }
 
+/// AscendCL holds a lock over the context's streams while it waits.
+#[test]
+fn a_context_is_waited_for_in_turns() {
+    let here = here();
+    here.enter(0);
+    let stream = here.machine.stream_create(true).unwrap();
+    let hold = here.machine.launch_persistent(stream, &[]).unwrap();
+    let turns = || here.machine.count("cuCtxRecordEvent");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The second turn has begun, or a wait without turns.
+            while turns() < 2 && here.machine.count("cuCtxSynchronize") == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert!(here.machine.release_persistent(hold));
+        });
+        here.driver.context_synchronize().unwrap();
+    });
+    assert!(turns() >= 2 && here.machine.count("cuCtxSynchronize") == 0);
+    // A capture is not waited for, in turns or otherwise, and an older AscendCL waits at once.
+    here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
+    assert_eq!(here.driver.context_synchronize().unwrap_err().failure, Failure::Capture);
+    here.machine.stream_end_capture(stream).unwrap();
+    let older = open_without("aclrtSynchronizeDeviceWithTimeout", false).unwrap();
+    older.context_synchronize().unwrap();
+    assert_eq!(here.machine.count("cuCtxSynchronize"), 1);
+}
+
 #[test]
 fn a_pool_that_begins_in_a_capture_has_virtual_memory() {
     let here = here();
@@ -291,6 +319,26 @@ fn media_memory_is_its_librarys() {
     assert_eq!(here.machine.memory_held(), [0, 0, 0]);
 }
 
+/// `hi_mpi_…` answers with numbers of its own.
+#[test]
+fn the_other_media_library_is_full_in_its_own_words() {
+    let here = here();
+    here.enter(0);
+    let driver = open_without("acldvppMalloc", true).unwrap();
+    let full = driver.malloc(1 << 40).unwrap_err();
+    assert_eq!((full.failure, full.code), (Failure::OutOfMemory, 0xa002_800c));
+    let wrong = driver.free(4096).unwrap_err();
+    assert_eq!((wrong.failure, wrong.code), (Failure::Other, 0xa002_8003));
+    // What is kept is given back for it, and there is room.
+    let allocator = Allocator::with_driver(driver, Config::parse("rule=ascend-media").unwrap()).unwrap();
+    for size in [100 * MIB, 200 * MIB, 150 * MIB] {
+        let block = get(&allocator, size, 0, None, None);
+        allocator.deallocate(block, None).unwrap();
+    }
+    allocator.close();
+    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+}
+
 #[test]
 fn without_virtual_memory() {
     let here = on(
@@ -324,4 +372,29 @@ fn without_virtual_memory() {
             .to_string()
             .contains("Unsupported")
     );
+}
+
+/// No manual promises that one handle can be mapped at two addresses.
+#[test]
+fn a_second_mapping_is_refused() {
+    let here = here();
+    here.enter(0);
+    let allocator = here.allocator("rule=ascend");
+    let block = get(&allocator, MIB, RESIZABLE, None, None);
+    here.machine.write(block, &[7; 64]).unwrap();
+    assert!(here.machine.fail_every(Some("cuMemMap"), 1, 107_000));
+    // Far beyond its room.
+    assert!(allocator.reallocate(block, 0, 120 * MIB).is_err());
+    here.machine.clear_failures();
+    let mut kept = [0; 64];
+    here.machine.read(block, &mut kept).unwrap();
+    assert_eq!(kept, [7; 64]);
+    allocator.validate().unwrap();
+    let grown = allocator.reallocate(block, 0, 120 * MIB).unwrap();
+    here.machine.read(grown, &mut kept).unwrap();
+    assert_eq!(kept, [7; 64]);
+    allocator.deallocate(grown, None).unwrap();
+    allocator.trim(None, 0).unwrap();
+    allocator.close();
+    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
 }

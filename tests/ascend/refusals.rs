@@ -90,15 +90,25 @@ fn a_context_is_a_threads() {
             let mut out = 0usize;
             assert_eq!(call!(aclrtGetCurrentContext(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(malloc(1000), Err(CONTEXT_NULL));
-            assert_eq!(free(there as *mut c_void), CONTEXT_NULL);
+            let mut host = null_mut();
+            let code = call!(aclrtMallocHost(&mut host => *mut *mut c_void, 64 => usize));
+            assert_eq!(code, CONTEXT_NULL);
+            assert_eq!(free(there as *mut c_void), 0, "what is freed needs none");
             assert_eq!(call!(aclrtCreateStream(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtCreateEvent(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtSynchronizeDevice()), CONTEXT_NULL);
             assert_eq!(call!(aclrtSetDevice(0 => i32)), 0);
-            assert_eq!(free(there as *mut c_void), 0);
-            assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), INVALID_PARAM);
+            assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), RT_PARAM_INVALID);
         });
     });
+    // What is gone is nobody's any more.
+    let mut context = 0usize;
+    let own = |context: &mut usize| call!(aclrtGetCurrentContext(context => *mut usize));
+    assert_eq!(own(&mut context), 0);
+    assert_eq!(call!(aclrtResetDeviceForce(0 => i32)), 0);
+    assert_eq!(own(&mut context), CONTEXT_NULL);
+    assert_eq!(malloc(1000), Err(CONTEXT_NULL));
+    assert_eq!(call!(aclrtSetCurrentContext(context => usize)), RT_PARAM_INVALID);
 }
 
 #[test]
@@ -116,6 +126,54 @@ fn a_stream_is_a_contexts() {
 }
 
 #[test]
+fn a_stream_is_done_before_it_goes() {
+    let (machine, _installed) = device();
+    let mut stream = 0usize;
+    assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);
+    assert_eq!(call!(aclmdlRICaptureBegin(stream => usize, 2 => u32)), 0);
+    let destroy = || call!(aclrtDestroyStream(stream => usize));
+    assert_eq!(destroy(), crate::standin::STREAM_CAPTURED);
+    let mut model = 0usize;
+    assert_eq!(call!(aclmdlRICaptureEnd(stream => usize, &mut model => *mut usize)), 0);
+    let address = malloc(1000).unwrap();
+    machine
+        .launch(stream, 1_000_000_000, &[(address as u64, 1000)])
+        .unwrap();
+    assert_eq!((destroy(), free(address)), (0, 0));
+    assert_eq!(machine.faults(), Vec::<String>::new());
+}
+
+#[test]
+fn an_event_is_for_what_it_was_made_for() {
+    let (_machine, _installed) = device();
+    let create = |flags| {
+        let mut event = 0usize;
+        match call!(aclrtCreateEventExWithFlag(&mut event => *mut usize, flags => u32)) {
+            0 => Ok(event),
+            code => Err(code),
+        }
+    };
+    let wait = |event| call!(aclrtStreamWaitEvent(0 => usize, event => usize));
+    let ask = |event| {
+        let mut status = 9u32;
+        let code = call!(aclrtQueryEventStatus(event => usize, &mut status => *mut u32));
+        (code, status)
+    };
+    // ACL_EVENT_SYNC; ACL_EVENT_CAPTURE_STREAM_PROGRESS; ACL_EVENT_TIME_LINE.
+    for (flags, waited_for) in [(1, 0), (3, 0), (9, 0), (2, NOT_SUPPORTED), (8, NOT_SUPPORTED)] {
+        let event = create(flags).unwrap();
+        assert_eq!(call!(aclrtRecordEvent(event => usize, 0 => usize)), 0);
+        assert_eq!((wait(event), ask(event).0), (waited_for, 0), "flags {flags}");
+        assert_eq!(call!(aclrtDestroyEvent(event => usize)), 0);
+    }
+    // Never recorded: complete.
+    assert_eq!(ask(create(1).unwrap()), (0, 1));
+    for flags in [0, 0x10, 0x20, 0x41, 0x80] {
+        assert_eq!(create(flags), Err(RT_PARAM_INVALID), "flags {flags}");
+    }
+}
+
+#[test]
 fn nothing_is_no_memory() {
     let (_machine, _installed) = device();
     assert_eq!(malloc(0), Err(INVALID_PARAM));
@@ -126,10 +184,12 @@ fn nothing_is_no_memory() {
         INVALID_PARAM
     );
     let mut out = null_mut();
+    // What is no policy is the default one.
     assert_eq!(
         call!(aclrtMalloc(&mut out => *mut *mut c_void, 8 => usize, 9 => u32)),
-        INVALID_PARAM
+        0
     );
+    assert_eq!(free(out), 0);
     assert_eq!(free(null_mut()), INVALID_PARAM);
     let address = malloc(1000).unwrap();
     assert_eq!(
@@ -162,16 +222,21 @@ fn freeing_waits_for_nothing() {
 
 #[test]
 fn media_memory_has_its_own_functions() {
-    let (_machine, _installed) = device();
+    let (machine, _installed) = device();
     let (mut first, mut second) = (null_mut(), null_mut());
     assert_eq!(call!(acldvppMalloc(&mut first => *mut *mut c_void, 1000 => usize)), 0);
     assert_eq!(
         call!(hi_mpi_dvpp_malloc(0 => u32, &mut second => *mut *mut c_void, 1000 => u64)),
         0
     );
-    let mut elsewhere = null_mut();
-    let other = call!(hi_mpi_dvpp_malloc(1 => u32, &mut elsewhere => *mut *mut c_void, 1000 => u64));
-    assert_eq!(other, INVALID_DEVICE);
+    // The number means nothing.
+    let mut third = null_mut();
+    assert_eq!(
+        call!(hi_mpi_dvpp_malloc(1 => u32, &mut third => *mut *mut c_void, 1000 => u64)),
+        0
+    );
+    assert_eq!(machine.memory_at(third as u64).unwrap().device, 0);
+    assert_eq!(call!(hi_mpi_dvpp_free(third => *mut c_void)), 0);
     for address in [first, second] {
         assert_eq!((address as usize % 128, address as usize % 256), (0, 128));
         assert_eq!(free(address), RT_PARAM_INVALID);

@@ -116,3 +116,28 @@ fn a_requests_own_alignment() {
         }
     }
 }
+
+/// A block of one pool is memory like any other.
+#[test]
+fn a_pool_over_a_block_of_another() {
+    let memory = Memory::new(16 * PAGE);
+    let outer = Pool::over(memory.address(), 16 * PAGE as u64, "driver=none,rule=ascend").unwrap();
+    let block = outer.get(4000, 0);
+    // ALIGN_UP[4000, 32] + 32: all that its owner may touch.
+    let inner = Pool::over(block, 4032, "driver=none,rule=ascend-media").unwrap();
+    let pieces: Vec<usize> = std::iter::repeat_with(|| inner.get(1000, 0))
+        .take_while(|piece| *piece != 0)
+        .collect();
+    assert!((2..=3).contains(&pieces.len()), "{pieces:?}");
+    let others: Vec<usize> = (0..4).map(|_| outer.get(1000, 0)).collect();
+    for piece in &pieces {
+        assert!(*piece >= block && piece + 1056 <= block + 4032);
+        assert!(
+            others
+                .iter()
+                .all(|other| other + 1056 <= *piece || piece + 1056 <= *other)
+        );
+    }
+    assert!(pieces.into_iter().all(|piece| inner.put(piece)));
+    assert!(outer.put(block));
+}

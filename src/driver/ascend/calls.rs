@@ -12,7 +12,7 @@ use super::super::{
 use super::AscendDriver;
 use super::failure::{STREAM_CONTEXT, check};
 use super::functions::Acl;
-use super::mapping::{properties, refused};
+use super::mapping::{properties, refused, synchronize};
 use super::threads::{self, Beside, Place};
 
 /// `ACL_EVENT_SYNC`: for waiting and asking, without timing.
@@ -240,8 +240,8 @@ impl Driver for AscendDriver {
 
     fn context_synchronize(&self) -> Result<()> {
         match threads::place(&self.acl)? {
-            Place::Beside(context) => Beside::run_long(&self.acl, context, |acl| call!(acl, aclrtSynchronizeDevice())),
-            _ => self.here(|acl| call!(acl, aclrtSynchronizeDevice())),
+            Place::Beside(context) => Beside::run_long(&self.acl, context, synchronize),
+            _ => self.here(synchronize),
         }
     }
 

@@ -12,6 +12,9 @@ const RT_PARAM_INVALID: i32 = 107_000;
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 pub(super) const SYNC_TIMEOUT: i32 = 507_046;
 
+/// `ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED`: away from the others of captures.
+const CAPTURE_INVALIDATED: i32 = 507_903;
+
 /// Success, or the error of a call that acts on the calling thread's current context or on none.
 #[inline]
 pub(super) fn check(call: &'static str, code: i32) -> Result<()> {
@@ -41,6 +44,12 @@ fn error(call: &'static str, code: i32) -> DriverError {
     }
 }
 
+/// What `hi_mpi_dvpp_malloc` says where memory or a buffer cannot be had (`HI_ERR_SYS_NO_MEM` and its like): 0xA0, the module,
+/// the level, and what is wrong. No `aclError` is that large.
+fn is_media_memory(code: i32) -> bool {
+    matches!(code as u32 & 0xff00_1fff, 0xa000_000c | 0xa000_000d)
+}
+
 /// By the comments of acl_base_rt.h and rt_error_codes.h. A code that is not listed is [`Failure::Other`].
 fn failure(code: i32) -> Failure {
     match code {
@@ -50,9 +59,10 @@ fn failure(code: i32) -> Failure {
         // api, feature not supported; no device; no permission
         200_001 | 200_006 | 207_000 | 207_004 | 207_006 => Failure::Unsupported,
         // Stream, event or model is captured, not captured, captured elsewhere, depends on what is captured.
-        107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 => Failure::Capture,
+        107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 | CAPTURE_INVALIDATED => Failure::Capture,
         // aclFinalize was called, the device does not answer, its memory is broken: nothing can be used again.
         100_001 | 100_037 | 507_010 | 507_053 | 507_054 => Failure::ContextDead,
+        code if is_media_memory(code) => Failure::OutOfMemory,
         _ => Failure::Other,
     }
 }
@@ -78,7 +88,11 @@ mod tests {
             (507_010, Failure::ContextDead),
             (507_015, Failure::Other),
             (507_899, Failure::Other),
+            (507_903, Failure::Capture),
             (-1, Failure::Other),
+            (0xa002_800c_u32 as i32, Failure::OutOfMemory),
+            (0xa007_800d_u32 as i32, Failure::OutOfMemory),
+            (0xa002_8003_u32 as i32, Failure::Other),
         ] {
             let error = check("aclrtX", code).unwrap_err();
             assert_eq!((error.code as i32, error.failure), (code, expected), "code {code}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -10,11 +11,16 @@ use super::super::{DriverError, Failure, Result};
 use super::AscendDriver;
 use super::failure::{SYNC_TIMEOUT, check};
 use super::functions::{Acl, Location, PhysicalProperties};
+use crate::process;
 
 /// How many milliseconds an unmapping waits for the device.
 const PATIENCE: i32 = 100;
 /// How many, while the device did not come to rest in time before.
 const NO_PATIENCE: i32 = 1;
+/// How many milliseconds one turn of [`synchronize`] takes.
+const TURN: i32 = 250;
+/// How long AscendCL's lock is left to others between two turns.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 /// `ACL_HBM_MEM_HUGE`: pages of 2 MiB, which is what torch_npu asks for.
 const HUGE_PAGES: i32 = 4;
@@ -58,14 +64,30 @@ impl Mapped {
     }
 }
 
-/// Waits for the device, no longer than said; not at all where AscendCL cannot be told how long, for the device may never
-/// come to rest.
+const BOUNDED: &str = "aclrtSynchronizeDeviceWithTimeout";
+
+/// Waits for the device, no longer than said.
 fn rest(acl: &Acl, milliseconds: i32) -> Result<()> {
-    const NAME: &str = "aclrtSynchronizeDeviceWithTimeout";
-    if !acl.functions.has(NAME) {
-        return Ok(());
+    check(BOUNDED, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
+}
+
+fn is_late(rested: &Result<()>) -> bool {
+    rested.is_err_and(|error| error.code == SYNC_TIMEOUT as u32)
+}
+
+/// Waits until the streams of the current context are done. In turns where that can be: while it waits, AscendCL holds the lock
+/// under which a context's streams are made and destroyed.
+pub(super) fn synchronize(acl: &Acl) -> Result<()> {
+    if !acl.functions.has(BOUNDED) {
+        return call!(acl, aclrtSynchronizeDevice());
     }
-    check(NAME, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
+    loop {
+        match rest(acl, TURN) {
+            // Whoever waited may be gone, and the process with it.
+            late if is_late(&late) && process::usable().is_ok() => std::thread::sleep(BETWEEN),
+            rested => return rested,
+        }
+    }
 }
 
 impl AscendDriver {
@@ -101,12 +123,16 @@ impl AscendDriver {
 
     /// Waits a little for the device before something is unmapped. torch_npu always waits, for it does not know whether what
     /// used the memory is over; here that is known, and nothing in CANN's documentation demands more. So a device that does not
-    /// come to rest, or may not be waited for since a stream captures, does not keep memory from being moved.
+    /// come to rest, or may not be waited for since a stream captures, does not keep memory from being moved; nor does one of
+    /// which AscendCL cannot be told how long to wait.
     fn come_to_rest(&self) -> Result<()> {
+        if !self.acl.functions.has(BOUNDED) {
+            return Ok(());
+        }
         let busy = &self.mapped.busy;
         let patience = if busy.load(Relaxed) { NO_PATIENCE } else { PATIENCE };
         let rested = self.anywhere(move |acl| rest(acl, patience));
-        let late = rested.is_err_and(|error| error.code == SYNC_TIMEOUT as u32);
+        let late = is_late(&rested);
         busy.store(late, Relaxed);
         match rested {
             Err(error) if late || error.failure == Failure::Capture => Ok(()),

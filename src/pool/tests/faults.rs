@@ -131,7 +131,7 @@ fn live(bench: &Bench) {
 
 fn options() -> Vec<(&'static str, SimConfig)> {
     let config = SimConfig::default;
-    vec![
+    let mut all = vec![
         ("limit=192MiB,wait_ms=100", config()),
         ("limit=192MiB,wait_ms=100,backing=malloc", config()),
         ("limit=192MiB,wait_ms=100,kind=pinned", config()),
@@ -145,7 +145,9 @@ fn options() -> Vec<(&'static str, SimConfig)> {
                 ..config()
             },
         ),
-    ]
+    ];
+    all.extend(Bench::MORE.iter().map(|more| (*more, config())));
+    all
 }
 
 /// What an allocator may call, and how often a life under these options does.
@@ -154,7 +156,7 @@ fn calls(config: &SimConfig, options: &str) -> Vec<(&'static str, u64)> {
     let before = bench.machine.calls();
     live(&bench);
     let made = bench.machine.calls();
-    bench.finish();
+    bench.finish_of(options);
     let application = |call: &str| Call::by_name(call).is_none_or(|call| call.kind() == CallKind::Application);
     let count = |call: &str, count: u64| count - before.get(call).unwrap_or(&0);
     made.into_iter()
@@ -188,20 +190,7 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: 
     bench.allocator.set_limit(Some(0), 0).unwrap();
     let block = bench.get(200 * MIB, None);
     bench.put(block, None);
-    // Each waits no longer than a request may.
-    let tries = if Bench::REPEATS { 1 } else { 1000 };
-    let trim = |_: &i32| {
-        let trimmed = bench.allocator.trim(Some(0), 0);
-        trimmed.unwrap_or_else(|why| panic!("{told}: {why}"));
-        bench.allocator.stats(Some(0)).unwrap().reserved == 0
-    };
-    (0..tries).find(trim);
-    let stats = bench.allocator.stats(Some(0)).unwrap();
-    assert_eq!((stats.reserved, stats.pending), (0, 0), "{told}: {stats:?}");
-    bench.allocator.close();
-    let (free, total) = bench.app(|machine| machine.memory_info(0)).unwrap();
-    assert_eq!(free, total, "{told}: memory is left");
-    assert_eq!(bench.wrong(), Vec::<String>::new(), "{told}");
+    bench.finish_of(&told);
 }
 
 #[test]

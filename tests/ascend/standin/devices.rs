@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{INVALID_PARAM, Result, STREAM_CAPTURED, context, functions, put, told};
+use super::{CONTEXT_NULL, INVALID_PARAM, RT_PARAM_INVALID, Result, STREAM_CAPTURED, context, functions, put, told};
 use crate::model::Machine;
 
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
@@ -68,18 +68,20 @@ functions! {
 
     fn aclrtSetCurrentContext(context: usize) |machine| {
         if context == 0 {
-            return Err(INVALID_PARAM);
+            return Err(RT_PARAM_INVALID);
         }
-        told(machine.context_set_current(context))
+        told(machine.context_set_current(context)).map_err(|code| match code {
+            CONTEXT_NULL => RT_PARAM_INVALID,
+            code => code,
+        })
     }
 
     fn aclrtGetCurrentContext(out: *mut usize) |machine| {
         super::wanted(out)?;
-        match told(machine.context_current())? {
-            0 => Err(super::CONTEXT_NULL),
-            // SAFETY: the caller's pointer.
-            known => unsafe { put(out, known) },
-        }
+        told(machine.context_current())?;
+        let known = context(machine)?;
+        // SAFETY: the caller's pointer, not null.
+        unsafe { put(out, known) }
     }
 
     fn aclrtSynchronizeDevice() |machine| {

@@ -1,23 +1,51 @@
 //! Events.
 
-use super::{INVALID_PARAM, NOT_SUPPORTED, Result, context, functions, put, stream_here, told};
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+use super::{INVALID_PARAM, NOT_SUPPORTED, RT_PARAM_INVALID, Result, context, functions, put, stream_here, told};
 use crate::model::Machine;
 
-/// Bits that `aclrtCreateEventWithFlag` and its like know.
-const FLAGS: u32 = 0x7b;
-/// `ACL_EVENT_IPC`: not modelled.
-const IPC: u32 = 0x40;
+/// `ACL_EVENT_SYNC`: streams may be made to wait for it.
+const SYNC: u32 = 0x1;
+/// What `aclrtCreateEvent` is.
+const DEFAULT: u32 = 0xe;
+/// Bits that `aclrtCreateEventExWithFlag` knows.
+const KNOWN_EX: u32 = 0x4f;
+/// Bits that `aclrtCreateEventWithFlag` knows.
+const KNOWN: u32 = 0x3f;
+/// Bits that stand alone: `ACL_EVENT_DEVICE_USE_ONLY`, `ACL_EVENT_EXTERNAL`, `ACL_EVENT_IPC`. They are not modelled.
+const ALONE: u32 = 0x70;
+/// Bits of which one has to be there for a stream to wait.
+const WAITED_FOR: u32 = SYNC | 0x4;
 
-fn create(machine: &Machine, out: *mut usize, flags: u32) -> Result<()> {
+/// Events that no stream waits for.
+static FOR_QUESTIONS: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+
+/// Another machine has other events.
+pub(super) fn forget() {
+    *FOR_QUESTIONS.lock() = None;
+}
+
+fn create(machine: &Machine, out: *mut usize, flags: u32, known: u32) -> Result<()> {
     super::wanted(out)?;
     context(machine)?;
-    if flags & !FLAGS != 0 {
-        return Err(INVALID_PARAM);
+    let alone = flags & ALONE != 0;
+    if flags == 0 || flags & !known != 0 || (alone && !flags.is_power_of_two()) {
+        return Err(RT_PARAM_INVALID);
     }
-    if flags & IPC != 0 {
+    if alone {
         return Err(NOT_SUPPORTED);
     }
     let made = told(machine.event_create())?;
+    let mut for_questions = FOR_QUESTIONS.lock();
+    let for_questions = for_questions.get_or_insert_default();
+    match flags & WAITED_FOR {
+        0 => for_questions.insert(made),
+        // Its handle may have been another event's.
+        _ => for_questions.remove(&made),
+    };
     // SAFETY: the caller's pointer, not null.
     unsafe { put(out, made) }
 }
@@ -27,11 +55,11 @@ fn known(event: usize) -> Result<()> {
 }
 
 functions! {
-    fn aclrtCreateEvent(out: *mut usize) |machine| { create(machine, out, 0) }
+    fn aclrtCreateEvent(out: *mut usize) |machine| { create(machine, out, DEFAULT, KNOWN) }
 
-    fn aclrtCreateEventWithFlag(out: *mut usize, flags: u32) |machine| { create(machine, out, flags) }
+    fn aclrtCreateEventWithFlag(out: *mut usize, flags: u32) |machine| { create(machine, out, flags, KNOWN) }
 
-    fn aclrtCreateEventExWithFlag(out: *mut usize, flags: u32) |machine| { create(machine, out, flags) }
+    fn aclrtCreateEventExWithFlag(out: *mut usize, flags: u32) |machine| { create(machine, out, flags, KNOWN_EX) }
 
     fn aclrtDestroyEvent(event: usize) |machine| {
         known(event)?;
@@ -67,6 +95,9 @@ functions! {
 
     fn aclrtStreamWaitEvent(stream: usize, event: usize) |machine| {
         known(event)?;
+        if FOR_QUESTIONS.lock().as_ref().is_some_and(|all| all.contains(&event)) {
+            return Err(NOT_SUPPORTED);
+        }
         stream_here(machine, stream)?;
         told(machine.stream_wait_event(stream, event))
     }

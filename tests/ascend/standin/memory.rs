@@ -9,9 +9,8 @@ use crate::model::Machine;
 const START: u64 = 64;
 /// The model's own addresses are multiples of this.
 const PAGE: u64 = 4096;
-/// `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, the last of the policies there are; its neighbour is `ACL_MEM_MALLOC_HUGE1G_ONLY`.
-const LAST_POLICY: u32 = 7;
-const HUGE_1G: u32 = 6;
+/// `ACL_MEM_MALLOC_HUGE1G_ONLY` and `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, which add nothing. What is no policy is as good as one.
+const HUGE_1G: [u32; 2] = [6, 7];
 
 /// Bytes rounded as AscendCL rounds them, or none where that is too much.
 pub(super) fn rounded(size: u64, pad: u64) -> Result<u64> {
@@ -43,10 +42,7 @@ pub(super) fn base_of(address: *mut c_void, start: u64) -> Result<u64> {
 }
 
 fn malloc(machine: &Machine, out: *mut *mut c_void, size: usize, pad: u64, policy: u32) -> Result<()> {
-    if policy > LAST_POLICY {
-        return Err(INVALID_PARAM);
-    }
-    let pad = if policy >= HUGE_1G { 0 } else { pad };
+    let pad = if HUGE_1G.contains(&policy) { 0 } else { pad };
     allocate(machine, out, size as u64, pad, START)
 }
 
@@ -61,9 +57,9 @@ functions! {
         malloc(machine, out, size, 32, policy)
     }
 
+    // It wants no context.
     fn aclrtFree(address: *mut c_void) |machine| {
         let base = base_of(address, START)?;
-        context(machine)?;
         told(machine.memory_free_at_once(base))
     }
 
@@ -77,6 +73,7 @@ functions! {
         if size == 0 {
             return Err(INVALID_PARAM);
         }
+        context(machine)?;
         let whole = (size as u64).checked_add(START).ok_or(INVALID_PARAM)?;
         let base = told(machine.memory_host_malloc(whole))?;
         // SAFETY: the caller's pointer, not null.

@@ -75,8 +75,8 @@ pub fn translated(code: u32) -> i32 {
         cuda::NOT_SUPPORTED => NOT_SUPPORTED,
         // ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT
         cuda::CAPTURE_UNSUPPORTED => 107_030,
-        // ACL_ERROR_RT_STREAM_CAPTURED
-        cuda::CAPTURE_INVALIDATED => STREAM_CAPTURED,
+        // ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED
+        cuda::CAPTURE_INVALIDATED => 507_903,
         // ACL_ERROR_STREAM_CAPTURE_CONFLICT
         cuda::CAPTURE_MERGE => 107_032,
         // ACL_ERROR_RT_STREAM_CAPTURE_UNMATCHED
@@ -124,7 +124,8 @@ fn context(machine: &Machine) -> Result<usize> {
     let _exempt = machine.exempt();
     match told(machine.context_current())? {
         0 => Err(CONTEXT_NULL),
-        context => Ok(context),
+        // One that is gone is none.
+        context => told(machine.context_id(context)).map(|_| context),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::{REPEATED_INIT, Result, UNINITIALIZED, allocators, capture, host_functions};
+use super::{REPEATED_INIT, Result, UNINITIALIZED, allocators, capture, events, host_functions};
 use crate::model::Machine;
 
 /// What makes the machine where `aclInit` finds none.
@@ -28,6 +28,7 @@ pub fn install(machine: Option<Arc<Machine>>) {
     }
     host_functions::forget();
     capture::forget();
+    events::forget();
     allocators::forget();
     *MACHINE.write() = machine;
     INITIALIZED.store(false, Ordering::SeqCst);

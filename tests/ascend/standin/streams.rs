@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 use super::host_functions::{self, HostFunction};
-use super::{INVALID_PARAM, Result, context, functions, put, stream_here, told};
+use super::{INVALID_PARAM, Result, STREAM_CAPTURED, context, functions, put, stream_here, told};
 use crate::model::Machine;
 
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
@@ -33,7 +33,17 @@ functions! {
     // Priorities and flags are not modelled.
     fn aclrtCreateStreamWithConfig(out: *mut usize, _priority: u32, _flags: u32) |machine| { create(machine, out) }
 
-    fn aclrtDestroyStream(stream: usize) |machine| { destroy(machine, stream) }
+    // It waits for what the stream has to do; the other does not.
+    fn aclrtDestroyStream(stream: usize) |machine| {
+        if stream != 0 {
+            stream_here(machine, stream)?;
+            if told(machine.stream_is_capturing(stream))? != 0 {
+                return Err(STREAM_CAPTURED);
+            }
+            told(machine.stream_synchronize(stream))?;
+        }
+        destroy(machine, stream)
+    }
 
     fn aclrtDestroyStreamForce(stream: usize) |machine| { destroy(machine, stream) }
 

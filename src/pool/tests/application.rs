@@ -1,0 +1,93 @@
+//! What an application does with the allocator of a [`Bench`]; the checker hears of everything. The tests over AscendCL take
+//! this file in, too.
+
+use super::Bench;
+use crate::allocator::Request;
+use crate::config::Kind;
+use crate::driver::Stream;
+use crate::driver::sim::model::Machine;
+use crate::error::Result;
+
+impl Bench {
+    /// What the application does itself: its calls are not made to fail.
+    pub(super) fn app<T>(&self, work: impl FnOnce(&Machine) -> T) -> T {
+        let _exempt = self.machine.exempt();
+        work(&self.machine)
+    }
+
+    pub(super) fn stream(&self) -> usize {
+        self.app(|machine| machine.stream_create(true).unwrap())
+    }
+
+    pub(super) fn request(&self, size: u64, flags: u32, stream: Option<usize>) -> Result<u64> {
+        let address = self.allocator.allocate(Request {
+            size,
+            alignment: 0,
+            flags,
+            stream: stream.map(Stream),
+            device: None,
+        })?;
+        // The host may write to pinned memory at once, whatever the stream.
+        let stream = stream.filter(|_| self.allocator.config().kind == Kind::Device);
+        self.machine.checker().hand_out(address, size, stream);
+        Ok(address)
+    }
+
+    pub(super) fn get(&self, size: u64, stream: Option<usize>) -> u64 {
+        self.request(size, 0, stream).unwrap()
+    }
+
+    /// Resizes a block of `had` bytes.
+    pub(super) fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
+        let checker = self.machine.checker();
+        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        if size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
+            let new = self.allocator.reallocate(address, 0, size)?;
+            checker.resize(address, new, size);
+            return Ok(new);
+        }
+        let begun = checker.begin_resize(address);
+        let outcome = self.allocator.reallocate(address, 0, size);
+        let (new, size) = outcome.as_ref().map_or((address, had), |new| (*new, size));
+        checker.end_resize(begun, new, size);
+        outcome
+    }
+
+    pub(super) fn put(&self, address: u64, stream: Option<usize>) {
+        self.machine.checker().give_back(address, stream);
+        self.allocator.deallocate(address, stream.map(Stream)).unwrap();
+    }
+
+    /// A kernel of a millisecond that uses a block.
+    pub(super) fn launch(&self, stream: usize, address: u64, size: u64) {
+        self.app(|machine| machine.launch(stream, 1_000_000, &[(address, size)]).unwrap());
+    }
+
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let mut wrong = self.machine.checker().violations();
+        wrong.extend(self.machine.faults());
+        wrong
+    }
+
+    /// Everything was given back: nothing was wrong, and nothing is left.
+    pub(super) fn finish_of(self, told: &str) {
+        self.app(|machine| machine.context_synchronize()).unwrap();
+        assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
+        self.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+        let stats = || self.allocator.stats(Some(0)).unwrap();
+        assert_eq!((stats().allocated, stats().requested), (0, 0), "{told}: {:?}", stats());
+        // Each waits no longer than a request may.
+        let tries = if Bench::REPEATS { 1 } else { 1000 };
+        let trim = |_: &i32| {
+            let trimmed = self.allocator.trim(Some(0), 0);
+            trimmed.unwrap_or_else(|why| panic!("{told}: {why}"));
+            stats().reserved == 0
+        };
+        (0..tries).find(trim);
+        assert_eq!((stats().reserved, stats().pending), (0, 0), "{told}: {:?}", stats());
+        self.allocator.close();
+        let (free, total) = self.app(|machine| machine.memory_info(0)).unwrap();
+        assert_eq!(free, total, "{told}: memory is left");
+        assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
+    }
+}
