@@ -42,7 +42,7 @@ pub(super) fn replayable(device: &Device, events: &[Event]) -> (Vec<Event>, u64)
         }
     }
     arrive(device, &known, &mut told);
-    left_out += replay(device, &known, &mut told);
+    left_out += replay(device, &mut told);
     (told, left_out)
 }
 
@@ -106,11 +106,12 @@ fn arrive(device: &Device, known: &Known, told: &mut Vec<Event>) {
         let (was, by) = known[&address];
         let piece = last.get(&address);
         let is = piece.map(|piece| piece.state);
-        let same = match (was, is) {
-            (Is::Live, Some(_)) => piece.is_some_and(|piece| piece.requested == by.size),
-            (Is::Pending, is) => is == Some(PieceState::Pending),
-            (Is::Live | Is::Gone, _) => false,
+        let possible = match was {
+            Is::Live => is.is_some(),
+            Is::Pending => is == Some(PieceState::Pending),
+            Is::Gone => false,
         };
+        let same = possible && piece.is_some_and(|piece| piece.requested == by.size);
         if !same {
             let freed = |action| Event {
                 action,
