@@ -35,7 +35,7 @@ impl Pool {
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
-        self.record_freed(Action::FreeRequested, block, cache);
+        self.record_freed(Action::FreeRequested, id, cache);
         if self.dead.get().is_some() {
             return;
         }
@@ -86,12 +86,24 @@ impl Pool {
 
     /// A block is on its way back, or has arrived: nobody else may have it yet.
     #[inline]
-    pub fn record_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
+    pub fn record_freed(&self, action: Action, id: NodeId, cache: Option<&StreamCache>) {
         if self.recorder.is_on() {
+            let block = self.blocks.get(id);
             let (address, requested) = (&block.address, &block.requested);
             let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
+            self.marks.clear(id);
             let event = Event::new(action, self.device, address, requested);
             self.recorder.happened(event.on(handle(cache)));
+        }
+    }
+
+    /// Free space that was a graph's is anybody's: what was freed there has become one, and is told of as one.
+    pub(super) fn tell_settled(&self, offset: u64, size: u64) {
+        if self.recorder.is_on()
+            && let Some(address) = self.space.address(offset)
+        {
+            self.recorder
+                .happened(Event::new(Action::Settled, self.device, address, size));
         }
     }
 
@@ -147,7 +159,7 @@ impl Pool {
         let (_, size) = core.heap.span(id);
         inner.unstamped += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
-        self.record_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
+        self.record_freed(Action::FreeCompleted, id, Some(cache));
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true

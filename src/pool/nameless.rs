@@ -223,7 +223,7 @@ impl Pool {
         } else {
             Action::FreeRequested
         };
-        self.record_freed(told, block, None);
+        self.record_freed(told, id, None);
         self.retract(&mut core, id);
         core.heap.give(id, owner, 0);
     }

@@ -5,7 +5,7 @@
 //! thread may be between taking a block and saying so; recording may have been off. So each address is followed through the
 //! history, what must have happened is filled in, and what cannot have is left out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{Device, Piece, PieceState};
@@ -13,14 +13,13 @@ use super::replay::replay;
 
 /// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Is {
+enum Is {
     Live,
     Pending,
-    Gone,
 }
 
-/// Where one address is, as far as the history has been followed, with the event that said so.
-pub(super) type Known = HashMap<u64, (Is, Event)>;
+/// The blocks that are there as far as the history has been followed, by address, with the event that said so.
+type Known = BTreeMap<u64, (Is, Event)>;
 
 /// The events of `device`, in order, as a viewer can replay them to the device's state; [`Action::Freed`] as its two parts.
 /// With them, how many had to be left out.
@@ -46,96 +45,103 @@ pub(super) fn replayable(device: &Device, events: &[Event]) -> (Vec<Event>, u64)
     (told, left_out)
 }
 
-/// Follows one event; false where it cannot have happened.
-fn follow(known: &mut Known, told: &mut Vec<Event>, event: Event) -> bool {
-    let before = known.get(&event.address).map(|(is, by)| (*is, *by));
-    let missing = |by: Event, action| Event {
+/// An event at the time of `at` that nobody told of, of the block that `by` told of last.
+fn missing(by: Event, action: Action, at: &Event) -> Event {
+    Event {
         action,
-        time: event.time,
+        time: at.time,
         stack: 0,
         ..by
-    };
-    let is = match (event.action, before) {
-        (Action::Alloc, before) => {
-            match before {
-                Some((Is::Live, by)) => {
-                    told.push(missing(by, Action::FreeRequested));
-                    told.push(missing(by, Action::FreeCompleted));
-                }
-                Some((Is::Pending, by)) => told.push(missing(by, Action::FreeCompleted)),
-                _ => {}
-            }
-            Is::Live
+    }
+}
+
+/// What of `kinds` lies in the range of `event` was free by then.
+fn clear(known: &mut Known, told: &mut Vec<Event>, event: &Event, kinds: &[Is]) {
+    let end = event.address.saturating_add(event.size);
+    while let Some((address, (is, by))) = known.range(..end).next_back().map(|(address, of)| (*address, *of))
+        && address + by.size > event.address
+        && kinds.contains(&is)
+    {
+        if is == Is::Live {
+            told.push(missing(by, Action::FreeRequested, event));
         }
-        // What the history has not seen yet was there before it.
-        (Action::FreeRequested, None | Some((Is::Live, _))) => Is::Pending,
-        (Action::FreeCompleted, None | Some((Is::Pending, _))) => Is::Gone,
-        (Action::FreeCompleted, Some((Is::Live, by))) => {
-            told.push(missing(by, Action::FreeRequested));
-            Is::Gone
-        }
-        (Action::FreeRequested | Action::FreeCompleted, _) => return false,
-        _ => {
-            told.push(event);
-            return true;
-        }
-    };
+        told.push(missing(by, Action::FreeCompleted, event));
+        known.remove(&address);
+    }
+}
+
+/// Follows one event; false where it cannot have happened.
+fn follow(known: &mut Known, told: &mut Vec<Event>, event: Event) -> bool {
+    let before = known.get(&event.address).copied();
     // A block gives back what was asked for, whatever it was resized to meanwhile.
-    let size = match before {
-        Some((Is::Live | Is::Pending, by)) if event.action != Action::Alloc => by.size,
-        _ => event.size,
+    let freed = Event {
+        size: before.map_or(event.size, |(_, by)| by.size),
+        ..event
     };
-    let event = Event { size, ..event };
-    known.insert(event.address, (is, event));
-    told.push(event);
+    // What lies in the place of a block is gone, whoever told of it: of one that is new here, or was there before the history.
+    let comes = event.action == Action::Alloc;
+    if comes || before.is_none() && matches!(event.action, Action::FreeRequested | Action::FreeCompleted) {
+        clear(known, told, &event, &[Is::Live, Is::Pending]);
+    }
+    match (event.action, before) {
+        (Action::Settled, _) => clear(known, told, &event, &[Is::Pending]),
+        (Action::Alloc, _) => {
+            known.insert(event.address, (Is::Live, event));
+            told.push(event);
+        }
+        (Action::FreeRequested, Some((Is::Pending, _))) => return false,
+        (Action::FreeRequested, _) => {
+            known.insert(event.address, (Is::Pending, freed));
+            told.push(freed);
+        }
+        (Action::FreeCompleted, _) => {
+            if let Some((Is::Live, by)) = known.remove(&event.address) {
+                told.push(missing(by, Action::FreeRequested, &event));
+            }
+            told.push(freed);
+        }
+        _ => told.push(event),
+    }
     true
 }
 
-/// What must have happened since for the state to be what it is: what is gone was freed, and then what is there handed out.
+/// What must have happened since for the state to be what it is: what is gone was freed, and then what is there handed out,
+/// where the history knows its place.
 fn arrive(device: &Device, known: &Known, told: &mut Vec<Event>) {
+    let Some(last) = told.last().copied() else { return };
+    let completed = told.iter().filter(|event| event.action == Action::FreeCompleted);
+    let places: HashSet<u64> = completed.map(|event| event.address).collect();
     let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
-    let last: HashMap<u64, &Piece> = pieces
+    let there: BTreeMap<u64, &Piece> = pieces
         .filter(|piece| piece.state != PieceState::Inactive)
         .map(|piece| (piece.address, piece))
         .collect();
-    let time = told.last().map_or(0, |event| event.time);
-    let mut addresses: Vec<u64> = known.keys().copied().collect();
-    addresses.sort_unstable();
-    let mut after = Vec::new();
-    for address in addresses {
-        let (was, by) = known[&address];
-        let piece = last.get(&address);
-        let is = piece.map(|piece| piece.state);
-        let possible = match was {
-            Is::Live => is.is_some(),
-            Is::Pending => is == Some(PieceState::Pending),
-            Is::Gone => false,
-        };
-        let same = possible && piece.is_some_and(|piece| piece.requested == by.size);
-        if !same {
-            let freed = |action| Event {
-                action,
-                time,
-                stack: 0,
-                ..by
-            };
-            if was == Is::Live {
-                told.push(freed(Action::FreeRequested));
+    let stayed = |was: &(Is, Event), piece: &Piece| {
+        let possible = was.0 == Is::Live || piece.state == PieceState::Pending;
+        possible && piece.requested == was.1.size
+    };
+    for (address, was) in known {
+        if !there.get(address).is_some_and(|piece| stayed(was, piece)) {
+            if was.0 == Is::Live {
+                told.push(missing(was.1, Action::FreeRequested, &last));
             }
-            if was != Is::Gone {
-                told.push(freed(Action::FreeCompleted));
-            }
-        }
-        let Some(piece) = piece else { continue };
-        let [alloc, freed] = begun(device.device, piece, time);
-        if !same {
-            after.push(alloc);
-        }
-        if piece.state == PieceState::Pending && !(same && was == Is::Pending) {
-            after.push(freed);
+            told.push(missing(was.1, Action::FreeCompleted, &last));
         }
     }
-    told.append(&mut after);
+    for (address, piece) in there {
+        let was = known.get(&address).filter(|was| stayed(was, piece));
+        let [alloc, freed] = begun(device.device, piece, last.time);
+        if was.is_none() {
+            // Else it was there before the history.
+            if !known.contains_key(&address) && !places.contains(&address) {
+                continue;
+            }
+            told.push(alloc);
+        }
+        if piece.state == PieceState::Pending && was.is_none_or(|was| was.0 == Is::Live) {
+            told.push(freed);
+        }
+    }
 }
 
 /// The events of a block that is there, and how is not known: it was handed out, and freed where it is pending.
