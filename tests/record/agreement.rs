@@ -208,7 +208,7 @@ fn a_ring_that_holds_little() {
             switches: &[],
             streams: true,
             resizes: false,
-            snapshots: 300,
+            snapshots: 200,
         });
     }
 }
@@ -226,7 +226,7 @@ fn nobody_has_a_stream() {
             switches: &[],
             streams: false,
             resizes: name == "streamless",
-            snapshots: 200,
+            snapshots: 150,
         });
     }
 }
@@ -243,7 +243,7 @@ fn blocks_are_resized() {
             switches: &[],
             streams: true,
             resizes: true,
-            snapshots: 300,
+            snapshots: 200,
         });
     }
 }
@@ -264,6 +264,6 @@ fn recording_is_switched() {
         ],
         streams: true,
         resizes: true,
-        snapshots: 500,
+        snapshots: 400,
     });
 }
