@@ -11,135 +11,149 @@ use super::super::event::{Action, Event};
 use super::super::state::{Device, Piece, PieceState};
 use super::replay::replay;
 
-/// What a block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Is {
-    Live,
-    Pending,
+/// A history as far as it has been followed.
+#[derive(Default)]
+struct Course {
+    told: Vec<Event>,
+    /// The blocks that are there, by address: the place in `told` of the event that said so last, which is
+    /// [`Action::Alloc`], or [`Action::FreeRequested`] where a block is pending.
+    known: BTreeMap<u64, u64>,
+    /// Events that cannot have happened.
+    left_out: u64,
 }
-
-/// The blocks that are there as far as the history has been followed, by address, with the event that said so.
-type Known = BTreeMap<u64, (Is, Event)>;
 
 /// The events of `device`, in order, as a viewer can replay them to the device's state; [`Action::Freed`] as its two parts.
 /// With them, how many had to be left out.
 pub(super) fn replayable(device: &Device, events: &[Event]) -> (Vec<Event>, u64) {
-    let mut known = Known::new();
-    let mut told = Vec::with_capacity(events.len() * 3 / 2);
-    let mut left_out = 0;
+    let mut course = Course {
+        told: Vec::with_capacity(events.len() * 3 / 2),
+        ..Course::default()
+    };
     for event in events.iter().filter(|event| event.device == device.device) {
         let parts: &[Action] = match event.action {
             Action::Freed => &[Action::FreeRequested, Action::FreeCompleted],
             _ => std::slice::from_ref(&event.action),
         };
         for action in parts {
-            let event = Event {
+            course.follow(Event {
                 action: *action,
                 ..*event
-            };
-            left_out += u64::from(!follow(&mut known, &mut told, event));
+            });
         }
     }
-    arrive(device, &known, &mut told);
-    left_out += replay(device, &mut told);
+    course.arrive(device);
+    let Course { mut told, left_out, .. } = course;
+    let left_out = left_out + replay(device, &mut told);
     (told, left_out)
 }
 
-/// An event at the time of `at` that nobody told of, of the block that `by` told of last.
-fn missing(by: Event, action: Action, at: &Event) -> Event {
-    Event {
-        action,
-        time: at.time,
-        stack: 0,
-        ..by
+impl Course {
+    /// What the block at `address` was told of last; none where none is there.
+    fn at(&self, address: u64) -> Option<Event> {
+        let place = self.known.get(&address)?;
+        Some(self.told[*place as usize])
     }
-}
 
-/// What of `kinds` lies in the range of `event` was free by then.
-fn clear(known: &mut Known, told: &mut Vec<Event>, event: &Event, kinds: &[Is]) {
-    let end = event.address.saturating_add(event.size);
-    while let Some((address, (is, by))) = known.range(..end).next_back().map(|(address, of)| (*address, *of))
-        && address + by.size > event.address
-        && kinds.contains(&is)
-    {
-        if is == Is::Live {
-            told.push(missing(by, Action::FreeRequested, event));
-        }
-        told.push(missing(by, Action::FreeCompleted, event));
-        known.remove(&address);
+    /// Tells what makes a block one that is there.
+    fn tell_there(&mut self, event: Event) {
+        self.known.insert(event.address, self.told.len() as u64);
+        self.told.push(event);
     }
-}
 
-/// Follows one event; false where it cannot have happened.
-fn follow(known: &mut Known, told: &mut Vec<Event>, event: Event) -> bool {
-    let before = known.get(&event.address).copied();
-    // A block gives back what was asked for, whatever it was resized to meanwhile.
-    let freed = Event {
-        size: before.map_or(event.size, |(_, by)| by.size),
-        ..event
-    };
-    // What lies in the place of a block is gone, whoever told of it: of one that is new here, or was there before the history.
-    let comes = event.action == Action::Alloc;
-    if comes || before.is_none() && matches!(event.action, Action::FreeRequested | Action::FreeCompleted) {
-        clear(known, told, &event, &[Is::Live, Is::Pending]);
+    /// Tells what nobody told of by `time`: the rest of the way of the block that `by` told of last.
+    fn tell_gone(&mut self, by: Event, time: u64) {
+        let parts = [Action::FreeRequested, Action::FreeCompleted];
+        let from = usize::from(by.action == Action::FreeRequested);
+        self.told.extend(parts[from..].iter().map(|action| Event {
+            action: *action,
+            time,
+            stack: 0,
+            ..by
+        }));
+        self.known.remove(&by.address);
     }
-    match (event.action, before) {
-        (Action::Settled, _) => clear(known, told, &event, &[Is::Pending]),
-        (Action::Alloc, _) => {
-            known.insert(event.address, (Is::Live, event));
-            told.push(event);
-        }
-        (Action::FreeRequested, Some((Is::Pending, _))) => return false,
-        (Action::FreeRequested, _) => {
-            known.insert(event.address, (Is::Pending, freed));
-            told.push(freed);
-        }
-        (Action::FreeCompleted, _) => {
-            if let Some((Is::Live, by)) = known.remove(&event.address) {
-                told.push(missing(by, Action::FreeRequested, &event));
-            }
-            told.push(freed);
-        }
-        _ => told.push(event),
-    }
-    true
-}
 
-/// What must have happened since for the state to be what it is: what is gone was freed, and then what is there handed out,
-/// where the history knows its place.
-fn arrive(device: &Device, known: &Known, told: &mut Vec<Event>) {
-    let Some(last) = told.last().copied() else { return };
-    let completed = told.iter().filter(|event| event.action == Action::FreeCompleted);
-    let places: HashSet<u64> = completed.map(|event| event.address).collect();
-    let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
-    let there: BTreeMap<u64, &Piece> = pieces
-        .filter(|piece| piece.state != PieceState::Inactive)
-        .map(|piece| (piece.address, piece))
-        .collect();
-    let stayed = |was: &(Is, Event), piece: &Piece| {
-        let possible = was.0 == Is::Live || piece.state == PieceState::Pending;
-        possible && piece.requested == was.1.size
-    };
-    for (address, was) in known {
-        if !there.get(address).is_some_and(|piece| stayed(was, piece)) {
-            if was.0 == Is::Live {
-                told.push(missing(was.1, Action::FreeRequested, &last));
+    /// What lies in the range of `event` was free by then.
+    fn clear(&mut self, event: &Event, pending_only: bool) {
+        let end = event.address.saturating_add(event.size);
+        while let Some((_, place)) = self.known.range(..end).next_back() {
+            let by = self.told[*place as usize];
+            if by.address + by.size <= event.address || pending_only && by.action == Action::Alloc {
+                break;
             }
-            told.push(missing(was.1, Action::FreeCompleted, &last));
+            self.tell_gone(by, event.time);
         }
     }
-    for (address, piece) in there {
-        let was = known.get(&address).filter(|was| stayed(was, piece));
-        let [alloc, freed] = begun(device.device, piece, last.time);
-        if was.is_none() {
-            // Else it was there before the history.
-            if !known.contains_key(&address) && !places.contains(&address) {
-                continue;
-            }
-            told.push(alloc);
+
+    /// Follows one event.
+    fn follow(&mut self, event: Event) {
+        let before = self.at(event.address);
+        // A block gives back what was asked for, whatever it was resized to meanwhile.
+        let freed = Event {
+            size: before.map_or(event.size, |by| by.size),
+            ..event
+        };
+        let of_block = matches!(event.action, Action::FreeRequested | Action::FreeCompleted);
+        if event.action == Action::Alloc || of_block && before.is_none() {
+            // Of one that is new here, or was there before the history: what lies in its place is gone, whoever told of it.
+            self.clear(&event, false);
         }
-        if piece.state == PieceState::Pending && was.is_none_or(|was| was.0 == Is::Live) {
-            told.push(freed);
+        match (event.action, before) {
+            (Action::Settled, _) => self.clear(&event, true),
+            (Action::Alloc, _) => self.tell_there(event),
+            (Action::FreeRequested, Some(by)) if by.action == Action::FreeRequested => self.left_out += 1,
+            (Action::FreeRequested, _) => self.tell_there(freed),
+            (Action::FreeCompleted, _) => {
+                if before.is_some_and(|by| by.action == Action::Alloc) {
+                    self.told.push(Event {
+                        action: Action::FreeRequested,
+                        stack: 0,
+                        ..freed
+                    });
+                }
+                self.known.remove(&event.address);
+                self.told.push(freed);
+            }
+            _ => self.told.push(event),
+        }
+    }
+
+    /// What must have happened since for the state to be what it is: what is gone was freed, and then what is there handed
+    /// out, where the history knows its place.
+    fn arrive(&mut self, device: &Device) {
+        let Some(time) = self.told.last().map(|event| event.time) else {
+            return;
+        };
+        let completed = self.told.iter().filter(|event| event.action == Action::FreeCompleted);
+        let mut places: HashSet<u64> = completed.map(|event| event.address).collect();
+        let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
+        let there: Vec<&Piece> = pieces.filter(|piece| piece.state != PieceState::Inactive).collect();
+        let stayed = |by: &Event, piece: &Piece| {
+            let possible = by.action == Action::Alloc || piece.state == PieceState::Pending;
+            possible && piece.requested == by.size
+        };
+        let known: Vec<u64> = self.known.values().copied().collect();
+        for place in known {
+            let by = self.told[place as usize];
+            let piece = there.binary_search_by_key(&by.address, |piece| piece.address);
+            if !piece.is_ok_and(|at| stayed(&by, there[at])) {
+                self.tell_gone(by, time);
+                places.insert(by.address);
+            }
+        }
+        for piece in there {
+            let by = self.at(piece.address);
+            let [alloc, freed] = begun(device.device, piece, time);
+            if by.is_none() {
+                if !places.contains(&piece.address) {
+                    // It was there before the history.
+                    continue;
+                }
+                self.told.push(alloc);
+            }
+            if piece.state == PieceState::Pending && by.is_none_or(|by| by.action == Action::Alloc) {
+                self.told.push(freed);
+            }
         }
     }
 }
