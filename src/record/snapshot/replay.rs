@@ -49,7 +49,6 @@ impl Replay {
     fn undo(&mut self, event: &Event) -> bool {
         let (address, size) = (event.address, event.size);
         let expandable = matches!(event.action, Action::SegmentMap | Action::SegmentUnmap);
-        let is = self.live.get(&address).map(|piece| piece.state);
         let fits = match event.action {
             Action::Oom => true,
             Action::SegmentFree | Action::SegmentUnmap => self.segments.add(address, size, expandable, Of::Event),
@@ -72,13 +71,13 @@ impl Replay {
                 let fits = it.is_some_and(|it| it.state == PieceState::Allocated && it.requested == size);
                 fits && self.live.remove(&address).is_some()
             }
-            Action::FreeRequested => {
-                let pending = is == Some(PieceState::Pending);
-                self.live
-                    .entry(address)
-                    .and_modify(|piece| piece.state = PieceState::Allocated);
-                pending
-            }
+            Action::FreeRequested => match self.live.get_mut(&address) {
+                Some(it) if it.state == PieceState::Pending => {
+                    it.state = PieceState::Allocated;
+                    true
+                }
+                _ => false,
+            },
             Action::FreeCompleted | Action::Freed | Action::Settled => {
                 if !self.segments.cover(address, size) {
                     return false;
