@@ -214,7 +214,7 @@ extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, i
 // Sets what is recorded from now on: "off", "state" (of what is live, where it was allocated) or "all" (and every event),
 // then ",context=none|state|alloc|all" (what gets a stack), ",stacks=none|native|python|all", ",max_entries=N" (events that
 // are kept, 100000 by default), ",device=N" (no other one's). May be called at any time, from any thread; a history goes on
-// where only `context`, `stacks` or `device` change, and begins anew where the rest does. Opens the driver where
+// where only `context` or `stacks` change, and begins anew where the rest does. Opens the driver where
 // trtalloc_default() has not been used yet.
 enum trtalloc_status trtalloc_history(struct trtalloc_allocator *allocator,
                                       const char *options);

@@ -67,7 +67,7 @@ impl Allocator {
         }
         let wanted = inner.wants_stamp(pool, block, self.config.streams_trusted);
         if TOLD {
-            pool.record_freed(Action::Freed, block, Some(cache));
+            pool.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
         inner.take(pool, id, block);
         drop(inner);
@@ -116,7 +116,7 @@ impl Allocator {
             return Ok(());
         }
         block.become_free(State::Cached);
-        pool.record_freed(Action::Freed, block, Some(cache));
+        pool.record_freed(Action::Freed, id, Some(cache.key.stream));
         inner.take(pool, id, block);
         let due = other.filter(|_| inner.is_stamp_due(pool));
         drop(inner);

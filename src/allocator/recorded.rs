@@ -41,7 +41,7 @@ impl Allocator {
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
         let address = self.allocate_usual(request)?;
-        let stream = request.stream.map_or(0, |stream| stream.0 as u64);
+        let stream = Stream::told(request.stream);
         let found = |pool| Some((pool, Pool::find(pool, address)?.0));
         match self.all_pools().find_map(found) {
             Some((pool, id)) => pool.remember(id, self.told_of(pool, address, request.size, stream)),
@@ -133,16 +133,17 @@ impl Allocator {
             process::usable()?;
         }
         let busy = || Error::Unsupported("a snapshot: the memory is in use by a call that does not end".into());
-        let mut stats = Vec::new();
+        let pools: Vec<&Pool> = self.all_pools().collect();
+        let mut stats = Vec::with_capacity(pools.len());
         for cache in self.caches.all() {
             drop(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
         }
-        for pool in self.all_pools() {
+        for pool in &pools {
             drop(pool.hold(PATIENCE).ok_or_else(busy)?);
             stats.push(pool.stats());
         }
-        let mut held = Vec::new();
-        for pool in self.all_pools().take(stats.len()) {
+        let mut held = Vec::with_capacity(pools.len());
+        for pool in &pools {
             held.push(pool.hold(PATIENCE).ok_or_else(busy)?);
         }
         // Nothing is freed or handed out while these are held; a thread that was just handed something may not have said so.

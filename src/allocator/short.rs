@@ -148,9 +148,8 @@ impl Allocator {
         let Some(pool) = self.made(device) else { return };
         let (free, total) = pool.device_memory();
         if self.recorder.is_on() {
-            let stream = request.stream.map_or(0, |stream| stream.0 as u64);
             let event = Event::new(Action::Oom, device, free, request.size);
-            self.recorder.happened(event.on(stream));
+            self.recorder.happened(event.on(Stream::told(request.stream)));
         }
         let stats = pool.stats();
         let most = if stats.limit == 0 {
@@ -168,7 +167,9 @@ impl Allocator {
             );
             return;
         }
-        if let Some(unsaid) = self.short.alarms.lock().raise(device, request.size, Instant::now()) {
+        // Not held while names are looked up and the line is written.
+        let raised = self.short.alarms.lock().raise(device, request.size, Instant::now());
+        if let Some(unsaid) = raised {
             let limit = if stats.limit == 0 {
                 "none".to_owned()
             } else {

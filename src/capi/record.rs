@@ -12,7 +12,7 @@ use crate::record::snapshot::Snapshot;
 /// Sets what is recorded from now on: "off", "state" (of what is live, where it was allocated) or "all" (and every event),
 /// then ",context=none|state|alloc|all" (what gets a stack), ",stacks=none|native|python|all", ",max_entries=N" (events that
 /// are kept, 100000 by default), ",device=N" (no other one's). May be called at any time, from any thread; a history goes on
-/// where only `context`, `stacks` or `device` change, and begins anew where the rest does. Opens the driver where
+/// where only `context` or `stacks` change, and begins anew where the rest does. Opens the driver where
 /// trtalloc_default() has not been used yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_history(

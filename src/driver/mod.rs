@@ -39,6 +39,14 @@ impl Stream {
     pub fn is_special(self) -> bool {
         self.0 <= 2
     }
+
+    /// The handle as a history has it: 0 where there was none, and for the legacy default stream whatever it was called.
+    pub fn told(stream: Option<Stream>) -> u64 {
+        match stream {
+            None | Some(Stream::LEGACY) => 0,
+            Some(stream) => stream.0 as u64,
+        }
+    }
 }
 
 /// A `CUevent`, made with timing disabled.

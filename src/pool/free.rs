@@ -16,14 +16,6 @@ use crate::record::{Action, Event};
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
 const LARGE: u64 = 32 << 20;
 
-/// The handle of a cache's stream, as a number.
-fn handle(cache: Option<&StreamCache>) -> u64 {
-    match cache.map(|cache| cache.key.stream) {
-        None | Some(Stream::LEGACY) => 0,
-        Some(stream) => stream.0 as u64,
-    }
-}
-
 impl Pool {
     /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
     /// or of another device, used on other streams too, or a graph's.
@@ -35,7 +27,7 @@ impl Pool {
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.counters.pending.fetch_add(size, Ordering::Relaxed);
-        self.record_freed(Action::FreeRequested, block, cache);
+        self.record_freed(Action::FreeRequested, id, cache.map(|cache| cache.key.stream));
         if self.dead.get().is_some() {
             return;
         }
@@ -86,20 +78,32 @@ impl Pool {
 
     /// A block is on its way back, or has arrived: nobody else may have it yet.
     #[inline]
-    pub fn record_freed(&self, action: Action, block: &Block, cache: Option<&StreamCache>) {
+    pub fn record_freed(&self, action: Action, id: NodeId, stream: Option<Stream>) {
         if self.recorder.is_on() {
+            let block = self.blocks.get(id);
             let (address, requested) = (&block.address, &block.requested);
             let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
+            self.marks.clear(id);
             let event = Event::new(action, self.device, address, requested);
-            self.recorder.happened(event.on(handle(cache)));
+            self.recorder.happened(event.on(Stream::told(stream)));
+        }
+    }
+
+    /// Free space that was a graph's is anybody's: what was freed there has become one, and is told of as one.
+    pub(super) fn tell_settled(&self, offset: u64, size: u64) {
+        if self.recorder.is_on()
+            && let Some(address) = self.space.address(offset)
+        {
+            self.recorder
+                .happened(Event::new(Action::Settled, self.device, address, size));
         }
     }
 
     /// As [`Pool::record_freed`] for a block with a range of its own, which is on its way back.
-    pub(super) fn tell_freeing(&self, block: &Standalone, stream: u64) {
+    pub(super) fn tell_freeing(&self, block: &Standalone, stream: Option<Stream>) {
         if self.recorder.is_on() {
             let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
-            self.recorder.happened(event.on(stream));
+            self.recorder.happened(event.on(Stream::told(stream)));
             self.marks.forget(block.address);
         }
     }
@@ -147,7 +151,7 @@ impl Pool {
         let (_, size) = core.heap.span(id);
         inner.unstamped += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
-        self.record_freed(Action::FreeCompleted, self.blocks.get(id), Some(cache));
+        self.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
         self.retract(core, id);
         core.heap.give(id, owner, stamp);
         true
@@ -183,7 +187,7 @@ impl Pool {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
-        self.tell_freeing(&block, handle(cache));
+        self.tell_freeing(&block, cache.map(|cache| cache.key.stream));
         if self.dead.get().is_some() {
             return;
         }

@@ -223,7 +223,7 @@ impl Pool {
         } else {
             Action::FreeRequested
         };
-        self.record_freed(told, block, None);
+        self.record_freed(told, id, Some(stream));
         self.retract(&mut core, id);
         core.heap.give(id, owner, 0);
     }
@@ -254,7 +254,7 @@ impl Pool {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
-        self.tell_freeing(&block, stream.0 as u64);
+        self.tell_freeing(&block, Some(stream));
         let left = Left::Beside(Freed::Standalone(block));
         core.grace.nameless.push(key, context, event, left);
         true

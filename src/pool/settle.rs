@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::block::State;
 use super::grace::Freed;
 use super::heap::{COMMON, Owner};
 use super::{Core, Pool};
@@ -157,11 +158,12 @@ impl Pool {
     pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
         match freed {
             Freed::Block { id, give_back } => {
-                let (_, size) = core.heap.span(id);
+                let (offset, size) = core.heap.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
-                // What was space already, behind an event or of a graph, was told of.
-                if self.blocks.get(id).state() == super::block::State::Pending {
-                    self.record_freed(Action::FreeCompleted, self.blocks.get(id), None);
+                match self.blocks.get(id).state() {
+                    State::Pending => self.record_freed(Action::FreeCompleted, id, None),
+                    // It was space already, behind an event or of a graph.
+                    _ => self.tell_settled(offset, size),
                 }
                 self.retract(core, id);
                 core.heap.give(id, COMMON, 0);
@@ -226,6 +228,10 @@ impl Pool {
                 let stamp = inner.next_stamp;
                 match &inner.generation {
                     Some(generation) if generation.id == id && generation.device == self.device => {
+                        if self.recorder.is_on() {
+                            let of_it = core.heap.tiles().filter(|tile| tile.free == Some(owner));
+                            of_it.for_each(|tile| self.tell_settled(tile.offset, tile.size));
+                        }
                         let bytes = core.heap.transfer(owner, generation.owner, u64::MAX, stamp);
                         inner.unstamped += bytes;
                         self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);

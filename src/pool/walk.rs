@@ -36,17 +36,25 @@ impl Marks {
         chunk[id as usize % CHUNK].store(mark.0, Ordering::Relaxed);
     }
 
+    /// Block `id` is on its way back: whoever has it next is not to be taken for its owner before he says who he is.
+    pub(super) fn clear(&self, id: NodeId) {
+        if let Some(mark) = self.place(id) {
+            mark.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets the block at `address`, which has a range of its own.
     pub(super) fn forget(&self, address: u64) {
         self.beside.lock().remove(&address);
     }
 
     fn get(&self, id: NodeId) -> Mark {
-        let chunk = self
-            .chunks
-            .get()
-            .and_then(|chunks| chunks.get(id as usize / CHUNK)?.get());
-        Mark(chunk.map_or(0, |chunk| chunk[id as usize % CHUNK].load(Ordering::Relaxed)))
+        Mark(self.place(id).map_or(0, |mark| mark.load(Ordering::Relaxed)))
+    }
+
+    fn place(&self, id: NodeId) -> Option<&AtomicU64> {
+        let chunk = self.chunks.get()?.get(id as usize / CHUNK)?.get()?;
+        Some(&chunk[id as usize % CHUNK])
     }
 }
 
@@ -197,8 +205,14 @@ impl Held<'_> {
                     tag: block.tag.load(Ordering::Relaxed),
                     ..piece
                 },
-                State::Pending | State::Claimed | State::None => Piece {
+                State::Pending | State::Claimed => Piece {
                     requested: block.requested.load(Ordering::Relaxed).min(tile.size),
+                    state: PieceState::Pending,
+                    ..piece
+                },
+                // What a graph has left, and what its blocks asked for is forgotten.
+                State::None => Piece {
+                    requested: tile.size,
                     state: PieceState::Pending,
                     ..piece
                 },

@@ -34,10 +34,12 @@ fn even() -> bool {
     *EVEN.get_or_init(|| __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0)
 }
 
-/// One moment by both clocks.
+/// One moment by all clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor {
     ticks: u64,
+    moment: Instant,
+    /// Since 1970.
     microseconds: u64,
 }
 
@@ -46,6 +48,7 @@ impl Anchor {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Anchor {
             ticks: ticks(),
+            moment: Instant::now(),
             microseconds: since.as_micros() as u64,
         }
     }
@@ -66,11 +69,36 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Microseconds since 1970.
+    /// Microseconds since 1970, as the clock is set now: it may have been set since.
     pub(super) fn microseconds(&self, ticks: u64) -> u64 {
-        let of = |time: u64, start: u64| u128::from(time.saturating_sub(start));
-        let span = of(self.to.ticks, self.from.ticks).max(1);
-        let passed = of(ticks, self.from.ticks) * of(self.to.microseconds, self.from.microseconds) / span;
-        self.from.microseconds + passed as u64
+        let since = |start: u64| u128::from(self.to.ticks.saturating_sub(start));
+        let passed = self.to.moment.duration_since(self.from.moment).as_micros();
+        let ago = since(ticks.max(self.from.ticks)) * passed / since(self.from.ticks).max(1);
+        self.to.microseconds.saturating_sub(ago as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_clock_that_is_set_stretches_nothing() {
+        let moment = Instant::now();
+        let from = Anchor {
+            ticks: 1_000,
+            moment,
+            microseconds: 5,
+        };
+        // A board without a clock of its own, which has learnt the time meanwhile.
+        let to = Anchor {
+            ticks: 3_000,
+            moment: moment + Duration::from_secs(2),
+            microseconds: 1_800_000_000_000_000,
+        };
+        let clock = Clock { from, to };
+        let ago = [0, 1_000, 2_000, 3_000, 4_000].map(|ticks| to.microseconds - clock.microseconds(ticks));
+        assert_eq!(ago, [2_000_000, 2_000_000, 1_000_000, 0, 0]);
     }
 }

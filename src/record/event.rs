@@ -22,10 +22,12 @@ pub enum Action {
     SegmentUnmap = 8,
     /// A request was refused for want of memory.
     Oom = 9,
+    /// All that was pending in a range became free.
+    Settled = 10,
 }
 
 impl Action {
-    const ALL: [Action; 9] = [
+    const ALL: [Action; 10] = [
         Action::Alloc,
         Action::FreeRequested,
         Action::FreeCompleted,
@@ -35,6 +37,7 @@ impl Action {
         Action::SegmentMap,
         Action::SegmentUnmap,
         Action::Oom,
+        Action::Settled,
     ];
 }
 
@@ -96,7 +99,7 @@ impl Event {
     pub(super) fn from_words(words: &Words, time: impl Fn(u64) -> u64) -> Event {
         let [ticks, address, size, stream, marks, what] = *words;
         Event {
-            action: Action::ALL[(what as u8).clamp(1, 9) as usize - 1],
+            action: Action::ALL[(what as u8).clamp(1, 10) as usize - 1],
             device: (what >> 32) as i32,
             address,
             size,

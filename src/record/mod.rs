@@ -104,7 +104,9 @@ impl Recorder {
         if options.mode == Mode::All {
             self.rings.make(options.max_entries)?;
         }
-        let begins = session.options.mode != options.mode || session.options.max_entries != options.max_entries;
+        // Of a device that was left out, there is a gap that nothing could fill.
+        let kept = |options: &Options| (options.mode, options.max_entries, options.device);
+        let begins = kept(&session.options) != kept(&options);
         if begins && options.mode != Mode::Off {
             session.first = self.next.0.load(Ordering::Acquire);
             session.anchor = Anchor::now();

@@ -138,6 +138,9 @@ impl Drop for Ring {
     }
 }
 
+/// Slots of the smallest ring: 64 KiB.
+const LEAST: u64 = 1024;
+
 /// The ring in use, and those of other sizes that were: a thread may still be writing into one of them. As sizes are powers
 /// of two, they are few, and the pages of those not in use are given back.
 pub(super) struct Rings {
@@ -164,9 +167,9 @@ impl Rings {
     }
 
     /// Makes a ring for at least `entries` events the current one. Some more than that, so that what is read is not
-    /// overwritten meanwhile.
+    /// overwritten meanwhile, and whoever is held up while writing does not lose his event at once.
     pub(super) fn make(&self, entries: u64) -> Result<()> {
-        let count = ((entries + entries / 8).max(64) as usize).next_power_of_two();
+        let count = ((entries + entries / 8).max(LEAST) as usize).next_power_of_two();
         let mut all = self.all.lock();
         if !all.iter().any(|ring| ring.count == count) {
             all.push(Box::new(Ring::new(count)?));

@@ -157,6 +157,54 @@ fn a_graphs_memory_is_pending() {
     assert_eq!(seen.number("active_allocated"), 2, "{seen}");
 }
 
+/// Two neighbours that a graph's capture freed are one piece until the graph is gone, and free from then on: not only when the
+/// snapshot is written.
+#[test]
+fn what_a_graph_leaves_is_free_when_the_graph_is_gone() {
+    for destroyed in [false, true] {
+        let program = Program::new("history=all");
+        let stream = program.stream();
+        let machine = program.driver.machine();
+        machine.stream_begin_capture(stream.0, 0).unwrap();
+        let blocks: Vec<u64> = (0..4).map(|_| program.get(1 << 20, Some(stream))).collect();
+        program.give(blocks[1], Some(stream));
+        program.give(blocks[2], Some(stream));
+        let graph = machine.stream_end_capture(stream.0).unwrap();
+        let seen = program.snapshot("graph-before").unwrap();
+        assert_eq!(
+            (seen.number("left_out"), seen.number("active_pending_free")),
+            (0, 1),
+            "{seen}"
+        );
+        if destroyed {
+            program.allocator.stream_release(stream).unwrap();
+        }
+        machine.graph_destroy(graph).unwrap();
+        machine.drain_user_objects();
+        program.allocator.trim(None, u64::MAX).unwrap();
+        program.application.synchronize().unwrap();
+        program.allocator.trim(None, 0).unwrap();
+        let after = program.get(12345, None);
+        let snapshot = program.allocator.snapshot().unwrap();
+        let file = path("graph-after.json");
+        snapshot.write(&file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let trace = text["device_traces"][0].as_array().unwrap();
+        let last = trace.last().unwrap();
+        assert_eq!(
+            (&last["action"], last["size"].as_u64()),
+            (&"alloc".into(), Some(12345)),
+            "{trace:#?}"
+        );
+        for block in &blocks[1..3] {
+            let of_it = |action| trace.iter().any(|one| one["action"] == action && one["addr"] == *block);
+            assert!(of_it("free_requested") && of_it("free_completed"), "{trace:#?}");
+        }
+        program.give(after, None);
+    }
+}
+
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -236,4 +284,29 @@ fn a_path_that_cannot_be_written_leaves_no_half_file() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left behind");
     program.give(address, None);
     program.allocator.allocate(request(1, None)).unwrap();
+
+    // What a killed process left, as another of the same id begins: that is so in containers. And the longest of names.
+    for number in 0..300 {
+        std::fs::write(
+            dir.join(format!(".trtalloc-{}-{number}.tmp", std::process::id())),
+            "half",
+        )
+        .unwrap();
+    }
+    let long = dir.join(format!("{}.json", "x".repeat(250)));
+    program.allocator.write_snapshot(&long).unwrap();
+    assert!(long.exists());
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 301);
+    // One file from several threads: whichever is last, it is whole.
+    let file = dir.join("shared.json");
+    std::thread::scope(|scope| {
+        let write = || (0..10).for_each(|_| program.allocator.write_snapshot(&file).unwrap());
+        (0..4).for_each(|_| drop(scope.spawn(write)));
+        for _ in 0..20 {
+            if let Ok(bytes) = std::fs::read(&file) {
+                serde_json::from_slice::<serde_json::Value>(&bytes).unwrap();
+            }
+        }
+    });
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 302);
 }

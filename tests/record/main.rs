@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod agreement;
 mod browser;
 mod ending;
 mod life;
@@ -11,6 +12,7 @@ mod memory_viz;
 mod page;
 mod program;
 mod python;
+mod replay;
 mod report;
 mod server;
 mod stacks;

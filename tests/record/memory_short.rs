@@ -18,6 +18,8 @@ fn a_handler_makes_room_and_the_first_refusal_is_a_snapshot() {
     program.allocator.on_oom(Some(Arc::new(move |device, size| {
         assert_eq!((device, size), (0, 32 << 20));
         let allocator = allocator.upgrade().unwrap();
+        // It holds no lock, so what there is can be looked at.
+        allocator.write_snapshot(&path("oom-handler.json")).unwrap();
         // A request of its own that cannot be met does not ask it again.
         assert!(allocator.allocate(request(60 << 20, None)).is_err());
         let address = spare.lock().unwrap().pop();

@@ -1,7 +1,7 @@
 //! A file that is there when it is whole, and not before.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,19 +12,20 @@ use crate::error::{Error, Result};
 pub(in crate::record) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let failed = |error: std::io::Error| Error::Io(format!("{}: {error}", path.display()));
-    let Some(name) = path.file_name() else {
-        return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+    if path.file_name().is_none() {
+        return Err(failed(ErrorKind::InvalidInput.into()));
+    }
+    let (file, temporary) = loop {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // No longer than any name may be, whatever the path's.
+        let temporary = path.with_file_name(format!(".trtalloc-{}-{number}.tmp", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            Ok(file) => break (file, temporary),
+            // Left by a process that was killed: in a container, each has the same id.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(failed(error)),
+        }
     };
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}.{number}.tmp", std::process::id()));
-    let temporary = path.with_file_name(temporary);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&temporary)
-        .map_err(failed)?;
     let outcome = fill(file, body).and_then(|()| std::fs::rename(&temporary, path));
     outcome.map_err(|error| {
         let _ = std::fs::remove_file(&temporary);

@@ -15,6 +15,8 @@ mod pickle;
 mod replay;
 mod segments;
 mod sink;
+#[cfg(test)]
+mod tests;
 
 pub(super) use dictionary::told;
 pub use file::for_process;

@@ -4,30 +4,29 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{Device, Piece, PieceState};
-use super::consistent::{Known, begun};
-use super::segments::Segments;
+use super::consistent::begun;
+use super::segments::{Of, Segments};
 
 /// What is live or pending, by address, on the way back from a device's state.
-struct Replay<'a> {
+struct Replay {
     segments: Segments,
     live: BTreeMap<u64, Piece>,
-    /// What the history tells of.
-    known: &'a Known,
     /// The events so far, last first.
     kept: Vec<Event>,
 }
 
 /// Leaves out what cannot be replayed to the device's state, from the end to the beginning as a viewer goes: blocks outside
 /// of every segment at their time, segments that cannot have come or gone then. Returns how many events that were.
-pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u64 {
+pub(super) fn replay(device: &Device, told: &mut Vec<Event>) -> u64 {
     let mut replay = Replay {
         segments: Segments::default(),
         live: BTreeMap::new(),
-        known,
         kept: Vec::with_capacity(told.len()),
     };
     for segment in &device.segments {
-        replay.segments.add(segment.address, segment.size, segment.expandable);
+        replay
+            .segments
+            .add(segment.address, segment.size, segment.expandable, Of::State);
         let active = segment
             .pieces
             .iter()
@@ -37,11 +36,7 @@ pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u
     let told_first = told.first().map(|event| event.time);
     let mut left_out = 0;
     for event in told.drain(..).rev() {
-        if replay.undo(&event) {
-            replay.kept.push(event);
-        } else {
-            left_out += 1;
-        }
+        left_out += u64::from(!replay.undo(&event));
     }
     replay.begin_pending(device, told_first);
     replay.kept.reverse();
@@ -49,39 +44,45 @@ pub(super) fn replay(device: &Device, known: &Known, told: &mut Vec<Event>) -> u
     left_out
 }
 
-impl Replay<'_> {
-    /// Goes back before `event`; false where it cannot have happened.
+impl Replay {
+    /// Goes back before `event`, and keeps it; false where it cannot have happened.
     fn undo(&mut self, event: &Event) -> bool {
         let (address, size) = (event.address, event.size);
-        let is = self.live.get(&address).map(|piece| piece.state);
-        match event.action {
+        let expandable = matches!(event.action, Action::SegmentMap | Action::SegmentUnmap);
+        let fits = match event.action {
             Action::Oom => true,
-            Action::SegmentFree | Action::SegmentUnmap => {
-                let expandable = event.action == Action::SegmentUnmap;
-                self.segments.add(address, size, expandable)
-            }
+            Action::SegmentFree | Action::SegmentUnmap => self.segments.add(address, size, expandable, Of::Event),
             Action::SegmentAlloc | Action::SegmentMap => {
-                let expandable = event.action == Action::SegmentMap;
-                let there = self.segments.remove(address, size, expandable);
-                if there {
-                    self.begin_after(event, |_| true);
+                let Some(parts) = self.segments.remove(address, size, expandable) else {
+                    return false;
+                };
+                self.begin_after(event);
+                let parts = parts.into_iter().rev();
+                self.kept.extend(parts.map(|(address, size)| Event {
+                    address,
+                    size,
+                    ..*event
+                }));
+                return true;
+            }
+            // One of another size came later: of what was there before it, nobody told in time that it went.
+            Action::Alloc => {
+                let it = self.live.get(&address);
+                let fits = it.is_some_and(|it| it.state == PieceState::Allocated && it.requested == size);
+                fits && self.live.remove(&address).is_some()
+            }
+            Action::FreeRequested => match self.live.get_mut(&address) {
+                Some(it) if it.state == PieceState::Pending => {
+                    it.state = PieceState::Allocated;
+                    true
                 }
-                there
-            }
-            Action::Alloc => is == Some(PieceState::Allocated) && self.live.remove(&address).is_some(),
-            Action::FreeRequested => {
-                let pending = is == Some(PieceState::Pending);
-                self.live
-                    .entry(address)
-                    .and_modify(|piece| piece.state = PieceState::Allocated);
-                pending
-            }
-            Action::FreeCompleted | Action::Freed => {
-                if is.is_some() || !self.segments.cover(address, size) {
+                _ => false,
+            },
+            Action::FreeCompleted | Action::Freed | Action::Settled => {
+                if !self.segments.cover(address, size) {
                     return false;
                 }
-                let known = self.known;
-                self.begin_after(event, |address| !known.contains_key(&address));
+                self.begin_after(event);
                 self.live.insert(
                     address,
                     Piece {
@@ -95,7 +96,11 @@ impl Replay<'_> {
                 );
                 true
             }
+        };
+        if fits {
+            self.kept.push(*event);
         }
+        fits
     }
 
     /// What is pending and was handed out before the history, is handed out at its beginning: a viewer draws what is live
@@ -120,19 +125,14 @@ impl Replay<'_> {
     }
 
     /// What lies where `event` needs the place was handed out after it, by a thread that has not said so, or while nothing was
-    /// recorded. `which` of the addresses may be meant.
-    fn begin_after(&mut self, event: &Event, which: impl Fn(u64) -> bool) {
+    /// recorded.
+    fn begin_after(&mut self, event: &Event) {
         let end = event.address + event.size;
         // Live blocks do not overlap, so that only the last of those that begin before can reach in.
         let before = self.live.range(..event.address).next_back();
         let reaches = before.filter(|(start, piece)| **start + piece.requested > event.address);
         let inside = self.live.range(event.address..end);
-        let meant: Vec<u64> = reaches
-            .into_iter()
-            .chain(inside)
-            .map(|(address, _)| *address)
-            .filter(|address| which(*address))
-            .collect();
+        let meant: Vec<u64> = reaches.into_iter().chain(inside).map(|(address, _)| *address).collect();
         for address in meant {
             let Some(piece) = self.live.remove(&address) else {
                 continue;
@@ -143,118 +143,5 @@ impl Replay<'_> {
             }
             self.kept.push(alloc);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::consistent::replayable;
-    use super::*;
-    use crate::record::state::Segment;
-
-    fn piece(address: u64, size: u64, state: PieceState) -> Piece {
-        Piece {
-            address,
-            size,
-            requested: size,
-            state,
-            stack: 0,
-            tag: 0,
-        }
-    }
-
-    fn told(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
-        let device = Device {
-            segments: vec![Segment {
-                address: 100,
-                size: 100,
-                expandable: true,
-                pieces: pieces.to_vec(),
-            }],
-            ..Device::default()
-        };
-        let (events, left_out) = replayable(&device, events);
-        assert_eq!(left_out, 0);
-        events
-            .iter()
-            .map(|event| (event.action, event.address, event.size))
-            .collect()
-    }
-
-    #[test]
-    fn a_block_that_nobody_told_of_came_after_its_memory() {
-        let pieces = [
-            piece(100, 40, PieceState::Allocated),
-            piece(140, 50, PieceState::Pending),
-            piece(190, 10, PieceState::Allocated),
-        ];
-        let events = [
-            Event::new(Action::SegmentMap, 0, 100, 50),
-            Event::new(Action::Alloc, 0, 100, 20),
-            Event::new(Action::Freed, 0, 100, 20),
-            Event::new(Action::SegmentMap, 0, 150, 40),
-        ];
-        let expected = [
-            (Action::SegmentMap, 100, 50),
-            (Action::Alloc, 100, 20),
-            (Action::FreeRequested, 100, 20),
-            (Action::FreeCompleted, 100, 20),
-            (Action::SegmentMap, 150, 40),
-            // Reaches into both; what lies in neither, at 190, was there before.
-            (Action::Alloc, 140, 50),
-            (Action::FreeRequested, 140, 50),
-            (Action::Alloc, 100, 40),
-        ];
-        assert_eq!(told(&pieces, &events), expected);
-    }
-
-    #[test]
-    fn what_is_pending_is_handed_out_in_the_history_or_at_its_beginning() {
-        let pieces = [
-            piece(100, 10, PieceState::Pending),
-            piece(110, 20, PieceState::Pending),
-            piece(130, 30, PieceState::Pending),
-            piece(160, 40, PieceState::Allocated),
-        ];
-        let events = [
-            Event::new(Action::FreeCompleted, 0, 130, 5),
-            Event::new(Action::Alloc, 0, 130, 30),
-            Event::new(Action::FreeRequested, 0, 110, 20),
-            Event::new(Action::FreeRequested, 0, 130, 30),
-        ];
-        let expected = [
-            (Action::Alloc, 110, 20),
-            (Action::Alloc, 100, 10),
-            (Action::FreeRequested, 100, 10),
-            (Action::FreeCompleted, 130, 5),
-            (Action::Alloc, 130, 30),
-            (Action::FreeRequested, 110, 20),
-            (Action::FreeRequested, 130, 30),
-        ];
-        assert_eq!(told(&pieces, &events), expected);
-        assert_eq!(told(&pieces, &[]), []);
-    }
-
-    #[test]
-    fn a_block_that_nobody_told_of_came_after_what_lay_in_its_place() {
-        let pieces = [
-            piece(100, 60, PieceState::Allocated),
-            piece(160, 40, PieceState::Inactive),
-        ];
-        let events = [
-            Event::new(Action::Alloc, 0, 120, 10),
-            Event::new(Action::Freed, 0, 120, 10),
-            Event::new(Action::Alloc, 0, 140, 30),
-        ];
-        let expected = [
-            (Action::Alloc, 120, 10),
-            (Action::FreeRequested, 120, 10),
-            (Action::FreeCompleted, 120, 10),
-            (Action::Alloc, 140, 30),
-            (Action::FreeRequested, 140, 30),
-            (Action::FreeCompleted, 140, 30),
-            (Action::Alloc, 100, 60),
-        ];
-        assert_eq!(told(&pieces, &events), expected);
     }
 }

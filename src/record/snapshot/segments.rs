@@ -6,49 +6,77 @@ use std::collections::BTreeMap;
 /// whole or not at all.
 #[derive(Default)]
 pub(super) struct Segments {
-    mapped: Ranges,
+    /// What is mapped at the end, and what events tell of that it was: PyTorch's viewer does not make one range of the two
+    /// where no event has a stream, and then breaks on an event that reaches from one into the other.
+    mapped: [Ranges; 2],
     whole: BTreeMap<u64, u64>,
+}
+
+/// Where a range is known from, as an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// It is there at the end.
+    State = 0,
+    /// An event tells that it was unmapped.
+    Event = 1,
 }
 
 impl Segments {
     /// Whether memory backs all of a range.
     pub(super) fn cover(&self, start: u64, size: u64) -> bool {
         let whole = self.whole.range(..=start).next_back();
-        self.mapped.covers(start, size)
+        self.parts(start, size).is_some()
             || whole.is_some_and(|(at, length)| start - at < *length && size <= at + length - start)
     }
 
     /// Adds memory; false where a part of it is there.
-    pub(super) fn add(&mut self, start: u64, size: u64, expandable: bool) -> bool {
+    pub(super) fn add(&mut self, start: u64, size: u64, expandable: bool, of: Of) -> bool {
         let Some(end) = start.checked_add(size).filter(|end| *end > start) else {
             return false;
         };
         let before = self.whole.range(..end).next_back();
-        if before.is_some_and(|(at, length)| at + length > start) || self.mapped.touch(start, end) {
+        let touched = self.mapped.iter().any(|ranges| ranges.touch(start, end));
+        if touched || before.is_some_and(|(at, length)| at + length > start) {
             return false;
         }
         if expandable {
-            self.mapped.add(start, end);
+            self.mapped[of as usize].add(start, end);
         } else {
             self.whole.insert(start, size);
         }
         true
     }
 
-    /// Takes memory away; false where not all of it is there.
-    pub(super) fn remove(&mut self, start: u64, size: u64, expandable: bool) -> bool {
-        if expandable {
-            return self.mapped.remove(start, size);
+    /// Takes memory away, in the parts that a viewer has it in; none where not all of it is there.
+    pub(super) fn remove(&mut self, start: u64, size: u64, expandable: bool) -> Option<Vec<(u64, u64)>> {
+        if !expandable {
+            return self.whole.remove(&start).map(|length| vec![(start, length)]);
         }
-        let there = self.whole.get(&start) == Some(&size);
-        if there {
-            self.whole.remove(&start);
+        let parts = self.parts(start, size)?;
+        for (at, length) in &parts {
+            self.mapped
+                .iter_mut()
+                .for_each(|ranges| ranges.remove(*at, at + length));
         }
-        there
+        Some(parts)
+    }
+
+    /// The mapped ranges that `start..start + size` lies in, cut to it; none where not all of it is there.
+    fn parts(&self, start: u64, size: u64) -> Option<Vec<(u64, u64)>> {
+        let end = start.checked_add(size).filter(|end| *end > start)?;
+        let mut parts = Vec::new();
+        let mut at = start;
+        while at < end {
+            let (_, reach) = self.mapped.iter().find_map(|ranges| ranges.around(at))?;
+            let part = end.min(reach) - at;
+            parts.push((at, part));
+            at += part;
+        }
+        Some(parts)
     }
 }
 
-/// Disjoint ranges, by their start; neighbours are one.
+/// Disjoint ranges, by their start, with their end; neighbours are one.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
@@ -58,35 +86,22 @@ impl Ranges {
         (address < *end).then_some((*start, *end))
     }
 
-    fn covers(&self, start: u64, size: u64) -> bool {
-        self.around(start).is_some_and(|(_, end)| size <= end - start)
-    }
-
     /// Whether a part of `start..end` is there.
     fn touch(&self, start: u64, end: u64) -> bool {
-        self.around(start).is_some() || self.0.range(start..end).next().is_some()
+        self.0.range(..end).next_back().is_some_and(|(_, reach)| *reach > start)
     }
 
     /// Adds a range of which no part is there.
     fn add(&mut self, start: u64, end: u64) {
-        let (mut from, mut to) = (start, end);
-        if let Some((before, reach)) = self.0.range(..start).next_back()
-            && *reach == start
-        {
-            from = *before;
-        }
-        if let Some(after) = self.0.remove(&end) {
-            to = after;
-        }
+        let before = self.0.range(..start).next_back().filter(|(_, reach)| **reach == start);
+        let from = before.map_or(start, |(before, _)| *before);
+        let to = self.0.remove(&end).unwrap_or(end);
         self.0.insert(from, to);
     }
 
-    /// Takes a range out; false where not all of it is there.
-    fn remove(&mut self, start: u64, size: u64) -> bool {
-        let Some((from, to)) = self.around(start).filter(|(_, to)| size > 0 && size <= to - start) else {
-            return false;
-        };
-        let end = start + size;
+    /// Takes out what lies within one range; nothing where it does not.
+    fn remove(&mut self, start: u64, end: u64) {
+        let Some((from, to)) = self.around(start) else { return };
         self.0.remove(&from);
         if from < start {
             self.0.insert(from, start);
@@ -94,6 +109,5 @@ impl Ranges {
         if end < to {
             self.0.insert(end, to);
         }
-        true
     }
 }
