@@ -51,6 +51,13 @@ fn what_cannot_be_started_has_the_statuses_of_env() {
         assert!(last(&output).starts_with(&format!("{name}: ")), "{}", last(&output));
         assert!(output.stdout.is_empty());
     }
+    // Nothing is the program's fault where this command has no descriptors left to start it.
+    let command = env!("CARGO_BIN_EXE_trtalloc");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("ulimit -n 4; exec {command} run -- true")])
+        .output()
+        .unwrap();
+    expect(&output, 125);
     // A script without a first line is the shell's, as for any execvp.
     let script = dir.join("script");
     std::fs::write(&script, "echo script\n").unwrap();
