@@ -117,13 +117,18 @@ fn what_makes_no_sense_is_an_error_before_the_program_starts() {
         expect(&output, 2);
         assert!(!output.stderr.is_empty());
     }
-    for library in ["/nowhere/libtrtalloc.so", "."] {
+    let text_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for (library, words) in [
+        ("/nowhere/libtrtalloc.so", "no such file"),
+        (".", "no such file"),
+        (text_file, "no library for this machine"),
+    ] {
         let output = trtalloc_run(&["--library", library, "--", "touch"])
             .arg(&begun)
             .output()
             .unwrap();
         expect(&output, 125);
-        assert!(last(&output).contains("no such file"), "{}", last(&output));
+        assert!(last(&output).contains(words), "{}", last(&output));
     }
     let spaced = dir.join("a folder");
     std::fs::create_dir(&spaced).unwrap();

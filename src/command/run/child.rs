@@ -98,34 +98,16 @@ pub fn run(command: &mut Command) -> io::Result<End> {
     }
 }
 
-/// Whether a signal is to be passed on. What the terminal sends, it sends to the program too; and what the program sends, to
-/// all of its group or to its parent, it has or does not want.
+/// Whether a signal is to be passed on. What the terminal sends, it sends to the program too; and what the program sends to its
+/// group, it has.
 fn is_meant_for_it(told: &libc::siginfo_t, child: pid_t) -> bool {
     match told.si_code {
         // A timer that was set before this command became what it is.
         libc::SI_KERNEL => told.si_signo == libc::SIGALRM,
         // SAFETY: these have a sender.
-        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => !descends(unsafe { told.si_pid() }, child),
+        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => child != unsafe { told.si_pid() },
         code => code < 0,
     }
-}
-
-/// Whether a process is `of`, or one that it started, or they did. One that is gone already is none.
-fn descends(process: pid_t, of: pid_t) -> bool {
-    let parent = |process: &pid_t| -> Option<pid_t> {
-        let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-        // The name before may have any bytes in it.
-        let behind = stat.rsplit(|byte| *byte == b')').next()?;
-        std::str::from_utf8(behind)
-            .ok()?
-            .split_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
-    };
-    std::iter::successors(Some(process), parent)
-        .take_while(|process| *process > 0)
-        .any(|process| process == of)
 }
 
 /// What became of the child, if anything. Several changes may have made one signal.
