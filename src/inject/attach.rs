@@ -70,7 +70,7 @@ pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNul
 }
 
 /// # Safety
-/// `object` is an object that TensorRT's function of that kind gave, and nobody else has it yet.
+/// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
 unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) -> Result<()> {
     let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
     let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
