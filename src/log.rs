@@ -48,8 +48,21 @@ fn finish(mut line: String) {
         line = line.replace('\n', " ");
     }
     line.push('\n');
-    // SAFETY: the buffer is valid for its length; stderr need not be open.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    // SAFETY: sets and a time of this frame, and a buffer that is valid for its length; stderr need not be open.
+    unsafe {
+        // A reader that has gone is no reason for the program to end, which may never write there itself.
+        let (mut pipe, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        let held = libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) == 0;
+        let written = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        if held && libc::sigismember(&before, libc::SIGPIPE) == 0 {
+            if written < 0 {
+                libc::sigtimedwait(&pipe, std::ptr::null_mut(), &std::mem::zeroed());
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+    }
 }
 
 fn filter() -> LevelFilter {

@@ -4,7 +4,8 @@ mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
 
-use std::path::{Path, PathBuf};
+use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What the doctor writes, with these variables and arguments and nothing else of the environment that it looks at.
@@ -204,38 +205,25 @@ fn whether_it_is_attached() {
         &["no, though LD_PRELOAD", "-> Is that path right"],
     );
 
-    let sleeping = |preload: Option<PathBuf>| {
-        let mut command = Command::new("sleep");
-        command.arg("60").stdout(Stdio::null());
+    for (preload, words) in [
+        (Some(&library), "has loaded"),
+        (None, "has not loaded libtrtalloc.so; it has no TensorRT"),
+    ] {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(library) = preload {
             command.env("LD_PRELOAD", library);
         }
-        command.spawn().unwrap()
-    };
-    for (preload, words) in [
-        (Some(library), "has loaded"),
-        (None, "has not loaded libtrtalloc.so; it has no TensorRT"),
-    ] {
-        let mut child = sleeping(preload);
+        let mut child = command.spawn().unwrap();
+        // What it gives back it can only give once all is loaded.
+        let (mut to, mut back) = (child.stdin.take().unwrap(), [0]);
+        to.write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut back).unwrap();
         let pid = child.id().to_string();
-        let what = format!("process {pid}");
-        // Until it runs the other program, it is a copy of this one.
-        let started = || std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep");
-        let mut mapped = false;
-        for _ in 0..200 {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-            // The loader maps libc last.
-            mapped = started() && maps.contains("libc.so");
-            if mapped {
-                break;
-            }
-        }
         let text = doctor(&["--pid", &pid], &[]);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(mapped);
-        says(&about(&text, &what), &[words]);
+        drop(to);
+        assert!(child.wait().unwrap().success());
+        says(&about(&text, &format!("process {pid}")), &[words]);
     }
     let text = doctor(&["--pid", "4194305"], &[]);
     says(&about(&text, "process 4194305"), &["cannot be looked into", "-> "]);

@@ -103,3 +103,28 @@ fn a_thread_may_log_while_it_ends() {
         ["trtalloc: warn: a thread runs", "trtalloc: warn: a thread ends"]
     );
 }
+
+/// A program that writes nothing itself would not end because its reader has gone.
+#[test]
+fn a_reader_that_has_gone_does_no_harm() {
+    if std::env::var_os(ROLE).is_some() {
+        trtalloc::log::init(LogLevel::Warn);
+        let mut ends = [0; 2];
+        // SAFETY: descriptors of this process, and sets of this frame. Rust's start has ignored the signal.
+        unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            libc::close(ends[0]);
+            libc::dup2(ends[1], libc::STDERR_FILENO);
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            tracing::warn!(target: "trtalloc::test", "nobody hears");
+            let (mut blocked, mut pending) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked);
+            libc::sigpending(&mut pending);
+            assert_eq!(libc::sigismember(&blocked, libc::SIGPIPE), 0);
+            assert_eq!(libc::sigismember(&pending, libc::SIGPIPE), 0);
+            libc::_exit(77);
+        }
+    }
+    let output = child("a_reader_that_has_gone_does_no_harm", "gone");
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+}

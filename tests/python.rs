@@ -41,6 +41,7 @@ fn pip(python: &Path, arguments: &[&str]) -> Result<(), String> {
     let _one = PIP.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]);
+    pip.args(["--retries", "5", "--timeout", "60"]);
     pip.args(arguments)
         .env("TRTALLOC_LIBRARY", common::library_dir().join("libtrtalloc.so"));
     let output = pip.output().map_err(|error| format!("{}: {error}", python.display()))?;
@@ -134,14 +135,7 @@ fn with_frameworks() -> Result<PathBuf, String> {
     }
     let _ = std::fs::remove_dir_all(&dir);
     environment(&dir)?;
-    let mut arguments = vec![
-        "install",
-        "--no-deps",
-        "--no-compile",
-        "--no-cache-dir",
-        "--timeout",
-        "60",
-    ];
+    let mut arguments = vec!["install", "--no-deps", "--no-compile", "--no-cache-dir"];
     arguments.extend(FRAMEWORKS.iter().chain(NEEDED));
     let installed = pip(&python, &arguments).and_then(|()| pip(&python, &["install", PYTEST]));
     if installed.is_err() {

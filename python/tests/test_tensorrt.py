@@ -126,6 +126,19 @@ def test_attach_takes_what_is_there_already(simulated, binding):
             gc.collect()
             memory = allocator.allocate(1 << 20, 256, 0)
             assert allocator.deallocate(memory) is True
+            # A class of the program's own, and twice.
+            class Mine(trt.Runtime):
+                pass
+            mine = Mine(logger)
+            assert trtalloc.attach(mine) is trtalloc.attach(mine) is allocator
+            class Alike:
+                gpu_allocator = None
+            for wrong in (Alike(), trt.Runtime):
+                try:
+                    trtalloc.attach(wrong)
+                except TypeError:
+                    continue
+                raise SystemExit("no error")
             for wrong in (logger, object(), 5, None):
                 try:
                     trtalloc.attach(wrong)
@@ -237,6 +250,47 @@ assert spy.asked == [
         ),
         **_variables(binding),
     )
+
+
+@pytest.mark.parametrize("binding", WHOLE)
+def test_what_is_left_at_the_end_does_no_harm(simulated, binding):
+    """Objects in modules, in cycles and in threads that go on, as the interpreter is taken down; threads that attach at once."""
+    done = simulated(
+        _program(
+            binding,
+            """
+            import sys, threading, types
+            import trtalloc
+            import MODULE as trt
+            logger = trt.Logger(trt.Logger.ERROR)
+            seen = set()
+
+            def attach():
+                barrier.wait()
+                runtime = trt.Runtime(logger)
+                seen.add(id(trtalloc.attach(runtime)))
+                kept.append(runtime)
+
+            kept, barrier = [], threading.Barrier(4)
+            threads = [threading.Thread(target=attach) for _ in range(4)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            assert len(seen) == 1
+            cycle = [trt.Runtime(logger)]
+            cycle.append(cycle)
+            trtalloc.attach(cycle[0])
+            sys.modules["late"] = types.ModuleType("late")
+            sys.modules["late"].builder = trt.Builder(logger)
+            trtalloc.attach(sys.modules["late"].builder)
+            del cycle
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            del trtalloc
+            print("done")
+            """,
+        ),
+        **_variables(binding),
+    )
+    assert done.stdout == "done\n" and done.stderr == "", done
 
 
 @pytest.mark.parametrize("binding", BINDINGS[:1])

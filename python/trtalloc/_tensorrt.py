@@ -51,10 +51,12 @@ def attach(tensorrt_object):
     """
     kind = type(tensorrt_object)
     for name in ("gpu_allocator", "temporary_allocator"):
-        if hasattr(kind, name):
-            allocator = tensorrt_allocator(sys.modules[kind.__module__])
-            setattr(tensorrt_object, name, allocator)
-            return allocator
+        # The program's own class may stand in front of TensorRT's.
+        for base in kind.__mro__:
+            if name in vars(base):
+                allocator = tensorrt_allocator(sys.modules.get(base.__module__))
+                setattr(tensorrt_object, name, allocator)
+                return allocator
     raise TypeError(f"attach takes TensorRT's Runtime, Builder or IExecutionContext, not {kind.__name__}")
 
 
@@ -62,7 +64,11 @@ def tensorrt_allocator(module):
     """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...): the same object each time."""
     base = _base(module)
     if base not in _allocators:
-        _allocators[base] = _subclass(base, _library.library, _library.default())()
+        allocator = _subclass(base, _library.library, _library.default())()
+        # Two threads may come at once: the first holds.
+        if _allocators.setdefault(base, allocator) is allocator:
+            # For ever, though the interpreter empties this module as it ends: TensorRT frees through it after that, too.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(allocator))
     return _allocators[base]
 
 

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 
 use super::symbols::Module;
 use super::{Kind, find};
@@ -70,7 +70,7 @@ pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNul
 }
 
 /// # Safety
-/// `object` is an object that TensorRT's function of that kind gave, and nobody else has it yet.
+/// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
 unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) -> Result<()> {
     let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
     let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
@@ -84,28 +84,41 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
             Some(_) => {}
         }
     }
+    // The first field behind the object's table of functions is its implementation, whose table has the setter.
+    let implementation = word((object as usize).wrapping_add(WORD)).unwrap_or(0);
+    let setter = word(implementation).and_then(|table| word(table.wrapping_add(slot * WORD)));
+    let setter = setter.filter(|setter| Module::of(*setter).is_some());
+    let setter = setter.ok_or_else(|| Error::Unsupported("the object is not laid out as it should be".into()))?;
+
     process::usable()?;
     let handle = Handle::process();
     let adapter = handle.tensorrt(version)?;
     // Opened now, so that a driver we cannot use is no reason for TensorRT to be without memory.
     handle.allocator()?;
-
-    // The first field behind the object's table of functions is its implementation, whose table has the setter.
-    // SAFETY: an object of a known version, as this function demands; the table of that version has the slot.
-    let (implementation, setter) = unsafe {
-        let implementation = *object.cast::<*mut *const *const c_void>().add(1);
-        if (implementation as usize) < FIRST_PAGE {
-            return Err(Error::Unsupported("the object has no implementation".into()));
-        }
-        (implementation, *(*implementation).add(slot))
-    };
-    if Module::of(setter as usize).is_none() {
-        return Err(Error::Unsupported("the object is not laid out as it should be".into()));
-    }
     // SAFETY: the setter of that version, given its implementation and an adapter that lives for ever.
     unsafe {
-        let setter = std::mem::transmute::<*const c_void, Setter>(setter);
-        setter(implementation.cast(), std::ptr::with_exposed_provenance_mut(adapter));
+        let setter = std::mem::transmute::<*const c_void, Setter>(with_exposed_provenance(setter));
+        setter(
+            with_exposed_provenance_mut(implementation),
+            with_exposed_provenance_mut(adapter),
+        );
     }
     Ok(())
+}
+
+const WORD: usize = size_of::<usize>();
+
+/// What stands at an address; none where nothing can: what a TensorRT gives that fails may be any number.
+fn word(address: usize) -> Option<usize> {
+    if address < FIRST_PAGE || !address.is_multiple_of(WORD) {
+        return None;
+    }
+    // SAFETY: asks for the size of pages; then for nothing to be done with one, which is refused where there is none.
+    let missing = unsafe {
+        let page = address & !(libc::sysconf(libc::_SC_PAGESIZE) as usize - 1);
+        libc::msync(with_exposed_provenance_mut(page), 1, libc::MS_ASYNC) != 0
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
+    };
+    // SAFETY: mapped and aligned, and any bytes are a number.
+    (!missing).then(|| unsafe { *with_exposed_provenance::<usize>(address) })
 }

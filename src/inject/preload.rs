@@ -13,11 +13,18 @@ pub fn stands_in_it() -> bool {
         return false;
     };
     let started_with = match std::fs::read("/proc/self/environ") {
-        Ok(environment) => variable(&environment).map(<[u8]>::to_owned),
-        Err(_) => std::env::var_os("LD_PRELOAD").map(|value| value.as_bytes().to_owned()),
+        Ok(environment) if is_whole(&environment) => variable(&environment).map(<[u8]>::to_owned),
+        _ => std::env::var_os("LD_PRELOAD").map(|value| value.as_bytes().to_owned()),
     };
     let system = std::fs::read("/etc/ld.so.preload").unwrap_or_default();
     names(&started_with.unwrap_or_default(), &own) || names(&system, &own)
+}
+
+/// Whether there is still what the process was started with. Servers that show their state in place of their name (Python's
+/// setproctitle, nginx) move their variables and write over it.
+fn is_whole(environment: &[u8]) -> bool {
+    let entries = environment.strip_suffix(&[0]).unwrap_or(environment);
+    environment.is_empty() || entries.split(|&byte| byte == 0).all(|entry| entry.contains(&b'='))
 }
 
 fn variable(environment: &[u8]) -> Option<&[u8]> {
@@ -50,6 +57,10 @@ mod tests {
         assert_eq!(variable(environment), Some(&b"/a b:/c"[..]));
         assert_eq!(variable(b"LD_PRELOAD\0"), None);
         assert_eq!(variable(b""), None);
+        assert!(is_whole(environment) && is_whole(b"A=\0") && is_whole(b""));
+        for overwritten in [&b"\0\0\0"[..], b"server: idle\0\0\0", b"idle\0A=1\0", b"A=1\0\0"] {
+            assert!(!is_whole(overwritten), "{overwritten:?}");
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
             "--filter-platform={}-unknown-linux-gnu",
             std::env::consts::ARCH
         ));
-        command.env("CARGO_NET_RETRY", "1");
+        command.env("CARGO_NET_RETRY", "5");
         if offline {
             command.arg("--offline");
         }

@@ -30,9 +30,11 @@ pub fn library_dir() -> PathBuf {
     dir
 }
 
-/// A fresh folder for one test, in the build's own.
+/// A fresh folder for one test, in the build's own; test files that are run at the same time have their own each.
 pub fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(env!("CARGO_CRATE_NAME"))
+        .join(name);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
     dir

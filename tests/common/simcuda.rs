@@ -32,6 +32,8 @@ fn folder(example: &str, names: &[&str]) -> Option<PathBuf> {
         NUMBER.fetch_add(1, Ordering::Relaxed)
     );
     let folder = parent.join(name);
+    // An earlier run may have had this process's number.
+    let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).ok()?;
     let (first, others) = names.split_first()?;
     std::fs::copy(built, folder.join(first)).ok()?;

@@ -31,9 +31,9 @@ pub fn fetch(name: &str, version: &str) -> Result<PathBuf, String> {
         "--no-deps",
         "--no-compile",
         "--retries",
-        "2",
+        "5",
         "--timeout",
-        "30",
+        "60",
         "--target",
     ]);
     pip.arg(&partial).arg(format!("{name}=={version}"));
@@ -44,6 +44,12 @@ pub fn fetch(name: &str, version: &str) -> Result<PathBuf, String> {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("pip: {}", stderr.lines().last().unwrap_or_default()));
     }
-    std::fs::rename(&partial, &dir).map_err(|error| error.to_string())?;
-    Ok(dir)
+    match std::fs::rename(&partial, &dir) {
+        // Another process was faster.
+        Err(_) if dir.exists() => {
+            let _ = std::fs::remove_dir_all(&partial);
+            Ok(dir)
+        }
+        moved => moved.map(|()| dir).map_err(|error| error.to_string()),
+    }
 }

@@ -1,11 +1,14 @@
-// A program of TensorRT with children of every kind. Argument: which. A child that is started anew has "child".
+// A program of TensorRT with children of every kind. Argument: which. A child that is started anew has "child". "title" has
+// none: it is a server that shows its state in place of its name.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <vector>
 
 extern "C" int client(char const* library, char const* what);
 extern char** environ;
@@ -48,6 +51,22 @@ int spawned(char** arguments) {
     return end_of(child);
 }
 
+// As setproctitle does: the variables move, and where they were there is room.
+void retitle() {
+    std::vector<std::string> variables;
+    char* const start = environ[0];
+    char* end = start;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        variables.emplace_back(*entry);
+        end = *entry + variables.back().size() + 1;
+    }
+    clearenv();
+    for (std::string const& variable : variables) {
+        putenv(strdup(variable.c_str()));
+    }
+    std::memset(start, 0, static_cast<std::size_t>(end - start));
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -56,6 +75,10 @@ int main(int, char** argv) {
     char* arguments[] = {argv[0], word.data(), nullptr};
     std::setvbuf(stdout, nullptr, _IONBF, 0);
     if (what == "child") {
+        return client("", "");
+    }
+    if (what == "title") {
+        retitle();
         return client("", "");
     }
     if (what == "before") {

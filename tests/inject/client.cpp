@@ -2,6 +2,7 @@
 // work, and looks then at what trtalloc has counted, where that is in the process. With LOOK_UP it opens TensorRT itself.
 #include <NvInfer.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <trtalloc/trtalloc.h>
 
 #include <cstdio>
@@ -107,6 +108,12 @@ extern "C" __attribute__((visibility("default"))) int client(char const* library
         for (auto& thread : threads) {
             thread.join();
         }
+    } else if (std::string("small") == what) {
+        pthread_attr_t small;
+        pthread_t thread;
+        CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 128 * 1024) == 0);
+        auto const run = [](void*) -> void* { return objects(""), nullptr; };
+        CHECK(pthread_create(&thread, &small, run, nullptr) == 0 && pthread_join(thread, nullptr) == 0);
     } else {
         objects(what);
     }

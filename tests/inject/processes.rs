@@ -80,6 +80,37 @@ fn what_is_created_as_the_process_ends_is_left_alone() {
     });
 }
 
+/// A library creates its objects before the program has begun, and before this one may have been started.
+#[test]
+fn what_is_created_before_main_is_attached() {
+    tested(|| {
+        let built = of("11.4").built()?;
+        let early = standin::sources().join("early.cpp");
+        let library = built.link(
+            "libearly.so",
+            &["-shared", "-fPIC"],
+            &[&early, &built.client, &built.library],
+        );
+        let main = standin::sources().join("nothing.cpp");
+        let program = built.link("early", &["-Wl,--no-as-needed"], &[&main, &library]);
+        let (stdout, stderr) = texts(&mut preloaded(&program, &[]));
+        assert_eq!((stdout, stderr), (attached("libnvinfer.so.11"), String::new()));
+        Ok(())
+    });
+}
+
+/// Servers have threads with small stacks; the first object of a process is the one that opens the allocator.
+#[test]
+fn a_small_stack_is_enough() {
+    tested(|| {
+        let built = of("11.4").built()?;
+        let program = built.linked("linked", &[]);
+        let (stdout, stderr) = texts(&mut preloaded(&program, &["", "small"]));
+        assert_eq!((stdout, stderr), (attached("libnvinfer.so.11"), String::new()));
+        Ok(())
+    });
+}
+
 /// No thread, no driver and no word in a process that has no TensorRT; its own names are found as ever.
 #[test]
 fn a_process_without_tensorrt() {
@@ -159,6 +190,9 @@ fn what_counts_is_how_the_process_was_started() {
             let mut command = start(&both, &[]);
             assert_eq!(texts(command.env("LD_PRELOAD", other)).0, own(soname), "{other}");
         }
+        // One that has written over what it was started with.
+        let (stdout, stderr) = texts(&mut preloaded(&program()?, &["title"]));
+        assert_eq!((stdout, stderr), (attached(SONAME), String::new()));
         // By its bare name, where the loader finds it.
         let linked = built.linked("linked", &[]);
         let mut command = start(&linked, &[]);

@@ -2,8 +2,8 @@
 // TensorRT would. For each object that is put to work it writes a line: "attached" where it was given an allocator, "own"
 // where not.
 //
-// STANDIN in the environment: "null" and "garbage" are what createInfer* gives instead of an object. STANDIN_VERSION is the
-// version that the library says it has.
+// STANDIN in the environment: a number that createInfer* gives instead of an object, or "hollow": objects with nothing behind
+// them. STANDIN_VERSION is the version that the library says it has.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -147,11 +147,12 @@ void* create(void* logger) {
     static_cast<ILogger*>(logger)->log(ILogger::Severity::kINFO, "created");
     char const* instead = std::getenv("STANDIN");
     std::string const what = instead == nullptr ? "" : instead;
-    if (what == "null") {
-        return nullptr;
+    if (what == "hollow") {
+        static void* hollow[] = {hollow, nullptr};
+        return hollow;
     }
-    if (what == "garbage") {
-        return reinterpret_cast<void*>(0x228);
+    if (!what.empty()) {
+        return reinterpret_cast<void*>(std::strtoull(instead, nullptr, 0));
     }
     // As its base, which is what the inline function casts it to.
     return static_cast<nvinfer1::INoCopy*>(new Object);

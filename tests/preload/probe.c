@@ -133,6 +133,11 @@ int main(int count, char** arguments)
         printf("child %d\n", WEXITSTATUS(status));
         fflush(stdout);
     }
+    /* One that was joined is seen until the kernel has done with it. */
+    for (int i = 0; i < 1000 && entries("/proc/self/task") > 3; ++i)
+    {
+        usleep(10000);
+    }
     printf("%d threads, %d descriptors\n", entries("/proc/self/task"), entries("/proc/self/fd"));
     return 3;
 }

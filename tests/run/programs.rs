@@ -51,6 +51,13 @@ fn what_cannot_be_started_has_the_statuses_of_env() {
         assert!(last(&output).starts_with(&format!("{name}: ")), "{}", last(&output));
         assert!(output.stdout.is_empty());
     }
+    // Nothing is the program's fault where this command has no descriptors left to start it.
+    let command = env!("CARGO_BIN_EXE_trtalloc");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("ulimit -n 4; exec {command} run -- true")])
+        .output()
+        .unwrap();
+    expect(&output, 125);
     // A script without a first line is the shell's, as for any execvp.
     let script = dir.join("script");
     std::fs::write(&script, "echo script\n").unwrap();
@@ -110,13 +117,18 @@ fn what_makes_no_sense_is_an_error_before_the_program_starts() {
         expect(&output, 2);
         assert!(!output.stderr.is_empty());
     }
-    for library in ["/nowhere/libtrtalloc.so", "."] {
+    let text_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for (library, words) in [
+        ("/nowhere/libtrtalloc.so", "no such file"),
+        (".", "no such file"),
+        (text_file, "no library for this machine"),
+    ] {
         let output = trtalloc_run(&["--library", library, "--", "touch"])
             .arg(&begun)
             .output()
             .unwrap();
         expect(&output, 125);
-        assert!(last(&output).contains("no such file"), "{}", last(&output));
+        assert!(last(&output).contains(words), "{}", last(&output));
     }
     let spaced = dir.join("a folder");
     std::fs::create_dir(&spaced).unwrap();

@@ -47,6 +47,39 @@ fn what_is_sent_to_the_command_reaches_the_program() {
     }
 }
 
+/// A program that sends to its group, as `kill 0` does, has the signal already; who starts this command may be of that group,
+/// too, so that is not what tells them apart.
+#[test]
+fn what_the_program_sends_to_its_group_does_not_come_back() {
+    let script =
+        "trap 'echo got' USR1; trap 'exit 5' USR2; echo ready; kill -USR1 0; echo sent; while :; do sleep 0.05; done";
+    let (mut child, mut output) = started(script);
+    let mut line = String::new();
+    while !line.ends_with("sent\n") {
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "{line}");
+    }
+    // What is pending for the command comes to it in the order of the signals' numbers, so this is the last.
+    send(&child, libc::SIGUSR2);
+    output.read_to_string(&mut line).unwrap();
+    assert_eq!(line, "got\nsent\n");
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+/// `perl -e 'alarm 60; exec @ARGV'` is a way to give a program so much time: what is execed has the timer, and no sender.
+#[test]
+fn a_timer_from_before_reaches_the_program() {
+    let mut command = trtalloc_run(&["--", "sleep", "600"]);
+    // SAFETY: the call is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::alarm(1);
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGALRM));
+}
+
 #[test]
 fn a_signal_that_ends_the_program_ends_the_command() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT, libc::SIGPIPE] {
@@ -68,23 +101,21 @@ fn a_signal_that_ends_the_program_ends_the_command() {
 #[test]
 fn it_stops_and_goes_on_with_the_program() {
     let (mut child, mut output) = started("trap 'echo went on; exit 3' USR1; echo ready; while :; do sleep 0.05; done");
-    let state = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        stat.rsplit(") ").next().unwrap().chars().next().unwrap()
-    };
-    let becomes = |wanted: &dyn Fn(char) -> bool| {
-        for _ in 0..500 {
-            if wanted(state()) {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("state {}", state());
+    let changed = |how| {
+        let mut status = 0;
+        // SAFETY: a child that was not waited for, and has not ended; the status is this frame's.
+        assert_eq!(
+            unsafe { libc::waitpid(child.id() as i32, &mut status, how) },
+            child.id() as i32
+        );
+        status
     };
     send(&child, libc::SIGTSTP);
-    becomes(&|state| state == 'T');
+    let status = changed(libc::WUNTRACED);
+    assert!(libc::WIFSTOPPED(status), "{status:#x}");
     send(&child, libc::SIGCONT);
-    becomes(&|state| state != 'T');
+    let status = changed(libc::WCONTINUED);
+    assert!(libc::WIFCONTINUED(status), "{status:#x}");
     send(&child, libc::SIGUSR1);
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
@@ -119,7 +150,14 @@ fn the_program_starts_as_it_would_have() {
     let command = env!("CARGO_BIN_EXE_trtalloc");
     // A pipe to read from, and a descriptor beyond the usual ones.
     let probe = "grep -E '^(Sig|Shd)' /proc/self/status | grep -v SigQ; ls /proc/self/fd";
-    for before in ["", "trap '' PIPE;", "trap '' HUP USR1 INT;", "exec 7</dev/null;"] {
+    for before in [
+        "",
+        "trap '' PIPE;",
+        "trap '' HUP USR1 INT;",
+        "exec 7</dev/null;",
+        "exec 0<&-;",
+        "exec 0<&- 2>&-;",
+    ] {
         let run = |run: &str| {
             let script = format!("{before} {run} sh -c \"$1\"");
             let mut shell = std::process::Command::new("bash");

@@ -20,11 +20,30 @@ static void use(uint64_t bytes)
     trtalloc_deallocate(trtalloc_default(), block);
 }
 
-/* Longer than between two writings of the figures. */
-static void wait_a_little(void)
+/* Until the figures are where `run` finds them: most bytes in use, bytes held, most of them, and requests, behind each other. */
+static void wait_until_told(uint64_t bytes)
 {
-    struct timespec const time = {1, 0};
-    nanosleep(&time, NULL);
+    uint64_t const told[] = {bytes, bytes, bytes, 1};
+    uint64_t file[4096];
+    for (;;)
+    {
+        FILE* const figures = fopen(getenv("__TRTALLOC_TALLY"), "rb");
+        size_t const count = figures != NULL ? fread(file, sizeof *file, 4096, figures) : 0;
+        if (count == 0)
+        {
+            exit(8);
+        }
+        fclose(figures);
+        for (size_t i = 0; i + 4 <= count; ++i)
+        {
+            if (memcmp(file + i, told, sizeof told) == 0)
+            {
+                return;
+            }
+        }
+        struct timespec const time = {0, 10000000};
+        nanosleep(&time, NULL);
+    }
 }
 
 static void end_by_exit(int signal)
@@ -60,12 +79,12 @@ int main(int count, char** arguments)
     }
     if (strcmp(how, "_exit") == 0)
     {
-        wait_a_little();
+        wait_until_told(8u << 20);
         _exit(4);
     }
     if (strcmp(how, "kill") == 0)
     {
-        wait_a_little();
+        wait_until_told(8u << 20);
         kill(getpid(), SIGKILL);
     }
     if (strcmp(how, "signal") == 0)

@@ -33,20 +33,25 @@ const FORWARDED: [c_int; 9] = [
 /// inherits another answer dies where it would not, or the other way round.
 static SIGPIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-extern "C" fn note_sigpipe() {
-    // SAFETY: plain data, written by the call, which changes nothing.
+/// Which of the three usual descriptors were closed then, a bit for each: Rust's start opens /dev/null for them.
+static CLOSED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn note_the_start() {
+    // SAFETY: plain data, written by the call; neither call changes anything.
     unsafe {
         let mut action: libc::sigaction = zeroed();
         if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0 {
             SIGPIPE.store(action.sa_sigaction, Ordering::Relaxed);
         }
+        let closed = (0..3).filter(|&descriptor| libc::fcntl(descriptor, libc::F_GETFD) < 0);
+        CLOSED.store(closed.map(|descriptor| 1 << descriptor).sum(), Ordering::Relaxed);
     }
 }
 
 // SAFETY: the loader calls what lies here before `main`; the function needs nothing that is set up later.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+static NOTE_THE_START: extern "C" fn() = note_the_start;
 
 /// Starts the program and stays until it has ended. An error is one of starting it.
 pub fn run(command: &mut Command) -> io::Result<End> {
@@ -63,13 +68,16 @@ pub fn run(command: &mut Command) -> io::Result<End> {
     // Where it is ignored, nobody hears of a child's end.
     // SAFETY: the default is no function.
     let sigchld = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    let sigpipe = SIGPIPE.load(Ordering::Relaxed);
+    let (sigpipe, closed) = (SIGPIPE.load(Ordering::Relaxed), CLOSED.load(Ordering::Relaxed));
     // SAFETY: the closure only makes calls that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
             libc::signal(libc::SIGCHLD, sigchld);
             libc::signal(libc::SIGPIPE, sigpipe);
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+            for descriptor in (0..3).filter(|descriptor| closed & 1 << descriptor != 0) {
+                libc::close(descriptor);
+            }
             Ok(())
         });
     }
@@ -83,11 +91,22 @@ pub fn run(command: &mut Command) -> io::Result<End> {
             if let Some(end) = look(child) {
                 return Ok(end);
             }
-        // What the terminal sends, it sends to the program too.
-        } else if signal > 0 && told.si_code <= 0 {
+        } else if signal > 0 && is_meant_for_it(&told, child) {
             // SAFETY: the child was not waited for yet, so the number is its.
             unsafe { libc::kill(child, signal) };
         }
+    }
+}
+
+/// Whether a signal is to be passed on. What the terminal sends, it sends to the program too; and what the program sends to its
+/// group, it has.
+fn is_meant_for_it(told: &libc::siginfo_t, child: pid_t) -> bool {
+    match told.si_code {
+        // A timer that was set before this command became what it is.
+        libc::SI_KERNEL => told.si_signo == libc::SIGALRM,
+        // SAFETY: these have a sender.
+        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => child != unsafe { told.si_pid() },
+        code => code < 0,
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::error::{Error, Result};
 
+use crate::command::program::Elf;
+
 /// The library that was named, or the one that belongs to this command: beside it, or where libraries are installed
 /// relative to it.
 pub fn find(named: Option<&Path>) -> Result<PathBuf> {
@@ -17,12 +19,16 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf> {
     let library =
         std::path::absolute(&library).map_err(|error| Error::Io(format!("{}: {error}", library.display())))?;
     // The loader parts names there, and expands $ORIGIN and the like.
-    match library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
-        true => Err(Error::Io(format!(
+    if library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
+        return Err(Error::Io(format!(
             "{}: LD_PRELOAD cannot name it, for its path has a space, a colon or a dollar sign; --library names another",
             library.display()
-        ))),
-        false => Ok(library),
+        )));
+    }
+    match Elf::read(&library).is_some_and(|elf| elf.is_native()) {
+        true => Ok(library),
+        // The loader would only warn, and go on without.
+        false => Err(Error::Io(format!("{}: no library for this machine", library.display()))),
     }
 }
 

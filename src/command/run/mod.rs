@@ -69,8 +69,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(end) => end,
         Err(error) => {
             say(&format!("{}: {error}", name.to_string_lossy()));
-            return ExitCode::from(match error.kind() {
-                ErrorKind::NotFound => NOT_FOUND,
+            return ExitCode::from(match (error.kind(), error.raw_os_error()) {
+                (ErrorKind::NotFound, _) => NOT_FOUND,
+                // Nothing was said of the program yet.
+                (_, Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => OURS,
                 _ => NOT_EXECUTABLE,
             });
         }

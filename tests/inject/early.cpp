@@ -1,0 +1,10 @@
+// A library that uses TensorRT as it is loaded.
+extern "C" int client(char const* library, char const* what);
+
+namespace {
+
+struct Early {
+    Early() { client("", ""); }
+} early;
+
+}  // namespace
