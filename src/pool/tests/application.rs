@@ -72,6 +72,8 @@ impl Bench {
     /// Everything was given back: nothing was wrong, and nothing is left.
     pub(super) fn finish_of(self, told: &str) {
         self.app(|machine| machine.context_synchronize()).unwrap();
+        // What tells that a graph is gone comes by a thread of its own.
+        self.machine.drain_user_objects();
         assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
         self.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
         let stats = || self.allocator.stats(Some(0)).unwrap();
