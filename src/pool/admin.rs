@@ -128,6 +128,8 @@ impl Pool {
         if !core.grace.is_empty() || !core.mapping.is_empty() || !core.captures.is_empty() {
             return false;
         }
+        // Events of a context that is gone went with it, and may be the application's by now.
+        let _ = self.drop_dead_contexts(&mut core);
         core.grace.destroy_events(&self.calls);
         if let Some(base) = self.space.base().filter(|_| !core.closed)
             && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))

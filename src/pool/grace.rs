@@ -288,7 +288,27 @@ impl Grace {
             return Ok(event);
         }
         let _entered = calls.enter(context)?;
-        calls.submit(|driver| driver.event_create())
+        let event = calls.submit(|driver| driver.event_create())?;
+        self.forget_event(event);
+        Ok(event)
+    }
+
+    /// The driver has made `event` just now: what is known by that handle went with its context, and so did the work behind
+    /// it. Without ids of contexts nothing else tells.
+    fn forget_event(&mut self, event: Event) {
+        self.spare
+            .values_mut()
+            .for_each(|events| events.retain(|spare| *spare != event));
+        self.nameless.forget_event(event);
+        for ledger in self.ledgers.values_mut() {
+            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+                ledger.complete = ledger.complete.max(ledger.stamps[at].0);
+                ledger.stamps.drain(..=at);
+            }
+        }
+        for batch in &mut self.batches {
+            batch.events.retain(|(_, recorded)| *recorded != Some(event));
+        }
     }
 
     /// Asks which stamps and batches have completed, and hands out what they covered.

@@ -117,6 +117,14 @@ impl Nameless {
         oldest.event.map(|event| Awaited::Event(oldest.context, event))
     }
 
+    /// The event went with its context.
+    pub(super) fn forget_event(&mut self, event: Event) {
+        let entries = self.by.values_mut().flatten();
+        entries
+            .filter(|entry| entry.event == Some(event))
+            .for_each(|entry| entry.event = None);
+    }
+
     pub(super) fn context_gone(&mut self, context: Context) {
         let entries = self.by.values_mut().flatten();
         entries
@@ -174,15 +182,17 @@ impl Pool {
     /// The stream's context uses the pool from now on.
     pub fn used_by(&self, stream: Stream) -> error::Result<()> {
         let context = self.calls.ask(|driver| driver.stream_context(stream));
-        self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?);
+        self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?)?;
         Ok(())
     }
 
-    /// As `note_context` of a context that has just answered, and so is there.
-    fn know(&self, core: &mut Core, context: Context) {
-        if !core.contexts.iter().any(|(known, _)| *known == context) {
-            core.note_context(&self.calls, context);
+    /// As `note_context` of a context that has just answered, and so is there: without ids there is nothing more to ask.
+    fn know(&self, core: &mut Core, context: Context) -> Result<()> {
+        let nameless = !self.driver().features().stream_ids;
+        if nameless && core.contexts.iter().any(|(known, _)| *known == context) {
+            return Ok(());
         }
+        core.note_context(&self.calls, context)
     }
 
     /// Takes back a claimed block that is freed on a stream without an id. Where no event can be recorded there, it is as if
@@ -263,7 +273,7 @@ impl Pool {
     /// An event behind everything queued on `stream` so far; none where it captures, refuses, or too many wait already.
     fn mark(&self, core: &mut Core, stream: Stream) -> Option<(Context, Event)> {
         let context = self.calls.ask(|driver| driver.stream_context(stream)).ok()?;
-        self.know(core, context);
+        self.know(core, context).ok()?;
         // Calls of this pool are not made in another device's context, where a default stream would be another one.
         if stream.is_special() && self.calls.ask(|driver| driver.current_device()) != Ok(Some(self.device)) {
             return None;

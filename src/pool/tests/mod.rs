@@ -14,6 +14,7 @@ mod deaths;
 mod faults;
 mod nameless;
 mod resizing;
+mod returns;
 mod steady;
 
 const MIB: u64 = 1 << 20;
