@@ -130,7 +130,7 @@ impl Pool {
         }
         // Events of a context that is gone went with it, and may be the application's by now.
         let _ = self.drop_dead_contexts(&mut core);
-        core.grace.destroy_events(&self.calls);
+        self.destroy_events(&mut core);
         if let Some(base) = self.space.base().filter(|_| !core.closed)
             && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))
         {

@@ -144,6 +144,8 @@ struct Core {
     fixed: bool,
     /// Everything was given back.
     closed: bool,
+    /// How many wait for an event, without the lock.
+    waiting: u32,
 }
 
 /// One device's memory.

@@ -10,8 +10,16 @@ use super::{Core, Pool};
 use crate::error::Result;
 
 impl Pool {
+    /// Destroys the events, once nobody waits for one.
+    pub(super) fn destroy_events(&self, core: &mut Core) {
+        if core.waiting == 0 {
+            core.grace.destroy_events(&self.calls);
+        }
+    }
+
     /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event
-    /// covers yet is covered first, once. False where there is nothing to wait for or no time left.
+    /// covers yet is covered first, once. False where there is nothing to wait for or no time left; an error where everything
+    /// was given back meanwhile.
     pub(super) fn wait(
         &self,
         core: &mut MutexGuard<'_, Core>,
@@ -29,7 +37,10 @@ impl Pool {
         let (context, outcome) = match awaited {
             Awaited::Event(context, event) => {
                 let wait = || self.calls.submit(|driver| driver.event_wait(event, left));
-                (context, MutexGuard::unlocked(core, wait))
+                core.waiting += 1;
+                let outcome = MutexGuard::unlocked(core, wait);
+                core.waiting -= 1;
+                (context, outcome)
             }
             Awaited::Synchronisation(context, batch) => {
                 let known = core.grace.synchronisation.take().filter(|of| of.context == context);
@@ -43,6 +54,10 @@ impl Pool {
                 (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
             }
         };
+        if core.closed {
+            self.destroy_events(core);
+        }
+        core.still_open()?;
         match outcome {
             Ok(came) => Ok(came),
             Err(error) => {

@@ -1,12 +1,14 @@
 //! Handles of contexts and events that come back as others: what is remembered under the old ones is not taken for theirs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Bench, MIB, RESIZABLE};
-use crate::allocator::Request;
+use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::Machine;
+use crate::error::Result;
 
 /// A context beside the current one, which is made current, and a stream of it.
 fn visit(bench: &Bench, device: i32) -> (usize, usize) {
@@ -264,4 +266,99 @@ fn a_handle_that_serves_another_device_by_now_is_left_alone() {
     bench.allocator.trim(Some(1), 0).unwrap();
     bench.app(|machine| machine.context_pop()).unwrap();
     bench.finish();
+}
+
+/// What another thread does while a call waits without the pool's lock.
+fn while_waiting(bench: &Bench, work: impl FnOnce(&Machine, &Allocator) + Send + 'static) -> Arc<AtomicBool> {
+    let done = Arc::new(AtomicBool::new(false));
+    let work = Arc::new(parking_lot::Mutex::new(Some(work)));
+    for n in 1..20 {
+        let (allocator, work, done) = (bench.allocator.clone(), work.clone(), done.clone());
+        bench.machine.come_between("cuEventQuery", n, move |machine| {
+            if !allocator.pool_of(0).core.is_locked()
+                && let Some(work) = work.lock().take()
+            {
+                done.store(true, Relaxed);
+                work(machine, &allocator);
+            }
+        });
+    }
+    done
+}
+
+fn request(size: u64, stream: Option<usize>) -> Request {
+    Request {
+        size,
+        alignment: 0,
+        flags: 0,
+        stream: stream.map(Stream),
+        device: None,
+    }
+}
+
+/// A request for a block with a range of its own waits without the lock; meanwhile its stream is released, and what was its
+/// number in the books is another stream's.
+#[test]
+fn a_place_that_came_back_during_a_wait_is_another_streams() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1000");
+    let (first, second, busy) = (bench.stream(), bench.stream(), bench.stream());
+    let own = bench.get(2 * MIB, Some(first));
+    let far = bench.request(24 * MIB, RESIZABLE, None).unwrap();
+    let held = bench.request(28 * MIB, RESIZABLE, Some(busy)).unwrap();
+    bench.launch(busy, held, 28 * MIB);
+    bench.put(held, Some(busy));
+    let done = while_waiting(&bench, move |machine, allocator| {
+        allocator.stream_release(Stream(first)).unwrap();
+        let block = allocator.allocate(request(512, None)).unwrap();
+        allocator.deallocate(block, None).unwrap();
+        let block = allocator.allocate(request(512, Some(second))).unwrap();
+        machine.launch_persistent(second, &[(far, 24 * MIB)]).unwrap();
+        machine.checker().give_back(far, Some(second));
+        allocator.deallocate(far, Some(Stream(second))).unwrap();
+        allocator.deallocate(block, Some(Stream(second))).unwrap();
+    });
+    let block = bench.request(24 * MIB, RESIZABLE, Some(first));
+    assert!(done.load(Relaxed), "it waits");
+    assert_eq!(bench.wrong(), Vec::<String>::new());
+    bench.machine.clear_failures();
+    if let Ok(block) = block {
+        bench.put(block, Some(first));
+    }
+    bench.put(own, Some(first));
+}
+
+/// Everything is given back while somebody waits for one of the events.
+#[test]
+fn closing_takes_no_event_from_whom_it_is_waited_for_by() {
+    type Call = fn(&Bench) -> Result<u64>;
+    let calls: [Call; 3] = [
+        |bench| bench.allocator.trim(Some(0), 0),
+        |bench| bench.allocator.allocate(request(60 * MIB, None)),
+        |bench| {
+            let request = Request {
+                flags: RESIZABLE,
+                ..request(50 * MIB, None)
+            };
+            bench.allocator.allocate(request)
+        },
+    ];
+    for call in calls {
+        let bench = Bench::new("limit=64MiB,wait_ms=1000");
+        let stream = bench.stream();
+        bench.use_and_free(stream, 2, 30 * MIB);
+        let done = while_waiting(&bench, |machine, allocator| {
+            allocator.close();
+            // As a driver does that uses the memory of an event again.
+            let stream = machine.stream_create(true).unwrap();
+            machine.launch(stream, 50_000_000_000, &[]).unwrap();
+            events(machine, stream);
+        });
+        let outcome = call(&bench);
+        assert!(done.load(Relaxed), "it waits");
+        assert!(outcome.is_err(), "the allocator was destroyed");
+        let waited = bench.machine.now() / 1_000_000;
+        assert!(waited < 500, "{waited} ms for an event of the application's");
+        assert_eq!(bench.machine.memory_held(), [0, 0, 0]);
+        assert_eq!(bench.wrong(), Vec::<String>::new());
+    }
 }
