@@ -49,6 +49,7 @@ impl Pool {
             }
             let freed = Freed::Block { id, give_back: false };
             if core.captures.freed_outside(number, freed).is_none() {
+                core.uses.remove(&id);
                 return;
             }
         }

@@ -419,9 +419,9 @@ impl Grace {
         self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()
     }
 
-    /// Destroys every event that nothing waits for.
-    pub fn destroy_events(&mut self, calls: &Calls) {
-        for (context, events) in std::mem::take(&mut self.spare) {
+    /// Destroys every event that nothing waits for, of contexts that are `ours` to say so.
+    pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
+        for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
             let Ok(_entered) = calls.enter(context) else { continue };
             for event in events {
                 let _ = calls.submit(|driver| driver.event_destroy(event));

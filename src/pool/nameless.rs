@@ -142,38 +142,34 @@ struct Asked {
     failed: Option<(Context, DriverError)>,
 }
 
-/// An event that does not answer may be of a context that was at its context's handle before: it is not used again.
-fn destroy(calls: &Calls, event: Event) {
-    let _ = calls.submit(|driver| driver.event_destroy(event));
-}
-
 impl Grace {
     /// Asks for each handle how far its frees are. Frees of one handle are asked in order, though behind a handle that came
-    /// back they may complete in another.
+    /// back they may complete in another. An event that does not answer may be of a context that was at its context's handle
+    /// before, and another's by now: it is left alone.
     fn ask_nameless(&mut self, calls: &Calls) -> Asked {
         let mut asked = Asked::default();
-        let (mut spare, mut doubtful) = (Vec::new(), Vec::new());
+        let mut spare = Vec::new();
         for entries in self.nameless.by.values_mut() {
             while let Some(entry) = entries.front() {
-                let (place, events) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event))) {
-                    None | Some(Ok(true)) => (&mut asked.over, &mut spare),
+                let (place, serves_again) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event)))
+                {
+                    None | Some(Ok(true)) => (&mut asked.over, true),
                     Some(Ok(false)) => break,
                     Some(Err(error)) if grace::is_dead(&error) || error.failure == Failure::Capture => {
                         asked.failed = Some((entry.context, error)).filter(|_| grace::is_dead(&error));
                         break;
                     }
-                    Some(Err(_)) => (&mut asked.lost, &mut doubtful),
+                    Some(Err(_)) => (&mut asked.lost, false),
                 };
                 if let Some(entry) = entries.pop_front() {
                     self.nameless.count -= 1;
-                    events.extend(entry.event.map(|event| (entry.context, event)));
+                    spare.extend(entry.event.filter(|_| serves_again).map(|event| (entry.context, event)));
                     place.push(entry.left);
                 }
             }
         }
         self.nameless.by.retain(|_, entries| !entries.is_empty());
         spare.into_iter().for_each(|(context, event)| self.keep(context, event));
-        doubtful.into_iter().for_each(|(_, event)| destroy(calls, event));
         asked
     }
 }
@@ -289,10 +285,8 @@ impl Pool {
             return None;
         }
         let event = core.grace.event(&self.calls, context).ok()?;
+        // One that cannot be recorded is left alone, as in `ask_nameless`.
         let recorded: Result<()> = self.calls.submit(|driver| driver.event_record(event, stream));
-        if recorded.is_err() {
-            destroy(&self.calls, event);
-        }
         recorded.ok().map(|()| (context, event))
     }
 

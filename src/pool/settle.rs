@@ -76,9 +76,9 @@ impl Pool {
             match core.grace.cover(&self.calls, &contexts, owners.clone()) {
                 Ok(()) => return true,
                 Err(error) => {
-                    let before = core.contexts.len();
+                    let before = core.contexts.clone();
                     let _ = self.drop_dead_contexts(core);
-                    if core.contexts.len() == before || self.dead.get().is_some() {
+                    if core.contexts == before || self.dead.get().is_some() {
                         tracing::debug!(%error, "what was freed could not be covered");
                         return false;
                     }
@@ -105,6 +105,10 @@ impl Pool {
             if self.calls.is_gone(context, id) {
                 core.contexts.retain(|(known, _)| *known != context);
                 core.grace.context_gone(context);
+                if self.driver().features().stream_ids {
+                    // Another one at its handle may have default streams that nobody told from the old one's.
+                    let _ = core.note_context(&self.calls, context);
+                }
             }
         }
         Ok(())
@@ -114,11 +118,11 @@ impl Pool {
     /// have found that out before; if it is the pool's own, or is there and carries an error that will not go away, the pool
     /// is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
-        let before = core.contexts.len();
+        let before = core.contexts.clone();
         let _ = self.drop_dead_contexts(core);
         self.alive()?;
         let known = core.contexts.iter().find(|(known, _)| *known == context).copied();
-        let Some((_, id)) = known.filter(|_| core.contexts.len() == before) else {
+        let Some((_, id)) = known.filter(|_| core.contexts == before) else {
             return Ok(());
         };
         match self.calls.is_there(context, id) {

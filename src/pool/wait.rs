@@ -6,15 +6,21 @@ use parking_lot::MutexGuard;
 
 use super::grace::Awaited;
 use super::synchronise::Synchronisation;
-use super::{Core, Pool};
+use super::{Core, Home, Pool};
+use crate::driver::Context;
 use crate::error::Result;
 
 impl Pool {
-    /// Destroys the events, once nobody waits for one.
+    /// Destroys the events, once nobody waits for one. Without ids, those of a context that the pool does not hold go with it:
+    /// it may be another one by now, and they the application's.
     pub(super) fn destroy_events(&self, core: &mut Core) {
-        if core.waiting == 0 {
-            core.grace.destroy_events(&self.calls);
+        if core.waiting > 0 {
+            return;
         }
+        let ids = self.driver().features().stream_ids;
+        let Home { context, primary, .. } = core.home;
+        let ours = |of: Context| ids || primary && of == context;
+        core.grace.destroy_events(&self.calls, ours);
     }
 
     /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event

@@ -13,6 +13,7 @@ mod broken_rules;
 mod deaths;
 mod faults;
 mod nameless;
+mod owners;
 mod resizing;
 mod returns;
 mod steady;

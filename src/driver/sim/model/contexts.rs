@@ -235,7 +235,7 @@ impl Machine {
         let free = state
             .free_contexts
             .iter()
-            .rposition(|place| !self.threads.has_current(place + 1));
+            .rposition(|place| !state.handles_stay && !self.threads.has_current(place + 1));
         let context = match free.map(|at| state.free_contexts.remove(at)) {
             Some(place) => {
                 state.contexts[place] = fresh;
@@ -255,6 +255,11 @@ impl Machine {
         stack.push(context + 1);
         set_current(thread, &stack);
         Ok(self.hot.handle(HandleKind::Context, context))
+    }
+
+    /// From now on handles of contexts and events that went are not given out again. Not a driver call.
+    pub fn keep_handles(&self) {
+        self.state.lock().handles_stay = true;
     }
 
     /// `cuCtxDestroy`: also pops it where it is current to this thread.

@@ -112,8 +112,8 @@ impl Machine {
         let (thread, mut state) = self.enter(Call::EventCreate)?;
         let context = state.current(thread)?;
         let event = match state.free_events.pop() {
-            Some(event) => event,
-            None => self.hot.handle(HandleKind::Event, state.new_id() as usize),
+            Some(event) if !state.handles_stay => event,
+            _ => self.hot.handle(HandleKind::Event, state.new_id() as usize),
         };
         let context_id = state.contexts[context].id;
         let fresh = EventState {

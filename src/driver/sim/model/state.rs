@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) hot: Arc<Hot>,
     pub(super) ids: u64,
     pub(super) contexts: Vec<ContextState>,
+    /// Handles of contexts and events are not given out again.
+    pub(super) handles_stay: bool,
     /// Places of destroyed contexts.
     pub(super) free_contexts: Vec<usize>,
     /// Index of each device's primary context.
@@ -79,6 +81,7 @@ impl State {
             hot,
             ids: 0,
             contexts: Vec::new(),
+            handles_stay: false,
             free_contexts: Vec::new(),
             primaries: Vec::new(),
             streams: Vec::new(),
