@@ -65,23 +65,19 @@ impl Pool {
         if let (Special::Resizable, Some(owner), Some(turn)) = (special, owner, turn) {
             self.collect(&mut core, &want, owner, turn);
         }
-        let mut block =
-            self.with_room(
-                &mut core,
-                &want,
-                turn.zip(owner),
-                capture == 0,
-                |pool, core, create| match special {
-                    Special::Resizable => pool.build_resizable(core, want.size, owner, create),
-                    Special::Guarded => {
-                        Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create)
-                    }
-                    Special::Passthrough { .. } if want.size > create => Ok(None),
-                    Special::Passthrough { .. } => {
-                        Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some)
-                    }
-                },
-            )?;
+        let place = turn.zip(owner);
+        let mut block = self.with_room(
+            &mut core,
+            &want,
+            place,
+            capture == 0,
+            |pool, core, create| match special {
+                Special::Resizable => pool.build_resizable(core, want.size, owner, create),
+                Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
+                Special::Passthrough { .. } if want.size > create => Ok(None),
+                Special::Passthrough { .. } => Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some),
+            },
+        )?;
         block.capture = capture;
         block.resizable |= special == Special::Passthrough { resizable: true };
         let address = block.address;
