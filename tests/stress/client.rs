@@ -61,22 +61,24 @@ impl<'w> Client<'w> {
 
     /// A stream to work on, which does not capture: its own, a shared or a default one.
     pub fn stream(&mut self) -> usize {
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
         let shared = &self.world.contexts[self.context].streams;
         let stream = match self.random.below(16) {
             0 => Some(if self.random.one_in(2) { 0 } else { 2 }),
             1..=3 => self.random.pick(shared),
             _ => self.random.pick(&self.streams),
         };
-        stream.filter(|stream| Some(*stream) != capturing).unwrap_or(shared[0])
+        stream.filter(|stream| !self.captures(*stream)).unwrap_or(shared[0])
+    }
+
+    fn captures(&self, stream: usize) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.has(stream))
     }
 
     /// The place of a block whose home does not capture, and that no graph needs.
     pub fn block(&mut self) -> Option<usize> {
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
         let at = self.random.below(self.blocks.len().max(1) as u64) as usize;
         let block = self.blocks.get(at)?;
-        (Some(block.home) != capturing && block.pins == 0).then_some(at)
+        (!self.captures(block.home) && block.pins == 0).then_some(at)
     }
 
     pub fn launch(&mut self, stream: usize, ranges: &[(u64, u64)]) -> bool {
@@ -295,10 +297,8 @@ impl<'w> Client<'w> {
         }
         let at = self.random.below(self.streams.len() as u64) as usize;
         let dying = self.streams[at];
-        let capturing = self.capture.as_ref().is_some_and(|capture| capture.stream == dying);
         let heir = self.streams[(at + 1) % self.streams.len()];
-        let heir_captures = self.capture.as_ref().is_some_and(|capture| capture.stream == heir);
-        if capturing || heir_captures || !self.order(dying, heir) {
+        if self.captures(dying) || self.captures(heir) || !self.order(dying, heir) {
             return;
         }
         self.streams.swap_remove(at);
@@ -334,8 +334,7 @@ impl<'w> Client<'w> {
 
     fn resize(&mut self) {
         let start = self.random.below(self.blocks.len().max(1) as u64) as usize;
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
-        let free = |block: &Block| block.resizable && block.pins == 0 && Some(block.home) != capturing;
+        let free = |block: &Block| block.resizable && block.pins == 0 && !self.captures(block.home);
         let Some(at) = (start..self.blocks.len()).find(|at| free(&self.blocks[*at])) else {
             return;
         };
