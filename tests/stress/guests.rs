@@ -26,7 +26,7 @@ impl Client<'_> {
         if self.random.one_in(3) {
             stream = DEFAULT[self.random.below(2) as usize];
         }
-        let mut there: Vec<(u64, u64)> = Vec::new();
+        let (mut there, mut used): (Vec<(u64, u64)>, bool) = (Vec::new(), false);
         for _ in 0..self.random.below(12) {
             let size = self.random.size(self.world.largest);
             let ordered = !self.random.one_in(4);
@@ -35,7 +35,9 @@ impl Client<'_> {
                 self.launch(stream, &[(address, size)]);
                 there.push((address, size));
             }
-            if self.random.one_in(6) {
+            used |= address != 0;
+            // What it queues is waited for once the context has used the pool.
+            if used && self.random.one_in(6) {
                 self.lend(stream);
             }
             if self.random.one_in(3)
