@@ -284,9 +284,19 @@ impl Grace {
 
     /// An event of `context` that nobody uses.
     pub(super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
-        if let Some(event) = self.spare.get_mut(&context).and_then(Vec::pop) {
-            return Ok(event);
+        match self.spare_event(context) {
+            Some(event) => Ok(event),
+            None => self.new_event(calls, context),
         }
+    }
+
+    /// One that was used before.
+    pub(super) fn spare_event(&mut self, context: Context) -> Option<Event> {
+        self.spare.get_mut(&context).and_then(Vec::pop)
+    }
+
+    /// One that was not.
+    pub(super) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         let _entered = calls.enter(context)?;
         let event = calls.submit(|driver| driver.event_create())?;
         self.forget_event(event);

@@ -284,10 +284,23 @@ impl Pool {
         if core.grace.nameless.count >= MOST {
             return None;
         }
-        let event = core.grace.event(&self.calls, context).ok()?;
-        // One that cannot be recorded is left alone, as in `ask_nameless`.
-        let recorded: Result<()> = self.calls.submit(|driver| driver.event_record(event, stream));
-        recorded.ok().map(|()| (context, event))
+        let record = |event| self.calls.submit(|driver| driver.event_record(event, stream));
+        let spare = core.grace.spare_event(context);
+        if let Some(event) = spare.filter(|event| record(*event).is_ok()) {
+            return Some((context, event));
+        }
+        let fresh = core.grace.new_event(&self.calls, context);
+        if let Some(event) = fresh.ok().filter(|event| record(*event).is_ok()) {
+            // What the one from before was refused for is its own fault: it is left alone, as in `ask_nameless`.
+            return Some((context, event));
+        }
+        if let Ok(event) = fresh {
+            let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        }
+        if let Some(event) = spare {
+            core.grace.keep(context, event);
+        }
+        None
     }
 
     /// Whose free space a block of capture `number` becomes that is freed on a stream of it.
