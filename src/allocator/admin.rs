@@ -16,7 +16,7 @@ impl Allocator {
         };
         let shared = match self.key(stream)? {
             // A default stream where no context is current is the one of the pool's own.
-            None => pool.share(address, None),
+            None => pool.share(address, None)?,
             Some(key) if self.streams && self.stream_device(stream)? == pool.device => {
                 let cache = self.caches.get(key);
                 self.leave_other_device(cache, pool.device);
@@ -31,7 +31,7 @@ impl Allocator {
                     },
                 )?
             }
-            Some(_) => pool.share(address, Some(self.driver.stream_context(stream)?)),
+            Some(_) => pool.share(address, Some(self.driver.stream_context(stream)?))?,
         };
         if shared { Ok(()) } else { Err(foreign(address)) }
     }

@@ -92,7 +92,9 @@ impl Allocator {
         let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
         };
-        if let Some(byte) = self.config.fill {
+        if let (Some(byte), Some(_)) = (self.config.fill, stream)
+            && !block.is_others_too()
+        {
             // What may still be written to waits for the grace of this free.
             let _ = pool.fill(address, byte, block.size(), stream);
         }

@@ -128,7 +128,9 @@ impl Pool {
         if !core.grace.is_empty() || !core.mapping.is_empty() || !core.captures.is_empty() {
             return false;
         }
-        core.grace.destroy_events(&self.calls);
+        // Events of a context that is gone went with it, and may be the application's by now.
+        let _ = self.drop_dead_contexts(&mut core);
+        self.destroy_events(&mut core);
         if let Some(base) = self.space.base().filter(|_| !core.closed)
             && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))
         {

@@ -83,6 +83,11 @@ impl Block {
         is_0(&self.capture) && is_0(&self.shared) && is_0(&self.resizable)
     }
 
+    /// Whether work that is not ordered before its free may use it: a graph's, or what was declared for other streams.
+    pub fn is_others_too(&self) -> bool {
+        self.capture.load(Ordering::Relaxed) != 0 || self.shared.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether a resize has it just now; takes a moment where it does.
     #[cold]
     pub fn is_resizing(&self) -> bool {

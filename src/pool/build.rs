@@ -92,6 +92,7 @@ impl Pool {
             limit: options.limit,
             fixed: matches!(memory, Memory::Caller(..)),
             closed: false,
+            waiting: 0,
         };
         Ok(Pool {
             device,

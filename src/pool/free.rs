@@ -49,6 +49,7 @@ impl Pool {
             }
             let freed = Freed::Block { id, give_back: false };
             if core.captures.freed_outside(number, freed).is_none() {
+                core.uses.remove(&id);
                 return;
             }
         }
@@ -226,8 +227,12 @@ impl Pool {
         let known = cache.and_then(|cache| cache.inner.lock().generation.as_ref().map(|of| of.context));
         // A stream that is not known: its context is most likely the current one.
         let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
-        if let Some(context) = known.or_else(current) {
-            core.note_context(&self.calls, context);
+        if let Some(context) = known.or_else(current)
+            && core.note_context(&self.calls, context).is_err()
+            && !core.contexts.iter().any(|(known, _)| *known == context)
+        {
+            // A free is not refused: a context that does not tell who it is counts as long as it answers at all.
+            core.contexts.push((context, 0));
         }
     }
 
@@ -295,6 +300,10 @@ impl Pool {
     pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
         let mut core = self.core.lock();
         let mut inner = cache.inner.lock();
+        if !inner.serves(self.device) {
+            // Somebody was faster, and it may serve another device by now.
+            return;
+        }
         if let (Some(stream), Ok(_entered)) = (stream, self.enter(&core)) {
             self.stamp_cache(&mut core, &mut inner, stream);
         }
@@ -347,7 +356,7 @@ impl Pool {
     /// there and lost to an error, the pool is dead.
     pub fn stream_failed(&self, context: Context, error: DriverError) {
         let mut core = self.core.lock();
-        self.drop_dead_contexts(&mut core);
+        let _ = self.drop_dead_contexts(&mut core);
         let known = core.contexts.iter().find(|(known, _)| *known == context);
         if known.is_some_and(|(_, id)| self.calls.is_there(context, *id).is_some()) {
             self.failed(error);

@@ -284,11 +284,41 @@ impl Grace {
 
     /// An event of `context` that nobody uses.
     pub(super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
-        if let Some(event) = self.spare.get_mut(&context).and_then(Vec::pop) {
-            return Ok(event);
+        match self.spare_event(context) {
+            Some(event) => Ok(event),
+            None => self.new_event(calls, context),
         }
+    }
+
+    /// One that was used before.
+    pub(super) fn spare_event(&mut self, context: Context) -> Option<Event> {
+        self.spare.get_mut(&context).and_then(Vec::pop)
+    }
+
+    /// One that was not.
+    pub(super) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         let _entered = calls.enter(context)?;
-        calls.submit(|driver| driver.event_create())
+        let event = calls.submit(|driver| driver.event_create())?;
+        self.forget_event(event);
+        Ok(event)
+    }
+
+    /// The driver has made `event` just now: what is known by that handle went with its context, and so did the work behind
+    /// it. Without ids of contexts nothing else tells.
+    fn forget_event(&mut self, event: Event) {
+        self.spare
+            .values_mut()
+            .for_each(|events| events.retain(|spare| *spare != event));
+        self.nameless.forget_event(event);
+        for ledger in self.ledgers.values_mut() {
+            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+                ledger.complete = ledger.complete.max(ledger.stamps[at].0);
+                ledger.stamps.drain(..=at);
+            }
+        }
+        for batch in &mut self.batches {
+            batch.events.retain(|(_, recorded)| *recorded != Some(event));
+        }
     }
 
     /// Asks which stamps and batches have completed, and hands out what they covered.
@@ -399,9 +429,9 @@ impl Grace {
         self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()
     }
 
-    /// Destroys every event that nothing waits for.
-    pub fn destroy_events(&mut self, calls: &Calls) {
-        for (context, events) in std::mem::take(&mut self.spare) {
+    /// Destroys every event that nothing waits for, of contexts that are `ours` to say so.
+    pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
+        for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
             let Ok(_entered) = calls.enter(context) else { continue };
             for event in events {
                 let _ = calls.submit(|driver| driver.event_destroy(event));

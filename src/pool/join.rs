@@ -31,7 +31,7 @@ impl Pool {
             .calls
             .ask(|driver| driver.stream_context(turn.stream))
             .map_err(|error| self.failed(error))?;
-        core.note_context(&self.calls, context);
+        core.note_context(&self.calls, context)?;
         let owner = core.heap.add_owner();
         core.grace.add(owner, context);
         inner.generation = Some(Generation {
@@ -55,7 +55,7 @@ impl Pool {
                 .calls
                 .ask(|driver| driver.stream_context(turn.stream))
                 .map_err(|error| self.failed(error))?;
-            core.note_context(&self.calls, context);
+            core.note_context(&self.calls, context)?;
         }
         let info = self
             .calls

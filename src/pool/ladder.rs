@@ -132,7 +132,9 @@ impl Pool {
         let mut covered = false;
         let mut refusal = None;
         loop {
-            self.still_there(who)?;
+            if let Who::Stream(turn, owner) = who {
+                self.still_there(turn, owner)?;
+            }
             self.stamp(core, who);
             self.settle(core)?;
             if let Some(id) = self.found(core, want, who) {
@@ -220,8 +222,7 @@ impl Pool {
     }
 
     /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
-    fn still_there(&self, who: Who<'_>) -> Result<()> {
-        let Who::Stream(turn, owner) = who else { return Ok(()) };
+    pub(super) fn still_there(&self, turn: &Turn<'_>, owner: Owner) -> Result<()> {
         let inner = turn.cache.inner.lock();
         match &inner.generation {
             Some(generation) if generation.owner == owner && generation.id == turn.id => Ok(()),

@@ -144,6 +144,8 @@ struct Core {
     fixed: bool,
     /// Everything was given back.
     closed: bool,
+    /// How many wait for an event, without the lock.
+    waiting: u32,
 }
 
 /// One device's memory.
@@ -268,8 +270,8 @@ impl Pool {
         core.grace.context_gone(gone);
         core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
         self.calls.set_home(core.home.context);
-        core.note_context(&self.calls, core.home.context);
-        Ok(())
+        let noted = core.note_context(&self.calls, core.home.context);
+        noted.map_err(|error| self.failed(error))
     }
 
     /// The driver underneath.
@@ -288,11 +290,12 @@ impl Core {
         Ok(())
     }
 
-    /// A context uses the pool from now on: what is freed without a stream waits for its work too.
-    fn note_context(&mut self, calls: &Calls, context: Context) {
+    /// A context uses the pool from now on: what is freed without a stream waits for its work too. An error where it does not
+    /// tell who it is, for then nobody would notice another one at its handle.
+    fn note_context(&mut self, calls: &Calls, context: Context) -> crate::driver::Result<()> {
         let known = self.contexts.iter().find(|(known, _)| *known == context).copied();
         match known {
-            Some((_, id)) if !calls.is_gone(context, id) => return,
+            Some((_, id)) if !calls.is_gone(context, id) => return Ok(()),
             // Another context at a handle that was known: the old one is gone.
             Some(_) => {
                 self.contexts.retain(|(known, _)| *known != context);
@@ -300,7 +303,8 @@ impl Core {
             }
             None => {}
         }
-        self.contexts.push((context, calls.context_id(context).unwrap_or(0)));
+        self.contexts.push((context, calls.context_id(context)?));
+        Ok(())
     }
 
     fn context_handles(&self) -> Vec<Context> {

@@ -117,6 +117,14 @@ impl Nameless {
         oldest.event.map(|event| Awaited::Event(oldest.context, event))
     }
 
+    /// The event went with its context.
+    pub(super) fn forget_event(&mut self, event: Event) {
+        let entries = self.by.values_mut().flatten();
+        entries
+            .filter(|entry| entry.event == Some(event))
+            .for_each(|entry| entry.event = None);
+    }
+
     pub(super) fn context_gone(&mut self, context: Context) {
         let entries = self.by.values_mut().flatten();
         entries
@@ -134,38 +142,34 @@ struct Asked {
     failed: Option<(Context, DriverError)>,
 }
 
-/// An event that does not answer may be of a context that was at its context's handle before: it is not used again.
-fn destroy(calls: &Calls, event: Event) {
-    let _ = calls.submit(|driver| driver.event_destroy(event));
-}
-
 impl Grace {
     /// Asks for each handle how far its frees are. Frees of one handle are asked in order, though behind a handle that came
-    /// back they may complete in another.
+    /// back they may complete in another. An event that does not answer may be of a context that was at its context's handle
+    /// before, and another's by now: it is left alone.
     fn ask_nameless(&mut self, calls: &Calls) -> Asked {
         let mut asked = Asked::default();
-        let (mut spare, mut doubtful) = (Vec::new(), Vec::new());
+        let mut spare = Vec::new();
         for entries in self.nameless.by.values_mut() {
             while let Some(entry) = entries.front() {
-                let (place, events) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event))) {
-                    None | Some(Ok(true)) => (&mut asked.over, &mut spare),
+                let (place, serves_again) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event)))
+                {
+                    None | Some(Ok(true)) => (&mut asked.over, true),
                     Some(Ok(false)) => break,
                     Some(Err(error)) if grace::is_dead(&error) || error.failure == Failure::Capture => {
                         asked.failed = Some((entry.context, error)).filter(|_| grace::is_dead(&error));
                         break;
                     }
-                    Some(Err(_)) => (&mut asked.lost, &mut doubtful),
+                    Some(Err(_)) => (&mut asked.lost, false),
                 };
                 if let Some(entry) = entries.pop_front() {
                     self.nameless.count -= 1;
-                    events.extend(entry.event.map(|event| (entry.context, event)));
+                    spare.extend(entry.event.filter(|_| serves_again).map(|event| (entry.context, event)));
                     place.push(entry.left);
                 }
             }
         }
         self.nameless.by.retain(|_, entries| !entries.is_empty());
         spare.into_iter().for_each(|(context, event)| self.keep(context, event));
-        doubtful.into_iter().for_each(|(_, event)| destroy(calls, event));
         asked
     }
 }
@@ -174,15 +178,17 @@ impl Pool {
     /// The stream's context uses the pool from now on.
     pub fn used_by(&self, stream: Stream) -> error::Result<()> {
         let context = self.calls.ask(|driver| driver.stream_context(stream));
-        self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?);
+        self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?)?;
         Ok(())
     }
 
-    /// As `note_context` of a context that has just answered, and so is there.
-    fn know(&self, core: &mut Core, context: Context) {
-        if !core.contexts.iter().any(|(known, _)| *known == context) {
-            core.note_context(&self.calls, context);
+    /// As `note_context` of a context that has just answered, and so is there: without ids there is nothing more to ask.
+    fn know(&self, core: &mut Core, context: Context) -> Result<()> {
+        let nameless = !self.driver().features().stream_ids;
+        if nameless && core.contexts.iter().any(|(known, _)| *known == context) {
+            return Ok(());
         }
+        core.note_context(&self.calls, context)
     }
 
     /// Takes back a claimed block that is freed on a stream without an id. Where no event can be recorded there, it is as if
@@ -263,7 +269,7 @@ impl Pool {
     /// An event behind everything queued on `stream` so far; none where it captures, refuses, or too many wait already.
     fn mark(&self, core: &mut Core, stream: Stream) -> Option<(Context, Event)> {
         let context = self.calls.ask(|driver| driver.stream_context(stream)).ok()?;
-        self.know(core, context);
+        self.know(core, context).ok()?;
         // Calls of this pool are not made in another device's context, where a default stream would be another one.
         if stream.is_special() && self.calls.ask(|driver| driver.current_device()) != Ok(Some(self.device)) {
             return None;
@@ -278,12 +284,23 @@ impl Pool {
         if core.grace.nameless.count >= MOST {
             return None;
         }
-        let event = core.grace.event(&self.calls, context).ok()?;
-        let recorded: Result<()> = self.calls.submit(|driver| driver.event_record(event, stream));
-        if recorded.is_err() {
-            destroy(&self.calls, event);
+        let record = |event| self.calls.submit(|driver| driver.event_record(event, stream));
+        let spare = core.grace.spare_event(context);
+        if let Some(event) = spare.filter(|event| record(*event).is_ok()) {
+            return Some((context, event));
         }
-        recorded.ok().map(|()| (context, event))
+        let fresh = core.grace.new_event(&self.calls, context);
+        if let Some(event) = fresh.ok().filter(|event| record(*event).is_ok()) {
+            // What the one from before was refused for is its own fault: it is left alone, as in `ask_nameless`.
+            return Some((context, event));
+        }
+        if let Ok(event) = fresh {
+            let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        }
+        if let Some(event) = spare {
+            core.grace.keep(context, event);
+        }
+        None
     }
 
     /// Whose free space a block of capture `number` becomes that is freed on a stream of it.

@@ -55,7 +55,12 @@ impl Pool {
 
     fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
         let Ok(_entered) = self.enter(core) else { return false };
-        if self.check_context(core).is_err() {
+        // Another context at the handle of one that is gone has other events; without ids nobody can tell.
+        let checked = match self.driver().features().stream_ids {
+            true => self.drop_dead_contexts(core),
+            false => self.check_context(core),
+        };
+        if checked.is_err() {
             return false;
         }
         if core
@@ -71,9 +76,9 @@ impl Pool {
             match core.grace.cover(&self.calls, &contexts, owners.clone()) {
                 Ok(()) => return true,
                 Err(error) => {
-                    let before = core.contexts.len();
-                    self.drop_dead_contexts(core);
-                    if core.contexts.len() == before || self.dead.get().is_some() {
+                    let before = core.contexts.clone();
+                    let _ = self.drop_dead_contexts(core);
+                    if core.contexts == before || self.dead.get().is_some() {
                         tracing::debug!(%error, "what was freed could not be covered");
                         return false;
                     }
@@ -92,28 +97,32 @@ impl Pool {
         matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 
-    /// Forgets contexts that the application has destroyed.
-    pub(super) fn drop_dead_contexts(&self, core: &mut Core) {
-        if self.check_context(core).is_err() {
-            return;
-        }
+    /// Forgets contexts that the application has destroyed. An error where the pool's home is among them and there is no
+    /// other.
+    pub(super) fn drop_dead_contexts(&self, core: &mut Core) -> Result<()> {
+        self.check_context(core)?;
         for (context, id) in core.contexts.clone() {
             if self.calls.is_gone(context, id) {
                 core.contexts.retain(|(known, _)| *known != context);
                 core.grace.context_gone(context);
+                if self.driver().features().stream_ids {
+                    // Another one at its handle may have default streams that nobody told from the old one's.
+                    let _ = core.note_context(&self.calls, context);
+                }
             }
         }
+        Ok(())
     }
 
     /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
     /// have found that out before; if it is the pool's own, or is there and carries an error that will not go away, the pool
     /// is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
-        let before = core.contexts.len();
-        self.drop_dead_contexts(core);
+        let before = core.contexts.clone();
+        let _ = self.drop_dead_contexts(core);
         self.alive()?;
         let known = core.contexts.iter().find(|(known, _)| *known == context).copied();
-        let Some((_, id)) = known.filter(|_| core.contexts.len() == before) else {
+        let Some((_, id)) = known.filter(|_| core.contexts == before) else {
             return Ok(());
         };
         match self.calls.is_there(context, id) {
@@ -253,12 +262,11 @@ impl Pool {
         }
     }
 
-    /// The context of a caller without a stream uses the pool from now on.
+    /// The context of a caller without a stream uses the pool from now on, be it another device's.
     pub(super) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
-        let here = self.calls.ask(|driver| driver.current_device())? == Some(self.device);
-        if let Some(context) = self.calls.ask(|driver| driver.current_context())?.filter(|_| here) {
-            core.note_context(&self.calls, context);
+        match self.calls.ask(|driver| driver.current_context())? {
+            Some(context) => core.note_context(&self.calls, context),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

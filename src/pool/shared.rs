@@ -22,7 +22,7 @@ pub type Uses = HashMap<NodeId, Vec<(Key, u64)>>;
 impl Pool {
     /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too, about which
     /// nothing more is known; false where there is no such block.
-    pub fn share(&self, address: u64, context: Option<Context>) -> bool {
+    pub fn share(&self, address: u64, context: Option<Context>) -> Result<bool> {
         let found = match self.find(address) {
             Some((_, block)) if block.is_live() => {
                 block.shared.store(UNKNOWN_USES, Ordering::Relaxed);
@@ -36,9 +36,9 @@ impl Pool {
                 .is_some(),
         };
         if let Some(context) = context.filter(|_| found) {
-            self.core.lock().note_context(&self.calls, context);
+            self.core.lock().note_context(&self.calls, context)?;
         }
-        found
+        Ok(found)
     }
 
     /// The block at `address` is used on the stream of `turn` too, which is of this device; false where there is no such
@@ -50,7 +50,7 @@ impl Pool {
                 .calls
                 .ask(|driver| driver.stream_context(turn.stream))
                 .map_err(|error| self.failed(error))?;
-            return Ok(self.share(address, Some(context)));
+            return self.share(address, Some(context));
         };
         let mut core = self.core.lock();
         let _entered = self.enter(&core)?;

@@ -6,12 +6,26 @@ use parking_lot::MutexGuard;
 
 use super::grace::Awaited;
 use super::synchronise::Synchronisation;
-use super::{Core, Pool};
+use super::{Core, Home, Pool};
+use crate::driver::Context;
 use crate::error::Result;
 
 impl Pool {
+    /// Destroys the events, once nobody waits for one. Without ids, those of a context that the pool does not hold go with it:
+    /// it may be another one by now, and they the application's.
+    pub(super) fn destroy_events(&self, core: &mut Core) {
+        if core.waiting > 0 {
+            return;
+        }
+        let ids = self.driver().features().stream_ids;
+        let Home { context, primary, .. } = core.home;
+        let ours = |of: Context| ids || primary && of == context;
+        core.grace.destroy_events(&self.calls, ours);
+    }
+
     /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event
-    /// covers yet is covered first, once. False where there is nothing to wait for or no time left.
+    /// covers yet is covered first, once. False where there is nothing to wait for or no time left; an error where everything
+    /// was given back meanwhile.
     pub(super) fn wait(
         &self,
         core: &mut MutexGuard<'_, Core>,
@@ -29,7 +43,10 @@ impl Pool {
         let (context, outcome) = match awaited {
             Awaited::Event(context, event) => {
                 let wait = || self.calls.submit(|driver| driver.event_wait(event, left));
-                (context, MutexGuard::unlocked(core, wait))
+                core.waiting += 1;
+                let outcome = MutexGuard::unlocked(core, wait);
+                core.waiting -= 1;
+                (context, outcome)
             }
             Awaited::Synchronisation(context, batch) => {
                 let known = core.grace.synchronisation.take().filter(|of| of.context == context);
@@ -43,6 +60,10 @@ impl Pool {
                 (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
             }
         };
+        if core.closed {
+            self.destroy_events(core);
+        }
+        core.still_open()?;
         match outcome {
             Ok(came) => Ok(came),
             Err(error) => {

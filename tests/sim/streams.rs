@@ -324,7 +324,35 @@ fn events_die_once() {
     assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
     assert_eq!(m.event_record(event, 0), Err(INVALID_HANDLE));
     assert_eq!(m.stream_wait_event(0, event), Err(INVALID_HANDLE));
-    assert_ne!(m.event_create(), Ok(event));
+    assert_eq!(m.event_create(), Ok(event), "the handle comes back");
+    assert_eq!(m.event_query(event), Ok(true));
+}
+
+#[test]
+fn a_contexts_handle_comes_back_when_nobody_has_it_current() {
+    let m = machine_with(SimConfig {
+        devices: 2,
+        ..SimConfig::default()
+    });
+    let first = m.context_create(0).unwrap();
+    let id = m.context_id(first).unwrap();
+    let event = m.event_create().unwrap();
+    // Below the top of this thread's stack.
+    m.context_push(first).unwrap();
+    m.context_destroy(first).unwrap();
+    let second = m.context_create(0).unwrap();
+    assert_ne!(second, first, "it is on a stack");
+    assert_eq!((m.context_pop(), m.context_pop()), (Ok(second), Ok(first)));
+    let third = m.context_create(1).unwrap();
+    assert_eq!(third, first);
+    assert_ne!(m.context_id(third), Ok(id));
+    assert_eq!(m.context_device(third), Ok(1));
+    assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
+    let born = m.stream_create(true).unwrap();
+    assert_eq!(m.stream_context(born), Ok(third));
+    assert_eq!(m.event_create(), Ok(event));
+    m.event_record(event, born).unwrap();
+    m.event_synchronize(event).unwrap();
 }
 
 #[test]

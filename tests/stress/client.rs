@@ -55,28 +55,30 @@ impl<'w> Client<'w> {
         client
     }
 
-    fn device(&self) -> i32 {
+    pub fn device(&self) -> i32 {
         self.world.contexts[self.context].device
     }
 
     /// A stream to work on, which does not capture: its own, a shared or a default one.
-    fn stream(&mut self) -> usize {
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
+    pub fn stream(&mut self) -> usize {
         let shared = &self.world.contexts[self.context].streams;
         let stream = match self.random.below(16) {
             0 => Some(if self.random.one_in(2) { 0 } else { 2 }),
             1..=3 => self.random.pick(shared),
             _ => self.random.pick(&self.streams),
         };
-        stream.filter(|stream| Some(*stream) != capturing).unwrap_or(shared[0])
+        stream.filter(|stream| !self.captures(*stream)).unwrap_or(shared[0])
+    }
+
+    fn captures(&self, stream: usize) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.has(stream))
     }
 
     /// The place of a block whose home does not capture, and that no graph needs.
-    fn block(&mut self) -> Option<usize> {
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
+    pub fn block(&mut self) -> Option<usize> {
         let at = self.random.below(self.blocks.len().max(1) as u64) as usize;
         let block = self.blocks.get(at)?;
-        (Some(block.home) != capturing && block.pins == 0).then_some(at)
+        (!self.captures(block.home) && block.pins == 0).then_some(at)
     }
 
     pub fn launch(&mut self, stream: usize, ranges: &[(u64, u64)]) -> bool {
@@ -125,7 +127,9 @@ impl<'w> Client<'w> {
             976..980 => self.elsewhere(),
             980..990 => self.look(),
             990..994 => self.manage(),
-            994..999 => self.sabotage(),
+            994..998 => self.sabotage(),
+            998 if self.random.one_in(2) => self.errand(),
+            998 => self.sabotage(),
             _ => self.visit(),
         }
         while self.blocks.len() > MOST {
@@ -191,23 +195,36 @@ impl<'w> Client<'w> {
 
     /// A use on another stream than the one it will be freed on.
     fn declare(&mut self) {
-        let (Some(at), other) = (self.block(), self.stream()) else {
-            return;
+        let other = match self.random.one_in(4) {
+            true => self.strange_stream(),
+            false => self.stream(),
         };
-        let Block {
-            address, size, home, ..
-        } = self.blocks[at];
-        // Declared first: the declaration may fail, and then there must be no such use.
-        if !self.order(home, other)
-            || self
-                .world
-                .ask(|allocator| allocator.record_stream(address, Stream(other)))
-                .is_err()
-        {
-            return;
+        let Some(at) = self.block() else { return };
+        if self.order(self.blocks[at].home, other) {
+            self.declared(at, other);
         }
-        self.launch(other, &[(address, size)]);
-        self.world.machine.checker().used(address, other);
+    }
+
+    /// The use itself, which is ordered behind the block's others.
+    pub fn declared(&mut self, at: usize, other: usize) {
+        let Block { address, size, .. } = self.blocks[at];
+        // Declared first: the declaration may fail, and then there must be no such use.
+        if self
+            .world
+            .ask(|allocator| allocator.record_stream(address, Stream(other)))
+            .is_ok()
+        {
+            self.launch(other, &[(address, size)]);
+            self.world.machine.checker().used(address, other);
+        }
+    }
+
+    /// A stream of any context of this device.
+    fn strange_stream(&mut self) -> usize {
+        let device = self.device();
+        let near = self.world.contexts.iter().filter(|context| context.device == device);
+        let streams: Vec<usize> = near.flat_map(|context| context.streams.clone()).collect();
+        self.random.pick(&streams).expect("there is one's own context")
     }
 
     fn send(&mut self) {
@@ -280,10 +297,8 @@ impl<'w> Client<'w> {
         }
         let at = self.random.below(self.streams.len() as u64) as usize;
         let dying = self.streams[at];
-        let capturing = self.capture.as_ref().is_some_and(|capture| capture.stream == dying);
         let heir = self.streams[(at + 1) % self.streams.len()];
-        let heir_captures = self.capture.as_ref().is_some_and(|capture| capture.stream == heir);
-        if capturing || heir_captures || !self.order(dying, heir) {
+        if self.captures(dying) || self.captures(heir) || !self.order(dying, heir) {
             return;
         }
         self.streams.swap_remove(at);
@@ -319,8 +334,7 @@ impl<'w> Client<'w> {
 
     fn resize(&mut self) {
         let start = self.random.below(self.blocks.len().max(1) as u64) as usize;
-        let capturing = self.capture.as_ref().map(|capture| capture.stream);
-        let free = |block: &Block| block.resizable && block.pins == 0 && Some(block.home) != capturing;
+        let free = |block: &Block| block.resizable && block.pins == 0 && !self.captures(block.home);
         let Some(at) = (start..self.blocks.len()).find(|at| free(&self.blocks[*at])) else {
             return;
         };
@@ -367,7 +381,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Memory of another device by its number, not used.
+    /// Memory of a device by its number: another device's is used where that may be.
     fn elsewhere(&mut self) {
         let stream = self.stream();
         let device = self.random.below(self.world.mail.len() as u64) as i32;
@@ -386,6 +400,9 @@ impl<'w> Client<'w> {
             .machine
             .checker()
             .hand_out(address, carved(request.size), own);
+        if own.is_some() || self.world.peers {
+            self.launch(stream, &[(address, request.size)]);
+        }
         let ordered = self.random.one_in(2);
         self.world.put(address, ordered.then_some(stream));
     }
@@ -435,50 +452,6 @@ impl<'w> Client<'w> {
                 }
             }
         }
-    }
-
-    /// Work in a context of its own, which is destroyed with work pending; one block comes home.
-    fn visit(&mut self) {
-        if self.world.trusted || self.capture.is_some() || self.world.counts.contexts.load(Relaxed) > 1000 {
-            return;
-        }
-        let device = self.device();
-        let context = self.world.app(|machine| machine.context_create(device).unwrap());
-        self.world.counts.contexts.fetch_add(1, Relaxed);
-        let stream = self.world.app(|machine| machine.stream_create(true).unwrap());
-        let mut there: Vec<(u64, u64)> = Vec::new();
-        for _ in 0..self.random.below(12) {
-            let size = self.random.size(self.world.largest);
-            let ordered = !self.random.one_in(4);
-            let address = self.world.get(size, 0, ordered.then_some(stream));
-            if address != 0 {
-                self.launch(stream, &[(address, size)]);
-                there.push((address, size));
-            }
-            if self.random.one_in(3)
-                && let Some((address, _)) = there.pop()
-            {
-                let ordered = !self.random.one_in(4);
-                self.world.put(address, ordered.then_some(stream));
-            }
-        }
-        let home = self.streams[0];
-        if let Some((address, size)) = there.pop() {
-            // Destroying the context ends its work.
-            self.blocks.push(Block {
-                address,
-                size,
-                resizable: false,
-                home,
-                pins: 0,
-            });
-        }
-        for (address, _) in there {
-            self.world.put(address, Some(stream));
-        }
-        self.world.app(|machine| {
-            machine.context_destroy(context).unwrap();
-        });
     }
 
     /// Everything goes back.

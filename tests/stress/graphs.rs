@@ -11,11 +11,19 @@ use crate::world::done;
 /// A running capture of the thread's own.
 pub struct Capture {
     pub stream: usize,
+    /// A stream that was forked from it.
+    pub fork: Option<usize>,
     /// Blocks allocated in it that are out.
     inside: Vec<Block>,
     /// Blocks from before that its graph uses.
     pinned: Vec<u64>,
     steps: u64,
+}
+
+impl Capture {
+    pub fn has(&self, stream: usize) -> bool {
+        self.stream == stream || self.fork == Some(stream)
+    }
 }
 
 /// A graph and its executable. Its launches are on one stream, whichever that is at the time.
@@ -41,8 +49,11 @@ impl Client<'_> {
         };
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
             self.world.counts.captures.fetch_add(1, Relaxed);
+            let other = self.random.pick(&self.streams);
+            let fork = other.filter(|other| *other != stream && self.order(stream, *other));
             self.capture = Some(Capture {
                 stream,
+                fork,
                 inside: Vec::new(),
                 pinned: Vec::new(),
                 steps: 2 + self.random.below(30),
@@ -52,7 +63,7 @@ impl Client<'_> {
 
     pub fn capture_step(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
-        let stream = capture.stream;
+        let stream = capture.fork.filter(|_| self.random.one_in(2)).unwrap_or(capture.stream);
         match self.random.below(8) {
             0..4 => {
                 let size = self.random.size(self.world.largest / 4);
@@ -75,11 +86,17 @@ impl Client<'_> {
                     let block = capture.inside.swap_remove(at);
                     // Inside, or by somebody without a stream.
                     let ordered = !self.random.one_in(8);
-                    self.world.put(block.address, ordered.then_some(stream));
+                    // On the stream that had it, or on the other one behind that.
+                    let on = match block.home == stream || self.order(block.home, stream) {
+                        true => stream,
+                        false => block.home,
+                    };
+                    self.world.put(block.address, ordered.then_some(on));
                 }
             }
             _ => {
-                // Something from before: its owner keeps it as long as there is the graph.
+                // Something from before: its owner keeps it as long as there is the graph, which is launched where it is at home.
+                let stream = capture.stream;
                 let own = self.blocks.iter_mut().find(|block| block.home == stream);
                 if let Some(block) = own {
                     block.pins += 1;
@@ -98,7 +115,13 @@ impl Client<'_> {
     }
 
     pub fn end_capture(&mut self) {
-        let Some(capture) = self.capture.take() else { return };
+        let Some(mut capture) = self.capture.take() else {
+            return;
+        };
+        if let Some(fork) = capture.fork {
+            self.order(fork, capture.stream);
+            capture.inside.iter_mut().for_each(|block| block.home = capture.stream);
+        }
         let ended = self.world.app(|machine| machine.stream_end_capture(capture.stream));
         // What is out is its owner's, to be used and freed like any other.
         self.blocks.extend(capture.inside);
@@ -125,11 +148,7 @@ impl Client<'_> {
     pub fn launch_graph(&mut self) {
         let at = self.random.below(self.graphs.len().max(1) as u64) as usize;
         let Some(graph) = self.graphs.get(at) else { return };
-        if self
-            .capture
-            .as_ref()
-            .is_some_and(|capture| capture.stream == graph.home)
-        {
+        if self.capture.as_ref().is_some_and(|capture| capture.has(graph.home)) {
             return;
         }
         let (executable, home) = (graph.executable, graph.home);

@@ -11,10 +11,11 @@
 //! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
 //!
 //! A failure names the seed. `rounds` has the allocators that are put through it, `client` what one thread does, `graphs`
-//! its captures, `world` what the threads share.
+//! its captures, `guests` its contexts and threads that go, `world` what the threads share.
 
 mod client;
 mod graphs;
+mod guests;
 #[path = "../ascend/over.rs"]
 mod over;
 mod random;

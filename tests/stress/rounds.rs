@@ -64,6 +64,7 @@ pub fn all() -> Vec<Round> {
         ascend(round("limit=256MiB,wait_ms=2", 2, true, 24 * MIB)),
         ascend(round("wait_ms=5", 2, true, 24 * MIB)),
         ascend(round("limit=256MiB,wait_ms=2,backing=malloc", 1, true, 24 * MIB)),
+        round("limit=256MiB,wait_ms=2,peers=0:1", 3, true, 24 * MIB),
     ]
 }
 
@@ -71,6 +72,10 @@ pub fn all() -> Vec<Round> {
 pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
     let simulated = SimDriver::new(round.sim.clone());
     let machine = simulated.machine().clone();
+    if round.ascend || !round.sim.stream_ids() {
+        // There a handle that comes back is noticed too late; see "Older drivers" in docs/ARCHITECTURE.md.
+        machine.keep_handles();
+    }
     let installed = round.ascend.then(|| exclusive(machine.clone()));
     let driver: Arc<dyn Driver> = match installed {
         Some(_) => open(false).unwrap(),
@@ -108,6 +113,7 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         counts: Counts::default(),
         trusted: round.options.contains("trusted"),
         failures: round.failures,
+        peers: round.options.contains("peers"),
         largest: round.largest,
     };
     // What is freed without a stream waits for every context that has used the pool: so each has, before it gets memory

@@ -35,6 +35,7 @@ pub struct Counts {
     pub graphs: AtomicU64,
     pub captures_lost: AtomicU64,
     pub contexts: AtomicU64,
+    pub threads: AtomicU64,
     pub streams: AtomicU64,
     pub failures: AtomicU64,
 }
@@ -43,7 +44,7 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} given, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} calls failed",
+            "{} given, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
             self.given.load(Relaxed),
             self.refused.load(Relaxed),
             self.resized.load(Relaxed),
@@ -51,6 +52,7 @@ impl fmt::Display for Counts {
             self.captures_lost.load(Relaxed),
             self.streams.load(Relaxed),
             self.contexts.load(Relaxed),
+            self.threads.load(Relaxed),
             self.failures.load(Relaxed)
         )
     }
@@ -66,6 +68,8 @@ pub struct World {
     /// Streams outlive the allocator and never capture.
     pub trusted: bool,
     pub failures: bool,
+    /// A device's memory may be used by the other.
+    pub peers: bool,
     pub largest: u64,
 }
 

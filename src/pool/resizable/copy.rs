@@ -146,7 +146,7 @@ impl Pool {
             let mut core = self.core.lock();
             let _entered = self.enter(&core).map_err(Failed::Before)?;
             let context = self.here(&core).map_err(Failed::Before)?;
-            let event = core.grace.event(&self.calls, context);
+            let event = core.grace.event(&self.calls, context.0);
             let event = event.map_err(|error| Failed::Before(self.failed(error)))?;
             let queued = self
                 .calls
@@ -162,45 +162,46 @@ impl Pool {
             }
             (context, event)
         };
-        let came = self.wait_for(context, Some(event), deadline.max(Instant::now() + LEAST));
+        let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + LEAST));
         self.core.lock().give_event(context, event);
         came.map_err(|error| self.failed(error))
             .and_then(in_time)
             .map_err(Failed::Running)
     }
 
-    /// The context that driver calls are made in here and now.
-    fn here(&self, core: &Core) -> Result<Context> {
+    /// The context that driver calls are made in here and now, as it is known.
+    fn here(&self, core: &Core) -> Result<(Context, u64)> {
         let current = self.calls.ask(|driver| driver.current_context());
-        Ok(current
-            .map_err(|error| self.failed(error))?
-            .unwrap_or(core.home.context))
+        let current = current.map_err(|error| self.failed(error))?;
+        let here = current.unwrap_or(core.home.context);
+        let known = core.contexts.iter().find(|(context, _)| *context == here);
+        Ok(known.copied().unwrap_or((here, 0)))
     }
 
     /// Waits until everything queued so far in each context that has used the pool, and in the current one, is over. Refuses
     /// where that would end a capture that can be seen.
     fn wait_for_all(&self, deadline: Instant) -> Result<()> {
-        let mut events: Vec<(Context, Option<Event>)> = Vec::new();
+        let mut events: Vec<((Context, u64), Option<Event>)> = Vec::new();
         let recorded = {
             let mut core = self.core.lock();
             self.check_context(&mut core)?;
-            self.drop_dead_contexts(&mut core);
+            self.drop_dead_contexts(&mut core)?;
             self.note_current(&mut core).map_err(|error| self.failed(error))?;
-            let contexts = core.context_handles();
-            if contexts.iter().any(|context| self.is_capturing(*context)) {
+            let contexts = core.contexts.clone();
+            if contexts.iter().any(|(context, _)| self.is_capturing(*context)) {
                 return Err(Error::Unsupported("a copy would end the capture that runs".into()));
             }
-            contexts.into_iter().try_for_each(|context| {
-                match core.grace.context_event(&self.calls, context) {
-                    Ok(event) => events.push((context, event)),
+            contexts.into_iter().try_for_each(|known| {
+                match core.grace.context_event(&self.calls, known.0) {
+                    Ok(event) => events.push((known, event)),
                     // One that went meanwhile took its work with it.
-                    Err(error) => self.context_failed(&mut core, context, error)?,
+                    Err(error) => self.context_failed(&mut core, known.0, error)?,
                 }
                 Ok(())
             })
         };
         let waited = recorded.and_then(|()| {
-            events.iter().try_for_each(|(context, event)| {
+            events.iter().try_for_each(|((context, _), event)| {
                 self.wait_for(*context, *event, deadline).map_or_else(
                     |error| self.context_failed(&mut self.core.lock(), *context, error),
                     in_time,
@@ -208,8 +209,8 @@ impl Pool {
             })
         });
         let mut core = self.core.lock();
-        for (context, event) in events {
-            event.into_iter().for_each(|event| core.give_event(context, event));
+        for (known, event) in events {
+            event.into_iter().for_each(|event| core.give_event(known, event));
         }
         waited
     }
@@ -228,10 +229,11 @@ impl Pool {
 }
 
 impl Core {
-    /// An event that nobody waits for any more; those of a context that is gone went with it.
-    fn give_event(&mut self, context: Context, event: Event) {
-        if self.contexts.iter().any(|(known, _)| *known == context) {
-            self.grace.keep(context, event);
+    /// An event that nobody waits for any more; those of a context that is gone went with it, though another one may be
+    /// known by its handle.
+    fn give_event(&mut self, of: (Context, u64), event: Event) {
+        if self.contexts.contains(&of) {
+            self.grace.keep(of.0, event);
         }
     }
 }

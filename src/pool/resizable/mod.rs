@@ -65,10 +65,11 @@ impl Pool {
         if let (Special::Resizable, Some(owner), Some(turn)) = (special, owner, turn) {
             self.collect(&mut core, &want, owner, turn);
         }
+        let place = turn.zip(owner);
         let mut block = self.with_room(
             &mut core,
             &want,
-            turn.filter(|_| owner.is_some()),
+            place,
             capture == 0,
             |pool, core, create| match special {
                 Special::Resizable => pool.build_resizable(core, want.size, owner, create),
@@ -150,17 +151,20 @@ impl Pool {
         &self,
         core: &mut MutexGuard<'_, Core>,
         want: &Want,
-        turn: Option<&Turn<'_>>,
+        place: Option<(&Turn<'_>, Owner)>,
         may_wait: bool,
         mut build: impl FnMut(&Pool, &mut Core, u64) -> driver::Result<Option<T>>,
     ) -> Result<T> {
         let mut refusal = None;
         let (mut deadline, mut covered): (Option<Instant>, bool) = (None, false);
         loop {
+            if let Some((turn, owner)) = place {
+                self.still_there(turn, owner)?;
+            }
             for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
                 if give_back {
                     // What streams freed lies in the way of whole pages that could go back.
-                    if let Some(turn) = turn {
+                    if let Some((turn, _)) = place {
                         self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
                     }
                     self.flush_all(core);

@@ -13,7 +13,9 @@ mod broken_rules;
 mod deaths;
 mod faults;
 mod nameless;
+mod owners;
 mod resizing;
+mod returns;
 mod steady;
 
 const MIB: u64 = 1 << 20;

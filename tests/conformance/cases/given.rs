@@ -90,8 +90,8 @@ pub fn over_memory_of_the_caller(setup: &Setup) {
 pub fn six_thousand_bytes(setup: &Setup) {
     let base = memory(setup, 6000);
     for (options, rule) in [
-        ("wait_ms=10", SegmentRule::CUDA),
-        ("rule=ascend,wait_ms=10", SegmentRule::ascend(32, 64)),
+        ("wait_ms=200", SegmentRule::CUDA),
+        ("rule=ascend,wait_ms=200", SegmentRule::ascend(32, 64)),
     ] {
         let world = setup.over(base, 6000, options, rule);
         let blocks = [1000, 4000, 500].map(|size| (world.get(size), size));

@@ -42,7 +42,7 @@ pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
 
 /// Work outlives its stream, and the handle comes back as others: their work says nothing of it.
 pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
-    let world = setup.world("limit=72MiB,wait_ms=20");
+    let world = setup.world("limit=72MiB,wait_ms=100");
     let (main, side) = (world.stream(), world.stream());
     let blocks: Vec<usize> = (0..6).map(|_| world.get_on(main, 8 * MIB)).collect();
     let hold = world.hold(side);

@@ -80,7 +80,16 @@ impl State {
         self.contexts[context].blocking.clear();
         self.contexts[context].id = 0;
         self.contexts[context].poison = 0;
-        self.events.retain(|_, event| event.context_id != id);
+        let gone: Vec<usize> = self
+            .events
+            .iter()
+            .filter(|(_, event)| event.context_id == id)
+            .map(|(event, _)| *event)
+            .collect();
+        for event in gone {
+            self.events.remove(&event);
+            self.free_events.push(event);
+        }
         self.drop_context_memory(context, id);
     }
 
@@ -217,20 +226,40 @@ impl Machine {
         Ok(state.contexts[state.primaries[self.device(device)?]].id != 0)
     }
 
-    /// `cuCtxCreate`: a context beside the primary one, made current.
+    /// `cuCtxCreate`: a context beside the primary one, made current. The handle is that of the context destroyed last, if
+    /// there is one that is on no thread's stack.
     pub fn context_create(&self, device: i32) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::CtxCreate)?;
         let device = self.device(device)?;
-        if state.contexts.len() == CONTEXT_SLOTS {
-            return Err(OUT_OF_MEMORY);
+        let fresh = ContextState::new(device as u32, false);
+        let free = state
+            .free_contexts
+            .iter()
+            .rposition(|place| !state.handles_stay && !self.threads.has_current(place + 1));
+        let context = match free.map(|at| state.free_contexts.remove(at)) {
+            Some(place) => {
+                state.contexts[place] = fresh;
+                place
+            }
+            None if state.contexts.len() == CONTEXT_SLOTS => return Err(OUT_OF_MEMORY),
+            None => {
+                state.contexts.push(fresh);
+                state.contexts.len() - 1
+            }
+        };
+        if let Err(error) = state.revive(context) {
+            state.free_contexts.push(context);
+            return Err(error);
         }
-        let context = state.contexts.len();
-        state.contexts.push(ContextState::new(device as u32, false));
-        state.revive(context)?;
         let mut stack = thread.stack.lock();
         stack.push(context + 1);
         set_current(thread, &stack);
         Ok(self.hot.handle(HandleKind::Context, context))
+    }
+
+    /// From now on handles of contexts and events that went are not given out again. Not a driver call.
+    pub fn keep_handles(&self) {
+        self.state.lock().handles_stay = true;
     }
 
     /// `cuCtxDestroy`: also pops it where it is current to this thread.
@@ -241,6 +270,7 @@ impl Machine {
             return Err(INVALID_CONTEXT);
         }
         state.kill_context(context);
+        state.free_contexts.push(context);
         self.released.notify_all();
         let mut stack = thread.stack.lock();
         if stack.last() == Some(&(context + 1)) {

@@ -107,12 +107,14 @@ impl Machine {
         state.events.get(&event).ok_or(INVALID_HANDLE)
     }
 
-    /// `cuEventCreate` in the current context.
+    /// `cuEventCreate` in the current context. The handle is that of the event that went last, if there is one.
     pub fn event_create(&self) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::EventCreate)?;
         let context = state.current(thread)?;
-        let id = state.new_id();
-        let event = self.hot.handle(HandleKind::Event, id as usize);
+        let event = match state.free_events.pop() {
+            Some(event) if !state.handles_stay => event,
+            _ => self.hot.handle(HandleKind::Event, state.new_id() as usize),
+        };
         let context_id = state.contexts[context].id;
         let fresh = EventState {
             context,
@@ -128,7 +130,9 @@ impl Machine {
     /// `cuEventDestroy`.
     pub fn event_destroy(&self, event: usize) -> Result<()> {
         let (_, mut state) = self.enter(Call::EventDestroy)?;
-        state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE)
+        state.events.remove(&event).ok_or(INVALID_HANDLE)?;
+        state.free_events.push(event);
+        Ok(())
     }
 
     /// `cuEventRecord`.

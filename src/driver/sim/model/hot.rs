@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relax
 
 /// Streams alive at one time in one machine.
 pub(super) const STREAM_SLOTS: usize = 1 << 16;
-/// Contexts made in one machine's life.
+/// Contexts at one time in one machine, those on some thread's stack included.
 pub(super) const CONTEXT_SLOTS: usize = 1 << 12;
 
 /// Not capturing.

@@ -16,9 +16,9 @@
 //!   on. Using a handle where no stream lives aborts the process; only the checker may be told of one. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
 //! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id; a reset or a
 //!   destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all physical
-//!   handles of the device. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
+//!   handles of the device. Another context's handle is given out again once the context is on no thread's stack. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
 //!   queries and memory management without a context still answer, the rest returns the error until a reset.
-//! * **Events** (`events`): the last record counts. A context event covers the work of destroyed streams.
+//! * **Events** (`events`): the last record counts. The handle of one that went, with its context or alone, is given out again. A context event covers the work of destroyed streams.
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
 //!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
 //!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured

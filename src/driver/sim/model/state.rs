@@ -51,6 +51,10 @@ pub(super) struct State {
     pub(super) hot: Arc<Hot>,
     pub(super) ids: u64,
     pub(super) contexts: Vec<ContextState>,
+    /// Handles of contexts and events are not given out again.
+    pub(super) handles_stay: bool,
+    /// Places of destroyed contexts.
+    pub(super) free_contexts: Vec<usize>,
     /// Index of each device's primary context.
     pub(super) primaries: Vec<usize>,
     pub(super) streams: Vec<StreamState>,
@@ -58,6 +62,8 @@ pub(super) struct State {
     pub(super) free_slots: Vec<u32>,
     pub(super) queues: Queues,
     pub(super) events: NumberMap<usize, EventState>,
+    /// Handles of events that are gone; the last one is taken first.
+    pub(super) free_events: Vec<usize>,
     pub(super) captures: Vec<CaptureState>,
     pub(super) graphs: NumberMap<usize, GraphState>,
     pub(super) execs: NumberMap<usize, ExecState>,
@@ -75,11 +81,14 @@ impl State {
             hot,
             ids: 0,
             contexts: Vec::new(),
+            handles_stay: false,
+            free_contexts: Vec::new(),
             primaries: Vec::new(),
             streams: Vec::new(),
             free_slots: Vec::new(),
             queues: Queues::default(),
             events: NumberMap::default(),
+            free_events: Vec::new(),
             captures: Vec::new(),
             graphs: NumberMap::default(),
             execs: NumberMap::default(),

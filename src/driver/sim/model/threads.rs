@@ -110,6 +110,12 @@ impl Threads {
         unsafe { &*state }
     }
 
+    /// Whether a context (its index + 1) is on some thread's stack.
+    pub(super) fn has_current(&self, context: usize) -> bool {
+        let all = self.all.lock();
+        all.values().any(|thread| thread.stack.lock().contains(&context))
+    }
+
     /// Sums a counter over all threads.
     pub(super) fn total(&self, call: Call) -> u64 {
         self.all

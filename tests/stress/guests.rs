@@ -1,0 +1,150 @@
+//! Contexts and threads that come and go: a client's work in a context that is destroyed, and on a thread that ends.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::client::{Block, Client};
+use crate::world::done;
+
+/// The most threads of a round, each with a stream of its own that stays.
+const THREADS: u64 = 1000;
+
+/// The default streams: of a context, and of a thread in it.
+const DEFAULT: [usize; 2] = [0, 2];
+
+impl Client<'_> {
+    /// Work in a context of its own, which is destroyed with work pending; one block comes home.
+    pub fn visit(&mut self) {
+        if self.world.trusted || self.capture.is_some() {
+            return;
+        }
+        let device = self.device();
+        let context = self.world.app(|machine| machine.context_create(device).unwrap());
+        self.world.counts.contexts.fetch_add(1, Relaxed);
+        let mut stream = self.world.app(|machine| machine.stream_create(true).unwrap());
+        // An event of the application's that nobody records.
+        let event = self.world.app(|machine| machine.event_create().unwrap());
+        if self.random.one_in(3) {
+            stream = DEFAULT[self.random.below(2) as usize];
+        }
+        let (mut there, mut used): (Vec<(u64, u64)>, bool) = (Vec::new(), false);
+        for _ in 0..self.random.below(12) {
+            let size = self.random.size(self.world.largest);
+            let ordered = !self.random.one_in(4);
+            let address = self.world.get(size, 0, ordered.then_some(stream));
+            if address != 0 {
+                self.launch(stream, &[(address, size)]);
+                there.push((address, size));
+            }
+            used |= address != 0;
+            // What it queues is waited for once the context has used the pool.
+            if used && self.random.one_in(6) {
+                self.lend(stream);
+            }
+            if self.random.one_in(3)
+                && let Some((address, _)) = there.pop()
+            {
+                let ordered = !self.random.one_in(4);
+                self.world.put(address, ordered.then_some(stream));
+            }
+        }
+        // Another thread's capture may be in the way.
+        let asked = self.world.app(|machine| machine.event_query(event));
+        assert_ne!(asked, Ok(false), "somebody recorded the application's event");
+        let home = self.streams[0];
+        if let Some((address, size)) = there.pop() {
+            // Destroying the context ends its work.
+            self.blocks.push(Block {
+                address,
+                size,
+                resizable: false,
+                home,
+                pins: 0,
+            });
+        }
+        for (address, _) in there {
+            self.world.put(address, Some(stream));
+        }
+        self.world.app(|machine| {
+            machine.context_destroy(context).unwrap();
+        });
+    }
+
+    /// A block of the client's own context is used on a stream of the visited one, and declared.
+    fn lend(&mut self, stream: usize) {
+        let Some(at) = self.block() else { return };
+        let home = self.blocks[at].home;
+        // Default streams are other ones here.
+        if DEFAULT.contains(&home) {
+            return;
+        }
+        let own = self.world.contexts[self.context].handle;
+        let ordered = self.world.app(|machine| {
+            machine.context_push(own).unwrap();
+            let event = machine.event_create().unwrap();
+            let recorded = done(machine.event_record(event, home));
+            machine.context_pop().unwrap();
+            let ordered = recorded && done(machine.stream_wait_event(stream, event));
+            machine.event_destroy(event).unwrap();
+            ordered
+        });
+        if ordered {
+            self.declared(at, stream);
+        }
+    }
+
+    /// A thread works on its own default stream and ends; what it has not freed comes home, and its name comes back.
+    pub fn errand(&mut self) {
+        let world = self.world;
+        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= THREADS {
+            return;
+        }
+        let context = world.contexts[self.context].handle;
+        let random = &mut self.random;
+        let work = || {
+            world.app(|machine| machine.context_push(context).unwrap());
+            let mut left = Vec::new();
+            for _ in 0..1 + random.below(8) {
+                let size = random.size(world.largest);
+                let address = world.get(size, 0, Some(2));
+                if address == 0 {
+                    continue;
+                }
+                let duration = random.below(200_000);
+                done(world.app(|machine| machine.launch(2, duration, &[(address, size)])));
+                match random.below(4) {
+                    0 => left.push((address, size)),
+                    1 => world.put(address, None),
+                    _ => world.put(address, Some(2)),
+                }
+            }
+            let event = world.app(|machine| {
+                let event = machine.event_create().unwrap();
+                let recorded = done(machine.event_record(event, 2));
+                machine.context_pop().unwrap();
+                recorded.then_some(event)
+            });
+            (left, event)
+        };
+        let (left, event) = std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
+        let home = self.stream();
+        let ordered = world.app(|machine| {
+            let ordered = event.is_some_and(|event| done(machine.stream_wait_event(home, event)));
+            if let Some(event) = event {
+                machine.event_destroy(event).unwrap();
+            }
+            ordered
+        });
+        for (address, size) in left {
+            match ordered {
+                true => self.blocks.push(Block {
+                    address,
+                    size,
+                    resizable: false,
+                    home,
+                    pins: 0,
+                }),
+                false => world.put(address, None),
+            }
+        }
+    }
+}
