@@ -1,0 +1,74 @@
+//! The driver's events: made once, used again, and never an application's that has come to their handle.
+
+use super::super::calls::Calls;
+use super::Grace;
+use crate::driver::{Context, Event, Result};
+
+impl Grace {
+    /// An event recorded in `context` now; none where the driver has no such.
+    pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+        if !calls.driver().features().context_events {
+            return Ok(None);
+        }
+        let event = self.event(calls, context)?;
+        if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
+            self.spare.entry(context).or_default().push(event);
+            return Err(error);
+        }
+        Ok(Some(event))
+    }
+
+    /// An event is not needed any more.
+    pub(in super::super) fn keep(&mut self, context: Context, event: Event) {
+        self.spare.entry(context).or_default().push(event);
+    }
+
+    /// An event of `context` that nobody uses.
+    pub(in super::super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+        match self.spare_event(context) {
+            Some(event) => Ok(event),
+            None => self.new_event(calls, context),
+        }
+    }
+
+    /// One that was used before.
+    pub(in super::super) fn spare_event(&mut self, context: Context) -> Option<Event> {
+        self.spare.get_mut(&context).and_then(Vec::pop)
+    }
+
+    /// One that was not.
+    pub(in super::super) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+        let _entered = calls.enter(context)?;
+        let event = calls.submit(|driver| driver.event_create())?;
+        self.forget_event(event);
+        Ok(event)
+    }
+
+    /// The driver has made `event` just now: what is known by that handle went with its context, and so did the work behind
+    /// it. Without ids of contexts nothing else tells.
+    fn forget_event(&mut self, event: Event) {
+        self.spare
+            .values_mut()
+            .for_each(|events| events.retain(|spare| *spare != event));
+        self.nameless.forget_event(event);
+        for ledger in self.ledgers.values_mut() {
+            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+                ledger.complete = ledger.complete.max(ledger.stamps[at].0);
+                ledger.stamps.drain(..=at);
+            }
+        }
+        for batch in &mut self.batches {
+            batch.events.retain(|(_, recorded)| *recorded != Some(event));
+        }
+    }
+
+    /// Destroys every event that nothing waits for, of contexts that are `ours` to say so.
+    pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
+        for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
+            let Ok(_entered) = calls.enter(context) else { continue };
+            for event in events {
+                let _ = calls.submit(|driver| driver.event_destroy(event));
+            }
+        }
+    }
+}
