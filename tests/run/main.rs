@@ -29,9 +29,14 @@ fn trtalloc_run(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command.arg("run").args(arguments);
-    // A shell starts what runs in the background with these ignored.
+    hearing(&mut command);
+    command
+}
+
+/// A shell starts what runs in the background with some signals ignored, and nohup another.
+fn hearing(command: &mut Command) {
     let hear = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT] {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: allowed between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
@@ -39,7 +44,6 @@ fn trtalloc_run(arguments: &[&str]) -> Command {
     };
     // SAFETY: the closure makes system calls only.
     unsafe { command.pre_exec(hear) };
-    command
 }
 
 fn text(bytes: &[u8]) -> &str {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
-use crate::{expect, last, trtalloc_run};
+use crate::{expect, hearing, last, trtalloc_run};
 
 /// A shell script under the command, which has said "ready". A job of its own, as under a shell: in a job that nobody
 /// controls any more, as where checks run in the background, the kernel stops nothing.
@@ -141,6 +141,7 @@ fn the_end_is_seen_where_sigchld_is_ignored() {
     expect(&with, 4);
     let mut alone = Command::new(probe[0]);
     alone.args(&probe[1..]);
+    hearing(&mut alone);
     assert_eq!(with.stdout, ignoring(alone).stdout);
 }
 
