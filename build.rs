@@ -1,5 +1,8 @@
 //! Compiles the C++ side and says how the library is linked.
 
+#[path = "src/soname.rs"]
+mod soname;
+
 fn main() {
     page();
     let bridges = ["src/bridge.rs", "src/bridge/client.rs", "src/bridge/output.rs"];
@@ -57,9 +60,10 @@ fn main() {
         println!("cargo:rustc-link-lib=static:-bundle=stdc++");
     }
 
-    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_else(|_| "0".to_owned());
+    let soname = soname();
+    println!("cargo:rustc-env=TRTALLOC_SONAME={soname}");
     for argument in [
-        &format!("-Wl,-soname,libtrtalloc.so.{major}"),
+        &format!("-Wl,-soname,{soname}"),
         // cxx's own names, and the C++ runtime's, are nobody else's to find.
         "-Wl,--exclude-libs,ALL",
         // TensorRT may call back after dlclose.
@@ -72,6 +76,25 @@ fn main() {
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+}
+
+/// The soname that Cargo.toml has, where CMake reads it too. It has to follow the version.
+fn soname() -> String {
+    for path in ["Cargo.toml", "src/soname.rs"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    let manifest = std::fs::read_to_string("Cargo.toml").expect("cargo has read it");
+    let named = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("soname = \"")?.strip_suffix('"'));
+    let version = std::env::var("CARGO_PKG_VERSION").expect("cargo says which");
+    let needed = soname::soname_of(&version);
+    assert_eq!(
+        named,
+        Some(needed.as_str()),
+        "Cargo.toml: the soname of version {version}"
+    );
+    needed
 }
 
 /// The folder in which the C++ compiler has the static library of its runtime.

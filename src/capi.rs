@@ -18,8 +18,11 @@ pub mod output;
 pub mod record;
 mod support;
 pub mod tags;
+mod throw;
 
-use support::{allocate, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status};
+use support::{
+    allocate, at_rest, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status,
+};
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
 /// trtalloc_destroy the handle stays valid and answers every request with NULL.
@@ -155,7 +158,8 @@ pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
 }
 
 /// A block of `size` bytes or more on the current device, for use by anybody at once; NULL where the request cannot be
-/// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE.
+/// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE; other
+/// bits are ignored, with one line in the log.
 /// The block is the caller's until it is given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_allocate(
@@ -295,7 +299,8 @@ pub unsafe extern "C" fn trtalloc_stream_release(
 
 /// Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
 /// `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
-/// trtalloc_default() has only zeroes before its first allocation.
+/// `limit` is right from the beginning. trtalloc_default() touches no driver before its first allocation: until then the
+/// rest is zeroes, and so is a limit in percent of the device's memory, which is not known yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stats_get(
     allocator: *mut trtalloc_allocator,
@@ -311,7 +316,7 @@ pub unsafe extern "C" fn trtalloc_stats_get(
         }
         let stats = match handle.existing() {
             Some(allocator) => trtalloc_stats::from(allocator.stats(ordinal(device))?),
-            None => trtalloc_stats::default(),
+            None => at_rest(device).map(|()| handle.stats_at_rest().into())?,
         };
         let known = out_size.min(size_of::<trtalloc_stats>());
         // SAFETY: out holds out_size bytes, as the caller says, and `stats` at least `known`; they do not overlap.
@@ -334,7 +339,7 @@ pub unsafe extern "C" fn trtalloc_stats_reset_peaks(
         // SAFETY: the caller's allocator is null or a handle.
         match unsafe { handle(allocator) }?.existing() {
             Some(allocator) => allocator.reset_peaks(ordinal(device)),
-            None => Ok(()),
+            None => at_rest(device),
         }
     })
 }
@@ -354,7 +359,7 @@ pub unsafe extern "C" fn trtalloc_trim(
         // SAFETY: the caller's allocator is null or a handle.
         let bytes = match unsafe { handle(allocator) }?.existing() {
             Some(allocator) => allocator.trim(ordinal(device), keep_bytes)?,
-            None => 0,
+            None => at_rest(device).map(|()| 0)?,
         };
         if let Some(released) = released {
             *released = bytes;

@@ -2,13 +2,14 @@
 //!
 //! Keys and values are case-insensitive (paths apart), blanks around them and empty items are ignored, and of a key given
 //! twice the last one holds. A value cannot contain a comma. Sizes are bytes, or take K, M, G, T or KiB, MiB, GiB, TiB,
-//! which all count in 1024s. Lists (`peers=0:2:3`) are joined by colons, since commas part the pairs.
-
-use std::ffi::OsString;
+//! which all count in 1024s, or KB, MB, GB, TB, which count in 1000s. Lists (`peers=0:2:3`) are joined by colons, since commas part the pairs.
 
 use crate::error::{Error, Result};
 
+mod environment;
 mod value;
+
+pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variable_of};
 
 /// Which driver to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -180,6 +181,8 @@ pub struct Config {
     pub sim_devices: u32,
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,
+    /// Bounds that the environment has and that could not be read, with the reason: see [`Config::bounds_hold`].
+    pub unread_bounds: Vec<(&'static str, String)>,
 }
 
 impl Default for Config {
@@ -209,6 +212,7 @@ impl Default for Config {
             sim_memory: 24 << 30,
             sim_devices: 1,
             sim_driver: 12_090,
+            unread_bounds: Vec::new(),
         }
     }
 }
@@ -259,67 +263,24 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the environment's `TRTALLOC_KEY` for every key. A value that cannot be read is named in one line on stderr, and
-    /// its default holds; other variables that begin with `TRTALLOC_` are not options and are ignored.
-    pub fn from_environment() -> Config {
-        let (config, unread) = Config::from_variables(|name| std::env::var_os(name));
-        for error in unread {
-            crate::log::line(&format!("trtalloc: warn: {error}; the default holds"));
-        }
-        config
-    }
-
-    /// The environment's `TRTALLOC_LOG`; the default where it cannot be read, without a word.
-    pub(crate) fn environment_log_level() -> LogLevel {
-        let text = std::env::var("TRTALLOC_LOG").unwrap_or_default();
-        value::log_level(&text.trim().to_ascii_lowercase()).unwrap_or_default()
-    }
-
-    /// The environment's `inject` and `disable`; false where one cannot be read, without a word: it is said where all options
-    /// are read.
-    pub(crate) fn environment_injection() -> (bool, bool) {
-        let variable = |name| std::env::var(name).unwrap_or_default();
-        let is_set = |name| value::boolean(&variable(name).trim().to_ascii_lowercase()).unwrap_or_default();
-        (is_set("TRTALLOC_INJECT"), is_set("TRTALLOC_DISABLE"))
-    }
-
-    /// [`Config::from_environment`] over any source of variables, with what could not be read.
-    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<Error>) {
-        let mut config = Config::default();
-        let mut unread = Vec::new();
-        for key in KEYS {
-            let name = format!("TRTALLOC_{}", key.to_ascii_uppercase());
-            let Some(text) = variable(&name) else {
-                continue;
-            };
-            let value = text.to_string_lossy();
-            // A variable that is set to nothing is as good as not set.
-            if value.trim().is_empty() {
-                continue;
-            }
-            if config.set(key, &value).is_err() {
-                unread.push(Error::InvalidArgument(format!(
-                    "{name}: cannot read `{value}`{}",
-                    value::expected(key)
-                )));
-            }
-        }
-        (config, unread)
-    }
-
     /// Sets one option; on an error nothing changes.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let key = key.trim().to_ascii_lowercase();
         let value = value.trim();
         if !KEYS.contains(&key.as_str()) {
-            return Err(Error::InvalidArgument(format!("unknown option `{key}`")));
+            let nearest = nearest(&key, KEYS);
+            return Err(Error::InvalidArgument(format!(
+                "unknown option `{key}`: the nearest is `{nearest}`"
+            )));
         }
         self.assign(&key, value).ok_or_else(|| {
             Error::InvalidArgument(format!(
                 "option `{key}`: cannot read `{value}`{}",
                 value::expected(&key)
             ))
-        })
+        })?;
+        self.unread_bounds.retain(|(unread, _)| *unread != key);
+        Ok(())
     }
 
     /// The value's meaning under a key of [`KEYS`], or none where it has no meaning.

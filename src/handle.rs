@@ -9,9 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use crate::allocator::Allocator;
 use crate::bridge::{self, Generation};
-use crate::config::Config;
+use crate::config::{Config, Limit};
 use crate::error::{Error, Result};
 use crate::process;
+use crate::stats::Stats;
 
 pub(crate) mod call;
 
@@ -101,6 +102,18 @@ impl Handle {
         match opened {
             Ok(allocator) => Ok(allocator),
             Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// The figures of an allocator that is not open yet: its limit, as far as that is known without a driver.
+    pub fn stats_at_rest(&self) -> Stats {
+        let limit = match Config::from_environment().limit {
+            Limit::Bytes(bytes) if self.is_process() => bytes,
+            _ => 0,
+        };
+        Stats {
+            limit,
+            ..Stats::default()
         }
     }
 

@@ -49,6 +49,9 @@ pub mod output;
 pub mod pool;
 pub mod process;
 pub mod record;
+// The build script's, which holds Cargo.toml to it.
+#[cfg(test)]
+mod soname;
 pub mod stats;
 pub mod tags;
 pub mod tally;

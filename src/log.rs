@@ -3,7 +3,7 @@
 //! It works while thread-locals are being destroyed and in a process that has closed its stderr; it writes nothing to stdout.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -32,6 +32,16 @@ pub fn init(level: LogLevel) {
 pub(crate) fn init_from_environment() {
     if LEVEL.load(Ordering::Relaxed) == UNSET {
         init(Config::environment_log_level());
+    }
+}
+
+/// A newer TensorRT may set bits of a request's flags that this library does not know. They are ignored, with one line for each.
+#[cold]
+pub(crate) fn unknown_flags(bits: u32) {
+    static NOTED: AtomicU32 = AtomicU32::new(0);
+    if bits & !NOTED.fetch_or(bits, Ordering::Relaxed) != 0 {
+        init_from_environment();
+        tracing::warn!("flags {bits:#x} are not known; they are ignored");
     }
 }
 

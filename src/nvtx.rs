@@ -116,7 +116,8 @@ fn tool() -> Option<&'static Tool> {
 
 fn load() -> Option<Tool> {
     use std::os::unix::ffi::OsStrExt;
-    let path = std::env::var_os("NVTX_INJECTION64_PATH")?;
+    // With another user's rights no library runs that the environment names.
+    let path = std::env::var_os("NVTX_INJECTION64_PATH").filter(|_| !crate::process::has_gained_rights())?;
     let path = CString::new(path.as_bytes()).ok()?;
     let initialize = symbol(&path, c"InitializeInjectionNvtxExtension")?;
     // SAFETY: NVTX's convention gives the exported function of that name this type.

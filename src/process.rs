@@ -76,6 +76,13 @@ pub fn exiting() -> bool {
     UNUSUAL.load(Ordering::Acquire) & EXITING != 0
 }
 
+/// Whether the process runs with rights that the user who started it does not have (setuid, setgid, capabilities: AT_SECURE).
+/// Its environment is not to be trusted then.
+pub fn has_gained_rights() -> bool {
+    // SAFETY: only asks.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// From now on allocations may have tags.
 pub fn note_tags() {
     // Looked at first, so that a thread that only changes its tag does not take the line from the others.

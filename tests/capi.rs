@@ -69,6 +69,56 @@ fn no_driver() {
     assert_eq!(complaints, 1, "{stderr}");
 }
 
+/// A percentage needs the device's total, and trtalloc_default() touches no driver before its first allocation.
+#[test]
+fn the_limit_is_known_from_the_beginning() {
+    for (limit, at_rest, then) in [
+        ("", "0", "0"),
+        ("4GB", "4000000000", "4000000000"),
+        ("3 MiB", "3145728", "3145728"),
+        ("50%", "0", "536870912"),
+    ] {
+        let environment = [
+            ("TRTALLOC_DRIVER", "sim"),
+            ("TRTALLOC_SIM_MEMORY", "1GiB"),
+            ("TRTALLOC_LIMIT", limit),
+            ("TRTALLOC_TEST_LIMIT", then),
+            ("TRTALLOC_TEST_LIMIT_AT_REST", at_rest),
+        ];
+        let output = program("limit", &environment);
+        assert!(output.stderr.is_empty(), "{limit}: {output:?}");
+    }
+}
+
+#[test]
+fn destroyed_allocators_leave_no_descriptors() {
+    program("many", &[]);
+}
+
+/// A setuid program that is linked with the library must not do as the environment of its caller says.
+#[test]
+fn a_setuid_program_ignores_the_environment() {
+    const OTHER_USER: u32 = 65534;
+    let program = build("rights", common::cc(), "tests/c/rights.c");
+    let owned = std::os::unix::fs::chown(&program, Some(OTHER_USER), None);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    if owned.and_then(|()| std::fs::set_permissions(&program, mode)).is_err() {
+        return common::skip("setuid", "only root can give a file to another user");
+    }
+    let variables = [
+        ("TRTALLOC_LIMIT", "4GB"),
+        ("TRTALLOC_LIMTI", "4GB"),
+        ("TRTALLOC_GUARD", "much"),
+    ];
+    let output = Command::new(&program).envs(variables).output().unwrap();
+    match output.status.code() {
+        Some(77) => common::skip("setuid", "programs of this folder gain no rights"),
+        // A checkout that only root may read, whatever the library does.
+        Some(127) => println!("skipped: that user cannot read the library"),
+        status => assert_eq!((status, output.stderr.as_slice()), (Some(0), &b""[..]), "{output:?}"),
+    }
+}
+
 #[test]
 fn raii() {
     build_and_run("raii", common::cxx(), "tests/cpp/raii.cpp", &[]);

@@ -208,6 +208,47 @@ fn arguments_without_meaning_are_refused() {
 }
 
 #[test]
+fn a_misspelt_subcommand_is_hinted_at() {
+    for (typed, meant) in [
+        ("rn", "run"),
+        ("dcotor", "doctor"),
+        ("reply", "replay"),
+        ("bnech", "bench"),
+    ] {
+        let output = trtalloc(&[typed]);
+        expect(&output, 2);
+        let said = stderr(&output);
+        assert!(said.contains(&format!("'{typed}'")), "{said}");
+        assert!(
+            said.contains(&format!("a similar subcommand exists: '{meant}'")),
+            "{said}"
+        );
+    }
+    let output = trtalloc(&["juggle"]);
+    expect(&output, 2);
+    assert!(!stderr(&output).contains("similar"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_misspelt_option_is_named_with_the_nearest() {
+    let path = file("misspelt.csv", SMALL);
+    let replay = ["replay", path.to_str().unwrap(), "--driver", "sim"];
+    let output = command(&replay).env("TRTALLOC_LIMTI", "1GiB").output().unwrap();
+    expect(&output, 0);
+    let said = "trtalloc: warn: TRTALLOC_LIMTI is no option; the nearest is TRTALLOC_LIMIT\n";
+    assert_eq!(stderr(&output), said);
+    let output = trtalloc(&[&replay[..], &["--options", "limti=1GiB"]].concat());
+    expect(&output, 2);
+    assert!(stderr(&output).contains("unknown option `limti`: the nearest is `limit`"));
+    // A limit of the environment that cannot be read is no less than one that is typed.
+    let output = command(&replay).env("TRTALLOC_LIMIT", "much").output().unwrap();
+    expect(&output, 2);
+    assert!(stderr(&output).contains("TRTALLOC_LIMIT: cannot read `much`"));
+    let given = [&replay[..], &["--limit", "1GB"]].concat();
+    expect(&command(&given).env("TRTALLOC_LIMIT", "much").output().unwrap(), 0);
+}
+
+#[test]
 fn a_generated_trace_is_the_same_on_stdout_and_packed_in_a_file() {
     let trace = generate("growing", 7).unwrap();
     let mut text = Vec::new();

@@ -10,6 +10,11 @@ use std::process::{Command, Stdio};
 
 /// What the doctor writes, with these variables and arguments and nothing else of the environment that it looks at.
 fn doctor(arguments: &[&str], environment: &[(&str, &Path)]) -> String {
+    examined(arguments, environment).0
+}
+
+/// The same, and its exit status.
+fn examined(arguments: &[&str], environment: &[(&str, &Path)]) -> (String, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
     for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TRTALLOC_") || key.starts_with("PYTHON")) {
         command.env_remove(key);
@@ -17,8 +22,11 @@ fn doctor(arguments: &[&str], environment: &[(&str, &Path)]) -> String {
     // Of this test's own path: the library folders that cargo names.
     command.env("LD_LIBRARY_PATH", "");
     command.arg("doctor").args(arguments).envs(environment.iter().copied());
-    let output = common::run(&mut command);
-    String::from_utf8(output.stdout).unwrap()
+    let output = command.output().unwrap();
+    let status = output.status.code().unwrap_or(-1);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(status, 0 | 1), "{}: {said}", output.status);
+    (String::from_utf8(output.stdout).unwrap(), status)
 }
 
 /// The lines about `what`: its own, and what is indented deeper.
@@ -240,6 +248,104 @@ fn options_are_read_aloud() {
     let text = doctor(&[], &environment);
     says(&about(&text, "TRTALLOC_LIMIT"), &["3G"]);
     says(&about(&text, "TRTALLOC_GUARD"), &["`perhaps`", "the default holds"]);
-    says(&about(&text, "TRTALLOC_LIMTI"), &["no option of this version", "-> "]);
+    says(
+        &about(&text, "TRTALLOC_LIMTI"),
+        &["is no option; the nearest is TRTALLOC_LIMIT", "-> "],
+    );
     says(&about(&text, "TRTALLOC_FILL"), &["empty"]);
+}
+
+const SIM: (&str, &str) = ("TRTALLOC_DRIVER", "sim");
+
+/// The doctor's exit status with these variables.
+fn status(arguments: &[&str], environment: &[(&str, &str)]) -> i32 {
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, Path::new(value)))
+        .collect();
+    examined(arguments, &environment).1
+}
+
+#[test]
+fn its_status_says_whether_something_is_missing() {
+    // No AscendCL is here, whatever else is.
+    assert_eq!(status(&[], &[("TRTALLOC_DRIVER", "ascend")]), 1);
+    assert_eq!(status(&[], &[SIM]), 0);
+    assert_eq!(
+        status(&[], &[SIM, ("TRTALLOC_LIMIT", "4GB"), ("TRTALLOC_LIMTI", "x")]),
+        0
+    );
+    let (text, missing) = examined(
+        &[],
+        &[
+            ("TRTALLOC_DRIVER", Path::new("sim")),
+            ("TRTALLOC_LIMIT", Path::new("lots")),
+        ],
+    );
+    assert_eq!(missing, 1);
+    says(&about(&text, "TRTALLOC_LIMIT"), &["`lots`", "every request fails"]);
+    assert_eq!(status(&[], &[SIM, ("LD_PRELOAD", "/nowhere/libtrtalloc.so")]), 1);
+    assert_eq!(status(&["--pid", "4194305"], &[SIM]), 1);
+    let own = std::process::id().to_string();
+    assert_eq!(
+        status(&["--pid", &own], &[SIM]),
+        1,
+        "this process has not loaded the library"
+    );
+    let mut attached = Command::new("cat");
+    let library = common::library_dir().join("libtrtalloc.so");
+    attached
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .env("LD_PRELOAD", library);
+    let mut child = attached.spawn().unwrap();
+    let (mut to, mut back) = (child.stdin.take().unwrap(), [0]);
+    to.write_all(b"x").unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut back).unwrap();
+    assert_eq!(status(&["--pid", &child.id().to_string()], &[SIM]), 0);
+    drop(to);
+    assert!(child.wait().unwrap().success());
+    // A program is looked at for what can be injected into it, whatever device is here.
+    assert_eq!(status(&["cat"], &[]), 0);
+}
+
+#[test]
+fn its_status_is_that_of_the_cuda_device() {
+    let Some(folder) = simcuda::directory() else {
+        return common::skip("simcuda", "the simulated libcuda is not built");
+    };
+    let folder = folder.to_str().unwrap();
+    let cuda = [("LD_LIBRARY_PATH", folder)];
+    assert_eq!(status(&[], &cuda), 0);
+    assert_eq!(status(&[], &[cuda[0], ("SIMCUDA_DEVICES", "0")]), 1);
+    assert_eq!(status(&[], &[cuda[0], ("TRTALLOC_DRIVER", "ascend")]), 1);
+}
+
+/// As a shell does, the command looks for a bare name in PATH only.
+#[test]
+fn a_file_of_this_folder_is_hinted_at() {
+    let dir = common::scratch("doctor_hint");
+    let script = dir.join("rtx2.py");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    let refused = |arguments: &[&str], status: i32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+        let output = command.args(arguments).current_dir(&dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let no_program = "rtx2.py is in this folder, but cannot be executed: name the program that runs it first";
+    let said = refused(&["doctor", "rtx2.py"], 1);
+    assert!(
+        said.contains("rtx2.py: No such file") && said.contains(no_program),
+        "{said}"
+    );
+    let said = refused(&["run", "--", "rtx2.py"], 127);
+    assert!(said.contains(no_program), "{said}");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (arguments, status) in [(["doctor", "rtx2.py"].as_slice(), 1), (&["run", "--", "rtx2.py"], 127)] {
+        let said = refused(arguments, status);
+        assert!(said.contains("it is in this folder: ./rtx2.py names it"), "{said}");
+    }
+    let said = refused(&["doctor", "elsewhere.py"], 1);
+    assert!(!said.contains("folder"), "{said}");
 }

@@ -222,6 +222,8 @@ fn pytorch() {
         (hooks.torch_memory_fraction)(2.0, 0);
         assert!(hooks.last().contains("fraction"), "{}", hooks.last());
         (hooks.torch_memory_fraction)(f64::NAN, 0);
+        (hooks.torch_memory_fraction)(0.5, 63);
+        assert!(hooks.last().contains("device 63"), "{}", hooks.last());
         assert_eq!(hooks.stats().limit, 0);
         let mut total = 0;
         ok(sys::cuDeviceTotalMem_v2(&mut total, 0));
@@ -373,15 +375,57 @@ fn four_frameworks_on_four_threads_share_a_limit() {
 }
 
 /// A C++ program with PyTorch's part: it makes a tensor of whatever the hook gives, and catches what it throws.
-#[test]
-fn a_request_that_cannot_be_met_is_an_exception_where_the_framework_looks_at_nothing_else() {
-    let dir = common::scratch("torch_hook");
-    let mut compile = common::cxx();
-    compile.arg(common::root().join("tests/cpp/torch_hook.cpp"));
-    compile.arg("-o").arg(dir.join("program")).arg("-ldl");
-    common::run(&mut compile);
+fn throws(name: &str, options: &[&str], has_c10: bool, expects_c10: bool) {
+    let dir = common::scratch(name);
+    let compile = |library: Option<(&str, &[&str])>| {
+        let mut compile = common::cxx();
+        compile.args(options);
+        match library {
+            Some((file, more)) => {
+                compile
+                    .args(["-shared", "-fPIC", &format!("-Wl,-soname,{file}")])
+                    .args(more);
+                compile.arg(common::root().join("tests/cpp/c10.cpp"));
+                compile.arg("-o").arg(dir.join(file));
+            }
+            None => {
+                compile.arg(common::root().join("tests/cpp/torch_hook.cpp"));
+                compile.arg("-o").arg(dir.join("program")).args(["-ldl", "-pthread"]);
+                compile.args(expects_c10.then_some("-DC10"));
+            }
+        }
+        if has_c10 && library.is_none_or(|(file, _)| file != "libc10.so") {
+            compile.arg(format!("-Wl,-rpath,{}", dir.display())).arg("-L").arg(&dir);
+            compile.args(["-Wl,--no-as-needed", "-l:libc10.so"]);
+            compile.args(library.is_none().then_some("-l:libc10_cuda.so"));
+        }
+        common::run(&mut compile);
+    };
+    if has_c10 {
+        compile(Some(("libc10.so", &[])));
+        compile(Some(("libc10_cuda.so", &["-DC10_CUDA"])));
+    }
+    compile(None);
     let mut command = std::process::Command::new(dir.join("program"));
     command.arg(common::library_dir().join("libtrtalloc.so"));
     command.env("TRTALLOC_DRIVER", "sim").env("TRTALLOC_LIMIT", "64MiB");
     common::run(&mut command);
+}
+
+#[test]
+fn a_request_that_cannot_be_met_is_an_exception_where_the_framework_looks_at_nothing_else() {
+    throws("torch_hook", &[], false, false);
+}
+
+/// The shapes of the class in PyTorch 2.0 to 2.6, 2.8 to 2.11, and 2.15.
+#[test]
+fn a_request_that_cannot_be_met_is_pytorchs_own_out_of_memory_error() {
+    throws("torch_hook_old_string", &["-D_GLIBCXX_USE_CXX11_ABI=0"], true, true);
+    throws("torch_hook_base", &[], true, true);
+    throws("torch_hook_exported", &["-DC10_EXPORTED"], true, true);
+}
+
+#[test]
+fn a_libc10_that_is_not_known_leaves_the_exception_as_it_is_without_one() {
+    throws("torch_hook_unknown", &["-DC10_UNKNOWN"], true, false);
 }

@@ -14,6 +14,8 @@ use std::sync::Mutex;
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
+/// The newest that is known, over CUDA 13: its exceptions, figures and MemPools are others than those of 2.6.
+const NEWEST: &[&str] = &["torch==2.15.0"];
 const NEEDED: &[&str] = &[
     "coloredlogs==15.0.1",
     "fastrlock==0.8.3",
@@ -98,6 +100,13 @@ fn pytest(python: &Path, files: &[&str], variables: &[(&str, &str)]) {
 }
 
 #[test]
+fn the_package_has_the_librarys_version() {
+    let text = std::fs::read_to_string(common::root().join("python/trtalloc/_library.py")).unwrap();
+    let version = concat!("VERSION = \"", env!("CARGO_PKG_VERSION"), "\"");
+    assert!(text.lines().any(|line| line == version), "_library.py has no {version}");
+}
+
+#[test]
 fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
     let dir = common::scratch("python");
     let python = match environment(&dir.join("environment")) {
@@ -125,9 +134,9 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
     pytest(&python, &["test_package.py"], &[]);
 }
 
-/// The environment with the frameworks, kept between runs in the build's folder.
-fn with_frameworks() -> Result<PathBuf, String> {
-    let name = format!("frameworks-{}", FRAMEWORKS[0].replace("==", "-"));
+/// An environment with frameworks, kept between runs in the build's folder.
+fn with_frameworks(frameworks: &[&str]) -> Result<PathBuf, String> {
+    let name = format!("frameworks-{}", frameworks[0].replace("==", "-"));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (python, whole) = (dir.join("bin/python"), dir.join("whole"));
     if whole.exists() {
@@ -136,7 +145,7 @@ fn with_frameworks() -> Result<PathBuf, String> {
     let _ = std::fs::remove_dir_all(&dir);
     environment(&dir)?;
     let mut arguments = vec!["install", "--no-deps", "--no-compile", "--no-cache-dir"];
-    arguments.extend(FRAMEWORKS.iter().chain(NEEDED));
+    arguments.extend(frameworks.iter().chain(NEEDED));
     let installed = pip(&python, &arguments).and_then(|()| pip(&python, &["install", PYTEST]));
     if installed.is_err() {
         let _ = std::fs::remove_dir_all(&dir);
@@ -148,6 +157,20 @@ fn with_frameworks() -> Result<PathBuf, String> {
 
 #[test]
 fn frameworks_take_the_hooks() {
+    take_the_hooks(
+        FRAMEWORKS,
+        &["torch/lib", "onnxruntime/capi"],
+        &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
+    );
+}
+
+#[test]
+fn the_newest_pytorch_takes_the_hooks() {
+    take_the_hooks(NEWEST, &["torch/lib"], &["test_torch.py"]);
+}
+
+/// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
+fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
     // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
     if !cfg!(target_arch = "x86_64") {
         return common::skip("frameworks", "their wheels with CUDA are for x86-64");
@@ -160,11 +183,11 @@ fn frameworks_take_the_hooks() {
             "on a GPU: pip install the wheel beside PyTorch, then pytest python/tests",
         );
     }
-    let python = match with_frameworks() {
+    let python = match with_frameworks(frameworks) {
         Ok(python) => python,
         Err(reason) => return common::skip("frameworks", &reason),
     };
-    let dir = common::scratch("frameworks");
+    let dir = common::scratch(&frameworks[0].replace("==", "-"));
     let wheel = wheel(&python, &dir);
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
@@ -176,7 +199,7 @@ fn frameworks_take_the_hooks() {
     build
         .arg(common::root().join("python/tests/standin/build.py"))
         .arg(dir.join("standin"));
-    for folder in ["torch/lib", "onnxruntime/capi"] {
+    for folder in folders {
         let entries = std::fs::read_dir(packages.join(folder)).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
         build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
@@ -184,11 +207,7 @@ fn frameworks_take_the_hooks() {
     common::run(&mut build);
     let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
     let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
-    pytest(
-        &python,
-        &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
-        &[("TRTALLOC_TEST_STANDIN", &standin)],
-    );
+    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
 }
 
 /// TensorRT's own bindings as a Python program imports them: the module, and the wheels that it is made of.

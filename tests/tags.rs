@@ -203,6 +203,29 @@ fn a_request_that_the_pool_refuses_leaves_the_tags_books_as_they_were() {
 }
 
 #[test]
+fn a_request_beyond_any_device_counts_for_its_tag() {
+    let world = world("");
+    tags::set(Some("beyond: engine")).unwrap();
+    for (at, size) in [1 << 50, 1 << 63, u64::MAX].into_iter().enumerate() {
+        assert!(matches!(world.get(size, None, 0), Err(Error::OutOfMemory(_))));
+        assert!(matches!(
+            world.get(size, Some(0), RESIZABLE),
+            Err(Error::OutOfMemory(_))
+        ));
+        assert_eq!(world.of("beyond: engine").out_of_memory, 2 * (at as u64 + 1));
+    }
+    let block = world.get(4096, None, RESIZABLE).unwrap();
+    let resized = world.allocator.reallocate(block, 0, 1 << 63);
+    assert!(matches!(resized, Err(Error::OutOfMemory(_))));
+    let figures = world.of("beyond: engine");
+    assert_eq!((figures.out_of_memory, figures.allocated), (7, 4096));
+    assert_eq!(world.allocator.stats(Some(0)).unwrap().out_of_memory, 7);
+    world.put(block, None).unwrap();
+    assert_eq!(world.of("beyond: engine").allocated, 0);
+    tags::set(None).unwrap();
+}
+
+#[test]
 fn threads_with_tags_of_their_own_never_pass_a_limit_and_come_out_even() {
     const LIMIT: u64 = 1 << 20;
     let world = world("");

@@ -144,7 +144,8 @@ fn a_seed_always_makes_the_same_trace() {
             6538634000264986445,
             2273960643572356507,
             8279310106577977670,
-            15560318132111677276
+            15560318132111677276,
+            1842161207654263134
         ]
     );
 }
@@ -166,7 +167,8 @@ fn generated_traces_are_large_enough_to_mean_something() {
             peak >> 20
         );
         assert!((20_000..=100_000).contains(&rows), "{name} has {rows} rows");
-        assert!((256 << 20..4 << 30).contains(&peak), "{name} has a peak of {peak}");
+        let most = if name == "large" { 8 << 30 } else { 4 << 30 };
+        assert!((256 << 20..=most).contains(&peak), "{name} has a peak of {peak}");
         assert_eq!(trace.leftovers().count(), 0, "{name}");
     }
     assert_eq!(generate("streams", 1).unwrap().streams().len(), 4);

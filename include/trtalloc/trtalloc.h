@@ -122,7 +122,8 @@ struct trtalloc_allocator *trtalloc_default(void);
 void trtalloc_destroy(struct trtalloc_allocator *allocator);
 
 // A block of `size` bytes or more on the current device, for use by anybody at once; NULL where the request cannot be
-// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE.
+// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE; other
+// bits are ignored, with one line in the log.
 // The block is the caller's until it is given back.
 void *trtalloc_allocate(struct trtalloc_allocator *allocator, uint64_t size, uint64_t alignment, uint32_t flags);
 
@@ -167,7 +168,8 @@ enum trtalloc_status trtalloc_stream_release(struct trtalloc_allocator *allocato
 
 // Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
 // `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
-// trtalloc_default() has only zeroes before its first allocation.
+// `limit` is right from the beginning. trtalloc_default() touches no driver before its first allocation: until then the
+// rest is zeroes, and so is a limit in percent of the device's memory, which is not known yet.
 enum trtalloc_status trtalloc_stats_get(struct trtalloc_allocator *allocator,
                                         int32_t device,
                                         struct trtalloc_stats *out,
@@ -286,8 +288,9 @@ size_t trtalloc_metrics(struct trtalloc_allocator *allocator,
 void *trtalloc_torch_malloc(size_t size, int device, void *stream);
 
 // As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
-// request of more than 0 bytes cannot be met this throws std::runtime_error ("CUDA out of memory. ..."), by the C++ runtime
-// that PyTorch has loaded. It is the one function here that throws; NULL where there is no such runtime.
+// request of more than 0 bytes cannot be met this throws, by the C++ runtime that PyTorch has loaded. Where memory is out, that is
+// PyTorch's own c10::OutOfMemoryError ("CUDA out of memory. ..."), torch.OutOfMemoryError in Python; for any other reason, and
+// in a process without PyTorch, std::runtime_error. It is the one function here that throws; NULL where there is no such runtime.
 void *trtalloc_torch_malloc_or_throw(size_t size,
                                      int device,
                                      void *stream);

@@ -1,6 +1,10 @@
 """The package over the simulated device."""
 
+import shutil
+import subprocess
 import sys
+
+import pytest
 
 
 def test_figures(simulated):
@@ -130,11 +134,58 @@ def test_options_for_onnx_runtime_are_addresses(simulated):
     )
 
 
+def _library(tmp_path, version, names):
+    """A library of that version with those functions."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "library.c", tmp_path / "libtrtalloc.so"
+    functions = "".join(f"int {name}(void) {{ return 0; }}\n" for name in names if name != "trtalloc_version")
+    source.write_text(functions + f'const char *trtalloc_version(void) {{ return "{version}"; }}\n')
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
+
+
+def test_a_library_of_another_version_is_refused_at_import(anything, simulated, tmp_path):
+    package = simulated("from trtalloc import _library; print(_library.VERSION, *_library._SIGNATURES)")
+    version, *names = package.stdout.split()
+    major, minor = (int(part) for part in version.split(".")[:2])
+    others = [f"{major}.{minor + 1}.0", f"{major + 1}.{minor}.0", "0.0.9"]
+    for other in others:
+        library = _library(tmp_path, other, names)
+        done = anything("import trtalloc", TRTALLOC_LIBRARY=str(library))
+        assert done.returncode == 1 and "ImportError: " in done.stderr, done
+        last = done.stderr.strip().splitlines()[-1]
+        assert f"trtalloc {version} (" in last and f"{library} is {other}" in last, last
+    # One of the same version that lacks a function, as one that was built from older sources.
+    library = _library(tmp_path, version, names[:-1])
+    done = anything("import trtalloc", TRTALLOC_LIBRARY=str(library))
+    assert done.returncode == 1 and f"{library} ({version}) has no {names[-1]}" in done.stderr, done
+    # Another patch of it serves.
+    library = _library(tmp_path, f"{major}.{minor}.999", names)
+    done = anything("from trtalloc import _library", TRTALLOC_LIBRARY=str(library))
+    assert "ImportError" not in done.stderr, done
+
+
+def test_a_preloaded_library_of_another_version_is_refused_at_import(anything, tmp_path):
+    library = _library(tmp_path, "0.0.9", ["trtalloc_default"])
+    done = anything("import trtalloc", LD_PRELOAD=str(library))
+    assert done.returncode == 1 and "ImportError: " in done.stderr and f"{library} is 0.0.9" in done.stderr, done
+
+
 def test_doctor(anything):
     doctor = [sys.executable, "-m", "trtalloc", "doctor"]
     done = anything(doctor, TRTALLOC_DRIVER="sim", TRTALLOC_LIMIT="1GiB")
     assert done.returncode == 0, done
     assert "TRTALLOC_LIMIT=1GiB" in done.stdout and "limit 1073741824 bytes" in done.stdout
+    assert "is no option" not in done.stdout + done.stderr
+    done = anything(doctor, TRTALLOC_DRIVER="sim", TRTALLOC_LIMTI="1GiB", TRTALLOC_TEST_X="")
+    assert done.returncode == 0, done
+    said = "TRTALLOC_LIMTI is no option; the nearest is TRTALLOC_LIMIT"
+    assert said in done.stdout and done.stderr.count(said) == 1, done
+    assert "TRTALLOC_LIMTI=" not in done.stdout and "TRTALLOC_TEST_X=" in done.stdout
+    done = anything(doctor, TRTALLOC_DRIVER="sim", TRTALLOC_LIMIT="much")
+    assert done.returncode == 1 and "TRTALLOC_LIMIT: cannot read `much`" in done.stdout, done
     done = anything(doctor, TRTALLOC_DRIVER="ascend")
     assert done.returncode == 1 and "pool         no memory: " in done.stdout, done
     done = anything([sys.executable, "-m", "trtalloc", "mend"])

@@ -42,13 +42,7 @@ library_path = _library.path
 
 def stats(device=-1):
     """A device's figures in bytes or counts, by the names of `struct trtalloc_stats`. Device -1 is the current one."""
-    figures = _library.Stats()
-    _library.check(
-        _library.library.trtalloc_stats_get(
-            _library.default(), device, ctypes.byref(figures), ctypes.sizeof(figures)
-        )
-    )
-    return {name: getattr(figures, name) for name, _ in figures._fields_}
+    return _library.stats(device)
 
 
 def reset_peaks(device=-1):

@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import sys
 
-from . import Error, __version__, _library, library_path, stats
+from . import Error, __version__, _library, _options, library_path, stats
 
 _PACKAGES = (
     *("tensorrt", "tensorrt-cu12", "tensorrt-rtx-cu12", "tensorrt-lean-cu12", "tensorrt-dispatch-cu12"),
@@ -38,7 +38,11 @@ def doctor():
     _line("trtalloc", f"{__version__}, {library_path}")
     _line("python", sys.version.split()[0])
     options = {key: value for key, value in sorted(os.environ.items()) if key.startswith("TRTALLOC_")}
-    _line("environment", ", ".join(f"{key}={value}" for key, value in options.items()) or "no TRTALLOC_ options")
+    unknown = {key: _options.nearest(key) for key in options if _options.nearest(key)}
+    known = [f"{key}={value}" for key, value in options.items() if key not in unknown]
+    _line("environment", ", ".join(known) or "no TRTALLOC_ options")
+    for key, nearest in unknown.items():
+        _line("", f"{key} is no option; the nearest is {nearest}")
     for name in _PACKAGES:
         try:
             version = importlib.metadata.version(name)

@@ -1,6 +1,6 @@
 """The library's hooks, given to the frameworks that take them. Frameworks are imported only by the call that needs them."""
 
-from . import _library
+from . import _library, _torch_memory
 
 # What PyTorch uses must stay alive as long as its tensors: until the process ends.
 _torch_allocator = None
@@ -34,31 +34,41 @@ def _pluggable(malloc):
 def use_for_torch():
     """Makes the pool PyTorch's CUDA allocator; must come before PyTorch first touches CUDA. Returns PyTorch's object.
 
-    A request that cannot be met raises RuntimeError("CUDA out of memory. ..."). Twice is harmless.
+    A request that cannot be met raises torch.OutOfMemoryError. torch.cuda.memory_stats and what belongs to it then tell the
+    pool's figures. Twice is harmless.
     """
     global _torch_allocator
     if _torch_allocator is None:
         import torch
 
+        if _torch_pool_allocator is not None:
+            raise RuntimeError("trtalloc.torch_mem_pool() was called before: a process has the one or the other")
         if torch.cuda.is_initialized():
             raise RuntimeError("PyTorch has used CUDA already; call trtalloc.use_for_torch() before that")
         pluggable = _pluggable("trtalloc_torch_malloc_or_throw")
         torch.cuda.memory.change_current_allocator(pluggable)
+        _torch_memory.supply()
         _torch_allocator = pluggable
     return _torch_allocator
 
 
 def torch_mem_pool():
     """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool; the rest of PyTorch keeps its
-    own allocator. Within it PyTorch caches by itself, and asks for segments of 2 MiB or more.
+    own allocator. Within it PyTorch caches by itself, asks for segments of 2 MiB or more, and gives them back when the MemPool
+    goes, not at torch.cuda.empty_cache().
     """
     global _torch_pool_allocator
     import torch
 
+    if _torch_allocator is not None:
+        raise RuntimeError(
+            "trtalloc.use_for_torch() was called before: all of PyTorch draws on the pool, and PyTorch has no MemPool over an "
+            "allocator from outside"
+        )
     if not hasattr(torch.cuda, "MemPool"):
         raise RuntimeError("this PyTorch has no torch.cuda.MemPool: it came with 2.6")
     if _torch_pool_allocator is None:
-        # PyTorch looks at NULL here, and first gives back what it has cached.
+        # PyTorch looks at NULL here.
         _torch_pool_allocator = _pluggable("trtalloc_torch_malloc")
     return torch.cuda.MemPool(_torch_pool_allocator.allocator())
 

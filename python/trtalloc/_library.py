@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
@@ -47,15 +48,20 @@ class Stats(ctypes.Structure):
     ]
 
 
+# The version of this package, which is that of the library it was written for.
+VERSION = "0.1.0"
 _SONAME = "libtrtalloc.so.0"
 
 
 def _loaded():
     """Where the library is that the process has already: `trtalloc run` preloads it, and a second would be a second pool."""
-    try:
-        library = ctypes.CDLL(_SONAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return None
+    # A library of another version has another soname; where it is preloaded or linked, its names are found without one.
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "trtalloc_version"):
+        try:
+            library = ctypes.CDLL(_SONAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        except OSError:
+            return None
 
     class Info(ctypes.Structure):
         _fields_ = [("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("address", c_void_p)]
@@ -80,6 +86,28 @@ def _path():
     raise ImportError(
         f"{carried} is not there: install the wheel, or set TRTALLOC_LIBRARY to a libtrtalloc.so"
     )
+
+
+def _check_version(library, path):
+    """A library of another version may lack functions, or have others of the same name: that is said here, and not later."""
+
+    def refuse(why):
+        raise ImportError(
+            f"trtalloc {VERSION} ({Path(__file__).parent}) needs a libtrtalloc.so of its own version, and {path} {why}: "
+            "install the package and the library of one version, or set TRTALLOC_LIBRARY to a libtrtalloc.so of this one"
+        )
+
+    if not hasattr(library, "trtalloc_version"):
+        refuse("is no libtrtalloc.so")
+    library.trtalloc_version.restype = c_char_p
+    found = library.trtalloc_version().decode(errors="replace")
+    # As the soname: before 1.0 every minor version is one of its own, from then on a newer one of the same major version serves.
+    mine, its = (tuple(int(part) for part in re.findall(r"\d+", text)[:2]) for text in (VERSION, found))
+    if its != mine and not (its[:1] == mine[:1] != (0,) and its > mine):
+        refuse(f"is {found}")
+    missing = [name for name in _SIGNATURES if not hasattr(library, name)]
+    if missing:
+        refuse(f"({found}) has no {missing[0]}")
 
 
 path = str(_path())
@@ -107,6 +135,7 @@ _SIGNATURES = {
     "trtalloc_stats_json": (c_size_t, [c_void_p, c_int32, c_void_p, c_size_t]),
     "trtalloc_metrics": (c_size_t, [c_void_p, c_void_p, c_size_t]),
 }
+_check_version(library, path)
 for _name, (_result, _arguments) in _SIGNATURES.items():
     _function = getattr(library, _name)
     _function.restype, _function.argtypes = _result, _arguments
@@ -124,6 +153,13 @@ def last_error():
 def check(status):
     if status != 0:
         raise Error(status, last_error())
+
+
+def stats(device):
+    """A device's figures, by the names of `struct trtalloc_stats`."""
+    figures = Stats()
+    check(library.trtalloc_stats_get(default(), device, ctypes.byref(figures), ctypes.sizeof(figures)))
+    return {name: getattr(figures, name) for name, _ in figures._fields_}
 
 
 def text(write):

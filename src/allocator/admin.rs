@@ -14,26 +14,34 @@ impl Allocator {
         let Some(pool) = self.all_pools().find(|pool| pool.knows(address)) else {
             return Err(foreign(address));
         };
-        let shared = match self.key(stream)? {
-            // A default stream where no context is current is the one of the pool's own.
-            None => pool.share(address, None)?,
-            Some(key) if self.streams && self.stream_device(stream)? == pool.device => {
-                let cache = self.caches.get(key);
-                self.leave_other_device(cache, pool.device);
-                let (id, capture) = self.ask(stream)?;
-                pool.share_with(
-                    address,
-                    &Turn {
-                        cache,
-                        stream,
-                        id,
-                        capture,
-                    },
-                )?
-            }
-            Some(_) => pool.share(address, Some(self.driver.stream_context(stream)?))?,
+        let recorded = match self.key(stream) {
+            Ok(None) => pool
+                .in_primary(true, || self.record_use(pool, address, stream))
+                .and_then(|inside| inside.unwrap_or(Ok(false))),
+            _ => self.record_use(pool, address, stream),
         };
+        // What cannot be followed may be used anywhere: hooks have no way to hand an error on.
+        let shared = recorded.inspect_err(|_| drop(pool.share(address, None)))?;
         if shared { Ok(()) } else { Err(foreign(address)) }
+    }
+
+    fn record_use(&self, pool: &Pool, address: u64, stream: Stream) -> Result<bool> {
+        let Some(key) = self.key(stream)? else {
+            return pool.share(address, None);
+        };
+        if !self.streams || self.stream_device(stream)? != pool.device {
+            return pool.share(address, Some(self.driver.stream_context(stream)?));
+        }
+        let cache = self.caches.get(key);
+        self.leave_other_device(cache, pool.device);
+        let (id, capture) = self.ask(stream)?;
+        let turn = Turn {
+            cache,
+            stream,
+            id,
+            capture,
+        };
+        pool.share_with(address, &turn)
     }
 
     /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
@@ -62,7 +70,13 @@ impl Allocator {
     pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
         process::usable()?;
         let device = self.device(device)?;
-        Ok(self.made(device).map(Pool::stats).unwrap_or_default())
+        match self.made(device) {
+            Some(pool) => Ok(pool.stats()),
+            None => Ok(Stats {
+                limit: self.first_limit(device)?,
+                ..Stats::default()
+            }),
+        }
     }
 
     /// The figures of each device that has a pool. Makes no driver call, so it may come at any time.

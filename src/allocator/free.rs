@@ -1,6 +1,10 @@
 //! The way back: into a stream's cache by a push, or to the pool.
 
+use std::ops::DerefMut;
+
 use super::*;
+use crate::driver::Context;
+use crate::pool::stream_cache::Inner;
 use crate::record::Action;
 
 impl Allocator {
@@ -50,10 +54,10 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
-        let Some(cache) = self.cache(stream, pool).filter(|_| self.config.fill.is_none()) else {
-            return self.take_back_claimed(pool, id, block, address, stream);
+        let Some(cache) = self.cache(stream).filter(|_| self.config.fill.is_none()) else {
+            return self.take_back_slowly(pool, id, block, address, stream);
         };
-        let mut inner = cache.inner.lock();
+        let mut inner = self.lock_met(pool, cache);
         let mine = inner.serves(pool.device) && block.is_plain();
         let to = if mine { State::Cached } else { State::Pending };
         if !block.claim_at_home(cache, address, to) {
@@ -77,6 +81,35 @@ impl Allocator {
         Ok(())
     }
 
+    /// A block that no cache takes under its lock alone. On a default stream with no context it is freed on the one of the
+    /// device's primary context.
+    #[cold]
+    fn take_back_slowly(
+        &self,
+        pool: &Pool,
+        id: NodeId,
+        block: &Block,
+        address: u64,
+        stream: Option<Stream>,
+    ) -> Result<()> {
+        let taken = self.in_primary_for(stream, pool, || {
+            self.take_back::<true>(pool, id, block, address, stream)
+        });
+        taken.unwrap_or_else(|| self.take_back_claimed(pool, id, block, address, stream))
+    }
+
+    /// Runs `work` in the primary context of the pool's device where `stream` is a default stream and no context is current.
+    /// None where a context is current, or that one cannot be.
+    fn in_primary_for<T>(&self, stream: Option<Stream>, pool: &Pool, work: impl FnOnce() -> T) -> Option<T> {
+        let stream = stream.filter(|stream| stream.is_special() && self.driver.knows_work())?;
+        let contextless = || matches!(self.key(stream), Ok(None));
+        if !contextless() {
+            return None;
+        }
+        let inside = pool.in_primary(false, || (!contextless()).then(work));
+        inside.ok().flatten().flatten()
+    }
+
     /// A block that is not freed on the stream it was allocated on, or that is filled before it is anybody's. The stream may
     /// be named to the driver where the block was allocated on another: then it was chosen for work that ran on it.
     #[cold]
@@ -98,7 +131,7 @@ impl Allocator {
             // What may still be written to waits for the grace of this free.
             let _ = pool.fill(address, byte, block.size(), stream);
         }
-        let Some(cache) = self.cache(stream, pool) else {
+        let Some(cache) = self.cache_of(stream, pool) else {
             match self.nameless(stream) {
                 Some((stream, key)) => pool.free_nameless(id, block, stream, key),
                 None => pool.free(id, block, None, stream.is_none()),
@@ -111,7 +144,7 @@ impl Allocator {
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
             self.stamp(pool, cache, stream);
         }
-        let mut inner = cache.inner.lock();
+        let mut inner = self.lock_met(pool, cache);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
             pool.free(id, block, Some(cache), false);
@@ -152,9 +185,21 @@ impl Allocator {
 
     #[cold]
     fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let taken = |pool: &Pool| match self.nameless(stream) {
+        let take = |pool: &Pool| match self.nameless(stream) {
             Some((stream, key)) => pool.free_standalone_nameless(address, stream, key),
-            None => pool.free_standalone(address, self.cache(stream, pool), stream.is_none()),
+            None => {
+                let cache = self.cache_of(stream, pool);
+                if let Some(cache) = cache {
+                    drop(self.lock_met(pool, cache));
+                }
+                pool.free_standalone(address, cache, stream.is_none())
+            }
+        };
+        let taken = |pool: &Pool| {
+            pool.knows(address)
+                && self
+                    .in_primary_for(stream, pool, || take(pool))
+                    .unwrap_or_else(|| take(pool))
         };
         if !self.all_pools().any(taken) {
             return Err(foreign(address));
@@ -165,15 +210,42 @@ impl Allocator {
         Ok(())
     }
 
-    /// The cache a free in `pool` goes to; none for a stream-less one, or where streams mean nothing. A default stream where
-    /// no context is current is the one of the pool's own.
+    /// The contents of the cache of a stream that a free is given. Unless streams are trusted, the pool knows the context that the
+    /// free is made in.
     #[inline]
-    fn cache(&self, stream: Option<Stream>, pool: &Pool) -> Option<&StreamCache> {
+    fn lock_met<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> impl DerefMut<Target = Inner> + use<'c> {
+        let context = match cache.key.context {
+            _ if self.config.streams_trusted => None,
+            0 => self.driver.current_context().ok().flatten(),
+            context => Some(Context(context)),
+        };
+        let inner = cache.inner.lock();
+        match context {
+            Some(context) if !inner.has_met(pool, context) => {
+                drop(inner);
+                pool.meet(cache, context);
+                cache.inner.lock()
+            }
+            _ => inner,
+        }
+    }
+
+    /// The cache of a stream that a free is given; none for a stream-less one, where streams mean nothing, and for a default
+    /// stream where no context is current.
+    #[inline]
+    fn cache(&self, stream: Option<Stream>) -> Option<&StreamCache> {
         let stream = stream.filter(|_| self.streams)?;
-        let key = self
-            .key(stream)
-            .ok()?
-            .unwrap_or_else(|| Key::special(stream, pool.home()));
-        Some(self.caches.get(key))
+        Some(self.caches.get(self.key(stream).ok()??))
+    }
+
+    /// The same for a free in `pool`: a default stream where no context is current, nor the primary one can be, is the one of
+    /// the pool's own.
+    fn cache_of(&self, stream: Option<Stream>, pool: &Pool) -> Option<&StreamCache> {
+        let stream = stream.filter(|_| self.streams)?;
+        let key = self.key(stream).ok()?;
+        Some(
+            self.caches
+                .get(key.unwrap_or_else(|| Key::special(stream, pool.home()))),
+        )
     }
 }

@@ -11,6 +11,7 @@ impl Allocator {
     /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed. No driver is needed:
     /// where `driver=auto` finds no device, or with `driver=none`, see [`Driver::knows_work`].
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
+        config.bounds_hold()?;
         let config = Self::on_its_driver(config);
         Self::over_with_driver(Self::open_over(&config)?, base, bytes, config)
     }

@@ -39,7 +39,8 @@ pub use short::OomHandler;
 pub const RESIZABLE: u32 = 1;
 
 /// The most devices there can be.
-const DEVICES: usize = 64;
+pub const MOST_DEVICES: i32 = 64;
+const DEVICES: usize = MOST_DEVICES as usize;
 
 /// One request for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub struct Request {
     pub size: u64,
     /// 0 (any) or a power of two up to 2 MiB.
     pub alignment: u64,
-    /// [`RESIZABLE`] or 0.
+    /// [`RESIZABLE`] or 0; bits that are not known are ignored.
     pub flags: u32,
     /// Where the memory will first be used; none: anywhere, at once.
     pub stream: Option<Stream>,
@@ -103,9 +104,12 @@ impl Allocator {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }
-        let want = self.want(request.size, request.alignment)?;
+        let want = match self.want(request.size, request.alignment) {
+            Ok(want) => want,
+            Err(error) => return self.refuse(request, error),
+        };
         if request.flags & !RESIZABLE != 0 {
-            return Err(unknown_flags(request.flags));
+            crate::log::unknown_flags(request.flags & !RESIZABLE);
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
@@ -137,7 +141,7 @@ impl Allocator {
     #[inline]
     fn allocate_on(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
         let Some(key) = self.key(stream)? else {
-            return self.allocate_at_home(want, request);
+            return self.allocate_in_primary(want, request);
         };
         let cache = self.caches.get(key);
         let (id, capture) = match self.ask(stream) {
@@ -262,14 +266,21 @@ impl Allocator {
         self.filled(pool, address, want.size, None)
     }
 
-    /// A request on a default stream with no context: it means the one of the device's primary context.
+    /// A request on a default stream with no context: it means the one of the device's primary context. Where that
+    /// context is not made yet, what is safe for every stream is safe there too.
     #[cold]
-    fn allocate_at_home(&self, want: Want, request: Request) -> Result<u64> {
-        let pool = self.pool(self.device(request.device)?)?;
-        pool.at_home(|| match request.stream {
-            Some(stream) if self.key(stream)?.is_some() => self.allocate_on(want, request, stream),
-            _ => self.allocate_anywhere(want, request),
-        })?
+    fn allocate_in_primary(&self, want: Want, request: Request) -> Result<u64> {
+        let device = self.device(request.device)?;
+        let attempt = || match request.stream {
+            Some(stream) if self.key(stream)?.is_none() => self.allocate_anywhere(want, request),
+            Some(stream) if self.streams => self.allocate_on(want, request, stream),
+            Some(stream) => self.allocate_nameless(want, request, stream),
+            None => self.allocate_anywhere(want, request),
+        };
+        match self.pool(device)?.in_primary(false, attempt)? {
+            Some(outcome) => outcome,
+            None => self.allocate_anywhere(want, request),
+        }
     }
 
     /// The pool of a device that has been used.
@@ -339,11 +350,17 @@ impl Allocator {
             Some(device) => device,
             None => self.driver.current_device()?.or(self.config.device).unwrap_or(0),
         };
+        self.check_device(device)?;
+        Ok(device)
+    }
+
+    /// Refuses what is no device's number.
+    fn check_device(&self, device: i32) -> Result<()> {
         let count = self.driver.device_count()?;
         if device < 0 || device as usize >= DEVICES || device as u32 >= count {
             return Err(Error::InvalidArgument(format!("device {device} of {count}")));
         }
-        Ok(device)
+        Ok(())
     }
 
     #[inline]
@@ -388,11 +405,6 @@ fn bad_request(size: u64, alignment: u64) -> Error {
         0 => "size 0".into(),
         _ => format!("alignment {alignment} is not 0 or a power of two up to {MOST_ALIGNED}"),
     })
-}
-
-#[cold]
-fn unknown_flags(flags: u32) -> Error {
-    Error::InvalidArgument(format!("flags {flags:#x} has bits other than TRTALLOC_RESIZABLE"))
 }
 
 #[cold]

@@ -9,7 +9,7 @@ impl Allocator {
     pub(super) fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
         self.known(Some(stream))?;
         let Some(key) = self.key(stream)? else {
-            return self.allocate_anywhere(want, request);
+            return self.allocate_in_primary(want, request);
         };
         let turn = Turn {
             cache: self.caches.get(key),

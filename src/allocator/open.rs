@@ -10,6 +10,7 @@ impl Allocator {
 
     /// Opens the driver that `config` names.
     pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
+        config.bounds_hold()?;
         let mut driver = Self::open(&config)?;
         if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
             // The device's memory then comes from another library; memory of the host's or the caller's does not.
@@ -76,6 +77,7 @@ impl Allocator {
         memory: Memory,
         given: Option<i32>,
     ) -> Result<Arc<Allocator>> {
+        config.bounds_hold()?;
         process::watch();
         crate::nvtx::attach();
         let pinned = config.kind == Kind::Pinned;
@@ -111,6 +113,7 @@ impl Allocator {
         if let Some(pool) = self.made(device) {
             return Ok(pool);
         }
+        self.check_device(device)?;
         self.check_given(device)?;
         let _making = self.making.lock();
         let slot = self
@@ -130,13 +133,17 @@ impl Allocator {
         })
     }
 
-    fn options(&self, device: i32) -> Result<Options> {
-        let config = &self.config;
-        let limit = match config.limit {
+    /// The limit that a device's pool begins with; 0: none.
+    pub(super) fn first_limit(&self, device: i32) -> Result<u64> {
+        Ok(match self.config.limit {
             Limit::None => 0,
             Limit::Bytes(bytes) => bytes,
             Limit::Percent(percent) => (self.driver.device_info(device)?.total as f64 * percent / 100.0) as u64,
-        };
+        })
+    }
+
+    fn options(&self, device: i32) -> Result<Options> {
+        let config = &self.config;
         let peers = match &config.peers {
             Peers::None => Vec::new(),
             Peers::Auto => (0..self.driver.device_count()? as i32).collect(),
@@ -144,7 +151,7 @@ impl Allocator {
         };
         Ok(Options {
             rule: self.rule,
-            limit,
+            limit: self.first_limit(device)?,
             release_threshold: config.release_threshold,
             wait: std::time::Duration::from_millis(config.wait_ms),
             passthrough: config.passthrough,

@@ -119,7 +119,9 @@ impl Allocator {
     /// Begins, changes or ends recording, with the options of `trtalloc_history` as text.
     pub fn history(&self, options: &str) -> Result<()> {
         process::usable()?;
-        self.recorder.set(History::parse(options)?)
+        let options = History::parse(options)?;
+        options.device.map_or(Ok(()), |device| self.check_device(device))?;
+        self.recorder.set(options)
     }
 
     /// What is recorded.

@@ -19,7 +19,10 @@ impl Allocator {
         if self.config.kind == Kind::Pinned {
             return Err(Error::Unsupported("pinned memory is not resized".into()));
         }
-        let want = self.want(new_size, alignment)?;
+        let want = match self.want(new_size, alignment) {
+            Ok(want) => want,
+            Err(error) => return self.refuse_resize(address, alignment, new_size, error),
+        };
         for pool in self.all_pools() {
             if let Some(outcome) = pool.resize(address, want) {
                 if matches!(outcome, Err(Error::OutOfMemory(_))) {
@@ -37,7 +40,13 @@ impl Allocator {
 
     /// Whoever may make room is asked to, where there is none.
     #[cold]
-    fn resize_asking(&self, mut outcome: Result<u64>, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    pub(super) fn resize_asking(
+        &self,
+        mut outcome: Result<u64>,
+        address: u64,
+        alignment: u64,
+        new_size: u64,
+    ) -> Result<u64> {
         if matches!(outcome, Err(Error::OutOfMemory(_))) {
             self.insist(&mut outcome, self.resize_request(address, new_size), || {
                 self.reallocate_usual(address, alignment, new_size)

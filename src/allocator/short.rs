@@ -104,6 +104,27 @@ impl Allocator {
         }
     }
 
+    /// A request that was refused before any pool was asked. One for more than any device has is out of memory like any other: it
+    /// counts, and the handler is asked.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse(&self, request: Request, error: Error) -> Result<u64> {
+        if matches!(error, Error::OutOfMemory(_)) {
+            self.pool(self.device_of(&request))?.count_refused();
+        }
+        self.asking(request, || Err(error.clone()))
+    }
+
+    /// A resize likewise, of a block that is in a pool.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse_resize(&self, address: u64, alignment: u64, new_size: u64, error: Error) -> Result<u64> {
+        if matches!(error, Error::OutOfMemory(_)) {
+            self.pool_at(address).ok_or_else(|| foreign(address))?.count_refused();
+        }
+        self.resize_asking(Err(error), address, alignment, new_size)
+    }
+
     /// A resize, as the request it would be.
     #[cold]
     pub(super) fn resize_request(&self, address: u64, new_size: u64) -> Request {

@@ -24,7 +24,8 @@ impl Allocator {
     }
 
     fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
-        let want = self.want(request.size, request.alignment)?;
+        // What has no size or alignment that could be met is refused where every request is.
+        let want = self.want(request.size, request.alignment).ok();
         // What is certainly beyond the tag's limit does not make the pool grow first.
         let likely = request.device.or_else(|| match request.stream {
             Some(stream) => self.stream_device(stream).ok(),
@@ -32,7 +33,8 @@ impl Allocator {
         });
         let fits = || {
             let pool = likely.and_then(|device| self.made(device));
-            pool.map_or(Ok(()), |pool| pool.tag_fits(tag, want.size))
+            pool.zip(want)
+                .map_or(Ok(()), |(pool, want)| pool.tag_fits(tag, want.size))
         };
         let mut room = fits();
         if room.is_err() {
@@ -83,12 +85,12 @@ impl Allocator {
             return self.reallocate_told(address, alignment, new_size);
         }
         process::usable()?;
-        let want = self.want(new_size, alignment)?;
+        let want = self.want(new_size, alignment).ok();
         let Some(pool) = self.pool_at(address) else {
             return Err(foreign(address));
         };
         let (tag, old) = pool.take_tag(address);
-        let growth = want.size.saturating_sub(old);
+        let growth = want.map_or(0, |want| want.size.saturating_sub(old));
         let mut grows = pool.tag_grows(tag, growth);
         if grows.is_err() {
             self.insist(&mut grows, self.resize_request(address, new_size), || {
@@ -98,7 +100,7 @@ impl Allocator {
         let outcome = grows.and_then(|()| {
             pool.tell_freed(address);
             let outcome = self.reallocate_told(address, alignment, new_size);
-            let now = if outcome.is_ok() { want.size } else { old };
+            let now = want.filter(|_| outcome.is_ok()).map_or(old, |want| want.size);
             pool.tag_shrinks(tag, old + growth - now);
             pool.tell_allocated(*outcome.as_ref().unwrap_or(&address));
             outcome

@@ -1,9 +1,10 @@
 //! The hooks by which other frameworks draw on the process's own allocator. Each is called by a framework exactly as it
 //! stands here; docs/frameworks.md says what each framework cannot say, and what is done about it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 
 use super::support::{number, of, ordinal, pointer};
+use super::throw;
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::error::{self, Error};
@@ -28,8 +29,9 @@ pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut
 }
 
 /// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
-/// request of more than 0 bytes cannot be met this throws std::runtime_error ("CUDA out of memory. ..."), by the C++ runtime
-/// that PyTorch has loaded. It is the one function here that throws; NULL where there is no such runtime.
+/// request of more than 0 bytes cannot be met this throws, by the C++ runtime that PyTorch has loaded. Where memory is out, that is
+/// PyTorch's own c10::OutOfMemoryError ("CUDA out of memory. ..."), torch.OutOfMemoryError in Python; for any other reason, and
+/// in a process without PyTorch, std::runtime_error. It is the one function here that throws; NULL where there is no such runtime.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
     size: usize,
@@ -38,46 +40,26 @@ pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
 ) -> *mut c_void {
     let memory = trtalloc_torch_malloc(size, device, stream);
     if memory.is_null() && size > 0 {
-        throw_out_of_memory();
+        throw_last_failure();
     }
     memory
 }
 
 /// Throws this thread's last failure in the C++ runtime of the process; returns where there is none.
 #[cold]
-fn throw_out_of_memory() {
-    /// `std::__throw_runtime_error(char const*)` of libstdc++, which copies the text.
-    type Throw = unsafe extern "C-unwind" fn(*const c_char) -> !;
-    let Some(throw) = runtime_symbol(c"_ZSt21__throw_runtime_errorPKc") else {
-        return;
-    };
+fn throw_last_failure() {
     // SAFETY: a C string of this thread, and no call of this library comes between.
     let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
+    let is_out_of_memory = reason.starts_with("out of memory");
     // What Python programs look for in an error to tell that memory is out.
-    let kind = if reason.starts_with("out of memory") {
-        "CUDA out of memory. "
-    } else {
-        ""
-    };
+    let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
     let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {
         return;
     };
-    // SAFETY: libstdc++'s function of that name has this type, and has been part of its ABI since GCC 3.4.
-    let throw = unsafe { std::mem::transmute::<*mut c_void, Throw>(throw) };
-    // SAFETY: a C string, which is dropped as the exception passes.
-    unsafe { throw(text.as_ptr()) }
-}
-
-/// A function of the libstdc++ that the process has loaded: never ours, which is linked in and hidden.
-fn runtime_symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string; with NOLOAD nothing is loaded and no foreign code runs.
-    let library = unsafe { libc::dlopen(c"libstdc++.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return None;
+    if is_out_of_memory {
+        throw::torch_out_of_memory(&text);
     }
-    // SAFETY: a handle from dlopen and a C string. The handle is kept: the runtime must not go while it is in use.
-    let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
-    (!symbol.is_null()).then_some(symbol)
+    throw::runtime_error(&text);
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the

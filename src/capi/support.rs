@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
 use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, MOST_DEVICES, Request};
 use crate::config::{Config, LogLevel};
 use crate::driver::Stream;
 use crate::error::{Error, Result};
@@ -132,9 +132,18 @@ pub(super) fn of(stream: *mut c_void) -> Option<Stream> {
     Some(Stream(number(stream)))
 }
 
-/// The device a C caller means: negative is the current one.
+/// The device a C caller means: -1 is the current one.
 pub(super) fn ordinal(device: i32) -> Option<i32> {
-    (device >= 0).then_some(device)
+    (device != -1).then_some(device)
+}
+
+/// What an allocator that is not open yet says of a device: it touches no driver, so it knows only which numbers no process has.
+#[cold]
+pub(super) fn at_rest(device: i32) -> Result<()> {
+    match ordinal(device) {
+        Some(device) if !(0..MOST_DEVICES).contains(&device) => Err(Error::InvalidArgument(format!("device {device}"))),
+        _ => Ok(()),
+    }
 }
 
 /// Device addresses and driver handles are numbers to us.

@@ -2,11 +2,10 @@
 
 use std::ffi::c_char;
 
-use super::support::{handle, ordinal, status, text};
+use super::support::{at_rest, handle, ordinal, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, call};
-use crate::stats::Stats;
 use crate::tags;
 
 /// Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
@@ -57,7 +56,7 @@ pub unsafe extern "C" fn trtalloc_stats_json(
         written("trtalloc_stats_json", allocator, buffer, size, |handle| {
             match handle.existing() {
                 Some(allocator) => allocator.stats_json(ordinal(device)),
-                None => Ok(crate::stats::json(device, &Stats::default(), &[])),
+                None => at_rest(device).map(|()| crate::stats::json(device, &handle.stats_at_rest(), &[])),
             }
         })
     }

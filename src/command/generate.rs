@@ -14,7 +14,7 @@ use super::Done;
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// serving, growing, varying or streams
+    /// serving, growing, varying, streams or large
     name: String,
     /// The file to write, packed where its name ends in .gz; stdout without it
     #[arg(short, long)]

@@ -19,8 +19,9 @@ mod table;
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use trtalloc::config::Config;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use trtalloc::config::{Config, nearest};
 use trtalloc::error::{Error, Result};
 
 /// A GPU memory allocator for TensorRT: what it does, shown and measured.
@@ -92,6 +93,7 @@ impl AllocatorArguments {
             }
         }
         trtalloc::log::init(config.log);
+        config.bounds_hold()?;
         Ok(config)
     }
 }
@@ -105,7 +107,7 @@ enum Done {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let command = Command::parse();
+    let command = Command::try_parse().unwrap_or_else(|error| hinted(error).exit());
     let result = match command.what {
         What::Demo(arguments) => demo::run(&arguments),
         What::Replay(arguments) => replay::run(&arguments),
@@ -121,6 +123,23 @@ pub fn main() -> ExitCode {
         Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
         Err(error) => failed(&error, 1),
     }
+}
+
+/// The error, with the subcommand that was most likely meant where one was misspelt: clap finds none in a word as short as `rn`.
+fn hinted(mut error: clap::Error) -> clap::Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.to_lowercase(),
+        _ => return error,
+    };
+    let command = Command::command();
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let meant = nearest(&typed, &names);
+    // Most of the letters have to be right.
+    if 2 * strsim::osa_distance(&typed, meant) <= meant.len() {
+        let meant = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
 }
 
 fn failed(error: &Error, status: u8) -> ExitCode {

@@ -34,6 +34,22 @@ fn what_can_be_read() {
         ("limit=4 g", with(|c| c.limit = Limit::Bytes(4 << 30))),
         ("limit=2T", with(|c| c.limit = Limit::Bytes(2 << 40))),
         ("limit=1TIB", with(|c| c.limit = Limit::Bytes(1 << 40))),
+        ("limit=7KB", with(|c| c.limit = Limit::Bytes(7_000))),
+        ("limit=500MB", with(|c| c.limit = Limit::Bytes(500_000_000))),
+        ("limit=4GB", with(|c| c.limit = Limit::Bytes(4_000_000_000))),
+        ("limit=4 gb", with(|c| c.limit = Limit::Bytes(4_000_000_000))),
+        ("limit=2tb", with(|c| c.limit = Limit::Bytes(2_000_000_000_000))),
+        ("limit=1.5GB", with(|c| c.limit = Limit::Bytes(1_500_000_000))),
+        ("limit=0.0005MB", with(|c| c.limit = Limit::Bytes(500))),
+        (
+            "limit=18446744TB",
+            with(|c| c.limit = Limit::Bytes(18_446_744_000_000_000_000)),
+        ),
+        ("sim_memory=8GB", with(|c| c.sim_memory = 8_000_000_000)),
+        (
+            "release_threshold=64MB",
+            with(|c| c.release_threshold = ReleaseThreshold::Bytes(64_000_000)),
+        ),
         ("limit=1.5GiB", with(|c| c.limit = Limit::Bytes(3 << 29))),
         ("limit=18446744073709551615", with(|c| c.limit = Limit::Bytes(u64::MAX))),
         ("limit=80%", with(|c| c.limit = Limit::Percent(80.0))),
@@ -124,8 +140,8 @@ fn what_cannot_be_read_is_named() {
         ("limit", "`limit` is not key=value"),
         ("guard=1,oops", "`oops` is not key=value"),
         ("=1", "unknown option ``"),
-        ("limitt=1G", "unknown option `limitt`"),
-        ("guard=1,colour=red", "unknown option `colour`"),
+        ("limitt=1G", "unknown option `limitt`: the nearest is `limit`"),
+        ("guard=1,colour=red", "unknown option `colour`: the nearest is `"),
         (
             "driver=opencl",
             "option `driver`: cannot read `opencl` (auto, cuda, ascend, sim or none)",
@@ -136,7 +152,17 @@ fn what_cannot_be_read_is_named() {
         ("device=", "option `device`: cannot read ``"),
         ("limit=", "option `limit`: cannot read ``"),
         ("limit=G", "option `limit`: cannot read `G`"),
-        ("limit=4GB", "option `limit`: cannot read `4GB`"),
+        ("limit=4B", "option `limit`: cannot read `4B`"),
+        ("limit=4GBs", "option `limit`: cannot read `4GBs`"),
+        ("limit=4G B", "option `limit`"),
+        ("limit=GB", "option `limit`: cannot read `GB`"),
+        ("limit=-4GB", "option `limit`: cannot read `-4GB`"),
+        ("limit=80%GB", "option `limit`"),
+        (
+            "limit=18446745TB",
+            "option `limit`: cannot read `18446745TB` (bytes as 512M, 4GiB or 4GB up to 16 EiB",
+        ),
+        ("limit=18446745.0TB", "option `limit`"),
         ("limit=-1", "option `limit`: cannot read `-1`"),
         ("limit=1.5", "option `limit`: cannot read `1.5`"),
         ("limit=.5G", "option `limit`"),
@@ -209,19 +235,104 @@ fn every_key_can_be_set_and_has_its_variable() {
     }
 }
 
+/// The environment's options under these variables.
+fn environment(variables: &[(&str, &str)]) -> (Config, Vec<String>) {
+    let value = |name: &str| variables.iter().find(|(known, _)| *known == name);
+    Config::from_variables(|name| value(name).map(|(_, value)| value.into()))
+}
+
 #[test]
 fn the_environment_keeps_the_default_of_what_cannot_be_read() {
-    let (config, unread) = Config::from_variables(|name| match name {
-        "TRTALLOC_LIMIT" => Some("lots".into()),
-        "TRTALLOC_GUARD" => Some("yes".into()),
-        "TRTALLOC_FILL" => Some(" ".into()),
-        "TRTALLOC_WAIT_MS" => Some("77".into()),
-        _ => None,
-    });
+    let (config, unread) = environment(&[
+        ("TRTALLOC_SHARE", "lots"),
+        ("TRTALLOC_GUARD", "yes"),
+        ("TRTALLOC_FILL", " "),
+        ("TRTALLOC_WAIT_MS", "77"),
+    ]);
     assert_eq!(config, with(|c| (c.guard, c.wait_ms) = (true, 77)));
-    let unread: Vec<String> = unread.iter().map(ToString::to_string).collect();
     assert_eq!(unread.len(), 1);
-    assert!(unread[0].contains("TRTALLOC_LIMIT: cannot read `lots`"), "{unread:?}");
+    assert!(unread[0].contains("TRTALLOC_SHARE: cannot read `lots`"), "{unread:?}");
+    assert!(unread[0].ends_with("; the default holds"), "{unread:?}");
+    assert!(config.bounds_hold().is_ok());
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_refuses_every_request() {
+    for value in ["lots", "4GBs", "-1", "18446745TB", "101%"] {
+        let (mut config, unread) = environment(&[("TRTALLOC_LIMIT", value), ("TRTALLOC_GUARD", "1")]);
+        assert!(config.guard);
+        assert_eq!(unread.len(), 1);
+        assert!(unread[0].ends_with("; every request fails"), "{unread:?}");
+        let reason = config.bounds_hold().unwrap_err().to_string();
+        assert!(
+            reason.contains(&format!("TRTALLOC_LIMIT: cannot read `{value}`")),
+            "{reason}"
+        );
+        // An option that cannot be read either changes nothing; one that can takes its place.
+        assert!(config.set("limit", "much").is_err());
+        assert!(config.bounds_hold().is_err());
+        config.set("guard", "0").unwrap();
+        assert!(config.bounds_hold().is_err());
+        config.set("Limit", "none").unwrap();
+        assert!(config.bounds_hold().is_ok());
+    }
+    let (config, unread) = environment(&[("TRTALLOC_LIMIT", " ")]);
+    assert_eq!((config, unread.len()), (Config::default(), 0));
+}
+
+#[test]
+fn names_of_the_environment_that_are_no_options_have_a_nearest_one() {
+    for name in [
+        "TRTALLOC_LIMIT",
+        "TRTALLOC_SNAPSHOT_AT_EXIT",
+        "TRTALLOC_LIBRARY",
+        "TRTALLOC_TEST_DRIVER",
+    ] {
+        assert_eq!(nearest_option(name), None, "{name}");
+    }
+    for name in [
+        "TRTALLOC_STRESS_SEED",
+        "TRTALLOC_BLESS",
+        "__TRTALLOC_TALLY",
+        "PATH",
+        "TRTALLOC",
+        "",
+        "trtalloc_limti",
+    ] {
+        assert_eq!(nearest_option(name), None, "{name}");
+    }
+    for (name, nearest) in [
+        ("TRTALLOC_LIMTI", "limit"),
+        ("TRTALLOC_LIMITS", "limit"),
+        ("TRTALLOC_MEMORY_LIMIT", "limit"),
+        ("TRTALLOC_limit", "limit"),
+        ("TRTALLOC_GAURD", "guard"),
+        ("TRTALLOC_SNAPSHOT_ON_EXIT", "snapshot_at_exit"),
+        ("TRTALLOC_SNAPSHOT_AT_OOM", "snapshot_on_oom"),
+        ("TRTALLOC_WAIT", "wait_ms"),
+        ("TRTALLOC_RELEASE_TRESHOLD", "release_threshold"),
+    ] {
+        assert_eq!(nearest_option(name), Some(nearest), "{name}");
+    }
+}
+
+#[test]
+fn the_doctor_of_the_package_knows_every_key() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/trtalloc/_options.py");
+    let text = std::fs::read_to_string(path).unwrap();
+    let between = |from: &str| {
+        text.split_once(from)
+            .and_then(|(_, rest)| rest.split_once(')'))
+            .unwrap()
+            .0
+    };
+    let names = |from: &str| -> Vec<String> {
+        let quoted = between(from).split('"').skip(1).step_by(2);
+        quoted.map(str::to_owned).collect()
+    };
+    assert_eq!(names("KEYS = ("), KEYS);
+    assert_eq!(names("OTHERS = ("), environment::OTHERS);
+    assert_eq!(names("OTHER_PREFIXES = ("), environment::OTHER_PREFIXES);
 }
 
 #[test]

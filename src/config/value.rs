@@ -34,24 +34,28 @@ fn decimal(text: &str) -> Option<f64> {
     Some(whole as f64 + number(fraction)? as f64 / 10f64.powi(fraction.len() as i32))
 }
 
-/// Bytes: `4096`, `512m`, `1.5gib`. A fraction of a byte is dropped.
+/// Bytes: `4096`, `512m`, `1.5gib`, `4gb`. A fraction of a byte is dropped.
 pub(super) fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let shift = match text[digits.len()..].trim() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
+    let unit: u64 = match text[digits.len()..].trim() {
+        "" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
     };
     if !digits.contains('.') {
-        return number(digits)?.checked_mul(1 << shift);
+        return number(digits)?.checked_mul(unit);
     }
-    if shift == 0 {
+    if unit == 1 {
         return None;
     }
-    let bytes = decimal(digits)? * (1u64 << shift) as f64;
+    let bytes = decimal(digits)? * unit as f64;
     // 2^64 as a float; a cast beyond it would saturate.
     (bytes < 18_446_744_073_709_551_616.0).then_some(bytes as u64)
 }
@@ -132,9 +136,9 @@ pub(super) fn expected(key: &str) -> &'static str {
     match key {
         "driver" => " (auto, cuda, ascend, sim or none)",
         "device" => " (a device's number, or -1)",
-        "limit" => " (bytes as 512M or 4GiB, a percentage as 80%, or none)",
+        "limit" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
         "backing" => " (auto, vmm or malloc)",
-        "release_threshold" => " (auto, all, or bytes as 512M or 4GiB)",
+        "release_threshold" => " (auto, all, or bytes as 512M, 4GiB or 4GB)",
         "streams" => " (checked or trusted)",
         "peers" => " (none, auto, or devices as 0:1:3)",
         "share" => " (none, fd or fabric)",
@@ -149,7 +153,7 @@ pub(super) fn expected(key: &str) -> &'static str {
         "snapshot_on_oom" | "snapshot_at_exit" => " (a path)",
         "log" => " (off, error, warn, info, debug or trace)",
         "fill" => " (a byte as 165 or 0xa5, or none)",
-        "sim_memory" => " (bytes as 512M or 4GiB, above 0)",
+        "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",
         "sim_devices" => " (a number above 0)",
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
         _ => " (1, 0, true, false, yes, no, on or off)",

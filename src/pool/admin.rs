@@ -54,6 +54,11 @@ impl Pool {
         stats
     }
 
+    /// Counts a request that was refused for want of memory before the pool was asked.
+    pub fn count_refused(&self) {
+        self.counters.out_of_memory.fetch_add(1, Relaxed);
+    }
+
     /// Starts the peaks anew.
     pub fn reset_peaks(&self) {
         let mut core = self.core.lock();
@@ -67,6 +72,7 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
+        core.still_open()?;
         self.bury_graphs(&mut core);
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
@@ -101,9 +107,16 @@ impl Pool {
         if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
     }
 
-    /// Whether no block is out.
+    /// Whether no block is out, and every block that came back is filed.
     pub fn is_idle(&self) -> bool {
-        self.in_use() == 0
+        self.is_unused(&self.core.lock())
+    }
+
+    /// As [`Pool::is_idle`]. A free counts and files its block under the pool's lock, or under its cache's, so neither a block
+    /// between the two nor a free that missed the end of the allocator escapes this. A block with a range of its own counts as
+    /// in use only after the call that made it has given the lock up, but is in the table before.
+    fn is_unused(&self, _core: &Core) -> bool {
+        self.in_use() == 0 && self.beside.all().next().is_none()
     }
 
     /// Gives everything back to the driver once no block is out; what has not completed within the longest wait of a request
@@ -125,7 +138,9 @@ impl Pool {
                 return false;
             }
         }
-        if !core.grace.is_empty() || !core.mapping.is_empty() || !core.captures.is_empty() {
+        let settled = core.grace.is_empty() && core.mapping.is_empty() && core.captures.is_empty();
+        // Judged last: a request that came before the end may have been met while the lock was given up.
+        if !settled || !self.is_unused(&core) {
             return false;
         }
         // Events of a context that is gone went with it, and may be the application's by now.
@@ -153,7 +168,9 @@ impl Pool {
     pub fn validate(&self) -> std::result::Result<(), String> {
         let core = self.core.lock();
         core.heap.validate()?;
-        if self.space.base().is_some() && core.heap.backed() != core.mapping.mapped() {
+        if self.space.base().is_none() {
+            core.mapping.validate_segments(&core.heap)?;
+        } else if core.heap.backed() != core.mapping.mapped() {
             return Err(format!(
                 "{} bytes backed, {} mapped",
                 core.heap.backed(),

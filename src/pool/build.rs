@@ -77,6 +77,7 @@ impl Pool {
                 mapping.adopt(&mut heap, start, start % PAGE, size);
             }
         }
+        let forgotten = Arc::new(AtomicU64::new(0));
         let core = Core {
             heap,
             reserved_peak: mapping.reserved(),
@@ -88,6 +89,7 @@ impl Pool {
             covered_hunger: 0,
             short: 0,
             contexts: vec![(home.context, home.id)],
+            forgotten: forgotten.clone(),
             home,
             limit: options.limit,
             fixed: matches!(memory, Memory::Caller(..)),
@@ -106,6 +108,7 @@ impl Pool {
             hunger: AtomicU64::new(0),
             starvation: AtomicU64::new(0),
             worth: AtomicU64::new(0),
+            forgotten,
             dead: OnceLock::new(),
             core: Mutex::new(core),
             beside: Beside::default(),

@@ -21,17 +21,16 @@ impl Pool {
     /// or of another device, used on other streams too, or a graph's.
     pub fn free(&self, id: NodeId, block: &Block, cache: Option<&StreamCache>, may_cover: bool) {
         let size = block.size();
-        self.taken_back(size);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters
             .requested
             .fetch_sub(block.requested.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.counters.pending.fetch_add(size, Ordering::Relaxed);
         self.record_freed(Action::FreeRequested, id, cache.map(|cache| cache.key.stream));
         if self.dead.get().is_some() {
-            return;
+            return self.now_pending(size);
         }
         let mut core = self.core.lock();
+        self.now_pending(size);
         self.bury_graphs(&mut core);
         let number = block.capture.load(Ordering::Relaxed);
         // What is used on other streams too is no stream's to reuse.
@@ -75,6 +74,13 @@ impl Pool {
         if may_cover {
             self.cover_free(&mut core);
         }
+    }
+
+    /// Counts freed bytes as pending and no longer as in use. The caller holds the pool's lock until the block is filed, since
+    /// a close that finds nothing in use gives everything up; a dead pool gives nothing up.
+    fn now_pending(&self, bytes: u64) {
+        self.counters.pending.fetch_add(bytes, Ordering::Relaxed);
+        self.taken_back(bytes);
     }
 
     /// A block is on its way back, or has arrived: nobody else may have it yet.
@@ -184,17 +190,16 @@ impl Pool {
         let Some(mut block) = self.beside.remove(claimed) else {
             return;
         };
-        self.taken_back(block.size);
+        let (size, number) = (block.size, block.capture);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
-        self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
         self.tell_freeing(&block, cache.map(|cache| cache.key.stream));
         if self.dead.get().is_some() {
-            return;
+            return self.now_pending(size);
         }
-        let (size, number) = (block.size, block.capture);
         block.give_back = may_cover && size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         let mut core = self.core.lock();
+        self.now_pending(size);
         self.bury_graphs(&mut core);
         let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
             return;
@@ -224,16 +229,36 @@ impl Pool {
     /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is
     /// another device's.
     fn note_freeing(&self, core: &mut Core, cache: Option<&StreamCache>) {
-        let known = cache.and_then(|cache| cache.inner.lock().generation.as_ref().map(|of| of.context));
-        // A stream that is not known: its context is most likely the current one.
+        let known = cache.and_then(|cache| {
+            let inner = cache.inner.lock();
+            let known = inner.generation.as_ref().map(|of| of.context);
+            // A stream that was never allocated on is there, for the block was used on it.
+            let tells = !inner.joined && !cache.key.stream.is_special();
+            drop(inner);
+            let ask = || self.calls.ask(|driver| driver.stream_context(cache.key.stream)).ok();
+            known.or_else(|| tells.then(ask).flatten())
+        });
+        // Else its context is most likely the current one.
         let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
-        if let Some(context) = known.or_else(current)
-            && core.note_context(&self.calls, context).is_err()
-            && !core.contexts.iter().any(|(known, _)| *known == context)
-        {
-            // A free is not refused: a context that does not tell who it is counts as long as it answers at all.
-            core.contexts.push((context, 0));
+        if let Some(context) = known.or_else(current) {
+            core.note_context_of_free(&self.calls, context);
         }
+    }
+
+    /// A free on the stream of `cache` is made in `context`. The handle may be another stream's by now, of a context that the pool
+    /// does not know, so that context uses the pool from now on. Another device's does only where it may touch the pool's
+    /// memory.
+    #[cold]
+    pub fn meet(&self, cache: &StreamCache, context: Context) {
+        let mut core = self.core.lock();
+        let forgotten = self.forgotten.load(Ordering::Acquire);
+        // One whose device is not known counts.
+        let device = self.calls.ask(|driver| driver.current_device());
+        let elsewhere = matches!(device, Ok(Some(device)) if device != self.device);
+        if !elsewhere || !self.options.peers.is_empty() {
+            core.note_context_of_free(&self.calls, context);
+        }
+        cache.inner.lock().met = Some((self.device, context, forgotten));
     }
 
     /// A block stops being one: its number means nothing any more.

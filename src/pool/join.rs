@@ -40,6 +40,7 @@ impl Pool {
             owner,
             context,
         });
+        inner.joined = true;
         (inner.next_stamp, inner.unstamped) = (1, 0);
         Ok(owner)
     }

@@ -5,10 +5,10 @@
 //!  3. what has completed since, and the two again, also where only neighbours of both are large enough
 //!  4. kept handles
 //!  5. new handles, while reserved stays within 1.04 × the peak in use with this request, and within the limit
-//!  6. complete free handles, moved
+//!  6. complete free handles, moved, or given back for new ones that fit
 //!  7. other streams' free space, behind their stamp
-//!  8. new handles, up to the limit
-//!  9. kept handles given back, and once more
+//!  8. new handles, up to the limit; then a part of a large handle that smaller blocks leave whole
+//!  9. kept handles given back, and where the driver refused new ones complete free handles too, and once more
 //! 10. a bounded wait, and once more
 //! 11. out-of-memory handlers (with the record)
 //! 12. null, with the reason
@@ -22,10 +22,10 @@ use parking_lot::MutexGuard;
 
 use super::block::Blocks;
 use super::grace;
-use super::heap::{COMMON, NodeId, Owner};
-use super::mapping::Sources;
+use super::heap::{COMMON, Cut, NodeId, Owner};
+use super::mapping::{Grown, Sources};
 use super::nameless::Reach;
-use super::{Core, Pool, Turn, Want};
+use super::{Core, Pool, Turn, Want, is_gone};
 use crate::driver::{Capture, DriverError};
 use crate::error::{Error, Result};
 
@@ -76,7 +76,7 @@ impl Pool {
         self.check_context(&mut core)?;
         self.bury_graphs(&mut core);
         let Core { churn, mapping, .. } = &mut *core;
-        churn.request(mapping.remaps);
+        churn.request(mapping.remaps, want.size);
         let who = match turn {
             None => {
                 self.note_current(&mut core).map_err(|error| self.failed(error))?;
@@ -121,7 +121,7 @@ impl Pool {
         if let Some(id) = self.behind_event(core, want, who, Reach::Exact) {
             return Ok(id);
         }
-        if let Some(id) = self.fit(core, want, who) {
+        if let Some(id) = self.fit(core, want, who, Cut::Fair) {
             return Ok(id);
         }
         if core.fixed && want.size > core.mapping.reserved() {
@@ -137,7 +137,7 @@ impl Pool {
             }
             self.stamp(core, who);
             self.settle(core)?;
-            if let Some(id) = self.found(core, want, who) {
+            if let Some(id) = self.found(core, want, who, Cut::Fair) {
                 return Ok(id);
             }
             if let Some(id) = self.behind_event(core, want, who, Reach::Own) {
@@ -151,8 +151,15 @@ impl Pool {
                 }
             }
             let budget = self.budget(core, want);
+            // A capture moves handles, and gives none back that are mapped.
+            let exchange = !matches!(who, Who::Capture(..));
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
-                if let Some(id) = self.grow(core, want, who, Sources { remap, create }, &mut refusal)? {
+                let sources = Sources {
+                    remap,
+                    create,
+                    exchange,
+                };
+                if let Some(id) = self.grow(core, want, who, sources, &mut refusal)? {
                     return Ok(id);
                 }
             }
@@ -163,7 +170,7 @@ impl Pool {
             if !matches!(who, Who::Capture(..)) {
                 self.flush_all(core);
                 self.settle(core)?;
-                if let Some(id) = self.found(core, want, who) {
+                if let Some(id) = self.found(core, want, who, Cut::Fair) {
                     return Ok(id);
                 }
                 if let Some(id) = self.grow(
@@ -173,6 +180,7 @@ impl Pool {
                     Sources {
                         remap: true,
                         create: budget,
+                        exchange,
                     },
                     &mut refusal,
                 )? {
@@ -191,17 +199,25 @@ impl Pool {
             if let Some(id) = self.behind_event(core, want, who, Reach::Any) {
                 return Ok(id);
             }
-            for give_back in [false, true] {
-                if give_back && self.give_back(core) == 0 {
-                    break;
-                }
+            // As long as that makes what is reserved less: a driver may take memory back that a failed attempt created anew.
+            let mut least = core.mapping.reserved();
+            loop {
                 let sources = Sources {
                     remap: true,
                     create: self.room(core),
+                    exchange,
                 };
                 if let Some(id) = self.grow(core, want, who, sources, &mut refusal)? {
                     return Ok(id);
                 }
+                if let Some(id) = self.found(core, want, who, Cut::Any) {
+                    return Ok(id);
+                }
+                self.give_back(core, want, who, refusal.is_some(), least);
+                if core.mapping.reserved() >= least {
+                    break;
+                }
+                least = core.mapping.reserved();
             }
             if let Who::Nameless(turn) = who
                 && let Some(id) = self.gather_nameless(core, want, turn)
@@ -253,7 +269,7 @@ impl Pool {
 
     /// Rungs 2 and 3: the best fit of the asker's own free space, with what its cache held put together, and of what is
     /// common.
-    fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
+    fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>, cut: Cut) -> Option<NodeId> {
         let owner = who.owner(self.options.pinned);
         if let Who::Stream(turn, owner) = who {
             let mut inner = turn.cache.inner.lock();
@@ -266,7 +282,7 @@ impl Pool {
                 self.flush(core, &mut inner, owner);
             }
         }
-        let (id, from) = core.heap.take_either(owner, want.size, want.align)?;
+        let (id, from) = core.heap.take_either(owner, want.size, want.align, cut)?;
         if matches!(who, Who::Capture(..)) && from == owner {
             self.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
         }
@@ -274,9 +290,9 @@ impl Pool {
     }
 
     /// As [`Pool::fit`], or the asker's own and common neighbours together.
-    fn found(&self, core: &mut Core, want: &Want, who: Who<'_>) -> Option<NodeId> {
-        self.fit(core, want, who).or_else(|| match who {
-            Who::Stream(_, owner) if !self.options.pinned => core.heap.take_joined(owner, want.size, want.align),
+    fn found(&self, core: &mut Core, want: &Want, who: Who<'_>, cut: Cut) -> Option<NodeId> {
+        self.fit(core, want, who, cut).or_else(|| match who {
+            Who::Stream(_, owner) if !self.options.pinned => core.heap.take_joined(owner, want.size, want.align, cut),
             _ => None,
         })
     }
@@ -304,8 +320,13 @@ impl Pool {
         core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
         self.worth.store(core.mapping.reserved() / STRANGE, Ordering::Relaxed);
         match grown {
-            Ok(true) => Ok(self.found(core, want, who)),
-            Ok(false) => Ok(None),
+            Ok(Grown::At(start, of)) => {
+                let found = self.found(core, want, who, Cut::Fair);
+                // Where neither end of what is free there now is a fair cut.
+                Ok(found.or_else(|| core.heap.take_at(of, start, want.size)))
+            }
+            Ok(Grown::Somewhere) => Ok(self.found(core, want, who, Cut::Fair)),
+            Ok(Grown::Short) => Ok(None),
             Err(error) if grace::is_dead(&error) => Err(self.failed(error)),
             Err(error) => {
                 tracing::debug!(device = self.device, %error, "growing failed");
@@ -326,7 +347,7 @@ impl Pool {
     /// Rung 7: a range of another stream, behind that stream's stamp.
     fn steal(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, owner: Owner) -> Option<NodeId> {
         for other in core.grace.owners() {
-            let Some(event) = core.grace.last_event(other).filter(|_| other != owner) else {
+            let Some((context, event)) = core.grace.last_event(other).filter(|_| other != owner) else {
                 continue;
             };
             let through = core.grace.last_stamp(other);
@@ -344,22 +365,34 @@ impl Pool {
                 return Some(id);
             }
             match self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {
+                // Of a context that is gone, it is no event of the pool's.
+                Ok(()) if is_gone(&self.calls, &core.home, &core.contexts, context) => {}
                 Ok(()) => return Some(id),
-                Err(error) => {
-                    tracing::debug!(%error, "a stream could not be made to wait for another");
-                    core.heap.give(id, other, through);
-                }
+                Err(error) => tracing::debug!(%error, "a stream could not be made to wait for another"),
             }
+            core.heap.give(id, other, through);
         }
         None
     }
 
-    /// Rung 9: what is kept (and, without virtual memory, what is free in whole segments) goes back to the driver.
-    fn give_back(&self, core: &mut Core) -> u64 {
+    /// Rung 9: what is kept goes back to the driver, and then, where the driver has `refused` to make more, what is free in whole
+    /// handles, until as many bytes fewer than `least` are reserved as are wanted, if the device has enough then. Without
+    /// virtual memory, what is free in whole segments.
+    fn give_back(&self, core: &mut Core, want: &Want, who: Who<'_>, refused: bool, least: u64) {
         let Core { heap, mapping, .. } = core;
-        match self.space.base() {
-            Some(_) => mapping.release_kept(0),
-            None => mapping.release(heap, 0),
+        if self.space.base().is_none() {
+            mapping.release(heap, 0);
+            return;
+        }
+        mapping.release_kept(0);
+        if !refused || mapping.reserved() < least || matches!(who, Who::Capture(..)) {
+            return;
+        }
+        // A request that is too large for the device costs the others nothing.
+        let info = self.calls.ask(|driver| driver.memory_info(self.device));
+        let free = info.map_or(u64::MAX, |(free, _)| free);
+        if free.saturating_add(heap.free_bytes(COMMON)) >= want.size {
+            mapping.release(heap, least.saturating_sub(want.size));
         }
     }
 

@@ -5,7 +5,7 @@
 //! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only,
 //! and tells `record` what happens.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -135,6 +135,8 @@ struct Core {
     short: u64,
     /// Contexts that have used the pool, with the ids seen then.
     contexts: Vec<(Context, u64)>,
+    /// How often one was forgotten: see [`Pool::forgotten`].
+    forgotten: Arc<AtomicU64>,
     /// The one driver calls are made in where none of the device is current.
     home: Home,
     churn: Churn,
@@ -169,6 +171,8 @@ pub struct Pool {
     pub starvation: AtomicU64,
     /// So many bytes of other streams, freed on one, are worth a stamp.
     pub worth: AtomicU64,
+    /// How often a context that had used the pool was forgotten: another one may come to its handle then.
+    pub forgotten: Arc<AtomicU64>,
     dead: OnceLock<String>,
     core: Mutex<Core>,
     beside: Beside,
@@ -266,8 +270,12 @@ impl Pool {
         if core.home.primary {
             return Err(self.failed(calls::refused("cuCtxGetId", Failure::ContextDead)));
         }
-        core.contexts.retain(|(context, _)| *context != gone);
-        core.grace.context_gone(gone);
+        self.drop_context(core, gone);
+        self.move_home(core)
+    }
+
+    /// The device's primary context is the pool's home from now on.
+    fn move_home(&self, core: &mut Core) -> Result<()> {
         core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
         self.calls.set_home(core.home.context);
         let noted = core.note_context(&self.calls, core.home.context);
@@ -297,14 +305,26 @@ impl Core {
         match known {
             Some((_, id)) if !calls.is_gone(context, id) => return Ok(()),
             // Another context at a handle that was known: the old one is gone.
-            Some(_) => {
-                self.contexts.retain(|(known, _)| *known != context);
-                self.grace.context_gone(context);
-            }
+            Some(_) => self.forget_context(context),
             None => {}
         }
         self.contexts.push((context, calls.context_id(context)?));
         Ok(())
+    }
+
+    /// As [`Core::note_context`] for a free, which is not refused: a context that does not tell who it is counts as long as it
+    /// answers at all.
+    fn note_context_of_free(&mut self, calls: &Calls, context: Context) {
+        if self.note_context(calls, context).is_err() && !self.contexts.iter().any(|(known, _)| *known == context) {
+            self.contexts.push((context, 0));
+        }
+    }
+
+    /// A context is gone, and what was known of it goes.
+    fn forget_context(&mut self, context: Context) {
+        self.contexts.retain(|(known, _)| *known != context);
+        self.grace.context_gone(context);
+        self.forgotten.fetch_add(1, Ordering::Release);
     }
 
     fn context_handles(&self) -> Vec<Context> {
@@ -354,6 +374,13 @@ impl Home {
             _ => Home::primary(calls, device),
         }
     }
+}
+
+/// Whether a context that has used the pool is not there any more, so that its events are others' by now. The device's primary
+/// context is looked at before each request.
+fn is_gone(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Context) -> bool {
+    let known = contexts.iter().find(|(known, _)| *known == context);
+    !(home.primary && home.context == context) && known.is_none_or(|(_, id)| calls.is_gone(context, *id))
 }
 
 /// Rules that tests break on purpose, to see that the order checker notices.

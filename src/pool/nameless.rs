@@ -34,7 +34,7 @@ enum Left {
 struct Entry {
     number: u64,
     context: Context,
-    /// None: its context is gone, and with it all work.
+    /// None: it went with its context.
     event: Option<Event>,
     left: Left,
 }
@@ -137,7 +137,7 @@ impl Nameless {
 #[derive(Default)]
 struct Asked {
     over: Vec<Left>,
-    /// Their events do not answer: a wait for everything covers them too.
+    /// Their events do not answer or are gone: a wait for everything covers them too.
     lost: Vec<Left>,
     failed: Option<(Context, DriverError)>,
 }
@@ -153,7 +153,9 @@ impl Grace {
             while let Some(entry) = entries.front() {
                 let (place, serves_again) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event)))
                 {
-                    None | Some(Ok(true)) => (&mut asked.over, true),
+                    Some(Ok(true)) => (&mut asked.over, true),
+                    // What its stream had waited for in other contexts did not go with its own.
+                    None => (&mut asked.lost, false),
                     Some(Ok(false)) => break,
                     Some(Err(error)) if grace::is_dead(&error) || error.failure == Failure::Capture => {
                         asked.failed = Some((entry.context, error)).filter(|_| grace::is_dead(&error));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::block::State;
 use super::grace::Freed;
 use super::heap::{COMMON, Owner};
-use super::{Core, Pool};
+use super::{Core, Pool, is_gone};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::error::{Error, Result};
@@ -103,15 +103,18 @@ impl Pool {
         self.check_context(core)?;
         for (context, id) in core.contexts.clone() {
             if self.calls.is_gone(context, id) {
-                core.contexts.retain(|(known, _)| *known != context);
-                core.grace.context_gone(context);
-                if self.driver().features().stream_ids {
-                    // Another one at its handle may have default streams that nobody told from the old one's.
-                    let _ = core.note_context(&self.calls, context);
-                }
+                self.drop_context(core, context);
             }
         }
         Ok(())
+    }
+
+    /// Forgets a context that is gone. Another one at its handle may have streams that were not told from the old one's.
+    pub(super) fn drop_context(&self, core: &mut Core, context: Context) {
+        core.forget_context(context);
+        if self.driver().features().stream_ids {
+            let _ = core.note_context(&self.calls, context);
+        }
     }
 
     /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
@@ -134,7 +137,10 @@ impl Pool {
 
     /// Collects what has completed.
     pub(super) fn settle(&self, core: &mut Core) -> Result<()> {
-        let settled = core.grace.settle(&self.calls);
+        let Core {
+            grace, contexts, home, ..
+        } = &mut *core;
+        let settled = grace.settle(&self.calls, |context| is_gone(&self.calls, home, contexts, context));
         for (owner, complete) in settled.owners {
             if core.heap.transfer(owner, COMMON, complete, 0) > 0 || core.heap.free_bytes(owner) == 0 {
                 self.forget_orphan(core, owner);
@@ -151,6 +157,14 @@ impl Pool {
         }
         self.settle_nameless(core)?;
         self.keep_to_threshold(core);
+        if !settled.gone.is_empty() {
+            self.check_context(core)?;
+        }
+        for context in settled.gone {
+            if context != core.home.context {
+                self.drop_context(core, context);
+            }
+        }
         match settled.failed {
             Some((context, error)) => self.context_failed(core, context, error),
             None => Ok(()),

@@ -3,7 +3,8 @@
 //! A cache is found by the stream's handle and belongs to one *generation* of it: the stream with the id seen when it was last
 //! allocated on. A handle may die and come back as another stream. The next allocation sees another id then, and the old
 //! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
-//! cache is never handed out too early. Freeing asks the driver nothing.
+//! cache is never handed out too early. Freeing names no stream to the driver; it asks which context is current, so that the work of
+//! the new stream's context is waited for too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,6 +60,11 @@ pub struct Generation {
 pub struct Inner {
     /// None until the first allocation on the handle.
     pub generation: Option<Generation>,
+    /// Whether there ever was one.
+    pub joined: bool,
+    /// The device whose pool knows the context of the last free here, that context, and how many the pool had forgotten then:
+    /// see [`Pool::meet`].
+    pub met: Option<(i32, Context, u64)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
     /// The number of the stamp that will cover what is freed now.
@@ -112,6 +118,8 @@ impl StreamCache {
     fn new(key: Key) -> StreamCache {
         let inner = Inner {
             generation: None,
+            joined: false,
+            met: None,
             ready: Classes::default(),
             next_stamp: 1,
             unstamped: 0,
@@ -140,6 +148,12 @@ impl Inner {
     #[inline]
     pub fn serves(&self, device: i32) -> bool {
         self.generation.as_ref().is_some_and(|of| of.device == device)
+    }
+
+    /// Whether the pool knows the context of a free that is made now.
+    #[inline]
+    pub fn has_met(&self, pool: &Pool, context: Context) -> bool {
+        self.met == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
     }
 
     /// Takes a claimed block of its own device back, ready for this stream's next request of that size.

@@ -29,6 +29,26 @@ impl Pool {
         self.core.lock().home.context
     }
 
+    /// Runs `work` in the device's primary context, whose default stream a thread without a context means, as in the CUDA
+    /// runtime. That context is the pool's home from then on. None where there is none yet, and `make` is false.
+    pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> Result<Option<T>> {
+        self.alive()?;
+        let primary = {
+            let mut core = self.core.lock();
+            core.still_open()?;
+            if !core.home.primary {
+                let active = || self.calls.ask(|driver| driver.primary_active(self.device));
+                if !make && !active().map_err(|error| self.failed(error))? {
+                    return Ok(None);
+                }
+                self.move_home(&mut core)?;
+            }
+            core.home.context
+        };
+        let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
+        Ok(Some(work()))
+    }
+
     /// Runs `work` with the pool's home current.
     pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let home = self.core.lock().home.context;

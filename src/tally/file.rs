@@ -83,9 +83,8 @@ fn map_whole(file: &impl AsRawFd) -> Option<*mut Shared> {
 
 /// What the environment names, unless the program has more rights than who started it.
 pub(super) fn named() -> Option<PathBuf> {
-    // SAFETY: asks what the kernel gave the process at its start.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    std::env::var_os(super::VARIABLE).filter(|_| !secure).map(PathBuf::from)
+    let trusted = !crate::process::has_gained_rights();
+    std::env::var_os(super::VARIABLE).filter(|_| trusted).map(PathBuf::from)
 }
 
 /// Opens what the command made; none where it is gone, or something else is there now. Keeps no descriptor.

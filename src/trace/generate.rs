@@ -8,7 +8,7 @@ use super::random::Random;
 use super::{Block, Kind, Trace};
 
 /// The traces that [`generate`] knows, each with what it is.
-pub const NAMES: [(&str, &str); 4] = [
+pub const NAMES: [(&str, &str); 5] = [
     (
         "serving",
         "a language model serving requests of skewed lengths, key-value blocks of 64 tokens",
@@ -22,6 +22,7 @@ pub const NAMES: [(&str, &str); 4] = [
         "vision and text networks on one stream, every iteration of another shape",
     ),
     ("streams", "four streams with an engine each, working at once"),
+    ("large", "blocks of 0.9 to 3 GiB on one stream, small ones among them"),
 ];
 
 /// Makes the trace of that name; none where there is no such.
@@ -31,6 +32,7 @@ pub fn generate(name: &str, seed: u64) -> Option<Trace> {
         "growing" => Some(serving(seed, true)),
         "varying" => Some(varying(seed)),
         "streams" => Some(streams(seed)),
+        "large" => Some(large(seed)),
         _ => None,
     }
 }
@@ -243,6 +245,34 @@ fn streams(seed: u64) -> Trace {
         engines.push(engine);
     }
     interleave(&engines, &mut random)
+}
+
+fn large(seed: u64) -> Trace {
+    const BLOCKS: usize = 12_000;
+    const MOST: u64 = 8 << 30;
+    let mut random = Random::new(seed);
+    let mut trace = Trace::new();
+    let stream = trace.stream(0);
+    let mut live: Vec<(Block, u64)> = Vec::new();
+    let mut in_use = 0;
+    for _ in 0..BLOCKS {
+        let bytes = if random.percent(40) {
+            random.between(900, 3072) * MIB
+        } else {
+            random.between(1, 64) << random.below(19)
+        };
+        while in_use + bytes > MOST || live.len() > 64 {
+            let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
+            in_use -= bytes;
+            trace.free(block, stream);
+        }
+        live.push((trace.alloc(bytes, stream), bytes));
+        in_use += bytes;
+    }
+    for (block, _) in live {
+        trace.free(block, stream);
+    }
+    trace
 }
 
 /// Rows of several traces, each in its own order, in turns of random length.

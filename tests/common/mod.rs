@@ -79,7 +79,7 @@ fn compiler(variable: &str, usual: &str, standard: &str) -> Command {
 /// Adds what links a program of `dir` with the library, so that it is found at run time.
 pub fn link(command: &mut Command, dir: &Path) {
     let library = library_dir().join("libtrtalloc.so");
-    for name in ["libtrtalloc.so", "libtrtalloc.so.0"] {
+    for name in ["libtrtalloc.so", env!("TRTALLOC_SONAME")] {
         let link = dir.join(name);
         if !link.exists() {
             std::os::unix::fs::symlink(&library, link).unwrap();

@@ -11,6 +11,9 @@ use cudarc::driver::sys;
 use trtalloc::driver::sim::SimDriver;
 use trtalloc::driver::sim::model::{Machine, capture};
 
+use crate::cudasim::clock;
+use crate::cudasim::functions::Cudasim;
+
 /// Work that lasts until it is let go.
 pub struct Hold(Box<dyn FnOnce() + Send>);
 
@@ -191,7 +194,10 @@ impl Device for Sim {
 }
 
 /// The driver through its own names, whoever answers to them.
-pub struct Cuda(());
+pub struct Cuda {
+    /// Where it is the second simulated driver.
+    second: Option<Cudasim>,
+}
 
 fn ok(code: sys::CUresult) {
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
@@ -212,8 +218,18 @@ impl Cuda {
     pub fn new() -> Cuda {
         // SAFETY: 0 is the only flag there is.
         ok(unsafe { sys::cuInit(0) });
-        Cuda(())
+        Cuda {
+            second: Cudasim::open(),
+        }
     }
+}
+
+/// How long work lasts that is held, in nanoseconds, unless it is let go.
+const HOLD: u64 = 600_000_000_000;
+
+unsafe extern "C" fn reached(flag: *mut c_void) {
+    // SAFETY: `settle_graphs` gave it away.
+    unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, Ordering::Release);
 }
 
 unsafe extern "C" fn spin(until: *mut c_void) {
@@ -284,6 +300,13 @@ impl Device for Cuda {
     }
 
     fn hold(&self, stream: usize) -> Hold {
+        if let Some(second) = &self.second {
+            // CUDA: a host function "will block work added after it" (cuLaunchHostFunc). This driver lets later work pass, so
+            // here it is work that lasts until its clock is set forward.
+            assert_eq!(second.busy(stream, HOLD), 0);
+            let until = second.done(stream);
+            return Hold(Box::new(move || clock::shift(until)));
+        }
         let until: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let data = std::ptr::from_ref(until).cast_mut().cast();
         // SAFETY: a living stream, and a function whose data lives for ever.
@@ -350,6 +373,12 @@ impl Device for Cuda {
     }
 
     fn instantiate(&self, graph: usize) -> usize {
+        if self.second.is_some() {
+            let mut executable = null_mut();
+            // SAFETY: a living graph and a local to write to.
+            ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) });
+            return executable as usize;
+        }
         // What every driver since CUDA 11.0 exports; the bindings have only what came with 11.4.
         type Instantiate = unsafe extern "C" fn(*mut usize, usize, *mut usize, *mut c_char, usize) -> sys::CUresult;
         let mut executable = 0;
@@ -380,6 +409,18 @@ impl Device for Cuda {
     }
 
     fn settle_graphs(&self) {
+        if self.second.is_some() {
+            // Its destructors and host functions run one after the other.
+            self.wait_for_all();
+            let hold = Arc::new(AtomicBool::new(false));
+            let data = Arc::into_raw(hold.clone()).cast_mut().cast();
+            // SAFETY: the default stream, and a function that owns its data.
+            ok(unsafe { sys::cuLaunchHostFunc(null_mut(), Some(reached), data) });
+            while !hold.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            return;
+        }
         // There is nothing to ask: destructors run "later", on a thread of the driver's.
         self.wait_for_all();
         std::thread::sleep(Duration::from_millis(100));

@@ -125,7 +125,7 @@ fn status(result: trtalloc::error::Result<()>) -> i32 {
 }
 
 fn ordinal(device: i32) -> Option<i32> {
-    (device >= 0).then_some(device)
+    (device != -1).then_some(device)
 }
 
 impl Rust {

@@ -2,13 +2,16 @@
 //! interface demands, and what the options promise.
 //!
 //! Each case runs over the simulated device in this process (`sim`), over CUDA through the simulated libcuda.so.1 in a
-//! process of its own (`cuda`), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the
-//! C++ virtual functions. Over simulated drivers of older versions, which lack functions, through the latter only. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts it to `sim` or to `gpu`; these need neither cargo
+//! process of its own (`cuda`), likewise through the second simulated driver where that is there (`second`, see
+//! tests/second_driver), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the C++ virtual
+//! functions. Over simulated drivers of older versions, which lack functions, through the latter only. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts it to `sim` or to `gpu`; these need neither cargo
 //! nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
 //! books, `cases` what is demanded.
 
 use trtalloc::driver::sim::model;
 
+#[path = "../common/cudasim/mod.rs"]
+mod cudasim;
 #[path = "../ascend/over.rs"]
 mod over;
 #[path = "../common/simcuda.rs"]
@@ -52,6 +55,14 @@ const NEEDS: &[(&str, u32)] = &[
 /// Cases that ask for what AscendCL does not tell: whose a stream is that is not of the calling thread's context.
 const NOT_ON_ASCEND: &[&str] = &["requests::several_devices"];
 
+/// Cases that ask for what the second simulated driver does not do, though CUDA does. Its graphs compute nothing, so none writes
+/// to memory; and a launch that is captured is a length of work there, where CUDA's child graph has references of its own to what
+/// the launched graph keeps (CUDA's Programming Guide, user objects).
+const NOT_ON_SECOND: &[&str] = &[
+    "resizing::a_graph_keeps_the_old_address",
+    "graphs::a_graph_inside_a_graph",
+];
+
 /// Over what a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -59,6 +70,8 @@ enum Place {
     Sim(u32),
     /// The simulated libcuda.so.1 of that version.
     Cuda(u32),
+    /// The second simulated driver's libcuda.so.1 of that version, where it is there.
+    Second(u32),
     /// The driver that is installed.
     Gpu,
     /// The driver for Ascend devices over a stand-in for AscendCL, which has what CUDA 11.2 has. One case at a time: there is
@@ -104,7 +117,7 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
         return;
     }
     let version = match place {
-        Place::Sim(version) | Place::Cuda(version) => version,
+        Place::Sim(version) | Place::Cuda(version) | Place::Second(version) => version,
         Place::Gpu => NOW,
         Place::Ascend => V11_2,
     };
@@ -117,27 +130,36 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
     if place == Place::Ascend && NOT_ON_ASCEND.iter().any(|case| name.ends_with(case)) {
         return println!("{name}: AscendCL does not tell what this asks for");
     }
+    if matches!(place, Place::Second(_)) && NOT_ON_SECOND.iter().any(|case| name.ends_with(case)) {
+        return println!("{name}: the second simulated driver does not do what this asks for");
+    }
     match place {
         Place::Sim(version) => case(&Setup::sim(way, version)),
-        Place::Cuda(version) => in_child(name, Some(simulated_library()), version),
-        Place::Gpu if has_gpu() => in_child(name, None, NOW),
+        Place::Cuda(version) => in_child(name, |command| {
+            command
+                .env("LD_LIBRARY_PATH", simulated_library())
+                .env("SIMCUDA_VERSION", version.to_string())
+                .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
+                .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
+            true
+        }),
+        Place::Second(version) => in_child(name, |command| {
+            cudasim::environment(command, version, world::DEVICES, world::MEMORY)
+        }),
+        Place::Gpu if has_gpu() => in_child(name, |_| true),
         Place::Gpu => assert_eq!(wanted(), None, "no GPU answers"),
         Place::Ascend => case(&Setup::ascend(way)),
     }
 }
 
-/// Runs the test of that name again, in a process whose driver is in `folder`, or the one installed.
-fn in_child(name: &str, folder: Option<&PathBuf>, version: u32) {
+/// Runs the test of that name again, in a process whose driver is what `environment` says; false: there is none.
+fn in_child(name: &str, environment: impl FnOnce(&mut Command) -> bool) {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
     command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, name);
-    if let Some(folder) = folder {
-        command
-            .env("LD_LIBRARY_PATH", folder)
-            .env("SIMCUDA_VERSION", version.to_string())
-            .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
-            .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
+    if !environment(&mut command) {
+        return;
     }
     let output = command.output().expect("a child process starts");
     let (told, complaints) = (
@@ -150,7 +172,10 @@ fn in_child(name: &str, folder: Option<&PathBuf>, version: u32) {
         output.status
     );
     // Memory taken away under pending work, and work out of bounds, is a line there.
-    assert!(!complaints.contains("simcuda:"), "{name}:\n{complaints}");
+    assert!(
+        !complaints.contains("simcuda:") && !complaints.contains("cudasim:"),
+        "{name}:\n{complaints}"
+    );
 }
 
 /// A test for each case, each place and each way in; over older drivers one way in is enough, and through their libraries a
@@ -160,6 +185,10 @@ macro_rules! suite {
         suite!(@ways sim (Place::Sim(NOW)) $($group { $($case),* })*);
         suite!(@ways cuda (Place::Cuda(NOW)) $($group { $($case),* })*);
         suite!(@ways gpu (Place::Gpu) $($group { $($case),* })*);
+        suite!(@ways second (Place::Second(NOW)) $($group { $($case),* })*);
+        suite!(@place second_12_4 (Place::Second(V12_4)) $($group { $($case),* })*);
+        suite!(@place second_11_8 (Place::Second(V11_8)) $($group { $($case),* })*);
+        suite!(@place second_11_2 (Place::Second(V11_2)) $($group { $($case),* })*);
         suite!(@place sim_12_4 (Place::Sim(V12_4)) $($group { $($case),* })*);
         suite!(@place sim_11_8 (Place::Sim(V11_8)) $($group { $($case),* })*);
         suite!(@place sim_11_2 (Place::Sim(V11_2)) $($group { $($case),* })*);
@@ -246,6 +275,7 @@ suite! {
     }
     sharing {
         a_shared_block_comes_back_behind_its_streams,
+        a_block_declared_for_the_default_stream_without_a_context_comes_back,
         a_shared_block_waits_for_its_streams,
         a_shared_block_outlives_the_stream_it_was_declared_for,
         a_consumer_that_never_allocates,

@@ -1,5 +1,6 @@
 // PyTorch's side of a request that cannot be met: the hook throws, by this program's C++ runtime, through frames that are
-// not C++, on several threads at once; what was thrown is an ordinary exception here.
+// not C++, on several threads at once; what was thrown is an ordinary exception here. With C10 this program has a libc10, and
+// what is thrown is of its class.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -9,7 +10,15 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <typeinfo>
 #include <vector>
+
+#ifdef C10
+#include "c10.h"
+using Expected = c10::OutOfMemoryError;
+#else
+using Expected = std::runtime_error;
+#endif
 
 #define CHECK(condition)                                                        \
     do {                                                                        \
@@ -37,9 +46,17 @@ void attempts(std::function<void*(std::size_t, int, void*)> const& allocate) {
             Counted const counted(alive);
             (void)allocate(std::size_t{1} << 40, 0, nullptr);
             CHECK(!"it returned");
-        } catch (std::exception const& error) {
+        } catch (Expected const& error) {
             text = error.what();
-            CHECK(dynamic_cast<std::runtime_error const*>(&error) != nullptr);
+            CHECK(typeid(error) == typeid(Expected));
+            CHECK(dynamic_cast<Expected const*>(static_cast<std::exception const*>(&error)) == &error);
+#ifdef C10
+            // A copy is as good.
+            CHECK(std::string(c10::Error(error).what_without_backtrace()) == text);
+#endif
+        } catch (std::exception const& error) {
+            std::fprintf(stderr, "another exception: %s\n", error.what());
+            CHECK(false);
         }
         CHECK(alive == 0);
         CHECK(text.rfind("CUDA out of memory. trtalloc: out of memory: ", 0) == 0);
@@ -66,4 +83,16 @@ int main(int count, char** arguments) {
         thread.join();
     }
     CHECK(hook(1 << 20, 0, nullptr) != nullptr);
+#ifdef C10
+    CHECK(c10::alive == 0);
+    // What is no lack of memory is no error of that class.
+    try {
+        (void)hook(1 << 20, 63, nullptr);
+        CHECK(!"it returned");
+    } catch (c10::Error const&) {
+        CHECK(!"it is no lack of memory");
+    } catch (std::runtime_error const& error) {
+        CHECK(std::string(error.what()).rfind("trtalloc: ", 0) == 0);
+    }
+#endif
 }

@@ -9,7 +9,7 @@ use crate::table::{self, Outcome, Row};
 use crate::{common, headers};
 
 /// Whether a tool is there, or else what to say of it.
-fn tool(name: &'static str) -> Result<(), Outcome> {
+pub fn tool(name: &'static str) -> Result<(), Outcome> {
     let there = Command::new(name).arg("--version").output();
     match there.is_ok_and(|output| output.status.success()) {
         true => Ok(()),
@@ -27,18 +27,14 @@ fn cargo_target(user: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-{user}"))
 }
 
-/// Configures and builds the package in `dir`/build.
-fn build_package(dir: &Path, prefix: &Path) {
+/// Configures and builds the package of the sources at `root` in `dir`/build.
+pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
     // What cargo made is copied after cargo has let go of its folder.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let build = dir.join("build");
     let mut configure = Command::new("cmake");
-    configure
-        .arg("-S")
-        .arg(common::root().join("cmake"))
-        .arg("-B")
-        .arg(&build);
+    configure.arg("-S").arg(root.join("cmake")).arg("-B").arg(&build);
     configure.args([
         define("CMAKE_INSTALL_PREFIX", prefix),
         define("CARGO", Path::new(env!("CARGO"))),
@@ -50,14 +46,14 @@ fn build_package(dir: &Path, prefix: &Path) {
 }
 
 /// The prefix under which the package is installed, once for all tests.
-fn prefix() -> Result<&'static Path, Outcome> {
+pub fn prefix() -> Result<&'static Path, Outcome> {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     tool("cmake")?;
     Ok(PREFIX.get_or_init(|| {
         let dir = common::scratch("faces_package");
         let prefix = dir.join("prefix");
         // Installed elsewhere than it was configured for, as `--prefix` does.
-        build_package(&dir, Path::new("/usr/local"));
+        build_package(common::root(), &dir, Path::new("/usr/local"));
         let mut install = Command::new("cmake");
         common::run(
             install
@@ -71,7 +67,7 @@ fn prefix() -> Result<&'static Path, Outcome> {
 }
 
 /// Every file under `dir`.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub fn files(dir: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -101,14 +97,23 @@ fn copy(source: &str, name: &str) -> PathBuf {
 
 /// Builds a copy of a CMake project against the installed package; the folder with what it built.
 fn project(source: &str, name: &str, arguments: &[String]) -> Result<PathBuf, Outcome> {
-    let prefix = prefix()?;
+    Ok(project_under(prefix()?, source, name, arguments))
+}
+
+fn project_under(prefix: &Path, source: &str, name: &str, arguments: &[String]) -> PathBuf {
     let folder = copy(source, name);
     let build = folder.join("build");
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&folder).arg("-B").arg(&build);
     common::run(configure.arg(define("CMAKE_PREFIX_PATH", prefix)).args(arguments));
     common::run(Command::new("cmake").arg("--build").arg(&build));
-    Ok(build)
+    build
+}
+
+/// A consumer of that version under `prefix`; the folder with what it built.
+pub fn consumer(name: &str, version: &str, prefix: &Path) -> PathBuf {
+    let wanted = format!("-DWANTED_VERSION={version}");
+    project_under(prefix, "tests/faces/consumer", name, &[wanted])
 }
 
 /// Where a CMake project finds a TensorRT.
@@ -335,7 +340,7 @@ fn what_was_installed_can_be_taken_away() {
     }
     let dir = common::scratch("faces_uninstall");
     let stage = dir.join("stage");
-    build_package(&dir, Path::new("/usr"));
+    build_package(common::root(), &dir, Path::new("/usr"));
     let cmake = |arguments: &[&str]| {
         common::run(
             Command::new("cmake")
@@ -349,7 +354,7 @@ fn what_was_installed_can_be_taken_away() {
     let names = [
         "trtalloc",
         "libtrtalloc.so",
-        "libtrtalloc.so.0",
+        env!("TRTALLOC_SONAME"),
         "trtalloc.h",
         "trtalloc.hpp",
         "tensorrt.hpp",

@@ -9,6 +9,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod block_commands;
+mod block_python;
+mod blocks;
 mod eight;
 mod headers;
 mod installed;
@@ -21,6 +24,7 @@ mod packages;
 mod rows;
 mod snippets;
 mod table;
+mod versions;
 #[path = "../common/wheel.rs"]
 mod wheel;
 

@@ -3,6 +3,8 @@
 use std::env;
 use std::ffi::CStr;
 
+use crate::model::Addresses;
+
 /// A failure to inject: the function's name, which call of it (from 1), the code.
 pub(crate) type Injected = (String, u64, u32);
 
@@ -20,6 +22,7 @@ pub(crate) struct Config {
     pub(crate) devices: Option<u32>,
     pub(crate) version: u32,
     pub(crate) latency: Latency,
+    pub(crate) addresses: Addresses,
     pub(crate) failures: Vec<Injected>,
 }
 
@@ -52,6 +55,14 @@ impl Config {
             Ok("peers") => Latency::Peers,
             Ok(other) => return Err(format!("SIMCUDA_LATENCY={other} is neither zero nor peers")),
         };
+        let addresses = match env::var("SIMCUDA_ADDRESSES").as_deref() {
+            Ok("ascending") => Addresses::Ascending,
+            Ok("descending") => Addresses::Descending,
+            Ok("returning") => Addresses::Returning,
+            Ok("apart") => Addresses::Apart,
+            Ok("odd") => Addresses::Odd,
+            _ => Addresses::Drawn(number("SIMCUDA_ADDRESSES")?.unwrap_or(0)),
+        };
         let rules = env::var("SIMCUDA_FAIL").unwrap_or_default();
         let failures: Option<Vec<Injected>> = rules.split(';').filter(|rule| !rule.is_empty()).map(failure).collect();
         Ok(Config {
@@ -59,6 +70,7 @@ impl Config {
             devices: number("SIMCUDA_DEVICES")?,
             version: number("SIMCUDA_VERSION")?.unwrap_or(12090),
             latency,
+            addresses,
             failures: failures.ok_or_else(|| format!("SIMCUDA_FAIL={rules} is not call:n:code"))?,
         })
     }

@@ -10,6 +10,7 @@
 //! | `SIMCUDA_DEVICES` | how many devices | 1 |
 //! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; functions that came later are not exported | 12090 |
 //! | `SIMCUDA_LATENCY` | `zero`: a call costs its own work; `peers`: it spins as long as published for an A100 | zero |
+//! | `SIMCUDA_ADDRESSES` | where memory lies: `ascending`, `descending`, `returning`, `apart`, `odd`, or the seed of a draw | 0 |
 //! | `SIMCUDA_FAIL` | `call:n:code`, joined by `;`: the n-th call of that function fails with that `CUresult` | none |
 //!
 //! The simulated clock follows the wall clock, and a call that waits moves it on at once. Memory that is unmapped under

@@ -100,6 +100,7 @@ fn make() -> Result<Process, u32> {
         devices: config.devices.unwrap_or(defaults.devices),
         memory: config.memory.unwrap_or(defaults.memory),
         version: config.version,
+        addresses: config.addresses,
         ..defaults
     });
     for (call, n, code) in &config.failures {

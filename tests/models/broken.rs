@@ -96,4 +96,38 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
         "        if self.closed {\n            return Err(Error::Dead(",
         "        if self.closed && !broken(\"a closed pool is left alone\") {\n            return Err(Error::Dead(",
     ),
+    (
+        "a free counts its block under the lock that files it",
+        "pool/free.rs",
+        "        let mut core = self.core.lock();
+        self.now_pending(size);
+        self.bury_graphs(&mut core);
+        let Some(freed)",
+        "        let early = broken(\"a free counts its block under the lock that files it\");
+        if early {
+            self.now_pending(size);
+        }
+        let mut core = self.core.lock();
+        if !early {
+            self.now_pending(size);
+        }
+        self.bury_graphs(&mut core);
+        let Some(freed)",
+    ),
+    (
+        "a close judges under the lock",
+        "pool/admin.rs",
+        "        self.is_unused(&self.core.lock())",
+        "        if broken(\"a close judges under the lock\") {
+            return self.in_use() == 0;
+        }
+        self.is_unused(&self.core.lock())",
+    ),
+    (
+        "a close looks for dedicated blocks",
+        "pool/admin.rs",
+        "self.in_use() == 0 && self.beside.all().next().is_none()",
+        "self.in_use() == 0
+            && (broken(\"a close looks for dedicated blocks\") || self.beside.all().next().is_none())",
+    ),
 ];

@@ -136,7 +136,7 @@ impl Drop for Over<'_> {
 }
 
 fn agrees(kind: &Kind) {
-    let program = Program::new(kind.options);
+    let program = Program::on(2, kind.options);
     let (allocator, driver) = (&*program.allocator, &*program.driver);
     let file = common::scratch(&format!("agreement-{}", kind.name)).join("snapshot.json");
     let (context, over) = (program.application.context(), &AtomicBool::new(false));
@@ -259,7 +259,7 @@ fn recording_is_switched() {
             "all,max_entries=50",
             "off",
             "all,max_entries=50",
-            "all,max_entries=50,device=3",
+            "all,max_entries=50,device=1",
             "all,max_entries=50",
         ],
         streams: true,

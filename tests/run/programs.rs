@@ -67,6 +67,55 @@ fn what_cannot_be_started_has_the_statuses_of_env() {
     assert_eq!(text(&output.stdout), "script\n");
 }
 
+/// Once: the library under it does not say so again, but of what the program adds by itself.
+#[test]
+fn names_that_are_no_options_are_named_once() {
+    let dir = common::scratch("run_unknown");
+    let program = crate::program("uses.c", &dir);
+    let uses = program.to_str().unwrap();
+    let named = |output: &std::process::Output, name: &str| {
+        let lines = text(&output.stderr).lines();
+        lines
+            .filter(|line| line.contains(&format!("{name} is no option; the nearest is ")))
+            .count()
+    };
+    let output = trtalloc_run(&["--driver", "sim", "--", uses, "exit"])
+        .env("TRTALLOC_LIMTI", "4GiB")
+        .env("TRTALLOC_TEST_X", "1")
+        .output()
+        .unwrap();
+    expect(&output, 5);
+    assert_eq!(named(&output, "TRTALLOC_LIMTI"), 1, "{}", text(&output.stderr));
+    assert_eq!(named(&output, ""), 1, "{}", text(&output.stderr));
+    let adds = format!("TRTALLOC_GAURD=1 exec {uses} exit");
+    let output = trtalloc_run(&["--driver", "sim", "--", "sh", "-c", &adds])
+        .env("TRTALLOC_LIMTI", "4GiB")
+        .output()
+        .unwrap();
+    expect(&output, 5);
+    assert_eq!(named(&output, "TRTALLOC_LIMTI"), 1, "{}", text(&output.stderr));
+    assert_eq!(named(&output, "TRTALLOC_GAURD"), 1, "{}", text(&output.stderr));
+    // Where there are none, the program's environment has nothing of it.
+    let output = trtalloc_run(&["--", "sh", "-c", "env | grep -c TRTALLOC_NAMED"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "0\n");
+    let output = trtalloc_run(&["--limti", "4GiB", "--", "true"]).output().unwrap();
+    expect(&output, 2);
+    assert!(
+        text(&output.stderr).contains("a similar argument exists: '--limit'"),
+        "{output:?}"
+    );
+    let output = trtalloc_run(&["--options", "limti=4GiB", "--", "true"])
+        .output()
+        .unwrap();
+    expect(&output, 2);
+    assert!(
+        text(&output.stderr).contains("unknown option `limti`: the nearest is `limit`"),
+        "{output:?}"
+    );
+}
+
 #[test]
 fn options_are_the_programs_environment() {
     let show = ["--", "sh", "-c", "env | grep ^TRTALLOC_ | sort"];

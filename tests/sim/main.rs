@@ -1,5 +1,6 @@
 //! The simulated device against CUDA's rules, one by one.
 
+mod addresses;
 mod capture;
 mod checker;
 mod driver;

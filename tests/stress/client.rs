@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Stream;
-use trtalloc::driver::sim::model::calls::{Call, CallKind};
 
 use crate::graphs::{Capture, Graph};
+use crate::machine::calls::{Call, CallKind};
 use crate::random::Random;
 use crate::world::{Parcel, World, carved, done};
 
@@ -38,9 +38,8 @@ pub struct Client<'w> {
 }
 
 impl<'w> Client<'w> {
-    /// A client in a context of the world; the thread must have entered none.
+    /// A client in a context of the world, which is current to the thread from now on.
     pub fn new(world: &'w World, context: usize, seed: u64) -> Client<'w> {
-        world.app(|machine| machine.context_push(world.contexts[context].handle).unwrap());
         let mut client = Client {
             world,
             random: Random::new(seed),
@@ -50,9 +49,20 @@ impl<'w> Client<'w> {
             graphs: Vec::new(),
             capture: None,
         };
+        client.enter();
         client.open_stream();
         client.open_stream();
         client
+    }
+
+    /// Its context is current to the thread until `leave`, as each step needs, and `finish`.
+    pub fn enter(&self) {
+        let context = self.world.contexts[self.context].handle;
+        self.world.app(|machine| machine.context_push(context).unwrap());
+    }
+
+    pub fn leave(&self) {
+        self.world.app(|machine| machine.context_pop().unwrap());
     }
 
     pub fn device(&self) -> i32 {
@@ -128,7 +138,10 @@ impl<'w> Client<'w> {
             980..990 => self.look(),
             990..994 => self.manage(),
             994..998 => self.sabotage(),
-            998 if self.random.one_in(2) => self.errand(),
+            998 if self.random.one_in(2) => match self.random.one_in(2) {
+                true => self.errand(),
+                false => self.bare_thread(),
+            },
             998 => self.sabotage(),
             _ => self.visit(),
         }
@@ -219,10 +232,14 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// A stream of any context of this device.
+    /// A stream of any context of this device, or of the thread's own where threads keep to their streams.
     fn strange_stream(&mut self) -> usize {
         let device = self.device();
-        let near = self.world.contexts.iter().filter(|context| context.device == device);
+        let own = &self.world.contexts[self.context];
+        let near = self.world.contexts.iter().filter(|context| match self.world.crossing {
+            true => context.device == device,
+            false => context.handle == own.handle,
+        });
         let streams: Vec<usize> = near.flat_map(|context| context.streams.clone()).collect();
         self.random.pick(&streams).expect("there is one's own context")
     }
@@ -421,13 +438,27 @@ impl<'w> Client<'w> {
     fn manage(&mut self) {
         let device = Some(self.device());
         let bytes = (self.random.below(9) + 1) * (64 << 20);
-        let which = self.random.below(4);
+        let which = self.random.below(6);
+        if which > 3 {
+            return self.crowd();
+        }
         let _ = self.world.ask(|allocator| match which {
             0 => allocator.trim(device, bytes).map(drop),
             1 => allocator.trim(device, 0).map(drop),
             2 => allocator.set_limit(device, 0),
             _ => allocator.set_limit(device, bytes),
         });
+    }
+
+    /// Other processes take a part of the device, or all that is free, or give it back.
+    fn crowd(&mut self) {
+        let device = self.device();
+        let bytes = match self.random.below(4) {
+            0 if self.world.failures => u64::MAX,
+            1 => self.random.below(1536 << 20),
+            _ => 0,
+        };
+        self.world.app(|machine| machine.others_hold(device, bytes).unwrap());
     }
 
     /// Lets driver calls fail: the n-th of a name, or each of a name for a while.
@@ -469,6 +500,6 @@ impl<'w> Client<'w> {
                 self.world.app(|machine| machine.stream_destroy(stream).unwrap());
             }
         }
-        self.world.app(|machine| machine.context_pop().unwrap());
+        self.leave();
     }
 }

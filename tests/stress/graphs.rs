@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use trtalloc::allocator::RESIZABLE;
-use trtalloc::driver::sim::model::capture::{MODE_RELAXED, MODE_THREAD_LOCAL};
 
 use crate::client::{Block, Client};
+use crate::machine::capture::{MODE_RELAXED, MODE_THREAD_LOCAL};
 use crate::world::done;
 
 /// A running capture of the thread's own.

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::client::{Block, Client};
-use crate::world::done;
+use trtalloc::allocator::Request;
 
-/// The most threads of a round, each with a stream of its own that stays.
-const THREADS: u64 = 1000;
+use crate::client::{Block, Client};
+use crate::world::{carved, done};
 
 /// The default streams: of a context, and of a thread in it.
 const DEFAULT: [usize; 2] = [0, 2];
@@ -14,7 +13,7 @@ const DEFAULT: [usize; 2] = [0, 2];
 impl Client<'_> {
     /// Work in a context of its own, which is destroyed with work pending; one block comes home.
     pub fn visit(&mut self) {
-        if self.world.trusted || self.capture.is_some() {
+        if self.world.trusted || !self.world.guests || self.capture.is_some() {
             return;
         }
         let device = self.device();
@@ -95,7 +94,7 @@ impl Client<'_> {
     /// A thread works on its own default stream and ends; what it has not freed comes home, and its name comes back.
     pub fn errand(&mut self) {
         let world = self.world;
-        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= THREADS {
+        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= world.errands {
             return;
         }
         let context = world.contexts[self.context].handle;
@@ -146,5 +145,50 @@ impl Client<'_> {
                 false => world.put(address, None),
             }
         }
+    }
+
+    /// A thread without a context takes back blocks of the client's, and has one of its own.
+    pub fn bare_thread(&mut self) {
+        let world = self.world;
+        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= world.errands {
+            return;
+        }
+        let device = self.device();
+        let mut taken = Vec::new();
+        for _ in 0..1 + self.random.below(4) {
+            if let Some(at) = self.block() {
+                let block = self.blocks.swap_remove(at);
+                // A default stream means nothing where no context is current.
+                let named = !DEFAULT.contains(&block.home) && self.random.one_in(2);
+                taken.push((block.address, named.then_some(block.home)));
+            }
+        }
+        let (size, which) = (self.random.size(world.largest), self.random.below(3));
+        let work = || {
+            for (address, stream) in taken {
+                world.put(address, stream);
+            }
+            let request = Request {
+                size,
+                alignment: 0,
+                flags: 0,
+                stream: None,
+                device: Some(device),
+            };
+            if let Ok(address) = world.ask(|allocator| allocator.allocate(request)) {
+                world.machine.checker().hand_out(address, carved(size), None);
+                world.put(address, None);
+            }
+            let _ = world.ask(|allocator| match which {
+                0 => allocator.trim(Some(device), 64 << 20).map(drop),
+                _ => allocator.stats(Some(device)).map(drop),
+            });
+            assert_eq!(
+                world.app(|machine| machine.context_current()),
+                Ok(0),
+                "it has none still"
+            );
+        };
+        std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
     }
 }

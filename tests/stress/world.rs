@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, Request};
 use trtalloc::driver::Stream;
-use trtalloc::driver::sim::model::Machine;
+
+use crate::machine::Machine;
 
 /// A context that lives as long as the round.
 pub struct Context {
@@ -71,6 +72,12 @@ pub struct World {
     /// A device's memory may be used by the other.
     pub peers: bool,
     pub largest: u64,
+    /// Contexts come and go.
+    pub guests: bool,
+    /// A thread uses streams of another one's context.
+    pub crossing: bool,
+    /// The most threads with a default stream of their own.
+    pub errands: u64,
 }
 
 impl World {

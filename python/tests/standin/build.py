@@ -26,6 +26,8 @@ PREFIXES = {
     "libcusparse": "cusparse",
     "libcupti": "cupti",
     "libcudart": "cuda",
+    "libcufile": "cuFile",
+    "libnvshmem_host": "nvshmem",
 }
 
 REFUSE = """#include <stdio.h>
@@ -48,10 +50,15 @@ def output(*command):
 def main(out, libraries):
     out.mkdir(parents=True, exist_ok=True)
     present = {Path(library).name for library in libraries}
+    # What a library's names are versioned with: most of NVIDIA's with the soname.
+    versions = {}
     wanted, sonames = collections.defaultdict(set), set()
     loose = set()
     for library in libraries:
         sonames |= set(re.findall(r"\(NEEDED\).*\[([^\]]+)\]", output("readelf", "-dW", library)))
+        for section in output("readelf", "-VW", library).split("File: ")[1:]:
+            for name in re.findall(r"Name: (\S+)", section):
+                versions.setdefault(section.split()[0], name)
         for line in output("nm", "-D", "--undefined-only", "--with-symbol-versions", library).splitlines():
             name, _, version = line.split()[-1].partition("@")
             (wanted[version.lstrip("@")] if version else loose).add(name)
@@ -59,7 +66,8 @@ def main(out, libraries):
     here = Path(__file__).parent
     for soname in sorted(sonames):
         stem = soname.split(".so")[0]
-        names = set(wanted.get(soname, ()))
+        version = versions.get(soname, soname)
+        names = set(wanted.get(version, ()))
         # The longest beginning wins: cublasLt is not cublas.
         for name in loose:
             owner = max((p for p in PREFIXES.values() if name.startswith(p)), key=len, default=None)
@@ -73,7 +81,7 @@ def main(out, libraries):
         functions = out / f"{stem}.c"
         functions.write_text(REFUSE + "".join(function(name) for name in sorted(names)))
         script = out / f"{stem}.map"
-        script.write_text(f"{soname} {{ global: *; }};\n")
+        script.write_text(f"{version} {{ global: *; }};\n")
         subprocess.run(
             ["cc", "-shared", "-fPIC", "-O1", "-o", str(out / soname), *source, str(functions)]
             + [f"-Wl,-soname,{soname}", f"-Wl,--version-script={script}", "-ldl"],

@@ -77,6 +77,25 @@ error cudaGetDeviceProperties_v2(struct properties *to, int which) {
     to->warp = 32, to->threads = 1024, to->major = 8, to->processors = 1;
     return CURRENT("cuDeviceTotalMem_v2", (size_t *, int), &to->total, which);
 }
+/* The same of CUDA 13, which has neither the clock nor the overlap. */
+struct properties_13 {
+    char name[256], uuid[16], luid[8];
+    unsigned node_mask;
+    size_t total, shared;
+    int registers, warp;
+    size_t pitch;
+    int threads, threads_dim[3], grid[3];
+    size_t constant;
+    int major, minor;
+    size_t texture, texture_pitch;
+    int processors;
+};
+error cudaGetDeviceProperties(struct properties_13 *to, int which) {
+    memset(to, 0, sizeof *to);
+    strcpy(to->name, "simulated");
+    to->warp = 32, to->threads = 1024, to->major = 8, to->processors = 1;
+    return CURRENT("cuDeviceTotalMem_v2", (size_t *, int), &to->total, which);
+}
 error cudaDeviceGetAttribute(int *value, int attribute, int which) {
     (void)attribute, (void)which;
     return *value = 0, SUCCESS;
@@ -86,6 +105,15 @@ error cudaDriverGetVersion(int *version) { return *version = 12090, SUCCESS; }
 error cudaRuntimeGetVersion(int *version) { return *version = 12040, SUCCESS; }
 error cudaDeviceSynchronize(void) { return CURRENT("cuCtxSynchronize", (void), ); }
 error cudaMemGetInfo(size_t *free, size_t *total) { return CURRENT("cuMemGetInfo_v2", (size_t *, size_t *), free, total); }
+
+/* A driver function by its name, as the runtime passes it on to libraries that call the driver themselves. */
+error cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *found) {
+    (void)version, (void)flags;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    *function = library ? dlsym(library, name) : NULL;
+    if (found) *found = *function ? 0 : 1;
+    return SUCCESS;
+}
 
 const char *cudaGetErrorString(error code) { return code == SUCCESS ? "no error" : "an error of the stand-in runtime"; }
 const char *cudaGetErrorName(error code) { return cudaGetErrorString(code); }
@@ -110,6 +138,11 @@ error cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
 error cudaStreamGetCaptureInfo_v2(void *stream, int *status, void *id, void *graph, void *dependencies, void *count) {
     (void)id, (void)graph, (void)dependencies, (void)count;
     return cudaStreamIsCapturing(stream, status);
+}
+/* The same of CUDA 13. */
+error cudaStreamGetCaptureInfo(void *stream, int *status, void *id, void *graph, void *dependencies, void *edges, void *count) {
+    (void)edges;
+    return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count);
 }
 error cudaThreadExchangeStreamCaptureMode(int *mode) {
     return CURRENT("cuThreadExchangeStreamCaptureMode", (int *), mode);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::report::Report;
 
-/// This process: what `LD_PRELOAD` came to.
-pub fn this_process(report: &mut Report) {
+/// This process: what `LD_PRELOAD` came to. False where the loader did not take what it names.
+pub fn this_process(report: &mut Report) -> bool {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let (library, _) = loaded("self").unwrap_or_default();
     match library {
@@ -22,6 +22,7 @@ pub fn this_process(report: &mut Report) {
                 &format!("no, though LD_PRELOAD is {preload:?}: the loader did not take it"),
             );
             report.advice("Is that path right, and the library for this machine? The loader only warns, and goes on.");
+            return false;
         }
         None => {
             report.found("this process", "no");
@@ -32,15 +33,17 @@ pub fn this_process(report: &mut Report) {
             );
         }
     }
+    true
 }
 
-/// Another process.
-pub fn process(pid: u32, report: &mut Report) {
+/// Another process: whether it has loaded the library.
+pub fn process(pid: u32, report: &mut Report) -> bool {
     let what = format!("process {pid}");
     match loaded(&pid.to_string()) {
         Err(error) => {
             report.found(&what, &format!("cannot be looked into: {error}"));
             report.advice("Is that its number, and is it yours? Otherwise run the doctor as root.");
+            false
         }
         Ok((library, tensorrt)) => {
             let tensorrt: Vec<_> = tensorrt.into_iter().collect();
@@ -48,7 +51,7 @@ pub fn process(pid: u32, report: &mut Report) {
                 true => "no TensorRT".to_owned(),
                 false => tensorrt.join(", "),
             };
-            match library {
+            match &library {
                 Some(path) => report.found(&what, &format!("has loaded {path}, and {beside}")),
                 None => {
                     report.found(&what, &format!("has not loaded libtrtalloc.so; it has {beside}"));
@@ -57,6 +60,7 @@ pub fn process(pid: u32, report: &mut Report) {
                     );
                 }
             }
+            library.is_some()
         }
     }
 }

@@ -9,8 +9,8 @@ use super::report::Report;
 use crate::command::device;
 use crate::command::table::size;
 
-/// CUDA's driver and its devices.
-pub fn cuda(report: &mut Report) {
+/// CUDA's driver and its devices; whether there is one to allocate on.
+pub fn cuda(report: &mut Report) -> bool {
     if let Ok(text) = std::fs::read_to_string("/proc/driver/nvidia/version") {
         report.found("kernel module", text.lines().next().unwrap_or_default());
     }
@@ -18,7 +18,7 @@ pub fn cuda(report: &mut Report) {
         Ok(driver) => {
             let version = driver.version();
             let name = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
-            describe("cuda", &name, &*driver, report);
+            let usable = describe("cuda", &name, &*driver, report);
             let features = driver.features();
             if !features.context_events || !features.stream_ids {
                 report.advice(
@@ -26,24 +26,33 @@ pub fn cuda(report: &mut Report) {
                      streams apart where they are destroyed and made again.",
                 );
             }
+            usable
         }
         Err(error) => {
             report.found("cuda", &format!("no: {error}"));
             report.advice(advice(&error));
+            false
         }
     }
 }
 
-/// What is there without CUDA.
-pub fn others(report: &mut Report) {
+/// The simulated device.
+pub fn sim(report: &mut Report) -> bool {
     let simulated = device::open(&Config {
         driver: DriverChoice::Sim,
         ..Config::from_environment()
     });
     match simulated {
         Ok(opened) => describe("sim", "simulated, for trials without a GPU", &*opened.driver, report),
-        Err(error) => report.found("sim", &format!("no: {error}")),
+        Err(error) => {
+            report.found("sim", &format!("no: {error}"));
+            false
+        }
     }
+}
+
+/// AscendCL and its devices.
+pub fn ascend(report: &mut Report) -> bool {
     match AscendDriver::open(false) {
         Ok(driver) => describe("ascend", "AscendCL; never run on such a device", &*driver, report),
         Err(error) => {
@@ -55,6 +64,7 @@ pub fn others(report: &mut Report) {
                 Failure::Missing => "CANN is too old for this driver, which needs that function.",
                 _ => "Ask npu-smi info what is wrong.",
             });
+            false
         }
     }
 }
@@ -79,21 +89,25 @@ fn advice(error: &DriverError) -> &'static str {
     }
 }
 
-fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) {
+/// What a driver that opens has; whether there is a device to allocate on.
+fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -> bool {
     let count = match driver.device_count() {
         Ok(0) => {
             report.found(name, &format!("{words}; no devices"));
-            return report.advice("Is CUDA_VISIBLE_DEVICES set to something else?");
+            report.advice("Is CUDA_VISIBLE_DEVICES set to something else?");
+            return false;
         }
         Ok(count) => count,
         Err(error) => {
             report.found(name, &format!("{words}; no devices: {error}"));
-            return report.advice(advice(&error));
+            report.advice(advice(&error));
+            return false;
         }
     };
     report.found(name, &format!("yes: {words}; devices: {count}"));
+    let mut usable = false;
     for index in 0..count as i32 {
-        device_found(driver, index, count as i32, report);
+        usable |= device_found(driver, index, count as i32, report);
     }
     let features = driver.features();
     let mut has = |what: &str, there: bool, yes: &str, no: &str| {
@@ -117,15 +131,18 @@ fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) {
         "yes: memory of a CUDA graph is held until the graph is gone",
         "no: memory of a graph stays what it is for the process's life",
     );
+    usable
 }
 
-fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report) {
+/// What a device is like; whether it answers.
+fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report) -> bool {
     let what = format!("  device {index}");
     let info = match driver.device_info(index) {
         Ok(info) => info,
         Err(error) => {
             report.found(&what, &format!("no: {error}"));
-            return report.advice(advice(&error));
+            report.advice(advice(&error));
+            return false;
         }
     };
     let free = match driver.memory_info(index) {
@@ -145,7 +162,7 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
             "Memory then comes from the driver's malloc: a block that grows may be copied, and free memory in pieces cannot be put \
              together. A newer driver, or a virtual machine that passes the GPU through whole, has it.",
         );
-        return;
+        return true;
     }
     report.found(
         "    virtual memory",
@@ -159,6 +176,7 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
     if driver.name() == "cuda" {
         elsewhere(driver, index, count, smallest, report);
     }
+    true
 }
 
 /// What virtual memory changes for those who use it from elsewhere: other devices, other processes, other cards.

@@ -1,5 +1,8 @@
 //! `trtalloc doctor`: what is here, found out by trying it, in plain words, and what to do about each "no".
 //!
+//! It ends with status 1 where something is missing that was asked for: a driver and a device for this environment's options,
+//! options that every request fails with, the library in a process, or a way to inject it into a program.
+//!
 //! `drivers` tries drivers and devices, `libraries` finds TensorRT, `attached` looks into a process, `program` into one that
 //! is to be started, `report` lays it out.
 
@@ -12,7 +15,7 @@ mod report;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use trtalloc::config::{Config, KEYS};
+use trtalloc::config::{Config, DriverChoice, KEYS, nearest_option, variable_of};
 use trtalloc::error::Result;
 
 pub use self::libraries::in_words as version_in_words;
@@ -43,23 +46,34 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         return Ok(done);
     }
     report.section("driver");
-    drivers::cuda(&mut report);
-    drivers::others(&mut report);
+    let usable = [
+        (drivers::cuda(&mut report), DriverChoice::Cuda),
+        (drivers::sim(&mut report), DriverChoice::Sim),
+        (drivers::ascend(&mut report), DriverChoice::Ascend),
+    ];
     report.section("TensorRT");
     libraries::all(&mut report);
     report.section("attached");
-    attached::this_process(&mut report);
+    let mut all = attached::this_process(&mut report);
     if let Some(pid) = arguments.pid {
-        attached::process(pid, &mut report);
+        all &= attached::process(pid, &mut report);
     }
     report.section("options");
-    options(&mut report);
+    let config = options(&mut report);
     say(report.text());
-    Ok(Done::All)
+    let wanted = match config.driver {
+        DriverChoice::Auto => DriverChoice::Cuda,
+        choice => choice,
+    };
+    // driver=none needs none.
+    all &= usable.iter().all(|(usable, choice)| *usable || *choice != wanted);
+    all &= config.bounds_hold().is_ok();
+    Ok(if all { Done::All } else { Done::NotAll })
 }
 
 /// What the environment says, and what of it is not understood.
-fn options(report: &mut Report) {
+fn options(report: &mut Report) -> Config {
+    let config = Config::from_environment();
     let mut any = false;
     let mut names: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
@@ -69,12 +83,19 @@ fn options(report: &mut Report) {
     for (name, value) in names {
         any = true;
         let key = name["TRTALLOC_".len()..].to_ascii_lowercase();
-        if !KEYS.contains(&key.as_str()) {
-            report.found(&name, "no option of this version");
+        if let Some(nearest) = nearest_option(&name) {
+            report.found(&name, &format!("is no option; the nearest is {}", variable_of(nearest)));
             report.advice("If it is meant as one, see the README's list for how it is spelt.");
+        } else if config.unread_bounds.iter().any(|(bound, _)| *bound == key) {
+            report.found(&name, &format!("cannot read `{value}`: every request fails"));
+            report.advice(
+                "A program that was to have a limit does not run without one. See the README for how it is written.",
+            );
         } else if value.trim().is_empty() {
             report.found(&name, "empty, so the default holds");
-        } else if let Err(error) = Config::default().set(&key, &value) {
+        } else if let Err(error) = Config::default().set(&key, &value)
+            && KEYS.contains(&key.as_str())
+        {
             report.found(&name, &format!("{error}; the default holds"));
         } else {
             report.found(&name, &value);
@@ -83,4 +104,5 @@ fn options(report: &mut Report) {
     if !any {
         report.found("environment", "no TRTALLOC_ variables, so the defaults hold");
     }
+    config
 }

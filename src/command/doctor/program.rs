@@ -49,7 +49,10 @@ impl Object {
 
 /// Looks at the program, which is not started. Not all is done where the answer is that nothing can be caught.
 pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
-    let program = Program::find(name).map_err(|error| Error::Io(format!("{}: {error}", name.to_string_lossy())))?;
+    let program = Program::find(name).map_err(|error| {
+        let hint = Program::hint(name, &error);
+        Error::Io(format!("{}: {error}{hint}", name.to_string_lossy()))
+    })?;
     report.section("program");
     report.found("file", &program.path.display().to_string());
     if program.is_script() {

@@ -39,6 +39,21 @@ impl Program {
         Ok(Program { path, runs, elf })
     }
 
+    /// What to say of a name that was not found and is a file of this folder, where no shell looks either; else empty.
+    pub fn hint(name: &OsStr, error: &io::Error) -> String {
+        let bare = error.kind() == ErrorKind::NotFound && !name.as_bytes().contains(&b'/');
+        let (here, shown) = (Path::new(".").join(name), name.to_string_lossy());
+        if !bare || !here.is_file() {
+            return String::new();
+        }
+        match executable(&here) {
+            Ok(()) => format!("; it is in this folder: ./{shown} names it"),
+            Err(_) => format!(
+                "; {shown} is in this folder, but cannot be executed: name the program that runs it first, as in python3 {shown}"
+            ),
+        }
+    }
+
     /// Whether another file runs for this one.
     pub fn is_script(&self) -> bool {
         self.path != self.runs

@@ -27,7 +27,7 @@ pub fn line(told: &[Figures], refused: bool) -> String {
         ));
     }
     if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
-        parts.push("nothing was asked for, as where the program sets an allocator of its own".into());
+        parts.push("no memory was asked for: no engine was run, or the program set an allocator of its own".into());
     } else if sum(|f| f.allocations) > 0 || attached > 0 {
         let most = |figure: fn(&Figures) -> u64| size(told.iter().map(figure).max().unwrap_or(0));
         let each = if told.len() > 1 { " of one process" } else { "" };
@@ -98,7 +98,8 @@ mod tests {
         let idle = Figures { allocations: 0, ..one };
         assert_eq!(
             line(&[idle], false),
-            "TensorRT 10.16.1 was met by one process; nothing was asked for, as where the program sets an allocator of its own"
+            "TensorRT 10.16.1 was met by one process; no memory was asked for: no engine was run, or the program set an \
+             allocator of its own"
         );
         // The allocator was given by the program itself, or to something else.
         let without = Figures { version: 0, ..one };

@@ -35,7 +35,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf> {
 fn beside() -> Result<PathBuf> {
     let command = std::env::current_exe().map_err(|error| Error::Io(format!("this command: {error}")))?;
     let folder = command.parent().unwrap_or(Path::new("/"));
-    let soname = concat!("libtrtalloc.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+    let soname = env!("TRTALLOC_SONAME");
     let machine = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
     // cargo builds into `deps`; what lies beside the command may be of an earlier build.
     let folders = ["deps", ".", "../lib", "../lib64", &machine];

@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use trtalloc::config::Config;
+use trtalloc::config::{self, Config};
 use trtalloc::error::{Error, Result};
 use trtalloc::tally;
 
@@ -68,7 +68,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let (end, refuses) = match started {
         Ok(end) => end,
         Err(error) => {
-            say(&format!("{}: {error}", name.to_string_lossy()));
+            let hint = Program::hint(name, &error);
+            say(&format!("{}: {error}{hint}", name.to_string_lossy()));
             return ExitCode::from(match (error.kind(), error.raw_os_error()) {
                 (ErrorKind::NotFound, _) => NOT_FOUND,
                 // Nothing was said of the program yet.
@@ -92,7 +93,16 @@ struct Prepared {
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
-    let environment = arguments.options.environment()?;
+    let mut environment = arguments.options.environment()?;
+    let unknown = config::unknown_variables();
+    for (_, line) in &unknown {
+        say(line);
+    }
+    if !unknown.is_empty() {
+        // So that the library does not say it once more in each process.
+        let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
+        environment.push((config::NAMED.to_owned(), names.join(",").into()));
+    }
     let of_environment = || std::env::var("TRTALLOC_DISABLE").unwrap_or_default();
     let disable = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_DISABLE");
     let disable = disable.map_or_else(of_environment, |(_, value)| value.to_string_lossy().into_owned());

@@ -13,7 +13,7 @@ use super::{
 
 pub mod model;
 
-pub use model::{Machine, MachineConfig as SimConfig};
+pub use model::{Addresses, Machine, MachineConfig as SimConfig};
 
 use model::calls::Call;
 use model::code;

@@ -44,8 +44,8 @@ impl Grace {
         Ok(event)
     }
 
-    /// The driver has made `event` just now: what is known by that handle went with its context, and so did the work behind
-    /// it. Without ids of contexts nothing else tells.
+    /// The driver has made `event` just now: what is known by that handle went with its context. What it covered is covered by
+    /// another one, or by a batch. Without ids of contexts nothing else tells.
     fn forget_event(&mut self, event: Event) {
         self.spare
             .values_mut()
@@ -53,7 +53,6 @@ impl Grace {
         self.nameless.forget_event(event);
         for ledger in self.ledgers.values_mut() {
             if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
-                ledger.complete = ledger.complete.max(ledger.stamps[at].0);
                 ledger.stamps.drain(..=at);
             }
         }

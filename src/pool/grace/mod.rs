@@ -72,6 +72,8 @@ pub struct Settled {
     pub owners: Vec<(Owner, u64)>,
     /// Single things.
     pub freed: Vec<Freed>,
+    /// Contexts of events that were asked, and that are gone.
+    pub gone: Vec<Context>,
     /// A query that failed, and the context of its event.
     pub failed: Option<(Context, DriverError)>,
 }
@@ -213,9 +215,10 @@ impl Grace {
         })
     }
 
-    /// The event of `owner`'s last recorded stamp, if it is not known to be complete.
-    pub fn last_event(&self, owner: Owner) -> Option<Event> {
-        self.ledgers.get(&owner)?.stamps.back().map(|(_, event)| *event)
+    /// The event of `owner`'s last recorded stamp and its context, if it is not known to be complete.
+    pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
+        let ledger = self.ledgers.get(&owner)?;
+        ledger.stamps.back().map(|(_, event)| (ledger.context, *event))
     }
 
     /// Records stamp `number` on `stream`, which the running call was given, and which does not capture.
@@ -266,8 +269,9 @@ impl Grace {
         Ok(())
     }
 
-    /// Asks which stamps and batches have completed, and hands out what they covered.
-    pub fn settle(&mut self, calls: &Calls) -> Settled {
+    /// Asks which stamps and batches have completed, and hands out what they covered. Where `is_gone` says that the context of
+    /// an event is, the answer came from another event at its handle.
+    pub fn settle(&mut self, calls: &Calls, is_gone: impl Fn(Context) -> bool) -> Settled {
         if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
             && let Some(over) = self.synchronisation.take()
             && outcome.is_ok()
@@ -276,6 +280,10 @@ impl Grace {
         }
         let mut settled = Settled::default();
         let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
+            Ok(true) if is_gone(context) => {
+                settled.gone.push(context);
+                false
+            }
             Ok(complete) => complete,
             Err(error) => {
                 settled.failed = Some((context, error));
@@ -352,7 +360,7 @@ impl Grace {
         }
     }
 
-    /// `context` is gone, and with it its work and its events.
+    /// `context` is gone, and with it its events and its own work.
     pub fn context_gone(&mut self, context: Context) {
         self.spare.remove(&context);
         self.nameless.context_gone(context);
@@ -360,10 +368,7 @@ impl Grace {
             batch.events.retain(|(of, _)| *of != context);
         }
         for ledger in self.ledgers.values_mut().filter(|ledger| ledger.context == context) {
-            // What it had stamped is complete; what it had not waits for a batch of the other contexts.
-            if let Some((number, _)) = ledger.stamps.back() {
-                ledger.complete = ledger.complete.max(*number);
-            }
+            // Its own work is gone, but not what its streams had waited for in other contexts: a batch of those covers it.
             ledger.stamps.clear();
             // Not an orphan: its stream's cache still names it, until the handle comes back.
         }

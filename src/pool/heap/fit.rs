@@ -1,50 +1,55 @@
 //! Which range serves a request, and how it is cut.
 
-use std::cmp::Ordering;
-
 use super::bins::Bins;
-use super::{COMMON, Heap, Node, NodeId, Owner, Space, State, fits};
+use super::{COMMON, Cut, Heap, Node, NodeId, Owner, Space, State};
 
 /// How many ranges of a bin are looked at for the best one.
 const LOOKS: usize = 8;
 
 /// Smaller pieces are carved from the end of a range.
-const SMALL: u64 = 1 << 20;
+pub(super) const SMALL: u64 = 1 << 20;
 
 impl Heap {
     /// Takes `size` bytes at a multiple of `align` from `owner`'s best fitting range.
     pub fn take(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
-        let id = self.find(owner, size, align, u64::MAX)?;
-        Some(self.carve(id, size, align))
+        self.take_stamped(owner, size, align, u64::MAX)
     }
 
-    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one.
-    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64) -> Option<(NodeId, Owner)> {
-        let own = self.find(owner, size, align, u64::MAX);
-        let common = if owner == COMMON {
+    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one, which is cut as `cut` says: memory that
+    /// is complete can go, and goes in whole extents.
+    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
+        let own = if owner == COMMON {
             None
         } else {
-            self.find(COMMON, size, align, u64::MAX)
+            self.find(owner, size, align, u64::MAX, Cut::Any)
         };
-        let (id, from) = match (own, common) {
+        let common = self.find(COMMON, size, align, u64::MAX, cut);
+        let (id, from, cut) = match (own, common) {
             (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => {
-                (common, COMMON)
+                (common, COMMON, cut)
             }
-            (Some(own), _) => (own, owner),
-            (None, common) => (common?, COMMON),
+            (Some(own), _) => (own, owner, Cut::Any),
+            (None, common) => (common?, COMMON, cut),
         };
-        Some((self.carve(id, size, align), from))
+        Some((self.carve_end(id, size, align, cut)?, from))
+    }
+
+    /// Takes the `size` bytes at `start`, which are free for `owner`.
+    pub fn take_at(&mut self, owner: Owner, start: u64, size: u64) -> Option<NodeId> {
+        let holds = |(_, offset, free): &(NodeId, u64, u64)| *offset <= start && start + size <= offset + free;
+        let (id, ..) = self.ranges(owner).find(holds)?;
+        Some(self.carve(id, size, start))
     }
 
     /// As [`Heap::take`], from ranges whose stamp is at most `through`.
     pub fn take_stamped(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
-        let id = self.find(owner, size, align, through)?;
-        Some(self.carve(id, size, align))
+        let id = self.find(owner, size, align, through, Cut::Any)?;
+        self.carve_end(id, size, align, Cut::Any)
     }
 
     /// Takes a range that is in part `owner`'s and in part common: neighbours that only together are large enough. What is
     /// left of the common part becomes `owner`'s.
-    pub fn take_joined(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
+    pub fn take_joined(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
         let mut bin = self.spaces[owner.0 as usize].bins.last();
         let mut looked = 0;
         while let Some(at) = bin {
@@ -56,9 +61,9 @@ impl Heap {
                 let end = self
                     .common(node.after)
                     .map_or(node.offset + node.size, |common| common.offset + common.size);
-                if fits(start, end - start, size, align) {
+                if self.can_cut((start, end), size, align, cut) {
                     let id = self.annex(id, owner);
-                    return Some(self.carve(id, size, align));
+                    return self.carve_end(id, size, align, cut);
                 }
                 id = node.bin_after;
             }
@@ -93,25 +98,20 @@ impl Heap {
     }
 
     /// The best of the first few ranges that fit; every range is looked at before the answer is none.
-    fn find(&self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
+    fn find(&self, owner: Owner, size: u64, align: u64, through: u64, cut: Cut) -> Option<NodeId> {
         let space = &self.spaces[owner.0 as usize];
         if size == 0 || size > space.bytes {
             return None;
         }
         let first = Bins::of(size / self.granule);
-        self.find_in(space, first, size, align, through, LOOKS)
-            .or_else(|| self.find_in(space, first, size, align, through, usize::MAX))
+        let fits = |node: &Node| {
+            node.stamp <= through && self.can_cut((node.offset, node.offset + node.size), size, align, cut)
+        };
+        self.find_in(space, first, LOOKS, fits)
+            .or_else(|| self.find_in(space, first, usize::MAX, fits))
     }
 
-    fn find_in(
-        &self,
-        space: &Space,
-        first: usize,
-        size: u64,
-        align: u64,
-        through: u64,
-        looks: usize,
-    ) -> Option<NodeId> {
+    fn find_in(&self, space: &Space, first: usize, looks: usize, fits: impl Fn(&Node) -> bool) -> Option<NodeId> {
         let mut at = space.bins.next(first);
         while let Some(bin) = at {
             let mut best = (u64::MAX, u64::MAX, 0);
@@ -119,7 +119,7 @@ impl Heap {
             let mut left = looks;
             while id != 0 && left > 0 {
                 let node = &self.nodes[id as usize];
-                if node.stamp <= through && fits(node.offset, node.size, size, align) {
+                if fits(node) {
                     best = best.min((node.size, node.offset, id));
                 }
                 id = node.bin_after;
@@ -133,26 +133,18 @@ impl Heap {
         None
     }
 
-    /// How many whole pages lie between two offsets.
-    fn whole_pages(&self, from: u64, to: u64) -> u64 {
-        (to >> self.page_bits).saturating_sub((from + (1 << self.page_bits) - 1) >> self.page_bits)
+    /// Makes `size` bytes at one end of a free node a used node. None where it has no such end.
+    fn carve_end(&mut self, id: NodeId, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
+        let (offset, whole) = self.span(id);
+        let start = self.position((offset, offset + whole), size, align, cut)?;
+        Some(self.carve(id, size, start))
     }
 
-    /// Makes `size` bytes at one end of a free node a used node. What is left keeps owner, stamp and age.
-    fn carve(&mut self, id: NodeId, size: u64, align: u64) -> NodeId {
+    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, stamp and age.
+    fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
         let (offset, whole) = self.span(id);
         let State::Free(owner) = self.nodes[id as usize].state else {
             unreachable!("only free nodes are carved")
-        };
-        let align = align.max(1);
-        let (first, last) = (offset.next_multiple_of(align), (offset + whole - size) / align * align);
-        // Where fewer whole pages are broken, for only whole pages can be moved; else small pieces from the end, so that what
-        // large ones leave stays in one piece.
-        let whole_pages = |start: u64| self.whole_pages(offset, start) + self.whole_pages(start + size, offset + whole);
-        let start = match whole_pages(first).cmp(&whole_pages(last)) {
-            Ordering::Less => last,
-            Ordering::Equal if size < SMALL => last,
-            _ => first,
         };
         let (front, back) = (start - offset, whole - (start - offset) - size);
         if front == 0 && back == 0 {

@@ -14,12 +14,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 mod bins;
 mod check;
+mod cut;
 mod fit;
 mod links;
 mod place;
 #[cfg(test)]
 mod tests;
 
+pub use cut::Cut;
 pub use place::Place;
 
 use bins::Bins;
@@ -101,6 +103,8 @@ pub struct Heap {
     spaces: Vec<Space>,
     spare_spaces: VecDeque<Owner>,
     holes: BTreeMap<u64, NodeId>,
+    /// Memory of several pages that comes and goes as one: its size, by offset.
+    extents: BTreeMap<u64, u64>,
 }
 
 impl Heap {
@@ -132,6 +136,7 @@ impl Heap {
             spaces: vec![Space::new()],
             spare_spaces: VecDeque::new(),
             holes: BTreeMap::from([(0, 1)]),
+            extents: BTreeMap::new(),
         }
     }
 

@@ -13,11 +13,13 @@ pub struct Place {
     pub room: u64,
     /// Whose free space it is to become one with.
     pub owner: Owner,
+    /// Where the request will lie, with what is free beside the place.
+    pub start: u64,
 }
 
 impl Heap {
     /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes: beside free ranges of `owner`, or
-    /// common ones, that already hold a part of it. None where the window is exhausted.
+    /// common ones, that already hold a part of it, where that is a fair cut. None where the window is exhausted.
     pub fn place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let mut best: Option<Place> = None;
         for id in self.holes.values() {
@@ -35,6 +37,24 @@ impl Heap {
         best
     }
 
+    /// As [`Heap::place`], where there is the most room, whatever is free beside it.
+    pub fn roomiest_place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
+        let holes = self.holes.values().map(|id| &self.nodes[*id as usize]);
+        let places = holes.filter_map(|hole| {
+            let end = (hole.offset + hole.size) / page * page;
+            let start = hole.offset.next_multiple_of(page.max(align));
+            let size = size.checked_next_multiple_of(page)?;
+            (start.checked_add(size)? <= end).then(|| Place {
+                offset: start,
+                size,
+                room: end - start,
+                owner,
+                start,
+            })
+        });
+        places.max_by_key(|place| place.room)
+    }
+
     fn place_at(&self, id: NodeId, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let hole = &self.nodes[id as usize];
         let free = |id: NodeId| Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(owner));
@@ -43,36 +63,44 @@ impl Heap {
         if begin >= end {
             return None;
         }
-        // Against the left neighbour, upwards: the request starts inside it, or at the hole's first page.
-        let left = free(hole.before)
-            .filter(|_| begin == hole.offset)
-            .map_or(begin, |left| left.offset);
-        let start = left.next_multiple_of(align.max(1));
         let mut best = None;
-        let mut consider = |offset: u64, stop: u64| {
-            if offset < stop && stop <= end && best.is_none_or(|best: Place| stop - offset < best.size) {
+        let mut consider = |offset: u64, stop: u64, start: u64| {
+            let smaller = |best: Place| stop - offset < best.size;
+            if offset < stop && stop <= end && best.is_none_or(smaller) && self.is_fair(start, size) {
                 best = Some(Place {
                     offset,
                     size: stop - offset,
                     room: end - offset,
                     owner,
+                    start,
                 });
             }
         };
-        let stop = start.checked_add(size)?.next_multiple_of(page);
-        let from = (start / page * page).max(begin);
-        consider(from, stop);
-        // Against the right neighbour, downwards, or across the whole hole into it.
-        if let Some(right) = free(hole.after).filter(|_| end == hole.offset + hole.size) {
-            let limit = right.offset + right.size;
-            if fits(start, limit.saturating_sub(start), size, align) && start.checked_add(size)? > end {
-                consider(from, end);
-            }
-            if let Some(start) = limit.checked_sub(size).map(|start| start / align.max(1) * align.max(1)) {
-                let from = start / page * page;
-                if from >= begin {
-                    consider(from, end);
+        // Against the left neighbour, upwards: the request starts inside it, or at the hole's first page.
+        let left = free(hole.before)
+            .filter(|_| begin == hole.offset)
+            .map_or(begin, |left| left.offset);
+        let right = free(hole.after).filter(|_| end == hole.offset + hole.size);
+        for start in [left, begin] {
+            let start = start.next_multiple_of(align.max(1));
+            let from = (start / page * page).max(begin);
+            consider(from, start.checked_add(size)?.next_multiple_of(page), start);
+            // Or across the whole hole into the right neighbour.
+            if let Some(right) = right {
+                let limit = right.offset + right.size;
+                if fits(start, limit.saturating_sub(start), size, align) && start.checked_add(size)? > end {
+                    consider(from, end, start);
                 }
+            }
+        }
+        // Against the right neighbour, downwards.
+        if let Some(right) = right
+            && let Some(start) = (right.offset + right.size).checked_sub(size)
+        {
+            let start = start / align.max(1) * align.max(1);
+            let from = start / page * page;
+            if from >= begin {
+                consider(from, end, start);
             }
         }
         best
@@ -117,18 +145,25 @@ impl Heap {
         }
         self.unlink(id);
         self.nodes[id as usize].state = State::Used;
+        self.drop_extent(offset);
         let middle = self.cut(id, offset, size);
         self.nodes[middle as usize].state = State::Hole;
         self.join_hole(middle);
         true
     }
 
-    /// A multiple of `page` at which a hole has room for `size` bytes.
-    pub fn fresh(&self, size: u64, page: u64) -> Option<u64> {
-        self.holes.values().find_map(|id| {
+    /// Memory that is one with no other becomes common free space: `size` bytes at `rest` beyond a multiple of `page`. A
+    /// hole stays on either side, in which nothing but another island is opened, so no range ever reaches from one island
+    /// into the next. Where it lies; none where no hole has the room.
+    pub fn open_island(&mut self, size: u64, page: u64, rest: u64) -> Option<u64> {
+        let offset = self.holes.values().find_map(|id| {
             let hole = &self.nodes[*id as usize];
-            fits(hole.offset, hole.size, size, page).then(|| hole.offset.next_multiple_of(page))
-        })
+            let first = hole.offset + self.granule;
+            let offset = first.checked_add(rest.wrapping_sub(first) & (page - 1))?;
+            let end = offset.checked_add(size)?.checked_add(self.granule)?;
+            (end <= hole.offset + hole.size).then_some(offset)
+        })?;
+        self.open(offset, size, COMMON, 0).then_some(offset)
     }
 
     /// Cuts `[offset, offset + size)` out of a node that is a hole or used; what is left beside it stays what it was (a used

@@ -10,21 +10,46 @@ const WINDOW: u64 = 64 * PAGE;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Take { owner: u8, granules: u64, align: u32 },
-    Joined { owner: u8, granules: u64 },
-    Give { which: usize, owner: u8 },
-    Transfer { from: u8, through: u64 },
-    Grow { owner: u8, granules: u64 },
-    Close { which: usize },
+    Take {
+        owner: u8,
+        granules: u64,
+        align: u32,
+    },
+    Joined {
+        owner: u8,
+        granules: u64,
+    },
+    Fair {
+        granules: u64,
+    },
+    Give {
+        which: usize,
+        owner: u8,
+    },
+    Transfer {
+        from: u8,
+        through: u64,
+    },
+    /// In extents of so many pages.
+    Grow {
+        owner: u8,
+        granules: u64,
+        extent: u64,
+    },
+    Close {
+        which: usize,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..3u8, 1..40u64, 0..4u32).prop_map(|(owner, granules, align)| Step::Take { owner, granules, align }),
         1 => (1..3u8, 1..40u64).prop_map(|(owner, granules)| Step::Joined { owner, granules }),
+        2 => (1..200u64).prop_map(|granules| Step::Fair { granules }),
         4 => (any::<usize>(), 0..3u8).prop_map(|(which, owner)| Step::Give { which, owner }),
         1 => (1..3u8, 0..60u64).prop_map(|(from, through)| Step::Transfer { from, through }),
-        2 => (1..3u8, 1..40u64).prop_map(|(owner, granules)| Step::Grow { owner, granules }),
+        2 => (1..3u8, 1..200u64, 1..6u64)
+            .prop_map(|(owner, granules, extent)| Step::Grow { owner, granules, extent }),
         1 => any::<usize>().prop_map(|which| Step::Close { which }),
     ]
 }
@@ -45,6 +70,15 @@ impl Model {
     }
 }
 
+/// Whether a block leaves little of each extent unused that it takes a part of.
+fn is_fair(extents: &[(u64, u64)], start: u64, size: u64) -> bool {
+    let little = |unused: u64| unused < PAGE || unused <= size / 16;
+    extents.iter().all(|(at, extent)| {
+        let (from, to) = (start.max(*at), (start + size).min(at + extent));
+        from >= to || little(from - at) && little(at + extent - to)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -55,6 +89,7 @@ proptest! {
         let letter = |owner: u8| b'0' + owner;
         let mut model = Model(vec![b'.'; (WINDOW / GRANULE) as usize]);
         let mut used: Vec<NodeId> = Vec::new();
+        let mut extents: Vec<(u64, u64)> = Vec::new();
         let mut clock = 0;
         for step in steps {
             clock += 1;
@@ -72,7 +107,7 @@ proptest! {
                     }
                 }
                 Step::Joined { owner, granules } => {
-                    if let Some(id) = heap.take_joined(owners[owner as usize], granules * GRANULE, GRANULE) {
+                    if let Some(id) = heap.take_joined(owners[owner as usize], granules * GRANULE, GRANULE, Cut::Any) {
                         let (offset, size) = heap.span(id);
                         model.set(offset, size, &[b'0', letter(owner)], b'u');
                         used.push(id);
@@ -108,7 +143,22 @@ proptest! {
                     }
                     prop_assert_eq!(sum, moved);
                 }
-                Step::Grow { owner, granules } => {
+                Step::Fair { granules } => {
+                    let size = granules * GRANULE;
+                    let ranges: Vec<_> = heap.ranges(COMMON).filter(|(.., free)| *free >= size).collect();
+                    if let Some((id, _)) = heap.take_either(COMMON, size, GRANULE, Cut::Fair) {
+                        let (offset, size) = heap.span(id);
+                        prop_assert!(is_fair(&extents, offset, size));
+                        model.set(offset, size, b"0", b'u');
+                        used.push(id);
+                    } else {
+                        for (_, offset, free) in ranges {
+                            prop_assert!(!is_fair(&extents, offset, size), "a fair cut was missed");
+                            prop_assert!(!is_fair(&extents, offset + free - size, size), "a fair cut was missed");
+                        }
+                    }
+                }
+                Step::Grow { owner, granules, extent } => {
                     let size = granules * GRANULE;
                     let mine = owners[owner as usize];
                     if heap.take(mine, size, GRANULE).map(|id| heap.give(id, mine, clock)).is_some() { continue }
@@ -116,7 +166,15 @@ proptest! {
                         prop_assert_eq!((place.offset % PAGE, place.size % PAGE), (0, 0));
                         let owner = if place.owner == COMMON { 0 } else { owner };
                         model.set(place.offset, place.size, b".", letter(owner));
+                        prop_assert!(is_fair(&extents, place.start, size));
                         prop_assert!(heap.open(place.offset, place.size, place.owner, clock));
+                        for at in (place.offset..place.offset + place.size).step_by((extent * PAGE) as usize) {
+                            let size = (extent * PAGE).min(place.offset + place.size - at);
+                            if size > PAGE {
+                                heap.join_extent(at, size);
+                                extents.push((at, size));
+                            }
+                        }
                         let id = heap.take(place.owner, size, GRANULE);
                         prop_assert!(id.is_some(), "the mapped place does not hold the request");
                         let id = id.unwrap_or_default();
@@ -126,14 +184,18 @@ proptest! {
                     }
                 }
                 Step::Close { which } => {
-                    let pages: Vec<_> = heap.ranges(COMMON).flat_map(|(id, offset, size)| {
-                        let first = offset.next_multiple_of(PAGE);
-                        (first..offset + size).step_by(PAGE as usize)
-                            .filter(move |page| page + PAGE <= offset + size).map(move |page| (id, page))
+                    // Pages that are no part of an extent, and whole extents.
+                    let single = |page: &u64| !extents.iter().any(|(at, size)| at <= page && *page < at + size);
+                    let pages = (0..WINDOW).step_by(PAGE as usize).filter(single).map(|page| (page, PAGE));
+                    let all: Vec<_> = pages.chain(extents.iter().copied()).collect();
+                    let closable: Vec<_> = heap.ranges(COMMON).flat_map(|(id, offset, free)| {
+                        let inside = move |(at, size): &&(u64, u64)| offset <= *at && at + size <= offset + free;
+                        all.iter().filter(inside).map(move |piece| (id, *piece))
                     }).collect();
-                    if let Some((id, page)) = pages.get(which % pages.len().max(1)) {
-                        prop_assert!(heap.close(*id, *page, PAGE));
-                        model.set(*page, PAGE, b"0", b'.');
+                    if let Some((id, (at, size))) = closable.get(which % closable.len().max(1)).copied() {
+                        prop_assert!(heap.close(id, at, size));
+                        model.set(at, size, b"0", b'.');
+                        extents.retain(|extent| *extent != (at, size));
                     }
                 }
                 Step::Give { .. } => {}
@@ -177,4 +239,130 @@ fn a_late_comer_waits_for_the_youngest_stamp() {
     );
     assert_eq!(heap.transfer(owner, COMMON, 5, 0), 2 * GRANULE);
     assert!(heap.remove_owner(owner));
+}
+
+#[test]
+fn islands_are_apart_until_they_are_closed() {
+    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
+    let owner = heap.add_owner();
+    // Whole pages, one behind the other, as segments of the driver's malloc may come.
+    let islands: Vec<u64> = (0..4).map(|_| heap.open_island(2 * PAGE, PAGE, 0).unwrap()).collect();
+    assert!(islands.is_sorted());
+    assert!(
+        heap.take(COMMON, 2 * PAGE + GRANULE, GRANULE).is_none(),
+        "two islands are one"
+    );
+    let blocks: Vec<_> = islands
+        .iter()
+        .map(|_| heap.take(COMMON, 2 * PAGE, GRANULE).unwrap())
+        .collect();
+    blocks.iter().for_each(|block| heap.give(*block, owner, 1));
+    assert!(heap.take_joined(owner, 2 * PAGE + GRANULE, GRANULE, Cut::Any).is_none());
+    heap.transfer(owner, COMMON, 1, 0);
+    let second = heap
+        .ranges(COMMON)
+        .find(|(_, offset, _)| *offset == islands[1])
+        .unwrap();
+    assert!(heap.close(second.0, islands[1], 2 * PAGE));
+    // Its place is taken again, and a hole stays on either side.
+    assert_eq!(heap.open_island(PAGE, PAGE, 0), Some(islands[1]));
+    assert_eq!(heap.ranges(COMMON).count(), 4);
+    heap.validate().unwrap();
+}
+
+#[derive(Debug, Clone)]
+enum Islands {
+    Open {
+        granules: u64,
+        rest: u64,
+    },
+    Close {
+        which: usize,
+    },
+    Take {
+        owner: u8,
+        granules: u64,
+        align: u32,
+        joined: bool,
+    },
+    Give {
+        which: usize,
+        owner: u8,
+    },
+    Transfer {
+        from: u8,
+    },
+}
+
+fn on_islands() -> impl Strategy<Value = Islands> {
+    prop_oneof![
+        3 => (1..40u64, prop_oneof![Just(0), 0..8u64]).prop_map(|(granules, rest)| Islands::Open { granules, rest }),
+        2 => any::<usize>().prop_map(|which| Islands::Close { which }),
+        5 => (0..3u8, 1..24u64, 0..4u32, any::<bool>())
+            .prop_map(|(owner, granules, align, joined)| Islands::Take { owner, granules, align, joined }),
+        5 => (any::<usize>(), 0..3u8).prop_map(|(which, owner)| Islands::Give { which, owner }),
+        1 => (1..3u8).prop_map(|from| Islands::Transfer { from }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// The model is a list of islands: every range of the heap lies in exactly one of them.
+    #[test]
+    fn every_range_lies_in_one_island(steps in prop::collection::vec(on_islands(), 1..150)) {
+        let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
+        let owners = [COMMON, heap.add_owner(), heap.add_owner()];
+        let mut islands: Vec<(u64, u64)> = Vec::new();
+        let mut used: Vec<NodeId> = Vec::new();
+        for step in steps {
+            match step {
+                Islands::Open { granules, rest } => {
+                    let (size, rest) = (granules * GRANULE, rest * GRANULE);
+                    if let Some(offset) = heap.open_island(size, PAGE, rest) {
+                        prop_assert_eq!(offset % PAGE, rest);
+                        prop_assert!(offset > 0 && offset + size < WINDOW);
+                        // Not even their ends meet.
+                        prop_assert!(islands.iter().all(|(at, bytes)| offset + size < *at || at + bytes < offset));
+                        islands.push((offset, size));
+                    }
+                }
+                Islands::Close { which } if !islands.is_empty() => {
+                    let at = which % islands.len();
+                    let (offset, size) = islands[at];
+                    let whole = heap.ranges(COMMON).find(|range| (range.1, range.2) == (offset, size));
+                    if let Some((id, ..)) = whole {
+                        prop_assert!(heap.close(id, offset, size));
+                        islands.swap_remove(at);
+                    }
+                }
+                Islands::Take { owner, granules, align, joined } => {
+                    let (owner, size) = (owners[owner as usize], granules * GRANULE);
+                    let id = match joined && owner != COMMON {
+                        true => heap.take_joined(owner, size, GRANULE, Cut::Any),
+                        false => heap.take(owner, size, GRANULE << align),
+                    };
+                    used.extend(id);
+                }
+                Islands::Give { which, owner } if !used.is_empty() => {
+                    let id = used.swap_remove(which % used.len());
+                    heap.give(id, owners[owner as usize], 1);
+                }
+                Islands::Transfer { from } => {
+                    heap.transfer(owners[from as usize], COMMON, u64::MAX, 0);
+                }
+                Islands::Close { .. } | Islands::Give { .. } => {}
+            }
+            if let Err(broken) = heap.validate() {
+                prop_assert!(false, "{broken}");
+            }
+            let mut bytes = 0;
+            for tile in heap.tiles() {
+                let inside = islands.iter().any(|(at, size)| *at <= tile.offset && tile.offset + tile.size <= at + size);
+                prop_assert!(inside, "{tile:?} is in no single island");
+                bytes += tile.size;
+            }
+            prop_assert_eq!(bytes, islands.iter().map(|(_, size)| size).sum::<u64>());
+        }
+    }
 }

@@ -2,58 +2,105 @@
 
 use super::*;
 
+/// What room is made of at a place.
+struct Plan {
+    place: Place,
+    /// Sizes of kept handles.
+    kept: Vec<u64>,
+    /// Handles that are moved.
+    idle: Vec<Idle>,
+    /// Bytes beyond these, which are created.
+    need: u64,
+}
+
 impl Mapping {
     /// Makes the room `owner` needs for `size` bytes at `align` free for it (or for everybody), from kept handles and
-    /// `sources`. False where they do not suffice; nothing has changed then.
-    pub fn grow(&mut self, heap: &mut Heap, owner: Owner, size: u64, align: u64, sources: Sources) -> Result<bool> {
+    /// `sources`. Where they do not suffice, nothing has changed but for handles that were given back.
+    pub fn grow(&mut self, heap: &mut Heap, owner: Owner, size: u64, align: u64, sources: Sources) -> Result<Grown> {
         if !self.virtual_memory() {
-            return self.add_segment(heap, size, align, sources.create);
+            let added = self.add_segment(heap, size, align, sources.create)?;
+            return Ok(if added { Grown::Somewhere } else { Grown::Short });
         }
-        let Some(mut place) = heap.place(owner, size, align, self.page) else {
-            return Ok(false);
+        // Where the most is there already; else where most handles fit.
+        let places = [
+            heap.place(owner, size, align, self.page),
+            heap.roomiest_place(owner, size, align, self.page),
+        ];
+        let mut short = None;
+        for place in places.into_iter().flatten() {
+            let plan = self.plan(heap, place, size, sources);
+            if plan.need <= sources.create {
+                self.fill(heap, plan, size)?;
+                return Ok(Grown::At(place.start, place.owner));
+            }
+            short.get_or_insert(plan);
+        }
+        let Some(plan) = short.filter(|_| sources.remap) else {
+            return Ok(Grown::Short);
         };
+        // Parked blocks are taken apart, and what does not fit makes room for new handles.
+        if self.unpark() {
+            return self.grow(heap, owner, size, align, sources);
+        }
+        let lacking = plan.need - sources.create;
+        let mut given = self.release_kept(self.reserved.saturating_sub(lacking));
+        if given < lacking && sources.exchange {
+            given += self.exchange(heap, &plan, size, lacking - given)?;
+        }
+        if given == 0 {
+            return Ok(Grown::Short);
+        }
+        let create = sources.create + given;
+        self.grow(heap, owner, size, align, Sources { create, ..sources })
+    }
+
+    /// What `place` would be filled with: kept handles, handles that may be moved, and new ones.
+    fn plan(&self, heap: &Heap, mut place: Place, size: u64, sources: Sources) -> Plan {
         let mut need = place.size;
         let mut kept = self.fitting_kept(&mut need);
         // Handles are not split: where only a larger one is there, the place becomes larger.
-        let room = place.room - place.size;
+        let room = (place.room - place.size).min(Heap::spare(size));
         if let Some(larger) = self.larger_kept(need, room, &kept) {
             place.size += larger - std::mem::take(&mut need);
             kept.push(larger);
         }
         let mut idle = Vec::new();
         if need > 0 && sources.remap {
-            idle = self.fitting_idle(heap, &place, &mut need, room);
+            idle = self.fitting_idle(heap, &place, size, &mut need, room);
             place.size = place
                 .size
                 .max(idle.iter().map(|idle| idle.size).sum::<u64>() + kept.iter().sum::<u64>());
         }
-        if need > sources.create {
-            return match self.swap(need, sources) {
-                Some(sources) => self.grow(heap, owner, size, align, sources),
-                None => Ok(false),
-            };
+        Plan {
+            place,
+            kept,
+            idle,
+            need,
         }
-        let before = self.reserved;
-        let filled = self.fill(heap, place, kept, idle, need);
-        if filled.is_err() {
-            // What was created for this and has no use now does not stay.
-            self.release_kept(before);
-        }
-        filled?;
-        Ok(true)
     }
 
-    /// Where handles may be moved and that does not suffice: parked blocks are taken apart, and kept handles that did not fit
-    /// make room for new ones. None where nothing can be done.
-    fn swap(&mut self, need: u64, sources: Sources) -> Option<Sources> {
-        if !sources.remap {
-            return None;
+    /// Gives handles that are complete for every caller, and that neither `plan` nor the request itself will use, back to the
+    /// driver: `bytes` bytes, and as few more as can be. Nothing where there are not so many. Returns the bytes.
+    fn exchange(&mut self, heap: &mut Heap, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
+        let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
+        let mut left: Vec<Idle> = self.idle(heap);
+        left.retain(|idle| !idle.overlaps(plan.place.start, size) && !taken(idle));
+        if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
+            return Ok(0);
         }
-        if self.unpark() {
-            return Some(sources);
+        left.sort_unstable_by_key(|idle| idle.size);
+        let mut given = 0;
+        while given < bytes {
+            // The smallest that is enough, else the largest.
+            let at = left.partition_point(|idle| idle.size < bytes - given);
+            if left.is_empty() {
+                break;
+            }
+            let idle = left.remove(at.min(left.len() - 1));
+            given += self.release_idle(heap, idle)?;
+            self.remaps += 1;
         }
-        let create = sources.create + self.release_kept(self.reserved.saturating_sub(need - sources.create));
-        (create > sources.create).then_some(Sources { create, ..sources })
+        Ok(given)
     }
 
     /// Kept handles that fit into `need` bytes, which is lowered by them.
@@ -76,37 +123,45 @@ impl Mapping {
         (size - need <= room).then_some(*size)
     }
 
-    /// Handles that are complete for everybody and fit into `need` bytes, which is lowered by them; the last may be larger
-    /// by at most `room`. Small ranges are broken up first; what the place itself will use stays.
-    fn fitting_idle(&self, heap: &Heap, place: &Place, need: &mut u64, room: u64) -> Vec<Idle> {
-        let beside = |offset: u64, bytes: u64| offset + bytes == place.offset || offset == place.offset + place.size;
+    /// Mapped handles that are complete for every caller, those of small ranges first, and of each range by offset.
+    fn idle(&self, heap: &Heap) -> Vec<Idle> {
         let mut ranges: Vec<(u64, NodeId, u64)> = heap
             .ranges(COMMON)
-            .filter(|(_, offset, bytes)| *bytes >= self.page && !beside(*offset, *bytes))
+            .filter(|(_, _, bytes)| *bytes >= self.page)
             .map(|(id, offset, bytes)| (bytes, id, offset))
             .collect();
         ranges.sort_unstable();
-        let (mut chosen, mut larger) = (Vec::new(), Vec::new());
+        let mut idle = Vec::new();
         for (bytes, range, offset) in ranges {
-            for mapped in self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped) {
-                if *need == 0 {
-                    return chosen;
-                }
-                let movable = matches!(mapped.memory, Memory::Handle(_));
-                if !movable || mapped.offset + mapped.size > offset + bytes {
-                    continue;
-                }
-                let idle = Idle {
-                    range,
-                    offset: mapped.offset,
-                    size: mapped.size,
-                };
-                if mapped.size <= *need {
-                    *need -= mapped.size;
-                    chosen.push(idle);
-                } else {
-                    larger.push(idle);
-                }
+            let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
+            let movable = inside.filter(|mapped| {
+                matches!(mapped.memory, Memory::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
+            });
+            idle.extend(movable.map(|mapped| Idle {
+                range,
+                offset: mapped.offset,
+                size: mapped.size,
+            }));
+        }
+        idle
+    }
+
+    /// Idle handles that fit into `need` bytes, which is lowered by them; the last may be larger by at most `room`. Small
+    /// ranges are broken up first; what a request of `size` bytes at the place will use itself stays.
+    fn fitting_idle(&self, heap: &Heap, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
+        let (mut chosen, mut larger) = (Vec::new(), Vec::new());
+        for idle in self.idle(heap) {
+            if *need == 0 {
+                return chosen;
+            }
+            if idle.overlaps(place.start, size) {
+                continue;
+            }
+            if idle.size <= *need {
+                *need -= idle.size;
+                chosen.push(idle);
+            } else {
+                larger.push(idle);
             }
         }
         let last = larger
@@ -125,8 +180,24 @@ impl Mapping {
     }
 
     /// Maps kept, moved and new handles at `place`, one behind the other.
-    fn fill(&mut self, heap: &mut Heap, place: Place, kept: Vec<u64>, idle: Vec<Idle>, create: u64) -> Result<()> {
-        let mut handles = self.create(create)?;
+    fn fill(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+        let before = self.reserved;
+        let filled = self.map_all(heap, plan, size);
+        if filled.is_err() {
+            // What was created for this and has no use now does not stay.
+            self.release_kept(before);
+        }
+        filled
+    }
+
+    fn map_all(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+        let Plan {
+            place,
+            kept,
+            idle,
+            need,
+        } = plan;
+        let mut handles = self.create(need, size)?;
         handles.extend(kept.into_iter().filter_map(|size| Some((self.take_kept(size)?, size))));
         // From the last to the first of a range, so that what lies before keeps its number.
         for idle in idle.into_iter().rev() {
@@ -147,6 +218,8 @@ impl Mapping {
             handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
             return Err(super::super::calls::refused("map", Failure::Other));
         }
+        // Pages at the end, where small blocks are taken from.
+        handles.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
         let mut at = place.offset;
         let base = self.space.base().unwrap_or_default();
         for (done, (handle, size)) in handles.iter().enumerate() {
@@ -166,7 +239,11 @@ impl Mapping {
         }
         self.tell(Action::SegmentMap, place.offset, place.size);
         let mut at = place.offset;
+        heap.open(place.offset, place.size, place.owner, 0);
         for (handle, size) in handles {
+            if size > self.page {
+                heap.join_extent(at, size);
+            }
             self.mapped.insert(
                 at,
                 Mapped {
@@ -177,7 +254,6 @@ impl Mapping {
             );
             at += size;
         }
-        heap.open(place.offset, place.size, place.owner, 0);
         Ok(())
     }
 
@@ -210,12 +286,15 @@ impl Mapping {
         }
     }
 
-    /// New handles of together `bytes`. All or none.
-    fn create(&mut self, bytes: u64) -> Result<Vec<(Handle, u64)>> {
+    /// New handles of together `bytes` for a request of `size` bytes: as large as it may leave unused at its ends. All or none.
+    fn create(&mut self, bytes: u64, size: u64) -> Result<Vec<(Handle, u64)>> {
         let mut handles = Vec::new();
         let mut left = bytes;
+        let part = (self.reserved + bytes) / PART;
+        let pages = (Heap::spare(size).min(part).min(LARGEST) / self.page).max(1);
+        let largest = (1 << pages.ilog2()) * self.page;
         while left > 0 {
-            let size = if bytes >= LARGE { left.min(LARGEST) } else { self.page };
+            let size = left.min(largest);
             match self.calls.submit(|driver| driver.create(self.device, size, self.kind)) {
                 Ok(handle) => handles.push((handle, size)),
                 Err(error) => {
@@ -249,12 +328,15 @@ mod tests {
             (&[2][..], 4, 4),
             (&[2, 2], 6, 6),
             (&[2, 4], 4, 6),
-            (&[4], 2, 4),
-            (&[2, 8], 4, 10),
+            // A larger one where the request leaves little of it unused, else not.
+            (&[66], 64, 66),
+            (&[2, 132], 128, 134),
+            (&[4], 2, 6),
+            (&[2, 8], 4, 12),
         ] {
             let driver = SimDriver::new(SimConfig::default());
             let calls = Arc::new(Calls::new(driver.clone(), false));
-            let (page, size) = (2 * MIB, 64 * MIB);
+            let (page, size) = (2 * MIB, 512 * MIB);
             let base = driver.reserve(size, page).unwrap();
             let space = Arc::new(Space::window(base, size, 512));
             let mut heap = Heap::new(size, 512, page);
@@ -270,8 +352,10 @@ mod tests {
             let sources = Sources {
                 remap: false,
                 create: u64::MAX,
+                exchange: false,
             };
-            assert_eq!(mapping.grow(&mut heap, COMMON, need * MIB, 512, sources), Ok(true));
+            let grown = mapping.grow(&mut heap, COMMON, need * MIB, 512, sources);
+            assert_eq!(grown, Ok(Grown::At(0, COMMON)));
             assert!(heap.take(COMMON, need * MIB, 512).is_some(), "{kept:?}");
             assert_eq!(mapping.reserved(), reserved * MIB, "{kept:?} for {need}");
             assert_eq!(mapping.mapped() + mapping.kept(), mapping.reserved());

@@ -1,8 +1,9 @@
 //! Which memory backs the window: handles mapped into a reservation, or segments of the driver's malloc.
 //!
-//! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Room for less than
-//! 1 GiB is made of handles of one granularity; more gets handles of its own, at most 1 GiB each. Every method leaves
-//! things as they were when it fails, except that memory it could not put back is kept for later.
+//! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Room for a
+//! request is made of handles of a sixteenth of its size at most, and a 64th of what is reserved, between one granule, usually
+//! 2 MiB, and 256 MiB. Every method leaves things as they were when it fails, except that memory it could not put back is kept for
+//! later, and that what was given back for other handles stays with the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ mod parked;
 mod release;
 mod segments;
 
-/// From this size on, room is made of handles of its own. Smaller pieces get carved out of what a large block leaves, and then
-/// its handle can neither be moved nor released: with 32 MiB here, varying shapes took 1.12 × their peak instead of 1.04.
-const LARGE: u64 = 1 << 30;
-const LARGEST: u64 = 1 << 30;
+/// The largest handle that room is made of, and the part of what is reserved that it may be: a block that takes a part of a
+/// handle keeps the rest of it from being moved or given back.
+const LARGEST: u64 = 256 << 20;
+const PART: u64 = 64;
 /// What a segment holds beyond its request at most.
 const MOST_AHEAD: u64 = 32 << 20;
 
@@ -60,6 +61,19 @@ pub struct Sources {
     pub remap: bool,
     /// New memory, at most so many bytes.
     pub create: u64,
+    /// Give handles back that are complete for every caller and do not fit, and create others for them.
+    pub exchange: bool,
+}
+
+/// What became of a request for more room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grown {
+    /// The sources did not suffice.
+    Short,
+    /// A free range is large enough now.
+    Somewhere,
+    /// The request has room here, in that owner's free space.
+    At(u64, Owner),
 }
 
 /// The memory of one pool.
@@ -266,6 +280,13 @@ impl Mapping {
         self.lost.clear();
         self.stuck = 0;
         (self.kept_bytes, self.reserved) = (0, 0);
+    }
+}
+
+impl Idle {
+    /// Whether a part of it lies in the `size` bytes at `start`.
+    fn overlaps(&self, start: u64, size: u64) -> bool {
+        self.offset < start + size && start < self.offset + self.size
     }
 }
 

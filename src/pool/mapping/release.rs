@@ -30,7 +30,7 @@ impl Mapping {
         released
     }
 
-    /// Gives what is complete for everybody back to the driver, kept handles first and then the largest, until at most `keep`
+    /// Gives what is complete for every caller back to the driver, kept handles first and then what is scattered, until at most `keep`
     /// bytes are reserved. Returns the bytes.
     pub fn release(&mut self, heap: &mut Heap, keep: u64) -> u64 {
         let mut released = self.release_kept(keep);
@@ -52,9 +52,9 @@ impl Mapping {
                 }
             }
         }
-        // Large handles first, since few calls give much; then the smallest ranges, so that what stays is of a piece; within a
-        // range from the last to the first, so that what lies before keeps its number.
-        idle.sort_by_key(|(bytes, idle)| (Reverse(idle.size), *bytes, idle.range, Reverse(idle.offset)));
+        // The smallest ranges first, so that what stays is of a piece; within a range from the last to the first, so that what lies
+        // before keeps its number.
+        idle.sort_by_key(|(bytes, idle)| (*bytes, idle.range, Reverse(idle.offset)));
         for (_, piece) in idle {
             if self.reserved <= keep {
                 break;
@@ -67,7 +67,7 @@ impl Mapping {
         released
     }
 
-    fn release_idle(&mut self, heap: &mut Heap, idle: Idle) -> Result<u64> {
+    pub(super) fn release_idle(&mut self, heap: &mut Heap, idle: Idle) -> Result<u64> {
         let Some(mapped) = self.mapped.get(&idle.offset).copied() else {
             return Ok(0);
         };
@@ -91,10 +91,15 @@ impl Mapping {
             }
             Memory::Segment(address) => {
                 let bytes = mapped.end() - mapped.offset;
-                self.calls.free(address)?;
-                heap.close(range, mapped.offset, bytes);
+                // Before the call: the driver may give the addresses to another pool at once.
                 self.tell(Action::SegmentFree, mapped.offset, bytes);
                 self.space.remove(mapped.offset);
+                if let Err(error) = self.calls.free(address) {
+                    self.space.add(address.next_multiple_of(512), bytes, mapped.offset);
+                    self.tell(Action::SegmentAlloc, mapped.offset, bytes);
+                    return Err(error);
+                }
+                heap.close(range, mapped.offset, bytes);
                 self.mapped.remove(&mapped.offset);
                 self.reserved -= mapped.size;
                 Ok(mapped.size)

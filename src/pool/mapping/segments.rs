@@ -1,6 +1,7 @@
 //! More room without virtual memory: segments of the driver's malloc.
 
 use super::*;
+use crate::pool::heap::Tile;
 
 impl Mapping {
     /// Room from the driver's malloc: at least `size` bytes, more where memory has been asked for often.
@@ -40,10 +41,9 @@ impl Mapping {
         const MODULO: u64 = 2 << 20;
         let start = address.next_multiple_of(512);
         let size = (bytes - (start - address)) / 512 * 512;
-        // A page of hole behind each keeps segments apart.
-        match heap.fresh(size + 2 * MODULO, MODULO) {
+        // The driver's allocations are islands: addresses may adjoin, but no block may lie in two of them.
+        match heap.open_island(size, MODULO, start % MODULO) {
             Some(offset) => {
-                let offset = offset + start % MODULO;
                 self.space.add(start, size, offset);
                 self.mapped.insert(
                     offset,
@@ -55,13 +55,28 @@ impl Mapping {
                 );
                 self.reserved += bytes;
                 self.tell(Action::SegmentAlloc, offset, size);
-                heap.open(offset, size, COMMON, 0);
                 Ok(true)
             }
             None => {
                 let _ = self.calls.free(address);
                 Ok(false)
             }
+        }
+    }
+
+    /// Whether every used or free range lies in one segment, and what the heap has is what the segments have; else what
+    /// does not.
+    pub fn validate_segments(&self, heap: &Heap) -> std::result::Result<(), String> {
+        for Tile { offset, size, .. } in heap.tiles() {
+            let segment = self.mapped.range(..=offset).next_back().map(|(_, mapped)| mapped);
+            if segment.is_none_or(|segment| offset + size > segment.end()) {
+                return Err(format!("{offset:#x} + {size:#x} lies in no single segment"));
+            }
+        }
+        let bytes: u64 = self.mapped.values().map(|mapped| mapped.end() - mapped.offset).sum();
+        match heap.backed() {
+            backed if backed == bytes => Ok(()),
+            backed => Err(format!("{backed} bytes backed, segments of {bytes}")),
         }
     }
 }

@@ -74,17 +74,14 @@ impl Pool {
             |pool, core, create| match special {
                 Special::Resizable => pool.build_resizable(core, want.size, owner, create),
                 Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
-                Special::Passthrough { .. } if want.size > create => Ok(None),
-                Special::Passthrough { .. } => Standalone::malloc(&pool.calls, &mut core.mapping, want.size).map(Some),
+                Special::Passthrough { .. } => {
+                    Standalone::malloc(&pool.calls, &mut core.mapping, want.size, want.align, create)
+                }
             },
         )?;
         block.capture = capture;
         block.resizable |= special == Special::Passthrough { resizable: true };
         let address = block.address;
-        if address & (want.align - 1) != 0 {
-            self.discard(&mut core, Box::new(block));
-            return Err(Error::Unsupported(format!("alignment {} with passthrough", want.align)));
-        }
         if let Err(block) = self.beside.insert(Box::new(block), want.requested, want.align) {
             self.discard(&mut core, block);
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));

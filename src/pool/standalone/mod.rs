@@ -31,8 +31,8 @@ struct Range {
 /// What the memory is.
 #[derive(Debug)]
 enum Memory {
-    /// One allocation of the driver's malloc.
-    Malloc(u64),
+    /// One allocation of the driver's malloc: its address and bytes.
+    Malloc(u64, u64),
     /// Handles mapped one behind the other, from the start of each range; the last range is the current one.
     Mapped {
         ranges: Vec<Range>,
@@ -87,11 +87,29 @@ impl Standalone {
         }
     }
 
-    /// One allocation of the driver's malloc.
-    pub fn malloc(calls: &Calls, mapping: &mut Mapping, size: u64) -> Result<Standalone> {
-        let address = calls.malloc(size)?;
-        mapping.account(size, true);
-        Ok(Standalone::new(Memory::Malloc(address), address, size))
+    /// One allocation of the driver's malloc. It is larger than the block where the driver, which promises multiples of 256
+    /// only, gives an address that is not aligned. None where `create` bytes do not suffice.
+    pub fn malloc(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        align: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        for bytes in [size, size.saturating_add(align)] {
+            if bytes > create {
+                break;
+            }
+            let base = calls.malloc(bytes)?;
+            mapping.account(bytes, true);
+            let address = base.next_multiple_of(align);
+            let block = Standalone::new(Memory::Malloc(base, bytes), address, size);
+            if address + size <= base + bytes {
+                return Ok(Some(block));
+            }
+            block.destroy(mapping);
+        }
+        Ok(None)
     }
 
     /// A block whose end lies at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
@@ -157,13 +175,13 @@ impl Standalone {
 
     /// Whether it is one allocation of the driver's malloc.
     pub fn is_malloc(&self) -> bool {
-        matches!(self.memory, Memory::Malloc(_))
+        matches!(self.memory, Memory::Malloc(..))
     }
 
     /// Where its memory is: start, bytes, and whether it is mapped there.
     pub fn extent(&self) -> (u64, u64, bool) {
         match &self.memory {
-            Memory::Malloc(address) => (*address, self.size, false),
+            Memory::Malloc(address, bytes) => (*address, *bytes, false),
             Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
         }
     }
@@ -171,7 +189,7 @@ impl Standalone {
     /// Bytes of memory behind it.
     pub fn committed(&self) -> u64 {
         match &self.memory {
-            Memory::Malloc(_) => self.size,
+            Memory::Malloc(_, bytes) => *bytes,
             Memory::Mapped { committed, .. } => *committed,
         }
     }
@@ -179,7 +197,7 @@ impl Standalone {
     /// Up to this size nothing has to be done.
     pub fn most(&self) -> u64 {
         match self.parting {
-            _ if !self.resizable || matches!(self.memory, Memory::Malloc(_)) => 0,
+            _ if !self.resizable || matches!(self.memory, Memory::Malloc(..)) => 0,
             Some(parting) => parting.cut,
             None => self.committed(),
         }
@@ -196,7 +214,7 @@ impl Standalone {
     /// Where one handle ends and the next begins.
     fn boundaries(&self) -> impl Iterator<Item = u64> {
         let handles: &[(Handle, u64)] = match &self.memory {
-            Memory::Malloc(_) => &[],
+            Memory::Malloc(..) => &[],
             Memory::Mapped { handles, .. } => handles,
         };
         handles.iter().scan(0, |at, (_, size)| {
@@ -255,7 +273,7 @@ impl Standalone {
     /// Whether it can grow to `size` bytes where it lies.
     pub fn has_room(&self, size: u64) -> bool {
         match &self.memory {
-            Memory::Malloc(_) => false,
+            Memory::Malloc(..) => false,
             Memory::Mapped { ranges, .. } => self.resizable && size <= ranges[ranges.len() - 1].size,
         }
     }
@@ -279,8 +297,8 @@ impl Standalone {
     /// Gives everything back, when nothing uses the block any more: handles are kept by `mapping`.
     pub fn destroy(self, mapping: &mut Mapping) {
         mapping.give_up(match self.memory {
-            Memory::Malloc(address) => Lost {
-                allocations: vec![(address, self.size)],
+            Memory::Malloc(address, bytes) => Lost {
+                allocations: vec![(address, bytes)],
                 ..Lost::default()
             },
             Memory::Mapped { ranges, handles, .. } => Lost {

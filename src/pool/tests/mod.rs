@@ -10,12 +10,17 @@ use crate::driver::sim::{SimConfig, SimDriver};
 
 mod application;
 mod broken_rules;
+mod closing;
+mod contexts;
 mod deaths;
 mod faults;
+mod frees;
+mod large;
 mod nameless;
 mod owners;
 mod resizing;
 mod returns;
+mod segments;
 mod steady;
 
 const MIB: u64 = 1 << 20;

@@ -84,6 +84,34 @@ fn closing_destroys_no_event_of_the_applications() {
     untouched(&bench, &own);
 }
 
+/// A stream that waited for another context's work goes with its context, and events of the application's come to the handles
+/// of the pool's: that they are over says nothing of that work.
+#[test]
+fn an_event_of_the_applications_covers_no_frees() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1");
+    let first = bench.stream();
+    let block = bench.get(64 * MIB, Some(first));
+    let kernel = bench
+        .app(|machine| machine.launch_persistent(first, &[(block, 64 * MIB)]))
+        .unwrap();
+    let order = bench.app(|machine| events(machine, first))[0];
+    let (context, second) = visit(&bench, 0);
+    bench.app(|machine| machine.stream_wait_event(second, order)).unwrap();
+    bench.put(block, Some(second));
+    // A request that is refused records a completion event.
+    assert!(bench.request(128 * MIB, 0, Some(second)).is_err());
+    let born = reborn(&bench, context, 0);
+    let own = bench.app(|machine| events(machine, born));
+    bench.app(|machine| machine.context_pop()).unwrap();
+    for stream in [Some(bench.stream()), None] {
+        let early = bench.request(64 * MIB, 0, stream);
+        assert!(early.is_err(), "the first context's work is not over");
+    }
+    untouched(&bench, &own);
+    assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
+}
+
 /// A context of another device that uses this one's memory, and then another one at its handle.
 #[test]
 fn another_devices_context_is_not_the_one_before() {

@@ -8,7 +8,7 @@ use crate::model::Machine;
 /// What `aclrtMalloc` gives is a multiple of this, and of nothing more.
 const START: u64 = 64;
 /// The model's own addresses are multiples of this.
-const PAGE: u64 = 4096;
+const PLACE: u64 = 256;
 /// `ACL_MEM_MALLOC_HUGE1G_ONLY` and `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, which add nothing. What is no policy is as good as one.
 const HUGE_1G: [u32; 2] = [6, 7];
 
@@ -19,7 +19,7 @@ pub(super) fn rounded(size: u64, pad: u64) -> Result<u64> {
         .ok_or(INVALID_PARAM)
 }
 
-/// Memory that begins `start` bytes behind a page.
+/// Memory that begins `start` bytes behind where the model's does.
 pub(super) fn allocate(machine: &Machine, out: *mut *mut c_void, size: u64, pad: u64, start: u64) -> Result<()> {
     super::wanted(out)?;
     if size == 0 {
@@ -32,11 +32,11 @@ pub(super) fn allocate(machine: &Machine, out: *mut *mut c_void, size: u64, pad:
     unsafe { put(out, (base + start) as *mut c_void) }
 }
 
-/// Where the model's allocation begins. Null and everything that is not `start` bytes behind a page are refused.
+/// Where the model's allocation begins. Null and everything that is not `start` bytes behind such a place are refused.
 pub(super) fn base_of(address: *mut c_void, start: u64) -> Result<u64> {
     super::wanted(address)?;
     match address as u64 {
-        address if address % PAGE == start => Ok(address - start),
+        address if address % PLACE == start => Ok(address - start),
         _ => Err(RT_PARAM_INVALID),
     }
 }

@@ -55,16 +55,20 @@ pub fn malloc_backing(setup: &Setup) {
 pub fn passthrough(setup: &Setup) {
     let world = setup.world("passthrough=1");
     let stream = world.stream();
-    let before = world.machine().map(|machine| machine.count("cuMemAlloc"));
+    let count = |call| world.machine().map(|machine| machine.count(call));
+    let before = [count("cuMemAlloc"), count("cuMemFree")];
     let blocks = [0; 5].map(|_| world.get_on(stream, 100 * KIB));
-    if let Some(machine) = world.machine() {
-        assert_eq!(
-            machine.count("cuMemAlloc"),
-            before.unwrap() + 5,
-            "each is one of the driver's"
-        );
-    }
-    assert_eq!(world.stats().reserved, 5 * world.carved(100 * KIB));
+    // Each is one of the driver's, which is asked once more where an address is not aligned.
+    let again = match before {
+        [Some(asked), Some(freed)] => {
+            let again = count("cuMemFree").unwrap() - freed;
+            assert_eq!(count("cuMemAlloc").unwrap() - asked, 5 + again);
+            again
+        }
+        _ => 5,
+    };
+    let (reserved, carved) = (world.stats().reserved, 5 * world.carved(100 * KIB));
+    assert!((carved..=carved + 512 * again).contains(&reserved), "{reserved}");
     blocks.iter().for_each(|block| world.put_on(stream, *block));
     mixed(&world, 100, 2 * MIB);
     let block = world.try_get(MIB, 0, RESIZABLE);

@@ -21,6 +21,32 @@ pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
     world.finish();
 }
 
+/// As PyTorch's loader threads do: declared for the default stream by a thread without a context, which means that of the
+/// device's primary context.
+pub fn a_block_declared_for_the_default_stream_without_a_context_comes_back(setup: &Setup) {
+    let world = setup.outside("");
+    // The pool retains the primary context.
+    let first = world.get(MIB);
+    world.put(first);
+    world.enter(0);
+    let stream = world.stream();
+    for _ in 0..2_000 {
+        let block = world.get_on(stream, MIB);
+        world.leave();
+        world.record(block, 0);
+        world.enter(0);
+        world.put_on(stream, block);
+        [stream, 0].iter().for_each(|stream| world.wait(*stream));
+    }
+    world.leave();
+    // Without ids of streams, what is declared for several waits until its memory is needed.
+    if world.features().stream_ids {
+        let stats = world.stats();
+        assert!(stats.reserved_peak <= 16 * MIB, "1 MiB in use: {stats:?}");
+    }
+    world.finish();
+}
+
 pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=300");
     let (main, side) = (world.stream(), world.stream());

@@ -40,6 +40,81 @@ fn close(warm: bool) -> impl Fn() {
     }
 }
 
+/// What a destroyed allocator had is the driver's again.
+fn all_back(world: &World) {
+    assert_eq!(world.machine.faults(), Vec::<String>::new());
+    let (free, total) = world.machine.memory_info(0).unwrap();
+    assert_eq!(free, total, "memory is left");
+}
+
+/// Two threads give the last two blocks of a destroyed allocator back at once: nothing is left, whichever comes last.
+fn last_two(options: &'static str) -> impl Fn() {
+    move || {
+        let world = World::new(options);
+        let [first, second] = [(); 2].map(|()| world.allocate(UNIT, None).unwrap());
+        world.allocator.close();
+        let other = world.thread(move |world| world.put(second, None));
+        world.put(first, None);
+        other.join().unwrap();
+        all_back(&world);
+    }
+}
+
+/// An allocator is destroyed while a thread gives its last block back.
+fn free_during_close() {
+    let world = World::new("");
+    let block = world.allocate(UNIT, None).unwrap();
+    let other = world.thread(move |world| world.put(block, None));
+    world.allocator.close();
+    other.join().unwrap();
+    all_back(&world);
+}
+
+/// A thread asks for a dedicated block while the last one is given back and the allocator destroyed.
+fn request_during_close() {
+    let world = World::new("guard=1");
+    let block = world.allocate(UNIT, None).unwrap();
+    let other = world.thread(move |world| {
+        if let Ok(block) = world.allocate(UNIT, None) {
+            world.put(block, None);
+        }
+    });
+    world.put(block, None);
+    world.allocator.close();
+    other.join().unwrap();
+    all_back(&world);
+}
+
+#[test]
+fn close_loses_neither_of_the_last_two_blocks() {
+    explore("close, the last two dedicated blocks", 3, last_two("guard=1"));
+    explore("close, the last two blocks", 2, last_two(""));
+}
+
+#[test]
+fn close_loses_no_block_of_a_late_free() {
+    explore("close, a late free", 3, free_during_close);
+}
+
+#[test]
+fn close_loses_no_block_of_a_late_request() {
+    explore("close, a late request", 2, request_during_close);
+}
+
+#[test]
+fn close_without_its_rules_loses_blocks() {
+    let words = ["memory is left"];
+    caught("a free counts its block under the lock that files it", &words, || {
+        explore("", 2, last_two("guard=1"))
+    });
+    caught("a close judges under the lock", &words, || {
+        explore("", 3, free_during_close)
+    });
+    caught("a close looks for dedicated blocks", &words, || {
+        explore("", 2, request_during_close)
+    });
+}
+
 #[test]
 fn a_close_and_a_hit() {
     explore("close, a hit", 2, close(true));

@@ -40,6 +40,10 @@ pub mod log {
     pub fn line(text: &str) {
         eprintln!("{text}");
     }
+
+    pub fn unknown_flags(bits: u32) {
+        line(&format!("flags {bits:#x} are not known"));
+    }
 }
 
 // The library's source, as `build.rs` copied it; what only its unit tests or its other faces use is not used here.

@@ -91,6 +91,12 @@ impl Machine {
         Ok(state.memory.info(self.device(device)?))
     }
 
+    /// Other processes hold `bytes` of a device from now on, or as much as is free. Returns how much. Not a driver call.
+    pub fn others_hold(&self, device: i32, bytes: u64) -> Result<u64> {
+        let device = self.device(device)?;
+        Ok(self.state.lock().memory.others_hold(device, bytes))
+    }
+
     /// `cuMemAddressReserve`, without a wish for an address.
     pub fn memory_reserve(&self, size: u64, alignment: u64) -> Result<u64> {
         let (thread, mut state) = self.enter(Call::MemAddressReserve)?;

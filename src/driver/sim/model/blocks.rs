@@ -45,6 +45,7 @@ impl State {
         if !whole || !reachable {
             self.checker.violation(format!("{what} is not all mapped with access"));
         }
+        self.check_allocation(&what, address, size);
         self.checker.serials += 1;
         let serial = self.checker.serials;
         let past = Past {
@@ -91,6 +92,14 @@ impl State {
             device,
         };
         self.checker.blocks.insert(address, block);
+    }
+
+    /// No block lies in two allocations of the driver's, whose addresses may adjoin.
+    fn check_allocation(&mut self, what: &str, address: u64, size: u64) {
+        if self.memory.leaves_its_allocation(address, size) {
+            self.checker
+                .violation(format!("{what} reaches beyond one allocation of the driver"));
+        }
     }
 
     /// Where each stream stands that may still use a device's memory.
@@ -187,6 +196,7 @@ impl State {
         if !whole {
             self.checker.violation(format!("{what} is not all mapped"));
         }
+        self.check_allocation(&what, new, size);
         let past = Past {
             serial: block.serial,
             address: new,

@@ -6,11 +6,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Pages of the host: no device mapping is finer.
 pub(super) const PAGE: u64 = 4096;
 
-/// All physical memory of a machine. Ranges of the file are given out once and never again.
+/// All physical memory of a machine. Ranges of the file are given out once and never again. The file is there as long as a range of
+/// it is out, so that machines that are not used hold no descriptor.
 #[derive(Debug)]
 pub(super) struct Backing {
-    file: OwnedFd,
+    file: Option<OwnedFd>,
     next: u64,
+    /// Bytes of the ranges that are out.
+    out: u64,
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -22,8 +25,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 fn mmap(address: u64, size: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
-    // SAFETY: with MAP_FIXED the caller names a range inside a mapping of its own (see the callers); without, the
-    // system chooses a free one. Nothing in Rust's hands lies there.
+    // SAFETY: with MAP_FIXED the caller names a range inside a mapping of its own (see the callers); without, and with
+    // MAP_FIXED_NOREPLACE, nothing is replaced. Nothing in Rust's hands lies there.
     let at = unsafe {
         libc::mmap(
             address as *mut libc::c_void,
@@ -42,49 +45,63 @@ fn mmap(address: u64, size: u64, protection: i32, flags: i32, file: i32, offset:
 }
 
 impl Backing {
-    pub(super) fn new() -> io::Result<Backing> {
-        // SAFETY: the name is a C string; the call touches nothing else of ours.
-        let file = unsafe { libc::memfd_create(c"simulated-device".as_ptr(), libc::MFD_CLOEXEC) };
-        if file < 0 {
-            return Err(io::Error::last_os_error());
+    pub(super) fn new() -> Backing {
+        Backing {
+            file: None,
+            next: 0,
+            out: 0,
         }
-        // SAFETY: the descriptor is fresh and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
-        // SAFETY: a call on a descriptor that we own.
-        check(unsafe { libc::ftruncate(file.as_raw_fd(), 1 << 62) })?;
-        Ok(Backing { file, next: 0 })
     }
 
-    /// A fresh range of the file; costs nothing until it is written.
-    pub(super) fn take(&mut self, size: u64) -> u64 {
+    /// A fresh range of the file; costs nothing until it is written. An error where the host cannot provide it.
+    pub(super) fn take(&mut self, size: u64) -> io::Result<u64> {
+        if self.file.is_none() {
+            self.file = Some(file()?);
+        }
+        self.out += size.next_multiple_of(PAGE);
+        Ok(self.skip(size))
+    }
+
+    /// Numbers for bytes that have their memory elsewhere, so that each physical byte of a machine has its own.
+    pub(super) fn skip(&mut self, size: u64) -> u64 {
         let at = self.next;
         self.next += size.next_multiple_of(PAGE);
         at
     }
 
-    /// Gives the pages of a range back to the host.
-    pub(super) fn punch(&self, offset: u64, size: u64) {
+    /// Gives the pages of a range back to the host; nothing maps them any more.
+    pub(super) fn punch(&mut self, offset: u64, size: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let size = size.next_multiple_of(PAGE);
-        // SAFETY: a call on a descriptor that we own; nothing maps the range any more.
-        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as libc::off_t, size as libc::off_t) };
+        self.out -= size;
+        if self.out == 0 {
+            self.file = None;
+        } else if let Some(file) = &self.file {
+            // SAFETY: a call on a descriptor that we own; nothing maps the range any more.
+            unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, size as libc::off_t) };
+        }
     }
 
     /// Maps a range of the file at `address`, which lies in a reservation, without access.
     pub(super) fn map(&self, address: u64, size: u64, offset: u64) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        mmap(address, size, libc::PROT_NONE, flags, self.file.as_raw_fd(), offset).map(drop)
+        let file = self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        mmap(address, size, libc::PROT_NONE, flags, file, offset).map(drop)
     }
+}
 
-    /// Maps a range of the file wherever there is room, to read and write.
-    pub(super) fn map_anywhere(&self, size: u64, alignment: u64, offset: u64) -> io::Result<u64> {
-        let at = reserve(size, alignment)?;
-        let size = size.next_multiple_of(PAGE);
-        self.map(at, size, offset)
-            .and_then(|()| protect(at, size, true))
-            .inspect_err(|_| unreserve(at, size))?;
-        Ok(at)
+/// A file in memory, of more bytes than any machine has.
+fn file() -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string; the call touches nothing else of ours.
+    let file = unsafe { libc::memfd_create(c"simulated-device".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the descriptor is fresh, and no other code has it.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    // SAFETY: a call on a descriptor that we own.
+    check(unsafe { libc::ftruncate(file.as_raw_fd(), 1 << 62) })?;
+    Ok(file)
 }
 
 /// Address space without memory.
@@ -104,6 +121,18 @@ pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
         unreserve(at + size, start + whole - at - size);
     }
     Ok(at)
+}
+
+/// Address space at exactly that address; an error where something is there.
+pub(super) fn reserve_at(address: u64, size: u64) -> io::Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let at = mmap(address, size, libc::PROT_NONE, flags, -1, 0)?;
+    if at == address {
+        return Ok(at);
+    }
+    // Before Linux 4.17 the flag is unknown, and the address a hint.
+    unreserve(at, size);
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
 /// Gives address space back.

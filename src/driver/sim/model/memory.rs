@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::MachineConfig;
+use super::addresses::{Addresses, Chooser};
+use super::arena::Arena;
 use super::code::*;
 use super::host::{self, Backing, PAGE};
 use super::state::NumberMap;
@@ -42,12 +44,19 @@ pub(super) struct Physical {
 struct DeviceMemory {
     total: u64,
     used: u64,
+    /// What other processes hold.
+    others: u64,
+}
+
+impl DeviceMemory {
+    fn free(&self) -> u64 {
+        self.total - self.used - self.others
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// None where the host cannot provide it.
-    backing: Option<Backing>,
+    backing: Backing,
     granularity: u64,
     /// Address space that is left.
     space: u64,
@@ -57,6 +66,12 @@ pub(super) struct Memory {
     pub(super) mappings: BTreeMap<u64, Mapping>,
     pub(super) handles: NumberMap<u64, Physical>,
     pub(super) pinned: BTreeMap<u64, u64>,
+    /// Where `malloc` memory lies, and pinned memory, once there was some.
+    plain: Option<Arena>,
+    host: Option<Arena>,
+    addresses: Addresses,
+    /// Where reservations lie.
+    chooser: Chooser,
     numbers: u64,
     aliases: u32,
 }
@@ -66,9 +81,10 @@ impl Memory {
         let device = DeviceMemory {
             total: config.memory,
             used: 0,
+            others: 0,
         };
         Memory {
-            backing: Backing::new().ok(),
+            backing: Backing::new(),
             granularity: config.granularity.next_power_of_two().max(PAGE),
             space: config.address_space,
             contents: config.contents,
@@ -77,6 +93,10 @@ impl Memory {
             mappings: BTreeMap::new(),
             handles: NumberMap::default(),
             pinned: BTreeMap::new(),
+            plain: None,
+            host: None,
+            addresses: config.addresses,
+            chooser: Chooser::new(config.addresses),
             numbers: 0,
             aliases: 0,
         }
@@ -93,12 +113,19 @@ impl Memory {
     /// (free, total) bytes.
     pub(super) fn info(&self, device: usize) -> (u64, u64) {
         let device = &self.devices[device];
-        (device.total - device.used, device.total)
+        (device.free(), device.total)
+    }
+
+    /// Other processes hold so many bytes from now on, or as many as there are. Returns how many.
+    pub(super) fn others_hold(&mut self, device: usize, bytes: u64) -> u64 {
+        let device = &mut self.devices[device];
+        device.others = bytes.min(device.total - device.used);
+        device.others
     }
 
     fn charge(&mut self, device: u32, size: u64) -> Result<()> {
         let device = &mut self.devices[device as usize];
-        if size > device.total - device.used {
+        if size > device.free() {
             return Err(OUT_OF_MEMORY);
         }
         device.used += size;
@@ -114,7 +141,14 @@ impl Memory {
             return Err(INVALID_VALUE);
         }
         let left = self.space.checked_sub(size).ok_or(OUT_OF_MEMORY)?;
-        let address = host::reserve(size, alignment.max(self.granularity)).map_err(|_| OUT_OF_MEMORY)?;
+        let alignment = alignment.max(self.granularity);
+        let wish = self.chooser.wish(size, alignment, None);
+        let address = wish.and_then(|wish| host::reserve_at(wish, size).ok());
+        let address = match address {
+            Some(address) => address,
+            None => host::reserve(size, alignment).map_err(|_| OUT_OF_MEMORY)?,
+        };
+        self.chooser.took(address, size);
         self.space = left;
         self.reservations.insert(address, size);
         Ok(address)
@@ -129,6 +163,7 @@ impl Memory {
         }
         self.reservations.remove(&address);
         self.space += size;
+        self.chooser.gave(address);
         host::unreserve(address, size);
         Ok(())
     }
@@ -138,10 +173,10 @@ impl Memory {
             return Err(INVALID_VALUE);
         }
         self.charge(device, size)?;
-        let Some(backing) = &mut self.backing else {
+        let Ok(offset) = self.backing.take(size) else {
+            self.discharge(device, size);
             return Err(OUT_OF_MEMORY);
         };
-        let offset = backing.take(size);
         self.numbers += 1;
         let physical = Physical {
             size,
@@ -152,12 +187,6 @@ impl Memory {
         };
         self.handles.insert(self.numbers, physical);
         Ok(self.numbers)
-    }
-
-    fn punch(&self, offset: u64, size: u64) {
-        if let Some(backing) = &self.backing {
-            backing.punch(offset, size);
-        }
     }
 
     /// Where the memory is gone with that: its place in the file and its size.
@@ -178,7 +207,7 @@ impl Memory {
         }
         self.handles.remove(&handle);
         self.discharge(physical.device, physical.size);
-        self.punch(physical.offset, physical.size);
+        self.backing.punch(physical.offset, physical.size);
         Some((physical.offset, physical.size))
     }
 
@@ -200,10 +229,8 @@ impl Memory {
         if before.is_some_and(|(start, mapping)| start + mapping.size > address) {
             return Err(INVALID_VALUE);
         }
-        let Some(backing) = &self.backing else {
-            return Err(OUT_OF_MEMORY);
-        };
-        backing.map(address, size, physical.offset).map_err(|_| OUT_OF_MEMORY)?;
+        let mapped = self.backing.map(address, size, physical.offset);
+        mapped.map_err(|_| OUT_OF_MEMORY)?;
         if let Some(physical) = self.handles.get_mut(&handle) {
             physical.mappings += 1;
         }
@@ -289,18 +316,25 @@ impl Memory {
         }
         let charged = size.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?;
         self.charge(device, charged)?;
-        let whole = size.next_multiple_of(PAGE);
-        let Some(backing) = &mut self.backing else {
-            return Err(OUT_OF_MEMORY);
-        };
-        let offset = backing.take(whole);
-        let Ok(address) = backing.map_anywhere(whole, 0, offset) else {
+        let Some((address, offset)) = self.plain_arena().and_then(|arena| arena.take(size)) else {
             self.discharge(device, charged);
             return Err(OUT_OF_MEMORY);
         };
         let owner = Owner::Malloc { context, id, charged };
-        self.insert(address, whole, offset, device, owner, 1 << device);
+        self.insert(address, size, offset, device, owner, 1 << device);
         Ok(address)
+    }
+
+    fn plain_arena(&mut self) -> Option<&mut Arena> {
+        if self.plain.is_none() {
+            let total = self
+                .devices
+                .iter()
+                .map(|device| device.total)
+                .fold(0, u64::saturating_add);
+            self.plain = Arena::new(self.addresses, total, Some(&mut self.backing));
+        }
+        self.plain.as_mut()
     }
 
     /// The allocation that begins at `address`.
@@ -316,9 +350,10 @@ impl Memory {
         if let Some(mapping) = self.mappings.remove(&address)
             && let Owner::Malloc { charged, .. } = mapping.owner
         {
-            host::unreserve(address, mapping.size);
+            if let Some(arena) = &mut self.plain {
+                arena.give(address, mapping.size);
+            }
             self.discharge(mapping.device, charged);
-            self.punch(mapping.offset, mapping.size);
         }
     }
 
@@ -326,13 +361,12 @@ impl Memory {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
-        let whole = size.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
-        let address = host::reserve(whole, 0).map_err(|_| OUT_OF_MEMORY)?;
-        if host::protect(address, whole, true).is_err() {
-            host::unreserve(address, whole);
-            return Err(OUT_OF_MEMORY);
+        if self.host.is_none() {
+            self.host = Arena::new(self.addresses, 0, None);
         }
-        self.pinned.insert(address, whole);
+        let taken = self.host.as_mut().and_then(|arena| arena.take(size));
+        let (address, _) = taken.ok_or(OUT_OF_MEMORY)?;
+        self.pinned.insert(address, size);
         Ok(address)
     }
 
@@ -350,9 +384,23 @@ impl Memory {
     }
 
     pub(super) fn unpin(&mut self, address: u64) {
-        if let Some(size) = self.pinned.remove(&address) {
-            host::unreserve(address, size);
+        if let Some(size) = self.pinned.remove(&address)
+            && let Some(arena) = &mut self.host
+        {
+            arena.give(address, size);
         }
+    }
+
+    /// Whether a range reaches from one allocation of the driver's into what lies beside it.
+    pub(super) fn leaves_its_allocation(&self, address: u64, bytes: u64) -> bool {
+        let (mut parts, mut malloc) = (0, false);
+        self.pieces(address, bytes, |_, _, mapping| {
+            parts += 1;
+            malloc |= matches!(mapping.owner, Owner::Malloc { .. });
+        });
+        let pinned = self.pinned.range(..=address).next_back();
+        let in_pinned = pinned.is_some_and(|(start, size)| address - start < *size);
+        parts > 1 && malloc || in_pinned && !self.is_pinned(address, bytes)
     }
 
     /// Everything that belongs to a context.
@@ -368,12 +416,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for (&address, mapping) in &self.mappings {
-            if matches!(mapping.owner, Owner::Malloc { .. }) {
-                host::unreserve(address, mapping.size);
-            }
-        }
-        for (&address, &size) in self.reservations.iter().chain(&self.pinned) {
+        for (&address, &size) in &self.reservations {
             host::unreserve(address, size);
         }
     }

@@ -7,8 +7,8 @@
 //!
 //! # Rules that are modelled
 //!
-//! * **Memory** (`memory`, `allocation`, `touch`): real addresses; capacity and granularity per device; a handle mapped twice is one memory;
-//!   the host faults where there is no access. Refused: offset ≠ 0, a map over a map or outside a reservation, a size
+//! * **Memory** (`memory`, `allocation`, `addresses`, `touch`): real addresses, of which no more holds than CUDA promises; capacity and
+//!   granularity per device, of which other processes may hold a part; a handle mapped twice is one memory; the host faults where there is no access. Refused: offset ≠ 0, a map over a map or outside a reservation, a size
 //!   that is not the handle's, an unmap or an access change that cuts a mapping, freeing a reservation in part or with
 //!   anything mapped.
 //! * **Streams** (`streams`, `queue`): FIFO queues on the clock; blocking streams are ordered with the legacy stream
@@ -42,7 +42,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+mod addresses;
 pub mod allocation;
+mod arena;
 mod blocks;
 pub mod calls;
 pub mod capture;
@@ -66,6 +68,8 @@ mod threads;
 mod touch;
 mod vclock;
 mod work;
+
+pub use addresses::Addresses;
 
 use calls::Call;
 use code::Result;
@@ -97,6 +101,8 @@ pub struct MachineConfig {
     pub contents: bool,
     /// Bytes of address space for reservations.
     pub address_space: u64,
+    /// Where memory lies.
+    pub addresses: Addresses,
     /// Simulated nanoseconds between a user object falling due and its destructor's call.
     pub user_object_delay: u64,
 }
@@ -114,6 +120,7 @@ impl Default for MachineConfig {
             bytes_per_ns: 1024,
             contents: true,
             address_space: 128 << 40,
+            addresses: Addresses::Drawn(0),
             user_object_delay: 10_000,
         }
     }

@@ -1,0 +1,11 @@
+# What tells one version's file from another's: a link's target, or a sum over a file's content. Empty where nothing is there.
+function(trtalloc_fingerprint path result)
+  set(print "")
+  if(IS_SYMLINK "${path}")
+    file(READ_SYMLINK "${path}" target)
+    set(print "link:${target}")
+  elseif(EXISTS "${path}")
+    file(SHA256 "${path}" print)
+  endif()
+  set(${result} "${print}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,68 @@
+"""The names of options in the environment, for those that are misspelt. src/config.rs has the options themselves."""
+
+PREFIX = "TRTALLOC_"
+
+KEYS = (
+    "driver",
+    "device",
+    "limit",
+    "backing",
+    "release_threshold",
+    "streams",
+    "peers",
+    "share",
+    "rdma",
+    "kind",
+    "rule",
+    "pad",
+    "wait_ms",
+    "history",
+    "context",
+    "stacks",
+    "max_entries",
+    "snapshot_on_oom",
+    "snapshot_at_exit",
+    "stats",
+    "log",
+    "passthrough",
+    "guard",
+    "fill",
+    "inject",
+    "disable",
+    "sim_memory",
+    "sim_devices",
+    "sim_driver",
+)
+
+OTHERS = ("LIBRARY", "BLESS")
+OTHER_PREFIXES = ("TEST_", "STRESS_")
+
+
+def _distance(one, other):
+    """How many letters are added, left out, replaced, or swapped with the next one."""
+    before, last = None, list(range(len(other) + 1))
+    for i, letter in enumerate(one):
+        row = [i + 1]
+        for j, match in enumerate(other):
+            cost = min(last[j] + (letter != match), last[j + 1] + 1, row[j] + 1)
+            if before and j and letter == other[j - 1] and one[i - 1] == match:
+                cost = min(cost, before[j - 1] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]
+
+
+def nearest(name):
+    """The option that a variable of the environment was most likely meant as; None where it is one, or is not for the library."""
+    if not name.startswith(PREFIX):
+        return None
+    rest = name[len(PREFIX) :]
+    if rest in OTHERS or rest.startswith(OTHER_PREFIXES) or any(rest == key.upper() for key in KEYS):
+        return None
+    word = rest.lower()
+
+    def far(key):
+        part = len(word) > 2 and (key in word or word in key)
+        return not part, _distance(word, key)
+
+    return PREFIX + min(KEYS, key=far).upper()

@@ -1,0 +1,119 @@
+"""What torch.cuda and torch.accelerator ask PyTorch's allocator about memory, answered with the pool's figures: PyTorch's own
+answer for an allocator from outside is an error, or zero.
+"""
+
+import threading
+
+from . import _library
+
+# Every figure of these kinds has all of these parts, in PyTorch's words; docs/frameworks.md says which of them the pool counts.
+_KINDS = (
+    "active",
+    "active_bytes",
+    "allocated_bytes",
+    "allocation",
+    "inactive_split",
+    "inactive_split_bytes",
+    "oversize_allocations",
+    "oversize_segments",
+    "requested_bytes",
+    "reserved_bytes",
+    "segment",
+)
+_PARTS = ("current", "peak", "allocated", "freed")
+_SPLIT = ("all", "small_pool", "large_pool")
+_UNSPLIT = ("oversize_allocations", "oversize_segments")
+_COUNTERS = (
+    "num_alloc_retries",
+    "num_device_alloc",
+    "num_device_free",
+    "num_oom_rejections",
+    "num_ooms",
+    "num_sync_all_streams",
+)
+
+# The library's counters at a device's last reset of what PyTorch calls accumulated.
+_resets = {}
+_lock = threading.Lock()
+
+
+def memory_stats(device):
+    """A nested dictionary as torch.cuda.memory_stats_as_nested_dict has it."""
+    figures = _library.stats(device)
+    with _lock:
+        before = _resets.get(device, {})
+    nothing = dict.fromkeys(_PARTS, 0)
+    stats = {kind: dict(nothing) if kind in _UNSPLIT else {pool: dict(nothing) for pool in _SPLIT} for kind in _KINDS}
+
+    def since(name):
+        return figures[name] - before.get(name, 0)
+
+    def fill(kind, **parts):
+        stats[kind]["all"].update(parts)
+
+    allocated, active = figures["allocated"], figures["allocated"] + figures["pending"]
+    fill("allocated_bytes", current=allocated, peak=figures["allocated_peak"])
+    fill("active_bytes", current=active, peak=max(active, figures["allocated_peak"]))
+    fill("requested_bytes", current=figures["requested"], peak=figures["allocated_peak"])
+    fill("reserved_bytes", current=figures["reserved"], peak=figures["reserved_peak"])
+    blocks = figures["allocations"] - figures["frees"]
+    for kind in ("allocation", "active"):
+        fill(kind, current=blocks, peak=blocks, allocated=since("allocations"), freed=since("frees"))
+    stats.update(dict.fromkeys(_COUNTERS, 0), num_ooms=since("out_of_memory"), max_split_size=-1)
+    return stats
+
+
+def reset_peak_memory_stats(device):
+    _library.check(_library.library.trtalloc_stats_reset_peaks(_library.default(), device))
+
+
+def reset_accumulated_memory_stats(device):
+    now = _library.stats(device)
+    with _lock:
+        _resets[device] = {name: now[name] for name in ("allocations", "frees", "out_of_memory")}
+
+
+def set_memory_fraction(fraction, device):
+    """The limit as a part of the device's memory. PyTorch's own call of the hook cannot fail, this one does."""
+    # 0 bytes would mean no limit.
+    limit = max(int(_total(device) * fraction), 1)
+    _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
+
+
+def memory_fraction(device):
+    limit, total = _library.stats(device)["limit"], _total(device)
+    return min(limit / total, 1.0) if limit else 1.0
+
+
+def _total(device):
+    import torch
+
+    if not 0 <= device < torch.cuda.device_count():
+        raise _library.Error(1, f"there is no device {device}: {torch.cuda.device_count()} are here")
+    return torch.cuda.get_device_properties(device).total_memory
+
+
+def supply():
+    """Puts these into the module that all of PyTorch's own functions call, each where this PyTorch has one of its name."""
+    import torch
+
+    def initialized():
+        return torch.cuda.is_initialized()
+
+    def empty_cache():
+        torch._C._cuda_emptyCache()
+
+    for name, function in {
+        "_cuda_memoryStats": memory_stats,
+        "_cuda_resetPeakMemoryStats": reset_peak_memory_stats,
+        "_cuda_resetAccumulatedMemoryStats": reset_accumulated_memory_stats,
+        "_cuda_setMemoryFraction": set_memory_fraction,
+        "_cuda_getMemoryFraction": memory_fraction,
+        "_accelerator_isAllocatorInitialized": initialized,
+        "_accelerator_getDeviceStats": memory_stats,
+        "_accelerator_resetPeakStats": reset_peak_memory_stats,
+        "_accelerator_resetAccumulatedStats": reset_accumulated_memory_stats,
+        "_accelerator_emptyCache": empty_cache,
+    }.items():
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, function)

@@ -1,0 +1,261 @@
+//! Which addresses the driver gives. CUDA promises little of them: `malloc` memory begins at multiples of 256, a
+//! reservation where it was asked to. Two of them may adjoin, in either order, and what was freed may come back at once.
+
+use std::collections::BTreeMap;
+
+/// Where `malloc` memory, pinned memory and reservations lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addresses {
+    /// One of the others for each piece, drawn from this seed.
+    Drawn(u64),
+    /// Right behind the piece before.
+    Ascending,
+    /// Right in front of the piece before.
+    Descending,
+    /// Where the piece freed last was.
+    Returning,
+    /// At multiples of 2 MiB, with room between.
+    Apart,
+    /// At multiples of 256 and of nothing more, with room between. A reservation lies where the host chooses.
+    Odd,
+}
+
+/// `malloc` memory and pinned memory begin at multiples of it.
+pub(super) const START: u64 = 256;
+/// Pieces adjoin at multiples of it, as a driver's do.
+const STEP: u64 = 512;
+const LARGE: u64 = 2 << 20;
+/// How many places of freed pieces are remembered.
+const FREED: usize = 16;
+
+/// Chooses a place for each piece.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    policy: Addresses,
+    random: u64,
+    /// The piece before: its start and its end.
+    last: Option<(u64, u64)>,
+    /// Starts of freed pieces, the last one last.
+    freed: Vec<u64>,
+}
+
+impl Chooser {
+    pub(super) fn new(policy: Addresses) -> Chooser {
+        let random = match policy {
+            Addresses::Drawn(seed) => seed,
+            _ => 0,
+        };
+        Chooser {
+            policy,
+            random,
+            last: None,
+            freed: Vec::new(),
+        }
+    }
+
+    /// SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Where the next piece is to lie, if there is room: a multiple of `alignment`. `within` is what there is to choose
+    /// from where the piece is to lie apart.
+    pub(super) fn wish(&mut self, size: u64, alignment: u64, within: Option<(u64, u64)>) -> Option<u64> {
+        let policy = match self.policy {
+            Addresses::Drawn(_) => match self.draw() % 8 {
+                0..3 => Addresses::Ascending,
+                3 => Addresses::Descending,
+                4..6 => Addresses::Returning,
+                6 => Addresses::Apart,
+                _ => Addresses::Odd,
+            },
+            policy => policy,
+        };
+        let apart = |draw: u64| {
+            let (start, end) = within?;
+            let first = start.next_multiple_of(LARGE);
+            let places = end.checked_sub(first.checked_add(size)?)? / LARGE;
+            (places > 0).then(|| first + draw % places * LARGE)
+        };
+        match policy {
+            Addresses::Ascending => self.last.and_then(|(_, end)| end.checked_next_multiple_of(alignment)),
+            Addresses::Descending => self
+                .last?
+                .0
+                .checked_sub(size)
+                .map(|start| start / alignment * alignment),
+            Addresses::Returning => self.freed.pop().filter(|start| start.is_multiple_of(alignment)),
+            Addresses::Apart => apart(self.draw()),
+            Addresses::Odd | Addresses::Drawn(_) => {
+                let odd = START + self.draw() % (LARGE / STEP) * STEP;
+                apart(self.draw()).map(|start| start + odd)
+            }
+        }
+    }
+
+    /// A piece lies there now.
+    pub(super) fn took(&mut self, start: u64, size: u64) {
+        self.last = Some((start, start + size));
+    }
+
+    /// A piece is gone.
+    pub(super) fn gave(&mut self, start: u64) {
+        if self.freed.len() == FREED {
+            self.freed.remove(0);
+        }
+        self.freed.push(start);
+    }
+}
+
+/// A range of addresses in which pieces lie.
+#[derive(Debug)]
+pub(super) struct Places {
+    start: u64,
+    end: u64,
+    chooser: Chooser,
+    /// Starts and ends.
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Places {
+    pub(super) fn new(policy: Addresses, start: u64, size: u64) -> Places {
+        let mut chooser = Chooser::new(policy);
+        // There is room in either direction.
+        chooser.took((start + size / 2).next_multiple_of(LARGE), 0);
+        Places {
+            start,
+            end: start + size,
+            chooser,
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// Where a piece of `size` bytes lies from now on; none where there is no room.
+    pub(super) fn take(&mut self, size: u64) -> Option<u64> {
+        let size = size.checked_next_multiple_of(STEP)?;
+        let within = Some((self.start, self.end));
+        let wish = self.chooser.wish(size, START, within);
+        let at = wish.filter(|at| self.is_free(*at, size)).or_else(|| self.gap(size))?;
+        self.taken.insert(at, at + size);
+        self.chooser.took(at, size);
+        Some(at)
+    }
+
+    pub(super) fn give(&mut self, at: u64) {
+        if self.taken.remove(&at).is_some() {
+            self.chooser.gave(at);
+        }
+    }
+
+    fn is_free(&self, at: u64, size: u64) -> bool {
+        let Some(end) = at.checked_add(size).filter(|end| *end <= self.end && at >= self.start) else {
+            return false;
+        };
+        self.taken.range(..end).next_back().is_none_or(|(_, end)| *end <= at)
+    }
+
+    /// The first gap that is large enough.
+    fn gap(&self, size: u64) -> Option<u64> {
+        let mut at = self.start;
+        for (start, end) in &self.taken {
+            if start - at >= size {
+                return Some(at);
+            }
+            at = end.next_multiple_of(START);
+        }
+        self.is_free(at, size).then_some(at)
+    }
+
+    /// The pages that `size` bytes at `at` touch and no piece does: start and bytes.
+    pub(super) fn pages(&self, at: u64, size: u64, page: u64) -> (u64, u64) {
+        let (mut from, mut to) = (at / page * page, (at + size).next_multiple_of(page));
+        if self.taken.range(..at).next_back().is_some_and(|(_, end)| *end > from) {
+            from += page;
+        }
+        if self.taken.range(at..to).next().is_some() {
+            to -= page;
+        }
+        (from, to.saturating_sub(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 1 << 40;
+    const SIZE: u64 = 1 << 32;
+
+    fn places(policy: Addresses) -> Places {
+        Places::new(policy, BASE, SIZE)
+    }
+
+    #[test]
+    fn each_policy_gives_what_it_says() {
+        let mut up = places(Addresses::Ascending);
+        let (a, b) = (up.take(LARGE).unwrap(), up.take(700).unwrap());
+        assert_eq!((a % LARGE, b), (0, a + LARGE));
+        assert_eq!(up.take(1), Some(b + 1024));
+        let mut down = places(Addresses::Descending);
+        let (a, b) = (down.take(LARGE).unwrap(), down.take(LARGE).unwrap());
+        assert_eq!(b + LARGE, a);
+        let mut back = places(Addresses::Returning);
+        let (a, b) = (back.take(LARGE).unwrap(), back.take(LARGE).unwrap());
+        back.give(a);
+        back.give(b);
+        assert_eq!((back.take(LARGE), back.take(512)), (Some(b), Some(a)));
+        let mut apart = places(Addresses::Apart);
+        let (a, b) = (apart.take(512).unwrap(), apart.take(512).unwrap());
+        assert_eq!((a % LARGE, b % LARGE), (0, 0));
+        assert_ne!(a, b);
+        let mut odd = places(Addresses::Odd);
+        assert_eq!(odd.take(LARGE).unwrap() % STEP, START);
+    }
+
+    #[test]
+    fn pieces_never_overlap_and_stay_within() {
+        for policy in [
+            Addresses::Drawn(3),
+            Addresses::Ascending,
+            Addresses::Descending,
+            Addresses::Returning,
+            Addresses::Apart,
+            Addresses::Odd,
+        ] {
+            let mut places = Places::new(policy, BASE, 64 * LARGE);
+            let mut random = Chooser::new(Addresses::Drawn(1));
+            let mut out: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..2000 {
+                let draw = random.draw();
+                if out.len() < 24 && !draw.is_multiple_of(3) {
+                    let size = 1 + draw % (2 * LARGE);
+                    let Some(at) = places.take(size) else { continue };
+                    assert!(at.is_multiple_of(START) && at >= BASE && at + size <= BASE + 64 * LARGE);
+                    assert!(
+                        out.iter().all(|(a, s)| at + size <= *a || a + s <= at),
+                        "{policy:?} {at:#x}"
+                    );
+                    out.push((at, size));
+                } else if !out.is_empty() {
+                    let (at, _) = out.swap_remove(draw as usize % out.len());
+                    places.give(at);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_shared_with_a_neighbour_is_not_a_pieces_own() {
+        let mut places = places(Addresses::Ascending);
+        let (a, b, c) = (places.take(512).unwrap(), places.take(8192).unwrap(), places.take(512));
+        assert_eq!(c, Some(b + 8192));
+        places.give(b);
+        // From the second page to the page in which the third piece lies.
+        assert_eq!(places.pages(b, 8192, 4096), (a + 4096, 4096));
+        places.give(a);
+        assert_eq!(places.pages(a, 512, 4096), (a, 4096));
+    }
+}

@@ -1,0 +1,150 @@
+//! Streams that free before they allocate, in contexts that the pool does not know: their work counts.
+
+use super::{Bench, MIB, RESIZABLE};
+use crate::allocator::Request;
+use crate::driver::Stream;
+use crate::driver::sim::SimConfig;
+
+/// A bench that has room for one block, and a context beside the current one, which is current now.
+fn visited(options: &str) -> (Bench, usize) {
+    let bench = Bench::new(&format!("limit=64MiB,wait_ms=1{options}"));
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    (bench, context)
+}
+
+/// The block is used and freed on `stream`, and is not handed out without a stream before that work is over.
+fn freed_there_is_not_handed_out_early(bench: Bench, block: u64, stream: usize, leave: impl FnOnce(&Bench)) {
+    let kernel = bench
+        .app(|machine| machine.launch_persistent(stream, &[(block, 64 * MIB)]))
+        .unwrap();
+    bench.put(block, Some(stream));
+    leave(&bench);
+    for _ in 0..3 {
+        let early = bench.request(64 * MIB, 0, None);
+        assert_eq!(bench.wrong(), Vec::<String>::new());
+        assert!(early.is_err(), "the work on the block is not over");
+    }
+    assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
+}
+
+fn pop(bench: &Bench) {
+    bench.app(|machine| machine.context_pop()).unwrap();
+}
+
+#[test]
+fn stream_at_a_returned_handle_that_only_frees_is_waited_for() {
+    for flags in [0, RESIZABLE] {
+        let (bench, context) = visited("");
+        pop(&bench);
+        let first = bench.stream();
+        let block = bench.request(64 * MIB, flags, Some(first)).unwrap();
+        bench.app(|machine| machine.stream_destroy(first)).unwrap();
+        bench.app(|machine| machine.context_push(context)).unwrap();
+        let second = bench.stream();
+        assert_eq!(first, second, "the handle comes back");
+        freed_there_is_not_handed_out_early(bench, block, second, pop);
+    }
+}
+
+#[test]
+fn stream_at_a_returned_handle_is_waited_for_after_its_context_returned_too() {
+    let (bench, context) = visited("");
+    pop(&bench);
+    let first = bench.stream();
+    let warm = bench.get(MIB, Some(first));
+    bench.app(|machine| machine.context_push(context)).unwrap();
+    // The context becomes known by a free, and is forgotten when it is gone.
+    bench.put(warm, Some(first));
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    bench.allocator.trim(Some(0), 0).unwrap();
+    let block = bench.get(64 * MIB, Some(first));
+    assert_eq!(
+        bench.app(|machine| machine.context_create(0)),
+        Ok(context),
+        "it comes back"
+    );
+    bench.app(|machine| machine.stream_destroy(first)).unwrap();
+    let second = bench.stream();
+    assert_eq!(first, second, "the handle comes back");
+    freed_there_is_not_handed_out_early(bench, block, second, pop);
+}
+
+#[test]
+fn stream_of_another_context_than_the_current_one_is_waited_for() {
+    for flags in [0, RESIZABLE] {
+        let (bench, _) = visited("");
+        let stream = bench.stream();
+        pop(&bench);
+        let block = bench.request(64 * MIB, flags, None).unwrap();
+        freed_there_is_not_handed_out_early(bench, block, stream, |_| {});
+    }
+}
+
+#[test]
+fn default_stream_of_a_returned_context_is_waited_for() {
+    let (bench, context) = visited("");
+    bench.use_and_free(0, 1, MIB);
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    // By now the pool has forgotten the context.
+    bench.allocator.trim(Some(0), 0).unwrap();
+    let block = bench.get(64 * MIB, None);
+    assert_eq!(
+        bench.app(|machine| machine.context_create(0)),
+        Ok(context),
+        "it comes back"
+    );
+    freed_there_is_not_handed_out_early(bench, block, 0, pop);
+}
+
+/// Nothing of a context can be asked while a block is freed in it: its work counts all the same.
+#[test]
+fn free_in_a_context_that_does_not_answer_is_waited_for() {
+    let (bench, _) = visited("");
+    let stream = bench.stream();
+    let block = bench.get(64 * MIB, None);
+    bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
+    freed_there_is_not_handed_out_early(bench, block, stream, |bench| {
+        bench.machine.clear_failures();
+        pop(bench);
+    });
+}
+
+/// A stream's frees go to the pools of two devices: each learns of the context that they are made in.
+#[test]
+fn context_of_frees_is_known_to_each_pool() {
+    let config = SimConfig {
+        devices: 2,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "limit=64MiB,wait_ms=1,peers=0:1");
+    let far = || {
+        bench.allocator.allocate(Request {
+            size: 64 * MIB,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: Some(1),
+        })
+    };
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    pop(&bench);
+    let first = bench.stream();
+    let (near, block) = (bench.get(MIB, Some(first)), far().unwrap());
+    bench.app(|machine| machine.stream_destroy(first)).unwrap();
+    bench.app(|machine| machine.context_push(context)).unwrap();
+    let second = bench.stream();
+    assert_eq!(first, second, "the handle comes back");
+    bench.put(near, Some(second));
+    let kernel = bench
+        .app(|machine| machine.launch_persistent(second, &[(block, 64 * MIB)]))
+        .unwrap();
+    bench.allocator.deallocate(block, Some(Stream(second))).unwrap();
+    pop(&bench);
+    assert!(far().is_err(), "the work on the block is not over");
+    assert!(bench.machine.release_persistent(kernel));
+    bench.app(|machine| machine.stream_synchronize(second)).unwrap();
+    bench.finish();
+}

@@ -1,0 +1,317 @@
+//! Blocks of up to 3 GiB under a limit: nothing is refused while the memory is free.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{Bench, MIB};
+use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::trace::random::Random;
+
+const GIB: u64 = 1 << 30;
+const PAGE: u64 = 2 * MIB;
+
+/// Blocks of one stream whose work is done.
+struct Mix {
+    bench: Bench,
+    stream: usize,
+    limit: u64,
+    live: Vec<(u64, u64)>,
+    /// How many live blocks touch each page.
+    pages: BTreeMap<u64, usize>,
+}
+
+/// An allocator on a device of `memory` bytes.
+fn bench(memory: u64, options: &str) -> Bench {
+    let config = SimConfig {
+        memory,
+        ..SimConfig::default()
+    };
+    Bench::over(config, options)
+}
+
+impl Mix {
+    fn new(limit: u64) -> Mix {
+        Mix::on(bench(64 * GIB, &format!("limit={limit},wait_ms=0")), limit)
+    }
+
+    fn on(bench: Bench, limit: u64) -> Mix {
+        Mix {
+            stream: bench.stream(),
+            bench,
+            limit,
+            live: Vec::new(),
+            pages: BTreeMap::new(),
+        }
+    }
+
+    fn in_use(&self) -> u64 {
+        self.live.iter().map(|(_, size)| size).sum()
+    }
+
+    /// The largest request that may not be refused: what neither a page in use nor the parts of large handles that live
+    /// blocks leave unused hold, less the request's own part of a page. A block leaves at most a sixteenth of itself unused
+    /// in the handle at each of its ends, or a part of a page, which counts as the page.
+    fn room(&self) -> u64 {
+        let pages = self.pages.len() as u64 * PAGE;
+        let uncovered: u64 = self.live.iter().map(|(_, size)| 2 * (size / 16)).sum();
+        self.limit.saturating_sub(pages + uncovered + PAGE)
+    }
+
+    /// Whether it was met.
+    fn get(&mut self, size: u64) -> bool {
+        let Ok(block) = self.bench.request(size, 0, Some(self.stream)) else {
+            return false;
+        };
+        for page in block / PAGE..(block + size).div_ceil(PAGE) {
+            *self.pages.entry(page).or_default() += 1;
+        }
+        self.live.push((block, size));
+        true
+    }
+
+    fn put(&mut self, at: usize) {
+        let (block, size) = self.live.swap_remove(at % self.live.len());
+        for page in block / PAGE..(block + size).div_ceil(PAGE) {
+            match self.pages.get_mut(&page) {
+                Some(1) => drop(self.pages.remove(&page)),
+                Some(count) => *count -= 1,
+                None => unreachable!("a page of a live block"),
+            }
+        }
+        self.bench.put(block, Some(self.stream));
+    }
+
+    fn refused(&self, size: u64) -> String {
+        format!(
+            "{} MiB refused beside {} MiB in use: {:?}",
+            size / MIB,
+            self.in_use() / MIB,
+            self.bench.allocator.stats(Some(0)).unwrap()
+        )
+    }
+
+    fn finish(mut self) {
+        while !self.live.is_empty() {
+            self.put(0);
+        }
+        self.bench.finish();
+    }
+}
+
+/// `steps` requests of `sizes`, each beside at most `most` bytes with itself; returns how many were refused.
+fn refusals(mut mix: Mix, sizes: (u64, u64), most: u64, steps: usize) -> usize {
+    let mut random = Random::new(1);
+    let mut refused = 0;
+    for _ in 0..steps {
+        let size = sizes.0 + 512 * random.below((sizes.1 - sizes.0) / 512);
+        while mix.in_use() + size > most {
+            let at = random.below(mix.live.len() as u64) as usize;
+            mix.put(at);
+        }
+        refused += usize::from(!mix.get(size));
+    }
+    mix.finish();
+    refused
+}
+
+#[test]
+fn blocks_of_one_to_three_gib_are_met_while_memory_is_free() {
+    assert_eq!(refusals(Mix::new(8000 * MIB), (GIB, 3 * GIB), 7200 * MIB, 1000), 0);
+}
+
+#[test]
+fn blocks_of_similar_size_are_met_up_to_near_the_limit() {
+    let sizes = (1126 * MIB, 1536 * MIB);
+    assert_eq!(refusals(Mix::new(6300 * MIB), sizes, 6000 * MIB, 2000), 0);
+}
+
+#[test]
+fn free_handles_go_back_before_a_full_device_refuses() {
+    let memory = 8000 * MIB;
+    let mix = Mix::on(bench(memory, "wait_ms=0"), memory);
+    assert_eq!(refusals(mix, (GIB, 3 * GIB), 7200 * MIB, 1000), 0);
+}
+
+const LIMIT: u64 = 4 * GIB;
+
+/// A pool at its limit, whose memory is free and in large handles; returns the stream that freed it.
+fn large_handles(bench: &Bench) -> usize {
+    let stream = bench.stream();
+    let blocks: Vec<Option<u64>> = (0..4).map(|_| bench.request(GIB, 0, Some(stream)).ok()).collect();
+    blocks
+        .into_iter()
+        .flatten()
+        .for_each(|block| bench.put(block, Some(stream)));
+    stream
+}
+
+/// Requests that large handles do not fit, and that large blocks are made of small ones for.
+fn exchanges(bench: &Bench) {
+    let stream = large_handles(bench);
+    let mut out: Vec<Option<u64>> = Vec::new();
+    for size in [3 * MIB, 30 * MIB, 2 * GIB, 100 * MIB, GIB + 700 * MIB] {
+        out.push(bench.request(size, 0, Some(stream)).ok());
+        bench.allocator.validate().unwrap();
+    }
+    for block in out.drain(..).flatten() {
+        bench.put(block, Some(stream));
+    }
+    out.push(bench.request(3 * GIB + 900 * MIB, 0, Some(stream)).ok());
+    out.into_iter()
+        .flatten()
+        .for_each(|block| bench.put(block, Some(stream)));
+}
+
+fn limited() -> Bench {
+    bench(64 * GIB, &format!("limit={LIMIT},wait_ms=0"))
+}
+
+#[test]
+fn every_call_of_an_exchange_fails_in_turn_and_nothing_is_lost() {
+    let counted = |call: &str| {
+        let bench = limited();
+        let before = bench.machine.count(call);
+        exchanges(&bench);
+        let made = bench.machine.count(call) - before;
+        bench.finish();
+        made
+    };
+    for call in [
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuMemRelease",
+    ] {
+        let made = counted(call);
+        assert!(made > 0, "{call} is not called");
+        // Each of the last ones, which is where handles are exchanged, and some of those before.
+        let early = (1..made).step_by((made / 12).max(1) as usize);
+        for n in early.chain(made.saturating_sub(12).max(1)..=made) {
+            for code in [2, 999] {
+                let bench = limited();
+                assert!(bench.machine.fail_nth(Some(call), n, code));
+                exchanges(&bench);
+                assert!(bench.machine.failures_struck() > 0, "{call} {n}");
+                bench.machine.clear_failures();
+                let stream = bench.stream();
+                let block = bench.get(LIMIT - 2 * MIB, Some(stream));
+                bench.put(block, Some(stream));
+                bench.finish_of(&format!("{call} {n} failed with {code}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_capture_gives_no_mapped_handle_back() {
+    let bench = limited();
+    let stream = large_handles(&bench);
+    // Another stream asks, so what the first one freed is covered and becomes common.
+    let other = bench.stream();
+    let block = bench.get(GIB, Some(other));
+    bench.put(block, Some(other));
+    let released = bench.machine.count("cuMemRelease");
+    bench
+        .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+        .unwrap();
+    let block = bench.get(3 * MIB, Some(stream));
+    assert_eq!(bench.machine.count("cuMemRelease"), released);
+    bench.put(block, Some(stream));
+    let graph = bench.app(|machine| machine.stream_end_capture(stream)).unwrap();
+    bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+    bench.machine.drain_user_objects();
+    bench.finish();
+}
+
+#[test]
+fn nothing_goes_back_while_work_on_it_is_pending() {
+    let bench = limited();
+    let first = bench.stream();
+    let blocks = [GIB; 4].map(|size| bench.get(size, Some(first)));
+    let kernels = blocks.map(|block| bench.app(|machine| machine.launch_persistent(first, &[(block, GIB)]).unwrap()));
+    blocks.iter().for_each(|block| bench.put(*block, Some(first)));
+    let second = bench.stream();
+    let unmapped = bench.machine.count("cuMemUnmap");
+    let _ = bench
+        .request(3 * MIB, 0, Some(second))
+        .map(|block| bench.put(block, Some(second)));
+    assert_eq!(bench.machine.count("cuMemUnmap"), unmapped);
+    for kernel in kernels {
+        assert!(bench.app(|machine| machine.release_persistent(kernel)));
+    }
+    let block = bench.get(3 * MIB, Some(second));
+    bench.put(block, Some(second));
+    bench.finish();
+}
+
+/// A size between 512 bytes and 3 GiB, as many small ones as large ones.
+fn size() -> impl Strategy<Value = u64> {
+    (9..32_u32, 0..1_u64 << 31).prop_map(|(log, part)| {
+        let least = 1 << log;
+        (least + part % least).min(3 * GIB)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn free_memory_meets_every_request_it_is_large_enough_for(
+        steps in prop::collection::vec((size(), any::<bool>(), any::<usize>()), 1..300),
+        limit in 3..12_u64,
+    ) {
+        let mut mix = Mix::new(limit * GIB);
+        for (size, puts, at) in steps {
+            if puts && !mix.live.is_empty() {
+                mix.put(at);
+            }
+            while mix.room() < size && !mix.live.is_empty() {
+                mix.put(at);
+            }
+            if mix.room() >= size {
+                let met = mix.get(size);
+                prop_assert!(met, "{}", mix.refused(size));
+            }
+        }
+        mix.finish();
+    }
+}
+
+/// The device is nearly full, and the driver refuses to take back what a failed attempt had created, but not each time.
+#[test]
+fn a_refusal_ends_while_releases_fail_at_times() {
+    for (free, every, cached) in
+        (1..6).flat_map(|free| (2..6).flat_map(move |every| (0..4).map(move |n| (free, every, n))))
+    {
+        let bench = Bench::new("wait_ms=0");
+        let blocks: Vec<u64> = (0..cached).map(|_| bench.get(PAGE, None)).collect();
+        let (left, _) = bench.machine.memory_info(0).unwrap();
+        bench.machine.others_hold(0, left - free * PAGE).unwrap();
+        blocks.into_iter().for_each(|block| bench.put(block, None));
+        bench.machine.fail_every(Some("cuMemRelease"), every, 999);
+        let what = format!("{free} pages are free, {cached} cached, each release number {every} fails");
+        bench
+            .machine
+            .come_between("cuMemCreate", 2_000, move |_| panic!("it goes on for ever: {what}"));
+        assert!(bench.request(64 * PAGE, 0, None).is_err());
+        bench.machine.clear_failures();
+        bench.machine.others_hold(0, 0).unwrap();
+        let block = bench.get(64 * PAGE, None);
+        bench.put(block, None);
+        bench.finish();
+    }
+}
+
+#[test]
+fn a_request_larger_than_the_device_takes_nothing_from_the_pool() {
+    let bench = Bench::new("wait_ms=0");
+    let block = bench.get(64 * MIB, None);
+    bench.put(block, None);
+    let before = bench.allocator.stats(Some(0)).unwrap().reserved;
+    assert!(bench.request(2 * GIB, 0, None).is_err());
+    assert_eq!(bench.allocator.stats(Some(0)).unwrap().reserved, before);
+    bench.finish();
+}

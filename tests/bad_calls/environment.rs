@@ -1,0 +1,90 @@
+//! An environment that cannot be read, or not in full.
+
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
+use trtalloc::bridge::client::Client;
+use trtalloc::capi::{self, trtalloc_status};
+use trtalloc::handle::Handle;
+
+use super::{MIB, Place, run};
+
+/// What the environment says and cannot be read is one line, and so is a name that is no option's; the default holds.
+fn unreadable_environment(_: Place) {
+    let default = capi::trtalloc_default();
+    assert!(!default.is_null());
+    // SAFETY: a handle that lives for ever.
+    unsafe {
+        let block = capi::trtalloc_allocate(default, 4096, 0, 0);
+        assert!(!block.is_null());
+        assert!(capi::trtalloc_deallocate(default, block));
+    }
+}
+
+#[test]
+fn an_unreadable_variable() {
+    run(
+        Place::Sim,
+        "environment::an_unreadable_variable",
+        unreadable_environment,
+        &[
+            "TRTALLOC_GUARD: cannot read `plenty`",
+            "the default holds",
+            "TRTALLOC_LIMTI is no option; the nearest is TRTALLOC_LIMIT",
+        ],
+        &[
+            ("TRTALLOC_GUARD", "plenty"),
+            ("TRTALLOC_DRIVER", "sim"),
+            ("TRTALLOC_LIMTI", "4GiB"),
+        ],
+    );
+}
+
+/// A program that was to have a limit does not run without one: every request fails, and says why.
+fn unreadable_limit(_: Place) {
+    let default = capi::trtalloc_default();
+    let reason = || {
+        // SAFETY: a C string, valid until this thread's next failure.
+        unsafe { CStr::from_ptr(capi::trtalloc_last_error()) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    for _ in 0..3 {
+        // SAFETY: a handle that lives for ever.
+        unsafe {
+            assert!(capi::trtalloc_allocate(default, 4096, 0, 0).is_null());
+            assert!(
+                reason().contains("TRTALLOC_LIMIT: cannot read `plenty`"),
+                "{}",
+                reason()
+            );
+            assert!(capi::trtalloc_allocate_async(default, 4096, 0, 0, null_mut()).is_null());
+            assert!(capi::trtalloc_allocate_on(default, 0, 4096, 0, 0, null_mut()).is_null());
+            assert!(
+                reason().contains("TRTALLOC_LIMIT: cannot read `plenty`"),
+                "{}",
+                reason()
+            );
+            assert_eq!(
+                capi::trtalloc_set_limit(default, -1, MIB),
+                trtalloc_status::InvalidArgument
+            );
+        }
+        assert!(capi::hooks::trtalloc_torch_malloc(4096, 0, null_mut()).is_null());
+        assert!(capi::hooks::trtalloc_ort_alloc(4096).is_null());
+    }
+    let handle = Handle::process();
+    let client = Client::new(handle).unwrap();
+    assert_eq!(client.allocate(4096, 0, 0), 0);
+}
+
+#[test]
+fn an_unreadable_limit_refuses_every_request() {
+    run(
+        Place::Sim,
+        "environment::an_unreadable_limit_refuses_every_request",
+        unreadable_limit,
+        &["TRTALLOC_LIMIT: cannot read `plenty`", "every request fails"],
+        &[("TRTALLOC_LIMIT", "plenty"), ("TRTALLOC_DRIVER", "sim")],
+    );
+}

@@ -1,0 +1,42 @@
+//! The second simulated driver, for tests that run over it in child processes: where it is, its functions for tests, and its
+//! clock. Each test file uses a part of it.
+#![allow(dead_code)]
+
+pub mod clock;
+pub mod functions;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The folder that has cudasim's libcuda.so.1, `old`: of a driver before CUDA 12. `TRTALLOC_TEST_CUDASIM` names the folder, as
+/// its `build` made it; .ci/run sets it where the driver's source lies beside the checkout. It is no part of this project, so
+/// where there is none, a test says so and passes, whatever is required.
+pub fn folder(old: bool) -> Option<PathBuf> {
+    let folder = std::env::var_os("TRTALLOC_TEST_CUDASIM").filter(|folder| !folder.is_empty());
+    let Some(folder) = folder else {
+        println!("skipped: cudasim: TRTALLOC_TEST_CUDASIM names no folder that has it");
+        return None;
+    };
+    let folder = PathBuf::from(folder);
+    let folder = if old { folder.join("old") } else { folder };
+    let folder = folder.canonicalize().unwrap_or(folder);
+    assert!(
+        folder.join("libcuda.so.1").exists(),
+        "TRTALLOC_TEST_CUDASIM: no libcuda.so.1 in {}",
+        folder.display()
+    );
+    Some(folder)
+}
+
+/// A child process finds the driver of that version, with that many devices and bytes of memory; false where it is not there.
+pub fn environment(command: &mut Command, version: u32, devices: u32, memory: u64) -> bool {
+    let Some(folder) = folder(version < 12_000) else {
+        return false;
+    };
+    command
+        .env("LD_LIBRARY_PATH", folder)
+        .env("CUDASIM_VERSION", version.to_string())
+        .env("CUDASIM_DEVICES", devices.to_string())
+        .env("CUDASIM_MEM", memory.to_string());
+    true
+}

@@ -1,0 +1,332 @@
+//! The pool by its rules: who may have what, and what it remembers. Each function names the source that it stands for. An
+//! answer of none means that the model's bounds do not hold what would come of it.
+
+use crate::model::{Driver, Model};
+use crate::rules::Rule;
+use crate::state::*;
+
+impl Model {
+    /// `Core::note_context`: the context uses the pool from now on.
+    pub fn note_context(&self, state: &mut State, context: u8) {
+        let at = context as usize;
+        let live = state.contexts[at] == Life::Live;
+        match state.known[at] {
+            Known::Present => return,
+            Known::Any if live => return,
+            Known::Former if live && !self.holds(Rule::ContextIdsAreCompared) => return,
+            Known::Any | Known::Former => self.forget_context(state, context),
+            Known::No => {}
+        }
+        // One that does not tell its id counts as long as it answers at all.
+        let tells = self.has_ids() && live;
+        state.known[at] = if tells { Known::Present } else { Known::Any };
+    }
+
+    /// `Grace::context_gone`: the context is gone, and with it its events and its own work.
+    pub fn forget_context(&self, state: &mut State, context: u8) {
+        let at = context as usize;
+        state.known[at] = Known::No;
+        let events_go = self.holds(Rule::EventsGoWithTheirContext);
+        if events_go {
+            state.spare[at] = 0;
+            for place in &mut state.pieces {
+                if let Place::PerFree(of, event) = place
+                    && *of == context
+                {
+                    *event = None;
+                }
+            }
+        }
+        for batch in &mut state.batches {
+            batch.events[at] = Awaited::Nothing;
+        }
+        for ledger in state.ledgers.iter_mut().flatten().filter(|of| of.context == context) {
+            if let Some((number, _)) = ledger.stamps.pop()
+                && !self.holds(Rule::WaitsOutliveContexts)
+            {
+                ledger.complete = ledger.complete.max(number);
+            }
+            ledger.stamps.clear();
+            ledger.orphan |= !self.holds(Rule::OwnersOutliveContexts);
+        }
+    }
+
+    /// `Pool::drop_dead_contexts`.
+    pub fn drop_dead_contexts(&self, state: &mut State) {
+        for context in 0..CONTEXTS as u8 {
+            let at = context as usize;
+            let live = state.contexts[at] == Life::Live;
+            let gone = match state.known[at] {
+                Known::No | Known::Present => false,
+                Known::Any => !live,
+                Known::Former => !live || self.holds(Rule::ContextIdsAreCompared),
+            };
+            if gone {
+                self.forget_context(state, context);
+                if self.has_ids() && live {
+                    self.note_context(state, context);
+                }
+            }
+        }
+    }
+
+    /// `Pool::join_stream`: the owner of what the stream frees; another id at a known handle orphans the one before.
+    pub fn join(&self, state: &mut State, handle: u8) -> Option<u8> {
+        let Stream { id, context, .. } = state.streams[handle as usize];
+        let cache = &mut state.caches[handle as usize];
+        cache.captured = false;
+        if let Some(served) = cache.serves
+            && (served.id == id || !self.holds(Rule::IdsAreCompared))
+        {
+            cache.stray = false;
+            return Some(served.owner);
+        }
+        self.retire(state, handle);
+        if self.holds(Rule::ContextsOfStreamsAreKnown) {
+            self.note_context(state, context);
+        }
+        let owner = state.ledgers.iter().position(Option::is_none)? as u8;
+        state.ledgers[owner as usize] = Some(Ledger {
+            context,
+            ..Ledger::default()
+        });
+        let serves = Some(Served { id, owner, context });
+        let captured = false;
+        state.caches[handle as usize] = Cache {
+            serves,
+            next: 1,
+            captured,
+            joined: true,
+            stray: false,
+        };
+        Some(owner)
+    }
+
+    /// `Pool::retire`: what the cache's stream has freed becomes an orphan's.
+    pub fn retire(&self, state: &mut State, handle: u8) {
+        let cache = &mut state.caches[handle as usize];
+        cache.next = 1;
+        if let Some(served) = cache.serves.take()
+            && let Some(ledger) = &mut state.ledgers[served.owner as usize]
+        {
+            ledger.orphan = true;
+        }
+    }
+
+    /// `Grace::new_event`, and the driver that gives handles out again at once.
+    fn new_event(&self, state: &mut State, context: u8) -> Option<u8> {
+        let event = state
+            .make_event(context, true)
+            .or_else(|| state.make_event(context, false))?;
+        if self.holds(Rule::NewEventsAreNoOldOnes) {
+            state.forget_event(event, self.holds(Rule::WaitsOutliveContexts));
+        }
+        Some(event)
+    }
+
+    /// `Grace::event`: one that serves again, or a new one.
+    fn event(&self, state: &mut State, context: u8) -> Option<u8> {
+        let spare = state.spare[context as usize];
+        if spare == 0 {
+            return self.new_event(state, context);
+        }
+        let event = spare.trailing_zeros() as u8;
+        state.spare[context as usize] &= spare - 1;
+        if state.events[event as usize] == Event::Dead {
+            state.fault = Some(Fault::ForeignEvent(event));
+        }
+        Some(event)
+    }
+
+    /// `Pool::stamp_cache`: a completion event on the stream, inside a call that was given it. Whether something waited for
+    /// one.
+    pub fn stamp(&self, state: &mut State, handle: u8) -> Option<bool> {
+        let cache = state.caches[handle as usize];
+        let Some(served) = cache.serves else { return Some(false) };
+        let waits = |owner: &u8, number: &u8| *owner == served.owner && *number >= cache.next;
+        let something = state.pieces.iter().any(|place| match place {
+            Place::Own(owner, number) => waits(owner, number),
+            Place::Behind(stamps) => stamps.iter().any(|(owner, number)| waits(owner, number)),
+            _ => false,
+        });
+        let Some(ledger) = &state.ledgers[served.owner as usize] else {
+            return Some(false);
+        };
+        if !something {
+            return Some(false);
+        }
+        if ledger.stamps.len() == STAMPS {
+            return None;
+        }
+        let event = self.event(state, ledger.context)?;
+        state.record(event, stream_point(handle));
+        if self.holds(Rule::NumbersAreRaisedByEvents) {
+            state.caches[handle as usize].next += 1;
+        }
+        if let Some(ledger) = &mut state.ledgers[served.owner as usize] {
+            ledger.stamps.push((cache.next, event));
+        }
+        Some(true)
+    }
+
+    /// `Pool::cover_all`, or `Pool::cover_owners` of nothing but what was freed without a stream: an event in every context.
+    /// Whether there was something to cover.
+    pub fn cover(&self, state: &mut State, all: bool) -> Option<bool> {
+        if self.has_ids() {
+            self.drop_dead_contexts(state);
+        }
+        let mut covers = [0; OWNERS];
+        if all {
+            for handle in 0..HANDLES {
+                let cache = &mut state.caches[handle];
+                if let Some(served) = cache.serves {
+                    covers[served.owner as usize] = cache.next;
+                    cache.next += u8::from(self.holds(Rule::NumbersAreRaisedByBatches));
+                }
+            }
+            for (owner, ledger) in state.ledgers.iter().enumerate() {
+                if ledger.as_ref().is_some_and(|ledger| ledger.orphan) {
+                    covers[owner] = ALL;
+                }
+            }
+            for (owner, number) in covers.iter_mut().enumerate() {
+                if !state.waits_for(owner as u8) {
+                    *number = 0;
+                }
+            }
+        }
+        let open = state.pieces.contains(&Place::Open);
+        if !open && covers == [0; OWNERS] {
+            return Some(false);
+        }
+        if state.batches.len() == BATCHES {
+            return None;
+        }
+        let mut events = [Awaited::Nothing; CONTEXTS];
+        let known = if self.holds(Rule::EveryKnownContext) {
+            CONTEXTS
+        } else {
+            1
+        };
+        for context in 0..known as u8 {
+            if state.known[context as usize] == Known::No {
+                continue;
+            }
+            events[context as usize] = if self.driver == Driver::Full {
+                let event = self.event(state, context)?;
+                state.record(event, context_point(context));
+                Awaited::Event(event)
+            } else {
+                Awaited::Owed
+            };
+        }
+        let number = state.batches.len() as u8;
+        state.batches.push(Batch { events, covers });
+        for place in &mut state.pieces {
+            if *place == Place::Open {
+                *place = Place::Batch(number);
+            }
+        }
+        Some(true)
+    }
+
+    /// `Pool::bury_graphs`: what a graph that is gone leaves.
+    pub fn bury(&self, state: &mut State) {
+        if state.graph.stage != Stage::Gone {
+            return;
+        }
+        let graph = std::mem::take(&mut state.graph);
+        let cache = state.caches[graph.handle as usize];
+        let same = |served: &Served| served.id == graph.id || !self.holds(Rule::GraphsLeaveByIds);
+        for place in &mut state.pieces {
+            match place {
+                Place::InGraph => {
+                    let fresh = self.holds(Rule::GraphsLeaveFreshFrees);
+                    let number = if fresh { cache.next } else { 0 };
+                    *place = match cache.serves.filter(same) {
+                        Some(served) => Place::Own(served.owner, number),
+                        None => Place::Open,
+                    };
+                }
+                Place::OfGraph => *place = Place::Open,
+                Place::Live(block) => block.graph = false,
+                _ => {}
+            }
+        }
+        state.caches.iter_mut().for_each(|cache| cache.captured = false);
+    }
+
+    /// `Pool::mark`: an event behind what is queued on a stream without an id.
+    pub fn mark(&self, state: &mut State, handle: u8) -> Option<u8> {
+        let context = state.streams[handle as usize].context;
+        let mut spare = state.spare[context as usize];
+        // The record of one that went with its context is refused; it is kept all the same.
+        spare &= !state.dead_events();
+        let event = if spare == 0 {
+            self.new_event(state, context)?
+        } else {
+            let event = spare.trailing_zeros() as u8;
+            state.spare[context as usize] &= !(1 << event);
+            event
+        };
+        state.record(event, stream_point(handle));
+        Some(event)
+    }
+
+    /// `Pool::know`: without ids a context is known by its handle.
+    pub fn know(&self, state: &mut State, context: u8) {
+        if state.known[context as usize] == Known::No && self.holds(Rule::ContextsOfPerFreeEventsAreKnown) {
+            state.known[context as usize] = Known::Any;
+        }
+    }
+}
+
+impl State {
+    /// `Grace::forget_event`: what is known by a handle that the driver has given to a new event.
+    fn forget_event(&mut self, event: u8, waits_outlive: bool) {
+        self.spare.iter_mut().for_each(|spare| *spare &= !(1 << event));
+        for place in &mut self.pieces {
+            if let Place::PerFree(_, of) = place
+                && *of == Some(event)
+            {
+                *of = None;
+            }
+        }
+        for ledger in self.ledgers.iter_mut().flatten() {
+            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+                if !waits_outlive {
+                    ledger.complete = ledger.complete.max(ledger.stamps[at].0);
+                }
+                ledger.stamps.drain(..=at);
+            }
+        }
+        for batch in &mut self.batches {
+            for awaited in &mut batch.events {
+                if *awaited == Awaited::Event(event) {
+                    *awaited = Awaited::Nothing;
+                }
+            }
+        }
+    }
+
+    fn dead_events(&self) -> u8 {
+        let dead = (0..EVENTS).filter(|event| self.events[*event] == Event::Dead);
+        dead.fold(0, |all, event| all | 1 << event)
+    }
+
+    /// The number of the last completion event of an owner that was recorded or is over.
+    pub fn last_stamp(&self, owner: u8) -> u8 {
+        let ledger = self.ledgers[owner as usize].as_ref();
+        ledger.map_or(0, |of| of.stamps.last().map_or(of.complete, |(number, _)| *number))
+    }
+
+    /// Whether something of the owner's waits for an event.
+    fn waits_for(&self, owner: u8) -> bool {
+        let last = self.last_stamp(owner);
+        self.pieces.iter().any(|place| match place {
+            Place::Own(of, _) => *of == owner,
+            Place::Behind(stamps) => stamps.iter().any(|(of, number)| *of == owner && *number > last),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Requests and frees, as the pool answers them.
+
+use crate::model::Model;
+use crate::rules::Rule;
+use crate::state::*;
+
+/// Where the memory of a request comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The stream's own free memory.
+    Own,
+    /// What is free for every caller.
+    Common,
+    /// Another stream's, behind that one's event.
+    Taken,
+    /// The capture's.
+    Capture,
+}
+
+impl Model {
+    /// A request on a stream, met from that piece. Where it comes from.
+    pub fn allocate(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
+        self.bury(state);
+        if state.captures(handle) {
+            return self.allocate_captured(state, piece, handle);
+        }
+        if !self.has_ids() {
+            self.know(state, state.streams[handle as usize].context);
+            return self.take_per_free(state, piece, handle);
+        }
+        let owner = self.join(state, handle)?;
+        self.take(state, piece, handle, owner)
+    }
+
+    /// The steps of a stream's request, in its own free memory, common memory and other streams' memory.
+    pub fn take(&self, state: &mut State, piece: u8, handle: u8, owner: u8) -> Option<Source> {
+        let source = match state.pieces[piece as usize] {
+            Place::Common => Source::Common,
+            Place::Own(of, _) if of == owner => Source::Own,
+            Place::Own(other, number) => {
+                let ledger = state.ledgers[other as usize].as_ref()?;
+                let (last, event) = *ledger.stamps.last()?;
+                if number > last && self.holds(Rule::OnlyWhatTheEventCovers) {
+                    return None;
+                }
+                let dead = state.events[event as usize] == Event::Dead;
+                if dead && self.holds(Rule::AnswersOfDeadContextsAreNone) {
+                    return None;
+                }
+                if self.holds(Rule::TakingWaitsForTheEvent) {
+                    state.wait(handle, event_point(event));
+                }
+                Source::Taken
+            }
+            _ => return None,
+        };
+        state.hand_out(piece, Some(handle), false);
+        Some(source)
+    }
+
+    /// Before CUDA 12.0: what was freed on any stream, behind the event of that free.
+    fn take_per_free(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
+        let source = match state.pieces[piece as usize] {
+            Place::Common => Source::Common,
+            Place::PerFree(_, Some(event)) if state.events[event as usize] == Event::Dead => return None,
+            Place::PerFree(context, Some(event)) => {
+                if self.holds(Rule::PerFreeEventsAreWaitedFor) {
+                    state.wait(handle, event_point(event));
+                }
+                state.spare[context as usize] |= 1 << event;
+                Source::Taken
+            }
+            _ => return None,
+        };
+        state.hand_out(piece, Some(handle), false);
+        Some(source)
+    }
+
+    /// A capturing stream has what its capture freed, and common memory.
+    fn allocate_captured(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
+        let context = state.streams[handle as usize].context;
+        if self.has_ids() {
+            self.join(state, handle)?;
+            state.graph.id = state.streams[handle as usize].id;
+        } else {
+            self.note_context(state, context);
+        }
+        let source = match state.pieces[piece as usize] {
+            Place::Common => Source::Common,
+            Place::InGraph => Source::Capture,
+            _ => return None,
+        };
+        state.caches[handle as usize].captured = true;
+        state.hand_out(piece, Some(handle), true);
+        state.graph.pieces |= 1 << piece;
+        Some(source)
+    }
+
+    /// A request without a stream, in that context, met from that piece: only what is free for every caller serves it.
+    pub fn allocate_anywhere(&self, state: &mut State, piece: u8, context: u8) -> Option<()> {
+        self.bury(state);
+        self.note_caller(state, context);
+        if state.pieces[piece as usize] != Place::Common {
+            return None;
+        }
+        state.hand_out(piece, None, false);
+        Some(())
+    }
+
+    fn note_caller(&self, state: &mut State, context: u8) {
+        if self.holds(Rule::ContextsOfCallersAreKnown) {
+            self.note_context(state, context);
+        }
+    }
+
+    /// `Allocator::deallocate` on a stream, with that context current.
+    pub fn free(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) -> Option<()> {
+        if !self.has_ids() {
+            return self.free_with_event(state, piece, block, handle, current);
+        }
+        let at = handle as usize;
+        let plain = !block.graph && !block.unknown && block.uses.is_empty();
+        if block.home.is_some_and(|home| home != handle) && state.caches[at].serves.is_none() {
+            // It was chosen for work that ran there, so it may be named to the driver.
+            self.join(state, handle)?;
+        }
+        if self.holds(Rule::ContextsOfFreesAreKnown) {
+            self.note_context(state, current);
+        }
+        let Cache { serves, next, .. } = state.caches[at];
+        if let Some(served) = serves.filter(|_| plain) {
+            state.pieces[piece as usize] = Place::Own(served.owner, next);
+            return Some(());
+        }
+        self.free_slowly(state, piece, block, handle, current);
+        Some(())
+    }
+
+    /// `Pool::free` on a stream.
+    fn free_slowly(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) {
+        self.bury(state);
+        let Cache {
+            serves,
+            next,
+            captured,
+            joined,
+            ..
+        } = state.caches[handle as usize];
+        let shared = (block.unknown || !block.uses.is_empty()) && self.holds(Rule::DeclaredUsesCount);
+        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
+        state.pieces[piece as usize] = match serves {
+            _ if graph && self.holds(Rule::GraphsOwnTheirMemory) => {
+                let inside = captured && !shared && handle == state.graph.handle;
+                if inside { Place::InGraph } else { Place::OfGraph }
+            }
+            Some(served) if !shared => Place::Own(served.owner, next),
+            Some(served)
+                if !block.unknown
+                    && let Some(behind) = self.behind(state, block, handle, served) =>
+            {
+                Place::Behind(behind)
+            }
+            _ => {
+                if self.holds(Rule::ContextsOfForeignFreesAreKnown) {
+                    // A stream that was never allocated on is asked.
+                    let asked = if joined {
+                        current
+                    } else {
+                        state.streams[handle as usize].context
+                    };
+                    self.note_context(state, serves.map_or(asked, |served| served.context));
+                }
+                Place::Open
+            }
+        };
+    }
+
+    /// `Pool::free_shared`: a number of each stream that the block was declared for, where all are known.
+    fn behind(&self, state: &State, block: &Block, handle: u8, freeing: Served) -> Option<Vec<(u8, u8)>> {
+        let own = Use {
+            handle,
+            id: freeing.id,
+            owner: freeing.owner,
+        };
+        let mut behind = Vec::new();
+        for of in block.uses.iter().chain([&own]) {
+            let Cache { serves, next, .. } = state.caches[of.handle as usize];
+            let same = |served: &Served| match self.holds(Rule::DeclaredUsesHaveIds) {
+                true => served.id == of.id,
+                false => served.owner == of.owner,
+            };
+            match serves.filter(same) {
+                Some(served) => behind.push((served.owner, next)),
+                None if self.holds(Rule::UnknownUsesWaitForContexts) => return None,
+                None => {}
+            }
+        }
+        behind.sort_unstable();
+        behind.dedup();
+        Some(behind)
+    }
+
+    /// `Pool::free_nameless`: a free on a stream without an id.
+    fn free_with_event(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) -> Option<()> {
+        self.bury(state);
+        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
+        if graph {
+            let inside = state.captures(handle) && !block.unknown;
+            state.pieces[piece as usize] = if inside { Place::InGraph } else { Place::OfGraph };
+        } else if block.unknown || state.captures(handle) {
+            self.note_context(state, current);
+            state.pieces[piece as usize] = Place::Open;
+        } else {
+            let context = state.streams[handle as usize].context;
+            self.know(state, context);
+            let event = self.mark(state, handle)?;
+            if !self.holds(Rule::PerFreeEventsAreNotShared) {
+                // One event for all that was freed on the handle and waits.
+                state.spare[context as usize] |= 1 << event;
+            }
+            state.pieces[piece as usize] = Place::PerFree(context, Some(event));
+        }
+        Some(())
+    }
+
+    /// A free without a stream, with that context current.
+    pub fn free_anywhere(&self, state: &mut State, piece: u8, context: u8) {
+        self.bury(state);
+        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
+        state.pieces[piece as usize] = match graph {
+            true if self.holds(Rule::GraphsOwnTheirMemory) => Place::OfGraph,
+            _ if self.holds(Rule::FreesWithoutStreamWait) => Place::Open,
+            _ => Place::Common,
+        };
+        self.note_caller(state, context);
+    }
+
+    /// `Pool::share_with`, or `Pool::share` where the stream is not all that has to be waited for.
+    pub fn declare(&self, state: &mut State, piece: u8, handle: u8) -> Option<()> {
+        let Stream { id, context, .. } = state.streams[handle as usize];
+        let exact = self.has_ids() && !state.captures(handle);
+        let owner = if exact { self.join(state, handle)? } else { 0 };
+        if !exact {
+            self.note_context(state, context);
+        }
+        let kept = if self.holds(Rule::DeclaredUsesHaveIds) {
+            0
+        } else {
+            owner
+        };
+        let Place::Live(block) = &mut state.pieces[piece as usize] else {
+            return None;
+        };
+        block.declared |= 1 << handle;
+        block.unknown |= !exact;
+        let owner = kept;
+        let of = Use { handle, id, owner };
+        if exact && !block.uses.contains(&of) {
+            block.uses.push(of);
+            block.uses.sort_unstable();
+        }
+        state.declare_work(piece, handle);
+        Some(())
+    }
+
+    /// A request that waited goes on, with what it remembers of its stream. None where it is refused.
+    pub fn go_on(&self, state: &mut State, waiting: Waiting, piece: u8) -> Option<Source> {
+        let Waiting { handle, id, owner } = waiting;
+        let serves = state.caches[handle as usize].serves;
+        let mine = serves.is_some_and(|served| served.id == id && served.owner == owner);
+        if !mine && self.holds(Rule::WaitersLookAgain) {
+            return None;
+        }
+        state.waiting = None;
+        self.take(state, piece, handle, owner)
+    }
+}
+
+impl State {
+    /// The piece has a new owner. Whatever a former one queued has to be over, or before all that the new one queues.
+    fn hand_out(&mut self, piece: u8, home: Option<u8>, graph: bool) {
+        let used_by_graph = !graph && self.graph.stage != Stage::None && self.graph.pieces & 1 << piece != 0;
+        if used_by_graph {
+            self.fault = Some(Fault::UsedByGraph(piece));
+        }
+        if self.is_in_use(piece, home) && self.fault.is_none() {
+            self.fault = Some(match home {
+                Some(handle) => Fault::TooEarlyOn(piece, handle),
+                None => Fault::TooEarly(piece),
+            });
+        }
+        for work in self.work.iter_mut().filter(|work| work.piece == piece) {
+            (work.former, work.declared) = (true, false);
+        }
+        self.pieces[piece as usize] = Place::Live(Block {
+            home,
+            graph,
+            ..Block::default()
+        });
+    }
+
+    /// What the stream has queued on the piece was declared.
+    fn declare_work(&mut self, piece: u8, handle: u8) {
+        let of = |work: &&mut Work| work.piece == piece && work.before & stream_point(handle) != 0;
+        self.work.iter_mut().filter(of).for_each(|work| work.declared = true);
+    }
+}

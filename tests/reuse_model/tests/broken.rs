@@ -1,0 +1,81 @@
+//! Each rule is taken out once, and the checker has to find out. It prints the shortest story: `cargo test -- --nocapture`.
+
+use trtalloc_reuse_model::check;
+use trtalloc_reuse_model::model::{Gaps, Model};
+use trtalloc_reuse_model::rules::Rule;
+use trtalloc_reuse_model::scenario::*;
+
+/// The story takes so many steps.
+fn goes_wrong(what: &str, model: Model, steps: usize) {
+    let outcome = check(model, 1);
+    let story = outcome
+        .story
+        .unwrap_or_else(|| panic!("{what}: not noticed in {} states", outcome.states));
+    println!("{what}: not so: {}\n{}", story.promise, story.text);
+    assert_eq!(
+        story.steps, steps,
+        "{what}: docs/ARCHITECTURE.md has another number of steps"
+    );
+}
+
+/// A test for each rule: the scenario in which it is missed, and the steps of the story.
+macro_rules! broken {
+    ($($test:ident: $rule:ident in $scenario:expr, $steps:expr;)*) => {
+        $(#[test]
+        fn $test() {
+            let broken = Some(Rule::$rule);
+            goes_wrong(stringify!($rule), Model { broken, ..$scenario }, $steps);
+        })*
+
+        #[test]
+        fn every_rule_is_taken_out_once() {
+            let tried = [$(Rule::$rule),*];
+            for rule in Rule::ALL {
+                assert_eq!(tried.iter().filter(|of| **of == rule).count(), 1, "{rule:?}");
+            }
+        }
+    };
+}
+
+broken! {
+    ids_are_compared: IdsAreCompared in streams(), 9;
+    ids_are_compared_before_events: IdsAreComparedBeforeEvents in streams(), 10;
+    taking_waits_for_the_event: TakingWaitsForTheEvent in streams(), 9;
+    only_what_the_event_covers: OnlyWhatTheEventCovers in two_blocks(), 9;
+    numbers_are_raised_by_events: NumbersAreRaisedByEvents in two_blocks(), 9;
+    numbers_are_raised_by_batches: NumbersAreRaisedByBatches in two_blocks(), 9;
+    common_once_complete: CommonOnceComplete in streams(), 9;
+    frees_without_stream_wait: FreesWithoutStreamWait in streams(), 9;
+    every_known_context: EveryKnownContext in contexts(), 8;
+    contexts_of_streams_are_known: ContextsOfStreamsAreKnown in contexts(), 8;
+    contexts_of_callers_are_known: ContextsOfCallersAreKnown in contexts(), 8;
+    contexts_of_frees_are_known: ContextsOfFreesAreKnown in contexts(), 10;
+    contexts_of_foreign_frees_are_known: ContextsOfForeignFreesAreKnown in contexts(), 8;
+    context_ids_are_compared: ContextIdsAreCompared in contexts(), 6;
+    events_go_with_their_context: EventsGoWithTheirContext in contexts(), 11;
+    waits_outlive_contexts: WaitsOutliveContexts in contexts(), 12;
+    answers_of_dead_contexts_are_none: AnswersOfDeadContextsAreNone in contexts(), 11;
+    new_events_are_no_old_ones: NewEventsAreNoOldOnes in two_blocks_without_ids(), 12;
+    events_serve_once_complete: EventsServeOnceComplete in two_blocks(), 11;
+    declared_uses_count: DeclaredUsesCount in declares(), 7;
+    declared_uses_have_ids: DeclaredUsesHaveIds in declares(), 14;
+    unknown_uses_wait_for_contexts: UnknownUsesWaitForContexts in declares(), 11;
+    waiters_look_again: WaitersLookAgain in waits(), 8;
+    graphs_own_their_memory: GraphsOwnTheirMemory in captures(), 7;
+    graphs_leave_fresh_frees: GraphsLeaveFreshFrees in captures(), 10;
+    graphs_leave_by_ids: GraphsLeaveByIds in captures(), 11;
+    owners_outlive_contexts: OwnersOutliveContexts in contexts(), 12;
+    per_free_events_are_waited_for: PerFreeEventsAreWaitedFor in contexts_without_ids(), 8;
+    per_free_events_are_not_shared: PerFreeEventsAreNotShared in two_blocks_without_ids(), 8;
+    contexts_of_per_free_events_are_known: ContextsOfPerFreeEventsAreKnown in contexts_without_ids(), 9;
+}
+
+/// Documented: a free on a stream that was not allocated on is made in the stream's own context.
+#[test]
+fn gap_of_frees_in_another_context() {
+    let mut model = contexts();
+    model.gaps = Gaps {
+        other_context_current: true,
+    };
+    goes_wrong("a free in another context", model, 10);
+}

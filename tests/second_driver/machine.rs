@@ -1,0 +1,452 @@
+//! The application's side on the second simulated driver, by CUDA's functions, under the names that the simulated device of
+//! this project has them by; tests/stress works through these.
+
+use std::collections::{HashMap, VecDeque};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use cudarc::driver::sys;
+use parking_lot::{Mutex, MutexGuard};
+pub use trtalloc::driver::sim::model::{calls, capture};
+
+use crate::books::{Books, Work};
+use crate::cudasim::clock;
+use crate::cudasim::functions::Cudasim;
+use crate::failures::{Exempt, Failures};
+use crate::gate::Gate;
+
+mod checker;
+
+pub use checker::Checker;
+
+pub type Result<T> = std::result::Result<T, u32>;
+
+/// What is mapped somewhere.
+pub struct Mapped {
+    /// Not 0 where it is virtual memory.
+    pub handle: u64,
+}
+
+/// A graph or an executable, and the number that the books have for it.
+type Numbers = HashMap<usize, u32>;
+
+#[derive(Default)]
+struct Objects {
+    /// Contexts that were created, not the primary ones.
+    contexts: HashMap<usize, u32>,
+    made: u32,
+    graphs: Numbers,
+    executables: Numbers,
+    /// How many of a graph and its executables are there.
+    copies: HashMap<u32, u32>,
+    /// What other processes hold of each device.
+    others: HashMap<i32, sys::CUmemGenericAllocationHandle>,
+    /// When a graph's last launch is over.
+    launched: HashMap<u32, u64>,
+    /// When the last launch of a graph that is going is over.
+    going: Option<u64>,
+    /// When what uses an address is over, as the driver was informed; and the context it is of.
+    held: HashMap<u64, Work>,
+    order: VecDeque<(u64, u64)>,
+}
+
+pub struct Machine {
+    pub sim: Cudasim,
+    devices: i32,
+    books: Mutex<Books>,
+    objects: Mutex<Objects>,
+    failures: Failures,
+    gate: Gate,
+    steps: AtomicU64,
+}
+
+/// How often destructors of what graphs held are let run, where there are any: in steps of the work.
+const LET_RUN: u64 = 32;
+
+pub fn code(result: sys::CUresult) -> Result<()> {
+    match result as u32 {
+        0 => Ok(()),
+        code => Err(code),
+    }
+}
+
+fn stream(handle: usize) -> sys::CUstream {
+    handle as sys::CUstream
+}
+
+fn event(handle: usize) -> sys::CUevent {
+    handle as sys::CUevent
+}
+
+/// Every driver function here is called with living handles, and pointers to locals.
+impl Machine {
+    /// With the driver that libcuda.so.1 is; none where that is not cudasim.
+    pub fn open() -> Option<Arc<Machine>> {
+        let sim = Cudasim::open()?;
+        let mut devices = 0;
+        // SAFETY: see above.
+        unsafe {
+            code(sys::cuInit(0)).unwrap();
+            code(sys::cuDeviceGetCount(&mut devices)).unwrap();
+        }
+        let gate = Gate::new();
+        let machine = Machine {
+            sim,
+            devices,
+            gate,
+            steps: AtomicU64::new(0),
+            books: Mutex::default(),
+            objects: Mutex::default(),
+            failures: Failures::default(),
+        };
+        Some(Arc::new(machine))
+    }
+
+    pub fn devices(&self) -> i32 {
+        self.devices
+    }
+
+    pub fn advance(&self, nanoseconds: u64) {
+        clock::advance(nanoseconds);
+        if self.steps.fetch_add(1, SeqCst).is_multiple_of(LET_RUN) {
+            let going = &mut self.objects.lock().going;
+            if going.is_some_and(|until| until < self.sim.now()) {
+                *going = None;
+                let _exempt = self.exempt();
+                self.gate.let_pass();
+            }
+        }
+    }
+
+    pub fn primary_retain(&self, device: i32) -> Result<usize> {
+        let mut context = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
+        Ok(context as usize)
+    }
+
+    pub fn context_create(&self, device: i32) -> Result<usize> {
+        let mut context = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxCreate_v2(&mut context, 0, device) })?;
+        let mut objects = self.objects.lock();
+        objects.made += 1;
+        let serial = objects.made;
+        objects.contexts.insert(context as usize, serial);
+        Ok(context as usize)
+    }
+
+    /// Its work ends with it.
+    pub fn context_destroy(&self, context: usize) -> Result<()> {
+        let mut objects = self.objects.lock();
+        let serial = objects.contexts.remove(&context).expect("it was created");
+        objects.held.retain(|address, (of, _)| {
+            if *of == serial {
+                self.sim.hold(*address, 0, 0);
+            }
+            *of != serial
+        });
+        self.books.lock().context_died(serial);
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxDestroy_v2(context as sys::CUcontext) })
+    }
+
+    pub fn context_push(&self, context: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxPushCurrent_v2(context as sys::CUcontext) })
+    }
+
+    pub fn context_pop(&self) -> Result<usize> {
+        let mut context = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxPopCurrent_v2(&mut context) })?;
+        Ok(context as usize)
+    }
+
+    pub fn context_current(&self) -> Result<usize> {
+        let mut context = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxGetCurrent(&mut context) })?;
+        Ok(context as usize)
+    }
+
+    pub fn context_synchronize(&self) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuCtxSynchronize() })
+    }
+
+    pub fn stream_create(&self, non_blocking: bool) -> Result<usize> {
+        let mut stream = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuStreamCreate(&mut stream, u32::from(non_blocking)) })?;
+        Ok(stream as usize)
+    }
+
+    pub fn stream_destroy(&self, handle: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuStreamDestroy_v2(stream(handle)) })
+    }
+
+    pub fn stream_synchronize(&self, handle: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuStreamSynchronize(stream(handle)) })
+    }
+
+    pub fn event_create(&self) -> Result<usize> {
+        let mut event = null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: see above.
+        code(unsafe { sys::cuEventCreate(&mut event, flags) })?;
+        Ok(event as usize)
+    }
+
+    pub fn event_destroy(&self, handle: usize) -> Result<()> {
+        self.books.lock().event_gone(handle);
+        // SAFETY: see above.
+        code(unsafe { sys::cuEventDestroy_v2(event(handle)) })
+    }
+
+    pub fn event_record(&self, handle: usize, on: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuEventRecord(event(handle), stream(on)) })?;
+        self.books.lock().recorded(handle, on);
+        Ok(())
+    }
+
+    pub fn stream_wait_event(&self, on: usize, handle: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuStreamWaitEvent(stream(on), event(handle), 0) })?;
+        self.books.lock().waited(on, handle);
+        Ok(())
+    }
+
+    pub fn event_query(&self, handle: usize) -> Result<bool> {
+        // SAFETY: see above.
+        match code(unsafe { sys::cuEventQuery(event(handle)) }) {
+            Err(600) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// The current context's serial number, 0 for a primary one.
+    fn serial(&self, objects: &Objects) -> u32 {
+        let current = self.context_current().unwrap_or(0);
+        objects.contexts.get(&current).copied().unwrap_or(0)
+    }
+
+    /// Work of `duration` on a stream that uses blocks.
+    pub fn launch(&self, on: usize, duration: u64, ranges: &[(u64, u64)]) -> Result<()> {
+        match self.sim.busy(on, duration.max(1)) {
+            0 => {}
+            code => return Err(code as u32),
+        }
+        let mut objects = self.objects.lock();
+        let mut books = self.books.lock();
+        let work = (self.serial(&objects), self.sim.done(on));
+        let captured = books.captures(on);
+        for &(address, bytes) in ranges {
+            books.used(address, on, work);
+            if !captured {
+                self.hold(&mut objects, address, bytes, work);
+            }
+        }
+        Ok(())
+    }
+
+    /// The driver notices where the range is unmapped before the work on it is over.
+    fn hold(&self, objects: &mut Objects, address: u64, bytes: u64, (context, until): Work) {
+        let known = objects.held.get(&address).map_or(0, |(_, until)| *until);
+        if until <= known {
+            return;
+        }
+        self.sim.hold(address, bytes, until);
+        objects.held.insert(address, (context, until));
+        objects.order.push_back((address, until));
+        while objects.order.len() > 4096 {
+            let (address, until) = objects.order.pop_front().expect("there are many");
+            if objects.held.get(&address).is_some_and(|(_, last)| *last == until) && until < self.sim.now() {
+                objects.held.remove(&address);
+                self.sim.hold(address, 0, 0);
+            }
+        }
+    }
+
+    pub fn stream_begin_capture(&self, on: usize, mode: u32) -> Result<()> {
+        let mode = match mode {
+            capture::MODE_RELAXED => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+            _ => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        };
+        // SAFETY: see above.
+        code(unsafe { sys::cuStreamBeginCapture_v2(stream(on), mode) })?;
+        self.books.lock().capture_began(on);
+        Ok(())
+    }
+
+    pub fn stream_end_capture(&self, on: usize) -> Result<usize> {
+        let mut graph: sys::CUgraph = null_mut();
+        // SAFETY: see above.
+        let ended = code(unsafe { sys::cuStreamEndCapture(stream(on), &mut graph) });
+        let number = self.books.lock().capture_ended(on, ended.is_err());
+        let mut objects = self.objects.lock();
+        objects.going = objects.going.max(ended.is_err().then_some(0));
+        ended?;
+        objects.graphs.insert(graph as usize, number);
+        objects.copies.insert(number, 1);
+        Ok(graph as usize)
+    }
+
+    pub fn graph_instantiate(&self, graph: usize) -> Result<usize> {
+        let mut executable = null_mut();
+        // SAFETY: see above.
+        code(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) })?;
+        let mut objects = self.objects.lock();
+        let number = objects.graphs[&graph];
+        objects.executables.insert(executable as usize, number);
+        *objects.copies.entry(number).or_default() += 1;
+        Ok(executable as usize)
+    }
+
+    pub fn graph_launch(&self, executable: usize, on: usize) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuGraphLaunch(executable as sys::CUgraphExec, stream(on)) })?;
+        let mut objects = self.objects.lock();
+        let work = (self.serial(&objects), self.sim.done(on));
+        let number = objects.executables[&executable];
+        objects.launched.insert(number, work.1);
+        let ranges = self.books.lock().launched(number, work);
+        for (address, bytes) in ranges {
+            self.hold(&mut objects, address, bytes, work);
+        }
+        Ok(())
+    }
+
+    fn one_gone(&self, mut objects: MutexGuard<Objects>, number: u32) {
+        let copies = objects.copies.get_mut(&number).expect("it is counted");
+        *copies -= 1;
+        if *copies == 0 {
+            objects.copies.remove(&number);
+            let until = objects.launched.remove(&number).unwrap_or(0);
+            objects.going = objects.going.max(Some(until));
+            self.books.lock().graph_gone(number);
+        }
+    }
+
+    pub fn graph_destroy(&self, graph: usize) -> Result<()> {
+        let mut objects = self.objects.lock();
+        let number = objects.graphs.remove(&graph).expect("it is a graph");
+        // Before the call: what comes of it may be handed out at once.
+        self.one_gone(objects, number);
+        // SAFETY: see above.
+        code(unsafe { sys::cuGraphDestroy(graph as sys::CUgraph) })
+    }
+
+    pub fn graph_exec_destroy(&self, executable: usize) -> Result<()> {
+        let mut objects = self.objects.lock();
+        let number = objects.executables.remove(&executable).expect("it is an executable");
+        self.one_gone(objects, number);
+        // SAFETY: see above.
+        code(unsafe { sys::cuGraphExecDestroy(executable as sys::CUgraphExec) })
+    }
+
+    /// Returns once destructors of what graphs held have run.
+    pub fn drain_user_objects(&self) {
+        let until = self.objects.lock().going.take().unwrap_or(0);
+        clock::advance(until.saturating_sub(self.sim.now()));
+        let _exempt = self.exempt();
+        self.gate.let_pass();
+    }
+
+    /// Other processes hold that much of a device, or as much as is free: here it is the application's.
+    pub fn others_hold(&self, device: i32, bytes: u64) -> Result<()> {
+        let mut objects = self.objects.lock();
+        if let Some(handle) = objects.others.remove(&device) {
+            // SAFETY: see above.
+            code(unsafe { sys::cuMemRelease(handle) })?;
+        }
+        let (free, _) = self.memory_info(device)?;
+        let bytes = bytes.min(free) >> 21 << 21;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: numbers only, of which 0 is each one's default.
+        let mut kind: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        kind.location.id = device;
+        let mut handle = 0;
+        // SAFETY: see above.
+        code(unsafe { sys::cuMemCreate(&mut handle, bytes as usize, &kind, 0) })?;
+        objects.others.insert(device, handle);
+        Ok(())
+    }
+
+    /// Free and total bytes.
+    pub fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
+        let mut total = 0;
+        // SAFETY: see above.
+        code(unsafe { sys::cuDeviceTotalMem_v2(&mut total, device) })?;
+        Ok((total as u64 - self.sim.used(device), total as u64))
+    }
+
+    /// Reservations, handles and mappings.
+    pub fn memory_held(&self) -> [usize; 3] {
+        [c"reservations", c"handles", c"mappings"].map(|what| self.sim.count(what))
+    }
+
+    pub fn memory_at(&self, address: u64) -> Option<Mapped> {
+        // The driver's simulated physical bytes begin here; those of cuMemAlloc are their addresses.
+        let virtual_memory = |extents: Vec<[u64; 2]>| extents[0][0] >= 1 << 60;
+        self.sim.extents(address, 1).map(|extents| Mapped {
+            handle: u64::from(virtual_memory(extents)),
+        })
+    }
+
+    /// While it lives, calls are not made to fail.
+    pub fn exempt(&self) -> Exempt<'_> {
+        self.failures.exempt(&self.sim)
+    }
+
+    pub fn fail_nth(&self, call: Option<&str>, n: u64, code: u32) -> bool {
+        self.failures.arm(&self.sim, call, n, false, code)
+    }
+
+    /// The n-th call from now and each later one.
+    pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
+        self.failures.arm(&self.sim, call, n, true, code)
+    }
+
+    pub fn clear_failures(&self) {
+        self.failures.clear(&self.sim);
+    }
+
+    /// How often the call of the last rule was made.
+    pub fn calls_seen(&self) -> u64 {
+        self.failures.seen()
+    }
+
+    pub fn failures_struck(&self) -> u64 {
+        self.failures.struck(&self.sim)
+    }
+
+    /// What the driver itself found wrong.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (count, what) in [
+            (self.sim.unmapped_in_use(), "ranges unmapped while work uses them"),
+            (
+                self.sim.wrong_context(),
+                "events recorded in another context than their own",
+            ),
+        ] {
+            if count > 0 {
+                faults.push(format!("{count} {what}"));
+            }
+        }
+        faults
+    }
+
+    pub fn checker(&self) -> Checker<'_> {
+        Checker(self)
+    }
+}

@@ -1,0 +1,204 @@
+//! The library over a second simulated driver, `cudasim`, which others wrote from CUDA's documentation: through `driver=cuda`, in
+//! processes that find it as libcuda.so.1. `TRTALLOC_TEST_CUDASIM` names its folder; without it nothing of this is run.
+//!
+//! The random work is that of tests/stress, with `machine` in the place of our simulated device. The order checker, `books`,
+//! knows the driver's clock: what still uses a byte, and until when. Memory that is handed out on a stream must be over by the
+//! time at which new work there can start; without a stream, now. Each block carries its number in its memory as well, and the
+//! driver is asked whether the block is backed. Time is simulated (`clock`): with one thread a run repeats exactly.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together, which run side by side | 1,000,000 |
+//! | `TRTALLOC_STRESS_SEED` | where the random numbers begin | 20261122 |
+//! | `TRTALLOC_STRESS_THREADS` | threads at once, at most 3 | 1 |
+//! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
+//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
+
+mod books;
+mod failures;
+mod gate;
+mod machine;
+mod rounds;
+
+#[path = "../stress/client.rs"]
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/cudasim/mod.rs"]
+mod cudasim;
+#[path = "../stress/graphs.rs"]
+mod graphs;
+#[path = "../stress/guests.rs"]
+mod guests;
+#[path = "../stress/play.rs"]
+mod play;
+#[path = "../stress/random.rs"]
+mod random;
+#[allow(dead_code)]
+#[path = "../record/viewer.rs"]
+mod viewer;
+#[path = "../stress/world.rs"]
+mod world;
+
+use std::env;
+use std::process::Command;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use cudasim::clock;
+use rounds::Round;
+
+const ROLE: &str = "TRTALLOC_TEST_ROLE";
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
+    Some(
+        digits
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+    )
+}
+
+fn given(name: &str) -> u64 {
+    number(name).expect("the parent gives it")
+}
+
+/// What a test does in the process that was started for it.
+fn child(work: impl FnOnce(u64, u64) -> String) {
+    if env::var_os("TRTALLOC_LOG").is_none() {
+        trtalloc::log::init(trtalloc::config::LogLevel::Off);
+    }
+    clock::begin();
+    let result = work(given("TRTALLOC_STRESS_OPS"), given("TRTALLOC_STRESS_SEED"));
+    println!("came to: {result}");
+}
+
+/// Where a test is the child of one, what it is about.
+fn role() -> Option<usize> {
+    env::var(ROLE).ok()?.parse().ok()
+}
+
+/// Runs `test` in a process that finds the driver that `round` is about; false where that is not there.
+fn in_child(test: &str, at: usize, round: &Round, operations: u64, seed: u64) -> bool {
+    let start = Instant::now();
+    let mut command = Command::new(env::current_exe().unwrap());
+    clock::fix_addresses(&mut command);
+    if !cudasim::environment(&mut command, round.version, round.devices, 2 << 30) {
+        return false;
+    }
+    let output = command
+        .args([test, "--exact", "--nocapture"])
+        .env(ROLE, at.to_string())
+        .env("CUDASIM_LAT", round.latencies)
+        .env("TRTALLOC_STRESS_OPS", operations.to_string())
+        .env("TRTALLOC_STRESS_SEED", seed.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let result = said.lines().find_map(|line| line.split_once("came to: "));
+    let slow = if round.latencies.is_empty() { "" } else { ", slow" };
+    let name = format!("{test} {at} (driver {}, {}{slow})", round.version, round.options);
+    assert!(
+        output.status.success() && result.is_some(),
+        "{name}, seed {seed}: {}\n{said}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    println!(
+        "{name}: {operations} operations in {:.1?}: {}",
+        start.elapsed(),
+        result.unwrap_or_default().1
+    );
+    true
+}
+
+/// Runs `work` for each number below `count`, as many at once as there are processors.
+fn side_by_side(count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        loop {
+            match next.fetch_add(1, Relaxed) {
+                at if at < count => work(at),
+                _ => return,
+            }
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| (0..processors.min(4)).for_each(|_| drop(scope.spawn(worker))));
+}
+
+#[test]
+fn random_work_leaves_nothing_wrong_and_nothing_behind() {
+    if let Some(at) = role() {
+        let mut round = rounds::all().swap_remove(at);
+        round.failures &= env::var_os("TRTALLOC_STRESS_NO_FAILURES").is_none();
+        let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(1).max(1);
+        return child(|operations, seed| round.run(operations, threads, seed));
+    }
+    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(1_000_000);
+    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or(20_261_122);
+    let only = number("TRTALLOC_STRESS_ROUND");
+    println!("TRTALLOC_STRESS_SEED={seed} TRTALLOC_STRESS_OPS={operations}");
+    let rounds = rounds::all();
+    let weight: u64 = rounds.iter().map(|round| round.weight).sum();
+    side_by_side(rounds.len(), |at| {
+        if only.is_none_or(|only| only == at as u64) {
+            let share = (operations * rounds[at].weight).div_ceil(weight);
+            let seed = seed.wrapping_add(at as u64 * 7919);
+            let test = "random_work_leaves_nothing_wrong_and_nothing_behind";
+            in_child(test, at, &rounds[at], share, seed);
+        }
+    });
+}
+
+#[test]
+fn each_call_that_fails_loses_nothing() {
+    let mut rounds = rounds::failing();
+    if let Some(at) = role() {
+        return child(|operations, seed| rounds.swap_remove(at).fail_each_call(operations, seed));
+    }
+    side_by_side(rounds.len(), |at| {
+        in_child("each_call_that_fails_loses_nothing", at, &rounds[at], 300, 7);
+    });
+}
+
+#[test]
+fn snapshots_open_in_the_viewer() {
+    let folder = common::root()
+        .join(env!("CARGO_TARGET_TMPDIR"))
+        .join("second_driver_snapshots");
+    let round = rounds::recorded();
+    if role().is_some() {
+        return child(|operations, seed| round.record(operations, seed, &folder));
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    if !in_child("snapshots_open_in_the_viewer", 0, &round, 20_000, 3) {
+        return;
+    }
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let seen = viewer::open(&file.unwrap().path());
+        assert!(seen.is_none_or(|seen| seen.number("entries") > 0));
+    }
+}
+
+#[test]
+fn the_demo_keeps_its_promises() {
+    let folder = common::scratch("demo");
+    let snapshot = folder.join("demo.pickle");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    command
+        .args(["demo", "--driver", "cuda", "--short", "--snapshot"])
+        .arg(&snapshot);
+    if !cudasim::environment(&mut command, 13_020, 1, 8 << 30) {
+        return;
+    }
+    let said = common::run(&mut command).stdout;
+    assert!(
+        String::from_utf8_lossy(&said).contains("cudasim"),
+        "it ran on another driver"
+    );
+    viewer::open(&snapshot);
+}

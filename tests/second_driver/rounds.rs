@@ -1,0 +1,199 @@
+//! The allocators and drivers that are put through it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+
+use trtalloc::allocator::Allocator;
+use trtalloc::config::Config;
+use trtalloc::driver::cuda::CudaDriver;
+
+use crate::machine::Machine;
+use crate::machine::calls::{Call, CallKind};
+use crate::play::{Rules, play};
+
+const MIB: u64 = 1 << 20;
+
+/// An A100's latencies in microseconds, as published.
+const A100: &str =
+    "cuMemCreate=30,cuMemMap=1.5,cuMemSetAccess=36,cuMemUnmap=26,cuMemAlloc*=120,cuMemFree*=150,cuMemRelease=10";
+
+pub struct Round {
+    pub options: &'static str,
+    /// Its share of all operations.
+    pub weight: u64,
+    pub failures: bool,
+    /// The largest ordinary request.
+    largest: u64,
+    /// As cuDriverGetVersion counts.
+    pub version: u32,
+    pub devices: u32,
+    /// CUDASIM_LAT.
+    pub latencies: &'static str,
+}
+
+pub fn all() -> Vec<Round> {
+    let round = |options, weight, failures, largest| Round {
+        options,
+        weight,
+        failures,
+        largest,
+        version: 13_020,
+        devices: 2,
+        latencies: "",
+    };
+    let older = |version, round: Round| Round { version, ..round };
+    let slow = |round: Round| Round {
+        latencies: A100,
+        ..round
+    };
+    let one = |round: Round| Round { devices: 1, ..round };
+    vec![
+        round("wait_ms=5", 30, true, 48 * MIB),
+        round("limit=256MiB,wait_ms=2", 30, true, 24 * MIB),
+        round("limit=192MiB,wait_ms=2", 10, false, 24 * MIB),
+        round("release_threshold=0,wait_ms=5", 6, true, 24 * MIB),
+        round("limit=256MiB,wait_ms=2,backing=malloc", 8, true, 24 * MIB),
+        round("wait_ms=5,streams=trusted", 4, true, 24 * MIB),
+        round("wait_ms=2,guard=1", 2, true, 4 * MIB),
+        round("wait_ms=2,passthrough=1", 2, true, 4 * MIB),
+        round("wait_ms=2,fill=0xcd", 2, true, 4 * MIB),
+        older(11_080, round("limit=256MiB,wait_ms=2", 4, true, 24 * MIB)),
+        older(12_040, round("limit=256MiB,wait_ms=2", 4, true, 24 * MIB)),
+        older(11_020, round("wait_ms=5", 2, true, 24 * MIB)),
+        older(
+            11_080,
+            round("limit=256MiB,wait_ms=2,backing=malloc", 2, true, 24 * MIB),
+        ),
+        round("limit=256MiB,wait_ms=2,peers=0:1", 3, true, 24 * MIB),
+        slow(round("limit=256MiB,wait_ms=2", 4, true, 24 * MIB)),
+        slow(round("limit=256MiB,wait_ms=2,backing=malloc", 2, true, 24 * MIB)),
+        one(round("limit=50%,wait_ms=2", 4, true, 24 * MIB)),
+    ]
+}
+
+/// Allocators and drivers under which each call is failed in turn.
+pub fn failing() -> Vec<Round> {
+    let round = |options, version| Round {
+        options,
+        weight: 1,
+        failures: false,
+        largest: 24 * MIB,
+        version,
+        devices: 2,
+        latencies: "",
+    };
+    vec![
+        round("limit=192MiB,wait_ms=2", 13_020),
+        round("limit=192MiB,wait_ms=2,backing=malloc", 13_020),
+        round("limit=192MiB,wait_ms=2,guard=1", 13_020),
+        round("limit=192MiB,wait_ms=2,passthrough=1", 13_020),
+        round("limit=192MiB,wait_ms=2", 12_040),
+        round("limit=192MiB,wait_ms=2", 11_080),
+    ]
+}
+
+/// What is recorded while snapshots are written.
+pub fn recorded() -> Round {
+    Round {
+        options: "limit=256MiB,wait_ms=2,history=all,stacks=none",
+        weight: 1,
+        failures: false,
+        largest: 24 * MIB,
+        version: 13_020,
+        devices: 2,
+        latencies: "",
+    }
+}
+
+impl Round {
+    /// Whether the driver has what came with CUDA 12.
+    pub fn old(&self) -> bool {
+        self.version < 12_000
+    }
+}
+
+impl Round {
+    fn rules(&self, machine: &Machine, threads: u64) -> Rules<'_> {
+        assert!(
+            threads <= 3,
+            "each thread needs a context of its own, and there are three"
+        );
+        Rules {
+            options: self.options,
+            devices: machine.devices(),
+            failures: self.failures,
+            largest: self.largest,
+            // There a handle that comes back is noticed too late; see "Older drivers" in docs/ARCHITECTURE.md.
+            guests: !self.old(),
+            // Two threads that queue work on one stream at once are more than this driver's clock takes.
+            crossing: threads == 1,
+            // Its default streams of threads stay, and each context event looks at them.
+            errands: 50,
+            clients: if threads == 1 { 3 } else { 1 },
+        }
+    }
+
+    fn allocator(&self) -> Arc<Allocator> {
+        Allocator::with_driver(CudaDriver::open().unwrap(), Config::parse(self.options).unwrap()).unwrap()
+    }
+
+    /// Runs the round in this process, over whatever libcuda.so.1 is found; what it came to, in words.
+    pub fn run(&self, operations: u64, threads: u64, seed: u64) -> String {
+        let machine = Machine::open().expect("libcuda.so.1 is cudasim");
+        let rules = self.rules(&machine, threads);
+        play(machine, self.allocator(), &rules, operations, threads, seed)
+    }
+
+    /// As `run`, again and again, with each driver call that an allocator makes failed in turn.
+    pub fn fail_each_call(&self, operations: u64, seed: u64) -> String {
+        let machine = Machine::open().expect("libcuda.so.1 is cudasim");
+        let rules = self.rules(&machine, 1);
+        let life = |call: &str, n, code| {
+            println!("the {n}. {call} fails with {code}");
+            let allocator = self.allocator();
+            machine.fail_nth(Some(call), n, code);
+            play(machine.clone(), allocator, &rules, operations, 1, seed);
+            machine.calls_seen()
+        };
+        let mut lives = 0;
+        for call in Call::ALL.iter().filter(|call| call.kind() != CallKind::Application) {
+            let count = life(call.name(), u64::MAX, 2);
+            // Each of the first ones, and then ever fewer: the work repeats itself.
+            let mut n = 1;
+            while n <= count {
+                for code in [2, 999] {
+                    life(call.name(), n, code);
+                    lives += 1;
+                }
+                n = 2 * n + 1;
+            }
+        }
+        format!("{lives} lives, {} calls failed", machine.failures_struck())
+    }
+
+    /// As `run`, while another thread writes snapshots to `folder`.
+    pub fn record(&self, operations: u64, seed: u64, folder: &Path) -> String {
+        let machine = Machine::open().expect("libcuda.so.1 is cudasim");
+        let rules = self.rules(&machine, 1);
+        let allocator = self.allocator();
+        let (over, begun) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                let mut written = 0;
+                while written < 4 || !over.load(SeqCst) {
+                    for suffix in ["pickle", "json"] {
+                        let file = folder.join(format!("{}.{suffix}", written % 4));
+                        allocator.write_snapshot(&file).unwrap();
+                    }
+                    written += 1;
+                }
+            });
+            begun.wait();
+            let result = play(machine, allocator.clone(), &rules, operations, 1, seed);
+            over.store(true, SeqCst);
+            result
+        })
+    }
+}

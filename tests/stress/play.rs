@@ -1,0 +1,203 @@
+//! A round: the threads' work on one allocator, and what must be true in the end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+use trtalloc::allocator::Allocator;
+
+use crate::client::Client;
+use crate::machine::Machine;
+use crate::world::{Context, Counts, World};
+
+/// What a round is about.
+pub struct Rules<'r> {
+    pub options: &'r str,
+    pub devices: i32,
+    pub failures: bool,
+    /// The largest ordinary request.
+    pub largest: u64,
+    /// Contexts come and go.
+    pub guests: bool,
+    /// A thread uses streams of another one's context.
+    pub crossing: bool,
+    /// The most threads with a default stream of their own.
+    pub errands: u64,
+    /// Clients that take turns on each thread.
+    pub clients: u64,
+}
+
+/// A round of that many operations; what it came to, in words.
+pub fn play(
+    machine: Arc<Machine>,
+    allocator: Arc<Allocator>,
+    rules: &Rules,
+    operations: u64,
+    threads: u64,
+    seed: u64,
+) -> String {
+    let exempt = machine.exempt();
+    let mut contexts = Vec::new();
+    for device in [0, 0, rules.devices - 1] {
+        let handle = match contexts.len() {
+            // A context beside the primary one.
+            1 => {
+                let context = machine.context_create(device).unwrap();
+                machine.context_pop().unwrap();
+                context
+            }
+            _ => machine.primary_retain(device).unwrap(),
+        };
+        machine.context_push(handle).unwrap();
+        let streams = vec![
+            machine.stream_create(true).unwrap(),
+            machine.stream_create(false).unwrap(),
+        ];
+        machine.context_pop().unwrap();
+        contexts.push(Context {
+            handle,
+            device,
+            streams,
+        });
+    }
+    drop(exempt);
+    let world = World {
+        allocator,
+        machine,
+        contexts,
+        mail: (0..rules.devices).map(|_| Mutex::default()).collect(),
+        counts: Counts::default(),
+        trusted: rules.options.contains("trusted"),
+        failures: rules.failures,
+        peers: rules.options.contains("peers"),
+        largest: rules.largest,
+        guests: rules.guests,
+        crossing: rules.crossing,
+        errands: rules.errands,
+    };
+    // What is freed without a stream waits for every context that has used the pool: so each has, before it gets memory
+    // from another.
+    for context in &world.contexts {
+        world.app(|machine| machine.context_push(context.handle).unwrap());
+        let block = world.get(512, 0, None);
+        if block != 0 {
+            world.put(block, None);
+        }
+        world.app(|machine| machine.context_pop().unwrap());
+    }
+    std::thread::scope(|scope| {
+        let work = |thread: u64| {
+            let world = &world;
+            scope.spawn(move || {
+                let made = |client| {
+                    let number = thread * rules.clients + client;
+                    let context = (number % world.contexts.len() as u64) as usize;
+                    Client::new(world, context, seed.wrapping_mul(1_000_003).wrapping_add(number))
+                };
+                let operations = operations.div_ceil(threads);
+                if rules.clients == 1 {
+                    let mut client = made(0);
+                    (0..operations).for_each(|_| client.step());
+                    return client.finish();
+                }
+                let mut clients: Vec<Client> = (0..rules.clients).map(made).inspect(Client::leave).collect();
+                let mut left = operations;
+                while left > 0 {
+                    // They take turns of 1 to 11 operations each.
+                    for (at, client) in (left..).zip(&mut clients) {
+                        let turn = left.min(1 + at * 7 % 11);
+                        client.enter();
+                        (0..turn).for_each(|_| client.step());
+                        client.leave();
+                        left -= turn;
+                    }
+                }
+                for client in clients {
+                    client.enter();
+                    client.finish();
+                }
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(work).collect();
+        for thread in threads {
+            if let Err(panic) = thread.join() {
+                // What the checker knows may be why the application's own call failed.
+                println!("faults: {:#?}", world.machine.faults());
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+    finish(&world);
+    // A call that fails for a while can fail most requests of a short round.
+    let least = operations / if rules.failures { 64 } else { 8 };
+    assert!(world.counts.given.load(Relaxed) > least, "{}", world.counts);
+    world.counts.to_string()
+}
+
+/// Nothing was wrong, the books add up, and nothing is left once everything has gone back.
+fn finish(world: &World) {
+    let machine = &world.machine;
+    world.counts.failures.store(machine.failures_struck(), Relaxed);
+    machine.clear_failures();
+    for device in 0..world.mail.len() as i32 {
+        machine.others_hold(device, 0).unwrap();
+    }
+    for (device, mail) in world.mail.iter().enumerate() {
+        let context = world.contexts.iter().find(|context| context.device == device as i32);
+        machine.context_push(context.unwrap().handle).unwrap();
+        for parcel in mail.lock().drain(..) {
+            machine.event_destroy(parcel.event).unwrap();
+            world.put(parcel.address, None);
+        }
+        machine.context_pop().unwrap();
+    }
+    for context in &world.contexts {
+        machine.context_push(context.handle).unwrap();
+        machine.context_synchronize().unwrap();
+        machine.context_pop().unwrap();
+    }
+    machine.drain_user_objects();
+    world.check();
+    world.allocator.validate().unwrap();
+    let kept = !world.allocator.driver().features().user_objects && world.counts.captures.load(Relaxed) > 0;
+    for device in 0..world.mail.len() as i32 {
+        let stats = world.allocator.stats(Some(device)).unwrap();
+        assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
+        assert_eq!(stats.allocations, stats.frees, "{stats:?}");
+        assert!(stats.pending <= stats.reserved, "{stats:?}");
+        // Before CUDA 11.3 the driver does not say when a graph is gone: its memory stays.
+        if kept {
+            continue;
+        }
+        // Each waits no longer than a request may.
+        for _ in 0..1000 {
+            world.allocator.trim(Some(device), 0).unwrap();
+            if world.allocator.stats(Some(device)).unwrap().reserved == 0 {
+                break;
+            }
+        }
+        let stats = world.allocator.stats(Some(device)).unwrap();
+        assert_eq!((stats.reserved, stats.pending, stats.cached), (0, 0, 0), "{stats:?}");
+    }
+    world.allocator.validate().unwrap();
+    for _ in 0..1000 {
+        world.allocator.close();
+        if kept || machine.memory_held() == [0, 0, 0] {
+            break;
+        }
+    }
+    world.check();
+    assert_eq!(machine.checker().live_blocks(), 0);
+    if kept {
+        return;
+    }
+    for device in 0..world.mail.len() as i32 {
+        let (free, total) = machine.memory_info(device).unwrap();
+        assert_eq!(free, total, "memory is left on device {device}");
+    }
+    assert_eq!(
+        machine.memory_held(),
+        [0, 0, 0],
+        "reservations, handles and mappings are left"
+    );
+}
