@@ -22,6 +22,9 @@ pub const DEVICES: u32 = 2;
 /// Bytes of each.
 pub const MEMORY: u64 = 8 << 30;
 
+/// How often something is tried again that depends on how fast another thread is.
+const RETRIES: u32 = 50;
+
 /// Where and how a case runs.
 pub struct Setup {
     way: Way,
@@ -233,8 +236,28 @@ impl World {
         self.told(self.face.allocate(size, alignment, flags), size, 0, None)
     }
 
+    /// What `attempt` gets. A driver without context events waits for memory on a thread of its own, and how fast that thread
+    /// is depends on what else the machine does. So a refusal there is tried again, for seconds.
+    fn persist(&self, attempt: impl Fn() -> usize) -> usize {
+        let again = if self.features().context_events { 0 } else { RETRIES };
+        (0..again)
+            .map(|_| attempt())
+            .find(|address| *address != 0)
+            .unwrap_or_else(&attempt)
+    }
+
     pub fn get(&self, size: u64) -> usize {
-        let address = self.try_get(size, 0, 0);
+        self.get_aligned(size, 0)
+    }
+
+    pub fn get_flagged(&self, size: u64, flags: u32) -> usize {
+        let address = self.persist(|| self.try_get(size, 0, flags));
+        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        address
+    }
+
+    pub fn get_aligned(&self, size: u64, alignment: u64) -> usize {
+        let address = self.persist(|| self.try_get(size, alignment, 0));
         assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
         address
     }
@@ -246,30 +269,30 @@ impl World {
     }
 
     pub fn get_on(&self, stream: usize, size: u64) -> usize {
-        let address = self.try_get_on(stream, size, 0, 0);
+        let address = self.persist(|| self.try_get_on(stream, size, 0, 0));
         assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
         address
     }
 
     /// A block without a stream on `device`, which is current.
     pub fn get_there(&self, device: i32, size: u64) -> usize {
-        let address = self.told(self.face.allocate(size, 0, 0), size, device, None);
+        let address = self.persist(|| self.told(self.face.allocate(size, 0, 0), size, device, None));
         assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
         address
     }
 
     /// A block on a device by its number, for a stream; `theirs`: the stream is another device's.
     pub fn get_of(&self, device: i32, stream: usize, size: u64, theirs: bool) -> usize {
-        let taken = self.face.allocate_on(device, size, stream);
-        let address = self.told(taken, size, device, Some(stream).filter(|_| !theirs));
+        let address = self.persist(|| {
+            let taken = self.face.allocate_on(device, size, stream);
+            self.told(taken, size, device, Some(stream).filter(|_| !theirs))
+        });
         assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
         address
     }
 
     pub fn get_resizable(&self, size: u64) -> usize {
-        let address = self.try_get(size, 0, RESIZABLE);
-        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
-        address
+        self.get_flagged(size, RESIZABLE)
     }
 
     fn gone(&self, address: usize, stream: Option<usize>) {
@@ -331,7 +354,7 @@ impl World {
     }
 
     pub fn resize(&self, address: usize, size: u64) -> usize {
-        let new = self.try_resize(address, size);
+        let new = self.persist(|| self.try_resize(address, size));
         assert_ne!(new, 0, "{size} bytes: {}", self.face.last_error());
         new
     }
@@ -463,16 +486,18 @@ impl World {
     }
 
     /// The figures once everything went back that can. A driver tells of a graph's end later, on a thread of its own, which
-    /// nobody can wait for.
+    /// nobody can wait for; one without context events is waited for on a thread of ours.
     fn trimmed(&self, device: i32) -> Stats {
-        for again in (0..50).rev() {
+        let context_events = self.features().context_events;
+        let at_once = context_events && self.device.machine().is_some();
+        for again in (0..RETRIES).rev() {
             let (status, _) = self.face.trim(device, 0);
             assert_eq!(status, 0, "{}", self.face.last_error());
             let stats = self.face.stats(device);
-            if again == 0 || stats.pending == 0 || self.keeps_captures() || self.device.machine().is_some() {
+            if again == 0 || stats.pending == 0 || self.keeps_captures() || at_once {
                 return stats;
             }
-            if !self.features().context_events && (self.given || !self.patient) {
+            if !context_events && (self.given || !self.patient) {
                 return stats;
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
