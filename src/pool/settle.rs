@@ -129,9 +129,15 @@ impl Pool {
             return Ok(());
         };
         match self.calls.is_there(context, id) {
-            Some(_) => Err(self.failed(error)),
-            // It may be gone, which is nothing to die of.
-            None => Err(Error::Driver(error)),
+            // Without ids of contexts, an answer is all there is.
+            Some(true) if id != 0 || !self.driver().features().stream_ids => Err(self.failed(error)),
+            // The first question failed, and the context is gone all the same.
+            Some(false) => {
+                self.drop_context(core, context);
+                Ok(())
+            }
+            // It may be gone, or may be another one by now, which is nothing to die of.
+            _ => Err(Error::Driver(error)),
         }
     }
 

@@ -154,6 +154,49 @@ fn a_context_that_may_be_gone_is_nothing_to_die_of() {
 }
 
 #[test]
+fn a_question_that_fails_once_does_not_kill_the_pool() {
+    // The pool asks for its home, then for each context that has used it, then for this one again.
+    for failing in 1..=4 {
+        let (bench, gone, error) = destroyed(12_090);
+        let pool = bench.allocator.pool_of(0);
+        bench.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
+        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
+        assert!(!matches!(outcome, Err(Error::Dead(_))), "{failing}: {outcome:?}");
+        bench.machine.clear_failures();
+        let block = bench.get(MIB, None);
+        bench.put(block, None);
+        bench.finish();
+    }
+}
+
+#[test]
+fn a_context_without_a_known_id_may_have_changed() {
+    let bench = Bench::new("");
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    let pool = bench.allocator.pool_of(0);
+    let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+    // A free learns of the context, and not which one it is.
+    bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
+    pool.core.lock().note_context_of_free(&pool.calls, Context(gone));
+    bench.machine.clear_failures();
+    bench.app(|machine| machine.context_destroy(gone)).unwrap();
+    let born = bench.app(|machine| machine.context_create(0)).unwrap();
+    assert_eq!(born, gone, "the handle comes back");
+    assert!(pool.core.lock().contexts.contains(&(Context(gone), 0)));
+    let error = DriverError {
+        call: "cuCtxRecordEvent",
+        code: 709,
+        failure: Failure::ContextDead,
+    };
+    let outcome = pool.context_failed(&mut pool.core.lock(), Context(gone), error);
+    assert!(matches!(outcome, Err(Error::Driver(_))), "{outcome:?}");
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+#[test]
 fn a_streams_place_is_its_own_though_its_context_is_gone() {
     let bench = Bench::new("");
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
