@@ -377,14 +377,8 @@ impl Pool {
         }
     }
 
-    /// A stream of `context` could not be asked. If the context is gone, so is only what was waited for there; if it is
-    /// there and lost to an error, the pool is dead.
+    /// A stream of `context` could not be asked.
     pub fn stream_failed(&self, context: Context, error: DriverError) {
-        let mut core = self.core.lock();
-        let _ = self.drop_dead_contexts(&mut core);
-        let known = core.contexts.iter().find(|(known, _)| *known == context);
-        if known.is_some_and(|(_, id)| self.calls.is_there(context, *id).is_some()) {
-            self.failed(error);
-        }
+        let _ = self.context_failed(&mut self.core.lock(), context, error);
     }
 }

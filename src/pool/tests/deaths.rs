@@ -163,6 +163,13 @@ fn a_question_that_fails_once_does_not_kill_the_pool() {
         let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
         assert!(!matches!(outcome, Err(Error::Dead(_))), "{failing}: {outcome:?}");
         bench.machine.clear_failures();
+        let (other, gone, error) = destroyed(12_090);
+        let pool = other.allocator.pool_of(0);
+        other.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
+        pool.stream_failed(gone, error);
+        other.machine.clear_failures();
+        assert!(pool.alive().is_ok(), "{failing}: {:?}", pool.alive());
+        other.finish();
         let block = bench.get(MIB, None);
         bench.put(block, None);
         bench.finish();
