@@ -70,14 +70,23 @@ pub enum Failure {
     Unsupported,
     /// The library or the function is not there.
     Missing,
-    /// The context is gone, was reset, or carries a sticky error: nothing that belongs to it may be used again.
+    /// The context carries a sticky error, or the driver is shutting down: nothing that belongs to it may be used again.
     ContextDead,
+    /// The context was destroyed or reset; other contexts are as they were.
+    ContextDestroyed,
     /// The call was refused because of a stream capture.
     Capture,
     /// There is no context current to the calling thread.
     NoContext,
     /// Anything else.
     Other,
+}
+
+impl Failure {
+    /// Whether the context that the call was made in, or that it was given, is of no use any more.
+    pub fn is_dead(self) -> bool {
+        matches!(self, Failure::ContextDead | Failure::ContextDestroyed)
+    }
 }
 
 /// A failed driver call.

@@ -74,7 +74,7 @@ impl Calls {
         };
         match there {
             Ok(there) => Some(there),
-            Err(error) if matches!(error.failure, Failure::ContextDead | Failure::NoContext) => Some(false),
+            Err(error) if error.failure.is_dead() || error.failure == Failure::NoContext => Some(false),
             Err(_) => None,
         }
     }

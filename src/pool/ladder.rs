@@ -21,7 +21,6 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::block::Blocks;
-use super::grace;
 use super::heap::{COMMON, Cut, NodeId, Owner};
 use super::mapping::{Grown, Sources};
 use super::nameless::Reach;
@@ -327,7 +326,7 @@ impl Pool {
             }
             Ok(Grown::Somewhere) => Ok(self.found(core, want, who, Cut::Fair)),
             Ok(Grown::Short) => Ok(None),
-            Err(error) if grace::is_dead(&error) => Err(self.failed(error)),
+            Err(error) if error.failure.is_dead() => Err(self.failed(error)),
             Err(error) => {
                 tracing::debug!(device = self.device, %error, "growing failed");
                 *refusal = Some(error);

@@ -234,9 +234,10 @@ impl Pool {
         }
     }
 
-    /// What a failed driver call means to a caller; a dead context kills the pool.
+    /// What a failed driver call means to a caller. A context with a sticky error kills the pool. One that was destroyed
+    /// does not: a thread can have such a context current (cuCtxDestroy), and [`Pool::check_context`] looks at the pool's own.
     fn failed(&self, error: DriverError) -> Error {
-        if grace::is_dead(&error) {
+        if error.failure == Failure::ContextDead {
             self.die(error.to_string());
         }
         Error::Driver(error)

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::calls::Calls;
-use super::grace::{self, Awaited, Freed, Grace};
+use super::grace::{Awaited, Freed, Grace};
 use super::heap::{COMMON, NodeId, Owner};
 use super::stream_cache::Key;
 use super::{Core, Pool, Turn, Want};
@@ -157,8 +157,13 @@ impl Grace {
                     // What its stream had waited for in other contexts did not go with its own.
                     None => (&mut asked.lost, false),
                     Some(Ok(false)) => break,
-                    Some(Err(error)) if grace::is_dead(&error) || error.failure == Failure::Capture => {
-                        asked.failed = Some((entry.context, error)).filter(|_| grace::is_dead(&error));
+                    // It went with its context, whichever context has that handle now.
+                    Some(Err(error)) if error.failure == Failure::ContextDestroyed => {
+                        asked.failed = Some((entry.context, error));
+                        (&mut asked.lost, false)
+                    }
+                    Some(Err(error)) if error.failure.is_dead() || error.failure == Failure::Capture => {
+                        asked.failed = Some((entry.context, error)).filter(|_| error.failure.is_dead());
                         break;
                     }
                     Some(Err(_)) => (&mut asked.lost, false),

@@ -7,7 +7,7 @@ use super::grace::Freed;
 use super::heap::{COMMON, Owner};
 use super::{Core, Pool, is_gone};
 use crate::config::ReleaseThreshold;
-use crate::driver::{Capture, Context, DriverError, Stream};
+use crate::driver::{Capture, Context, DriverError, Failure, Stream};
 use crate::error::{Error, Result};
 use crate::record::Action;
 
@@ -118,8 +118,7 @@ impl Pool {
     }
 
     /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
-    /// have found that out before; if it is the pool's own, or is there and carries an error that will not go away, the pool
-    /// is dead.
+    /// have found that out before; if it is the pool's own, or is there and carries a sticky error, the pool is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
         let before = core.contexts.clone();
         let _ = self.drop_dead_contexts(core);
@@ -128,14 +127,16 @@ impl Pool {
         let Some((_, id)) = known.filter(|_| core.contexts == before) else {
             return Ok(());
         };
+        let ids = self.driver().features().stream_ids;
         match self.calls.is_there(context, id) {
-            // Without ids of contexts, an answer is all there is.
-            Some(true) if id != 0 || !self.driver().features().stream_ids => Err(self.failed(error)),
             // The first question failed, and the context is gone all the same.
             Some(false) => {
                 self.drop_context(core, context);
                 Ok(())
             }
+            // Without ids, another context can have its handle.
+            Some(true) if !ids && error.failure == Failure::ContextDestroyed => Ok(()),
+            Some(true) if !ids || id != 0 => Err(self.failed(error)),
             // It may be gone, or may be another one by now, which is nothing to die of.
             _ => Err(Error::Driver(error)),
         }

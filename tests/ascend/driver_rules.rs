@@ -132,7 +132,7 @@ fn what_is_pushed_is_where_calls_are_made() {
     // A context that is gone is told at once.
     here.driver.primary_release(1).unwrap();
     let gone = here.driver.context_push(other).unwrap_err();
-    assert_eq!(gone.failure, Failure::ContextDead, "{gone}");
+    assert_eq!(gone.failure, Failure::ContextDestroyed, "{gone}");
     assert_eq!(here.driver.current_context().unwrap().unwrap().0, own);
 }
 

@@ -65,8 +65,11 @@ fn the_driver_is_a_face_of_the_machine() {
     assert!(sim.machine().stream_end_capture(stream.0).is_err());
 
     sim.machine().primary_reset(0).unwrap();
-    assert_eq!(driver.context_id(context).unwrap_err().failure, Failure::ContextDead);
-    assert_eq!(driver.malloc(1).unwrap_err().failure, Failure::ContextDead);
+    assert_eq!(
+        driver.context_id(context).unwrap_err().failure,
+        Failure::ContextDestroyed
+    );
+    assert_eq!(driver.malloc(1).unwrap_err().failure, Failure::ContextDestroyed);
     driver.context_pop().unwrap();
 }
 

@@ -25,7 +25,7 @@ pub(super) fn check(call: &'static str, code: i32) -> Result<()> {
 pub(super) fn check_context(call: &'static str, code: i32) -> Result<()> {
     check(call, code).map_err(|error| match code {
         CONTEXT_NULL | RT_PARAM_INVALID => DriverError {
-            failure: Failure::ContextDead,
+            failure: Failure::ContextDestroyed,
             ..error
         },
         _ => error,
@@ -104,7 +104,7 @@ mod tests {
     fn a_context_that_is_refused_is_gone() {
         for code in [107_000, 107_002] {
             let error = check_context("aclrtSetCurrentContext", code).unwrap_err();
-            assert_eq!(error.failure, Failure::ContextDead);
+            assert_eq!(error.failure, Failure::ContextDestroyed);
         }
         let full = check_context("aclrtSetCurrentContext", 207_001).unwrap_err();
         assert_eq!(full.failure, Failure::OutOfMemory);

@@ -105,7 +105,7 @@ fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> 
     job(acl).map_err(|error| match error.failure {
         // It had one just now.
         Failure::NoContext => DriverError {
-            failure: Failure::ContextDead,
+            failure: Failure::ContextDestroyed,
             ..error
         },
         _ => error,

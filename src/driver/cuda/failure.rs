@@ -21,7 +21,7 @@ pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
         INVALID => Err(DriverError {
             call,
             code,
-            failure: Failure::ContextDead,
+            failure: Failure::ContextDestroyed,
         }),
         code => Err(error(call, code)),
     }
@@ -37,7 +37,7 @@ pub(super) fn check_event(call: &'static str, code: u32) -> Result<()> {
         INVALID => Err(DriverError {
             call,
             code,
-            failure: Failure::ContextDead,
+            failure: Failure::ContextDestroyed,
         }),
         code => check_context(call, code),
     }
@@ -62,10 +62,9 @@ fn error(call: &'static str, code: u32) -> DriverError {
 /// By the driver API's documentation of each code. A code that is not listed, also of a newer driver, is
 /// [`Failure::Other`].
 fn failure(code: u32) -> Failure {
-    const DEAD: [R; 18] = [
+    const DEAD: [R; 17] = [
         // The driver is shutting down: nothing can be used again.
         R::CUDA_ERROR_DEINITIALIZED,
-        R::CUDA_ERROR_CONTEXT_IS_DESTROYED,
         // Sticky: "any further CUDA work will return the same error".
         R::CUDA_ERROR_ECC_UNCORRECTABLE,
         R::CUDA_ERROR_NVLINK_UNCORRECTABLE,
@@ -106,6 +105,8 @@ fn failure(code: u32) -> Failure {
         Failure::OutOfMemory
     } else if code == R::CUDA_ERROR_INVALID_CONTEXT as u32 {
         Failure::NoContext
+    } else if code == R::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32 {
+        Failure::ContextDestroyed
     } else if (CAPTURE_FIRST..=CAPTURE_LAST).contains(&code) {
         Failure::Capture
     } else if DEAD.iter().any(|dead| *dead as u32 == code) {
@@ -142,7 +143,7 @@ mod tests {
             (600, Failure::Other),
             (700, Failure::ContextDead),
             (701, Failure::Other),
-            (709, Failure::ContextDead),
+            (709, Failure::ContextDestroyed),
             (719, Failure::ContextDead),
             (720, Failure::Other),
             (801, Failure::Unsupported),
@@ -167,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_context_or_event_that_is_gone_is_dead() {
+    fn an_invalid_context_or_event_was_destroyed() {
         assert_eq!(
             check_context("cuCtxGetId", 201).unwrap_err().failure,
-            Failure::ContextDead
+            Failure::ContextDestroyed
         );
         assert_eq!(check_context("cuCtxGetId", 400).unwrap_err().failure, Failure::Other);
         assert_eq!(
             check_event("cuEventQuery", 400).unwrap_err().failure,
-            Failure::ContextDead
+            Failure::ContextDestroyed
         );
         assert_eq!(
             check_event("cuEventQuery", 2).unwrap_err().failure,

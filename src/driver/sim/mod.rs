@@ -47,8 +47,9 @@ fn failure(code: u32) -> Failure {
         code::OUT_OF_MEMORY => Failure::OutOfMemory,
         code::NOT_SUPPORTED => Failure::Unsupported,
         code::INVALID_CONTEXT => Failure::NoContext,
+        code::CONTEXT_IS_DESTROYED => Failure::ContextDestroyed,
         // DEINITIALIZED; errors that stay with their context until it is destroyed.
-        4 | 214 | 700 | 702 | 709 | 710 | 714..=719 => Failure::ContextDead,
+        4 | 214 | 700 | 702 | 710 | 714..=719 => Failure::ContextDead,
         900..=908 => Failure::Capture,
         _ => Failure::Other,
     }

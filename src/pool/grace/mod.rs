@@ -12,7 +12,7 @@ use super::heap::{NodeId, Owner};
 use super::nameless::Nameless;
 use super::standalone::Standalone;
 use super::synchronise::Synchronisation;
-use crate::driver::{Context, DriverError, Event, Failure, Result, Stream};
+use crate::driver::{Context, DriverError, Event, Result, Stream};
 
 mod events;
 
@@ -383,9 +383,4 @@ impl Grace {
 /// Whether what waits behind `stamps` is `owner`'s stream's alone.
 fn is_only(stamps: &[(Owner, u64)], owner: Owner) -> bool {
     stamps.iter().all(|(of, _)| *of == owner)
-}
-
-/// Whether an error means that the context it came from is no more.
-pub fn is_dead(error: &DriverError) -> bool {
-    error.failure == Failure::ContextDead
 }

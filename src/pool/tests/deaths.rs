@@ -118,7 +118,7 @@ fn destroyed(version: u32) -> (Bench, Context, DriverError) {
     bench.app(|machine| machine.context_destroy(gone)).unwrap();
     let error = DriverError {
         call: "cuCtxPushCurrent",
-        code: 709,
+        code: 700,
         failure: Failure::ContextDead,
     };
     (bench, Context(gone), error)
@@ -193,7 +193,7 @@ fn a_context_without_a_known_id_may_have_changed() {
     assert!(pool.core.lock().contexts.contains(&(Context(gone), 0)));
     let error = DriverError {
         call: "cuCtxRecordEvent",
-        code: 709,
+        code: 700,
         failure: Failure::ContextDead,
     };
     let outcome = pool.context_failed(&mut pool.core.lock(), Context(gone), error);
@@ -201,6 +201,46 @@ fn a_context_without_a_known_id_may_have_changed() {
     let block = bench.get(MIB, None);
     bench.put(block, None);
     bench.finish();
+}
+
+/// cuCtxDestroy takes a context from its own thread's stack only: elsewhere a destroyed context stays current.
+#[test]
+fn a_destroyed_context_that_is_current_kills_no_pool() {
+    for version in [12_090, 12_040, 11_020] {
+        for options in ["", "backing=malloc", "guard=1"] {
+            let config = SimConfig {
+                version,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, options);
+            let stream = bench.stream();
+            let blocks = [0; 4].map(|_| bench.get(MIB, Some(stream)));
+            let special = bench.request(MIB, RESIZABLE, None).unwrap();
+            let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+            std::thread::scope(|scope| {
+                let destroy = || bench.app(|machine| machine.context_destroy(gone)).unwrap();
+                scope.spawn(destroy).join().unwrap();
+            });
+            // Each may be refused.
+            for turn in [None, Some(0), Some(stream)] {
+                for flags in [0, RESIZABLE] {
+                    if let Ok(block) = bench.request(MIB, flags, turn) {
+                        bench.put(block, turn);
+                    }
+                }
+            }
+            let special = bench.resize(special, MIB, 200 * MIB).unwrap_or(special);
+            for (block, turn) in blocks.into_iter().zip([None, Some(0), Some(stream), None]) {
+                bench.put(block, turn);
+            }
+            bench.put(special, None);
+            let _ = bench.allocator.trim(Some(0), 0);
+            bench.app(|machine| machine.context_pop()).unwrap();
+            let block = bench.get(MIB, Some(stream));
+            bench.put(block, Some(stream));
+            bench.finish();
+        }
+    }
 }
 
 #[test]
