@@ -25,7 +25,7 @@ use super::heap::{COMMON, Cut, NodeId, Owner};
 use super::mapping::{Grown, Sources};
 use super::nameless::Reach;
 use super::{Core, Pool, Turn, Want, is_gone};
-use crate::driver::{Capture, DriverError};
+use crate::driver::{Capture, Context, DriverError};
 use crate::error::{Error, Result};
 
 /// What may be created beyond the peak in use, however small that is: moving handles at 1.04 × a few pages would tear the
@@ -343,10 +343,14 @@ impl Pool {
         }
     }
 
-    /// Rung 7: a range of another stream, behind that stream's stamp.
+    /// Rung 7: a range of another stream of the same context, behind that stream's stamp. Where the two contexts differ, the
+    /// taker's can be destroyed, and its wait with it, while the work that was waited for goes on: the block may be freed on
+    /// a third stream then, which has waited for nothing.
     fn steal(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, owner: Owner) -> Option<NodeId> {
+        let here = turn.cache.inner.lock().generation.as_ref().map(|of| of.context);
         for other in core.grace.owners() {
-            let Some((context, event)) = core.grace.last_event(other).filter(|_| other != owner) else {
+            let near = |(context, _): &(Context, _)| other != owner && Some(*context) == here;
+            let Some((context, event)) = core.grace.last_event(other).filter(near) else {
                 continue;
             };
             let through = core.grace.last_stamp(other);

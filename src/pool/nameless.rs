@@ -80,13 +80,19 @@ impl Nameless {
         }
     }
 
-    /// Everything that is space of the window.
-    fn take_spaces(&mut self) -> Vec<Entry> {
+    /// The frees that a stream of `context` may wait for. Another context's work may outlive `context`, and with it the wait:
+    /// see [`Pool::steal`].
+    fn within(&self, context: Context) -> impl Iterator<Item = &Entry> {
+        let entries = self.by.values().flatten();
+        entries.filter(move |entry| entry.context == context)
+    }
+
+    /// Everything of `context` that is space of the window.
+    fn take_spaces(&mut self, context: Context) -> Vec<Entry> {
         let mut taken = Vec::new();
         for entries in self.by.values_mut() {
-            let (spaces, others) = entries
-                .drain(..)
-                .partition::<VecDeque<_>, _>(|entry| matches!(entry.left, Left::Space(_)));
+            let is_taken = |entry: &Entry| entry.context == context && matches!(entry.left, Left::Space(_));
+            let (spaces, others) = entries.drain(..).partition::<VecDeque<_>, _>(is_taken);
             taken.extend(spaces);
             *entries = others;
         }
@@ -356,8 +362,9 @@ impl Pool {
     /// As [`Pool::take_nameless`], from neighbours that only together are large enough: the stream waits for all there is,
     /// and what it leaves lies behind one event of its own.
     pub(super) fn gather_nameless(&self, core: &mut Core, want: &Want, turn: &Turn<'_>) -> Option<NodeId> {
+        let here = self.calls.ask(|driver| driver.stream_context(turn.stream)).ok()?;
         let Core { heap, grace, .. } = core;
-        let entries = || grace.nameless.by.values().flatten();
+        let entries = || grace.nameless.within(here);
         let spaces: Vec<(Owner, Event)> = entries()
             .filter_map(|entry| match (&entry.left, entry.event) {
                 (Left::Space(owner), Some(event)) => Some((*owner, event)),
@@ -379,7 +386,7 @@ impl Pool {
         let (context, event) = self.mark(core, turn.stream)?;
         let Core { heap, grace, .. } = core;
         let all = heap.add_owner();
-        for entry in grace.nameless.take_spaces() {
+        for entry in grace.nameless.take_spaces(here) {
             if let Left::Space(owner) = entry.left {
                 heap.transfer(owner, all, u64::MAX, 0);
                 heap.remove_owner(owner);
@@ -397,8 +404,12 @@ impl Pool {
         let Core { heap, grace, .. } = core;
         let near = |key: &Key| reach == Reach::Any || *key == turn.cache.key;
         let mut found = Vec::new();
+        if !grace.nameless.by.keys().any(near) {
+            return None;
+        }
+        let here = self.calls.ask(|driver| driver.stream_context(turn.stream)).ok()?;
         for (key, entries) in grace.nameless.by.iter().filter(|(key, _)| near(key)) {
-            for entry in entries {
+            for entry in entries.iter().filter(|entry| entry.context == here) {
                 if let (Left::Space(owner), Some(event)) = (&entry.left, entry.event) {
                     let bytes = heap.free_bytes(*owner);
                     if bytes == want.size || bytes > want.size && reach != Reach::Exact {

@@ -203,6 +203,46 @@ fn a_context_without_a_known_id_may_have_changed() {
     bench.finish();
 }
 
+/// A context's work ends with it, and so does what its streams had waited for in other contexts. Another stream to which the
+/// block is brought has waited for nothing.
+#[test]
+fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
+    for version in [12_090, 12_040, 11_080] {
+        for (options, flags) in [("limit=64MiB,wait_ms=5", 0), ("limit=64MiB,wait_ms=5", RESIZABLE)] {
+            let config = SimConfig {
+                version,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, options);
+            let (first, heir) = (bench.stream(), bench.stream());
+            let own = bench.get(MIB, Some(heir));
+            let block = bench.get(48 * MIB, Some(first));
+            let kernel = bench.app(|machine| machine.launch_persistent(first, &[(block, 48 * MIB)]).unwrap());
+            bench.put(block, Some(first));
+            // Memory is short, so the first stream's next call covers what it freed.
+            if version >= 12_000 {
+                assert!(bench.request(48 * MIB, 0, Some(heir)).is_err());
+                let small = bench.get(512, Some(first));
+                bench.put(small, Some(first));
+            }
+            let context = bench.app(|machine| machine.context_create(0)).unwrap();
+            let visitor = bench.stream();
+            // The visitor's stream is made to wait for the first one's work.
+            let moved = bench.request(48 * MIB, flags, Some(visitor));
+            bench.app(|machine| machine.context_destroy(context)).unwrap();
+            if let Ok(block) = moved {
+                bench.put(block, Some(heir));
+                let again = bench.request(48 * MIB, flags, Some(heir));
+                assert_eq!(bench.wrong(), Vec::<String>::new(), "{version} {flags}");
+                assert!(again.is_err(), "{version} {flags}: the first stream still writes there");
+            }
+            assert!(bench.machine.release_persistent(kernel));
+            bench.put(own, Some(heir));
+            bench.finish();
+        }
+    }
+}
+
 /// cuCtxDestroy takes a context from its own thread's stack only: elsewhere a destroyed context stays current.
 #[test]
 fn a_destroyed_context_that_is_current_kills_no_pool() {
