@@ -61,11 +61,14 @@ impl Calls {
         let _ = pop().or_else(|_| pop());
     }
 
-    /// Whether `context` is still the one that had `id`, an id of 0 being unknown; none where a call that failed for any other
-    /// reason proves nothing.
+    /// Whether `context` is still the one that had `id`; none where a call that failed for any other reason proves nothing, and
+    /// where another one than the one that is [`UNIDENTIFIED`] may have its handle.
     pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
         let there = match self.driver.features().stream_ids {
-            true => self.context_id(context).map(|now| id == 0 || now == id),
+            true => match self.context_id(context) {
+                Ok(_) if id == UNIDENTIFIED => return None,
+                answer => answer.map(|now| now == id),
+            },
             // Without ids there is only one question that tells.
             false => self.ask(|driver| driver.context_push(context)).map(|()| {
                 self.pop();
@@ -74,7 +77,7 @@ impl Calls {
         };
         match there {
             Ok(there) => Some(there),
-            Err(error) if error.failure.is_dead() || error.failure == Failure::NoContext => Some(false),
+            Err(error) if is_of_no_context(&error) => Some(false),
             Err(_) => None,
         }
     }
@@ -140,6 +143,14 @@ impl Drop for Entered<'_> {
             self.calls.pop();
         }
     }
+}
+
+/// The id of a context that the driver has not told yet, and of each context where there are no ids.
+pub const UNIDENTIFIED: u64 = 0;
+
+/// Whether a call that was given a context failed because there is no such context.
+pub fn is_of_no_context(error: &DriverError) -> bool {
+    error.failure.is_dead() || error.failure == Failure::NoContext
 }
 
 /// An error of our own where the driver was not asked.

@@ -166,7 +166,7 @@ impl Pool {
 
     /// A free without a stream is covered at once, and what has completed meanwhile is collected.
     fn cover_free(&self, core: &mut Core) {
-        let _ = self.note_current(core);
+        self.note_current_of_free(core);
         if let Ok(_entered) = self.enter(core) {
             self.cover(core);
             let _ = self.settle(core);

@@ -24,7 +24,7 @@ use super::block::Blocks;
 use super::heap::{COMMON, Cut, NodeId, Owner};
 use super::mapping::{Grown, Sources};
 use super::nameless::Reach;
-use super::{Core, Pool, Turn, Want, is_gone};
+use super::{Core, Pool, Turn, Want, is_there};
 use crate::driver::{Capture, Context, DriverError};
 use crate::error::{Error, Result};
 
@@ -368,9 +368,9 @@ impl Pool {
                 return Some(id);
             }
             match self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {
+                Ok(()) if is_there(&self.calls, &core.home, &core.contexts, context) == Some(true) => return Some(id),
                 // Of a context that is gone, it is no event of the pool's.
-                Ok(()) if is_gone(&self.calls, &core.home, &core.contexts, context) => {}
-                Ok(()) => return Some(id),
+                Ok(()) => {}
                 Err(error) => tracing::debug!(%error, "a stream could not be made to wait for another"),
             }
             core.heap.give(id, other, through);

@@ -52,7 +52,7 @@ mod walk;
 
 use beside::Beside;
 use block::{Block, Blocks};
-use calls::Calls;
+use calls::{Calls, UNIDENTIFIED};
 use capture::Captures;
 use churn::Churn;
 use grace::Grace;
@@ -302,22 +302,32 @@ impl Core {
     /// A context uses the pool from now on: what is freed without a stream waits for its work too. An error where it does not
     /// tell who it is, for then nobody would notice another one at its handle.
     fn note_context(&mut self, calls: &Calls, context: Context) -> crate::driver::Result<()> {
-        let known = self.contexts.iter().find(|(known, _)| *known == context).copied();
-        match known {
-            Some((_, id)) if !calls.is_gone(context, id) => return Ok(()),
+        let id = calls.context_id(context)?;
+        match self.contexts.iter_mut().find(|(known, _)| *known == context) {
+            Some((_, known)) if *known == id => return Ok(()),
+            // No event of the pool's is of a context without an id, so it does not matter whether this is the one that was
+            // noted: one that is gone took its work with it.
+            Some((_, known)) if *known == UNIDENTIFIED => {
+                *known = id;
+                return Ok(());
+            }
             // Another context at a handle that was known: the old one is gone.
             Some(_) => self.forget_context(context),
             None => {}
         }
-        self.contexts.push((context, calls.context_id(context)?));
+        self.contexts.push((context, id));
         Ok(())
     }
 
-    /// As [`Core::note_context`] for a free, which is not refused: a context that does not tell who it is counts as long as it
-    /// answers at all.
+    /// As [`Core::note_context`] for a free, which is not refused. A context whose id the driver does not tell counts, and
+    /// nothing is covered before it is identified.
     fn note_context_of_free(&mut self, calls: &Calls, context: Context) {
-        if self.note_context(calls, context).is_err() && !self.contexts.iter().any(|(known, _)| *known == context) {
-            self.contexts.push((context, 0));
+        let known = |core: &Core| core.contexts.iter().any(|(known, _)| *known == context);
+        match self.note_context(calls, context) {
+            Err(error) if !calls::is_of_no_context(&error) && !known(self) => {
+                self.contexts.push((context, UNIDENTIFIED));
+            }
+            _ => {}
         }
     }
 
@@ -377,11 +387,16 @@ impl Home {
     }
 }
 
-/// Whether a context that has used the pool is not there any more, so that its events are others' by now. The device's primary
-/// context is looked at before each request.
-fn is_gone(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Context) -> bool {
-    let known = contexts.iter().find(|(known, _)| *known == context);
-    !(home.primary && home.context == context) && known.is_none_or(|(_, id)| calls.is_gone(context, *id))
+/// Whether a context that has used the pool is still there; if not, its events are others' by now. None where the driver does
+/// not tell. The device's primary context is looked at before each request.
+fn is_there(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Context) -> Option<bool> {
+    if home.primary && home.context == context {
+        return Some(true);
+    }
+    match contexts.iter().find(|(known, _)| *known == context) {
+        Some((_, id)) => calls.is_there(context, *id),
+        None => Some(false),
+    }
 }
 
 /// Rules that tests break on purpose, to see that the order checker notices.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::block::State;
 use super::grace::Freed;
 use super::heap::{COMMON, Owner};
-use super::{Core, Pool, is_gone};
+use super::{Core, Pool, calls, is_there};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Failure, Stream};
 use crate::error::{Error, Result};
@@ -97,23 +97,39 @@ impl Pool {
         matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 
-    /// Forgets contexts that the application has destroyed. An error where the pool's home is among them and there is no
-    /// other.
+    /// Forgets contexts that the application has destroyed, and identifies the others. An error where the pool's home is among
+    /// the dead and there is no other, and where the driver does not tell of each one: its events may be others' then.
     pub(super) fn drop_dead_contexts(&self, core: &mut Core) -> Result<()> {
         self.check_context(core)?;
+        let ids = self.driver().features().stream_ids;
+        let mut untold = false;
         for (context, id) in core.contexts.clone() {
-            if self.calls.is_gone(context, id) {
+            let there = match id {
+                calls::UNIDENTIFIED if ids => match core.note_context(&self.calls, context) {
+                    Ok(()) => Some(true),
+                    Err(error) => calls::is_of_no_context(&error).then_some(false),
+                },
+                id => self.calls.is_there(context, id),
+            };
+            if there == Some(false) {
                 self.drop_context(core, context);
             }
+            untold |= there.is_none();
         }
-        Ok(())
+        match untold {
+            true => Err(Error::Driver(calls::refused(
+                if ids { "cuCtxGetId" } else { "cuCtxPushCurrent" },
+                Failure::Other,
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Forgets a context that is gone. Another one at its handle may have streams that were not told from the old one's.
     pub(super) fn drop_context(&self, core: &mut Core, context: Context) {
         core.forget_context(context);
         if self.driver().features().stream_ids {
-            let _ = core.note_context(&self.calls, context);
+            core.note_context_of_free(&self.calls, context);
         }
     }
 
@@ -136,9 +152,9 @@ impl Pool {
             }
             // Without ids, another context can have its handle.
             Some(true) if !ids && error.failure == Failure::ContextDestroyed => Ok(()),
-            Some(true) if !ids || id != 0 => Err(self.failed(error)),
+            Some(true) => Err(self.failed(error)),
             // It may be gone, or may be another one by now, which is nothing to die of.
-            _ => Err(Error::Driver(error)),
+            None => Err(Error::Driver(error)),
         }
     }
 
@@ -147,7 +163,7 @@ impl Pool {
         let Core {
             grace, contexts, home, ..
         } = &mut *core;
-        let settled = grace.settle(&self.calls, |context| is_gone(&self.calls, home, contexts, context));
+        let settled = grace.settle(&self.calls, |context| is_there(&self.calls, home, contexts, context));
         for (owner, complete) in settled.owners {
             if core.heap.transfer(owner, COMMON, complete, 0) > 0 || core.heap.free_bytes(owner) == 0 {
                 self.forget_orphan(core, owner);
@@ -280,6 +296,13 @@ impl Pool {
             for freed in remains.freed {
                 core.grace.free(freed);
             }
+        }
+    }
+
+    /// As [`Pool::note_current`] for a free, which is not refused.
+    pub(super) fn note_current_of_free(&self, core: &mut Core) {
+        if let Ok(Some(context)) = self.calls.ask(|driver| driver.current_context()) {
+            core.note_context_of_free(&self.calls, context);
         }
     }
 

@@ -269,9 +269,9 @@ impl Grace {
         Ok(())
     }
 
-    /// Asks which stamps and batches have completed, and hands out what they covered. Where `is_gone` says that the context of
-    /// an event is, the answer came from another event at its handle.
-    pub fn settle(&mut self, calls: &Calls, is_gone: impl Fn(Context) -> bool) -> Settled {
+    /// Asks which stamps and batches have completed, and hands out what they covered. Unless `is_there` says that the context
+    /// of an event is, the answer may have come from another event at its handle.
+    pub fn settle(&mut self, calls: &Calls, is_there: impl Fn(Context) -> Option<bool>) -> Settled {
         if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
             && let Some(over) = self.synchronisation.take()
             && outcome.is_ok()
@@ -280,11 +280,12 @@ impl Grace {
         }
         let mut settled = Settled::default();
         let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
-            Ok(true) if is_gone(context) => {
-                settled.gone.push(context);
-                false
+            Ok(true) => {
+                let there = is_there(context);
+                settled.gone.extend((there == Some(false)).then_some(context));
+                there == Some(true)
             }
-            Ok(complete) => complete,
+            Ok(false) => false,
             Err(error) => {
                 settled.failed = Some((context, error));
                 false

@@ -197,10 +197,133 @@ fn a_context_without_a_known_id_may_have_changed() {
         failure: Failure::ContextDead,
     };
     let outcome = pool.context_failed(&mut pool.core.lock(), Context(gone), error);
-    assert!(matches!(outcome, Err(Error::Driver(_))), "{outcome:?}");
+    assert!(!matches!(outcome, Err(Error::Dead(_))), "{outcome:?}");
     let block = bench.get(MIB, None);
     bench.put(block, None);
     bench.finish();
+}
+
+/// A block of all there is, used in a context of its own by a kernel that is `kernel`, and freed there without a stream while
+/// the driver does not tell which context that is.
+fn freed_in_an_unidentified_context(bench: &Bench) -> (usize, u64) {
+    let block = bench.get(48 * MIB, None);
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    let stream = bench.stream();
+    let kernel = bench.app(|machine| machine.launch_persistent(stream, &[(block, 48 * MIB)]).unwrap());
+    bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
+    bench.put(block, None);
+    bench.machine.clear_failures();
+    bench.app(|machine| machine.context_pop()).unwrap();
+    (context, kernel)
+}
+
+#[test]
+fn work_in_a_context_that_does_not_tell_its_id_is_waited_for() {
+    let bench = Bench::new("limit=64MiB,wait_ms=5");
+    let (_, kernel) = freed_in_an_unidentified_context(&bench);
+    for failing in [true, false] {
+        if failing {
+            bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
+        }
+        assert!(bench.request(48 * MIB, 0, None).is_err(), "the kernel runs");
+        assert_eq!(bench.wrong(), Vec::<String>::new());
+        bench.machine.clear_failures();
+    }
+    assert!(bench.machine.release_persistent(kernel));
+    let block = bench.get(48 * MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+#[test]
+fn memory_of_an_unidentified_context_that_is_gone_comes_back() {
+    let bench = Bench::new("limit=64MiB,wait_ms=5");
+    let (context, _) = freed_in_an_unidentified_context(&bench);
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    let block = bench.get(48 * MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+/// Lets the `failing`-th question which context has a handle go unanswered, from now on.
+fn do_not_tell(bench: &Bench, failing: u64) {
+    bench.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
+}
+
+/// The handles of a context that is gone, and of its events, come back as others of the application's, and the driver does not
+/// tell.
+#[test]
+fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
+    for failing in 1..=8 {
+        let bench = Bench::new("wait_ms=5");
+        let blocks = [0; 6].map(|_| bench.get(MIB, None));
+        let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+        // The pool has events of the context.
+        blocks[..3].iter().for_each(|block| bench.put(*block, None));
+        bench.app(|machine| machine.context_destroy(gone)).unwrap();
+        let born = bench.app(|machine| machine.context_create(0)).unwrap();
+        assert_eq!(born, gone, "the handle comes back");
+        let (stream, other) = (bench.stream(), bench.stream());
+        let events: [usize; 8] = std::array::from_fn(|_| bench.app(|machine| machine.event_create()).unwrap());
+        for event in events {
+            bench.app(|machine| machine.event_record(event, stream)).unwrap();
+        }
+        let kernel = bench.app(|machine| machine.launch_persistent(other, &[]).unwrap());
+        // The free does not learn which context it is made in, either.
+        do_not_tell(&bench, 1);
+        do_not_tell(&bench, failing);
+        blocks[3..].iter().for_each(|block| bench.put(*block, None));
+        bench.machine.clear_failures();
+        for event in events {
+            let complete = bench.app(|machine| machine.event_query(event));
+            assert_eq!(
+                complete,
+                Ok(true),
+                "{failing}: the pool recorded the application's event"
+            );
+        }
+        assert!(bench.machine.release_persistent(kernel));
+        bench.app(|machine| machine.context_pop()).unwrap();
+        bench.finish();
+    }
+}
+
+/// As above: that the application's event is complete says nothing of what the pool's covered.
+#[test]
+fn an_answer_from_a_context_that_may_be_gone_is_none() {
+    for failing in 1..=12 {
+        let bench = Bench::new("limit=64MiB,wait_ms=5");
+        let first = bench.stream();
+        let block = bench.get(48 * MIB, Some(first));
+        let kernel = bench.app(|machine| machine.launch_persistent(first, &[(block, 48 * MIB)]).unwrap());
+        // The application brings the block to a stream of another context, and that stream waits for the first one's work.
+        let event = bench.app(|machine| machine.event_create()).unwrap();
+        bench.app(|machine| machine.event_record(event, first)).unwrap();
+        let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+        let visitor = bench.stream();
+        bench.app(|machine| machine.stream_wait_event(visitor, event)).unwrap();
+        let small = bench.get(512, Some(visitor));
+        bench.put(block, Some(visitor));
+        // Memory is short, so the visitor's next call covers what it freed.
+        assert!(bench.request(48 * MIB, 0, Some(first)).is_err());
+        let next = bench.get(4 * MIB, Some(visitor));
+        bench.app(|machine| machine.context_destroy(gone)).unwrap();
+        let born = bench.app(|machine| machine.context_create(0)).unwrap();
+        assert_eq!(born, gone, "the handle comes back");
+        for _ in 0..8 {
+            bench.app(|machine| machine.event_create()).unwrap();
+        }
+        bench.app(|machine| machine.context_pop()).unwrap();
+        do_not_tell(&bench, failing);
+        let early = bench.request(48 * MIB, 0, None);
+        bench.machine.clear_failures();
+        assert_eq!(bench.wrong(), Vec::<String>::new(), "{failing}");
+        assert!(early.is_err(), "{failing}: the first stream still writes there");
+        assert!(bench.machine.release_persistent(kernel));
+        bench.put(small, None);
+        bench.put(next, None);
+        bench.finish();
+    }
 }
 
 /// A context's work ends with it, and so does what its streams had waited for in other contexts. Another stream to which the
