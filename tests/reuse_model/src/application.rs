@@ -197,7 +197,11 @@ impl Model {
             }
             Step::Order(first, second) => {
                 let both = first != second && state.is_live(first) && state.is_live(second);
-                (both && state.graph.stage != Stage::Capturing).then(|| state.wait(second, stream_point(first)))
+                (both && state.graph.stage != Stage::Capturing).then_some(())?;
+                let [of, into] = [first, second].map(|handle| state.streams[handle as usize].context);
+                state.crossed[into as usize] |= of != into;
+                state.wait(second, stream_point(first));
+                Some(())
             }
             Step::Complete(work) => {
                 state.work.remove(work as usize);
@@ -325,7 +329,8 @@ impl Model {
     }
 
     /// A block may be freed on a stream that all its work is ordered before, or was declared for. The stream may be gone
-    /// where the block is its own.
+    /// where the block is its own. Where the context is gone that the block was handed out in, the application knows of no work
+    /// but its own, unless it had made that context's streams wait for another's.
     fn may_free(&self, state: &State, piece: u8, handle: u8, current: u8) -> Option<Block> {
         let Place::Live(block) = &state.pieces[piece as usize] else {
             return None;
@@ -338,9 +343,10 @@ impl Model {
         let own_context = life != Life::Gone && context == current;
         let known = self.has_ids() && !stray && (joined || life != Life::Gone);
         (own_context || known || self.gaps.other_context_current).then_some(())?;
+        let unknown = |work: &Work| work.former && block.context.is_none();
         let ordered = |work: &Work| work.graph || work.declared || work.before & stream_point(handle) != 0;
         let mut work = state.work.iter().filter(|work| work.piece == piece);
-        work.all(ordered).then(|| block.clone())
+        work.all(|work| unknown(work) || ordered(work)).then(|| block.clone())
     }
 }
 

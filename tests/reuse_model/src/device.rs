@@ -95,6 +95,14 @@ impl State {
                 self.forget_points(event_point(event as u8));
             }
         }
+        let left = std::mem::take(&mut self.crossed[at]).then_some(CROSSED);
+        for piece in &mut self.pieces {
+            if let Place::Live(block) = piece
+                && block.context == Some(context)
+            {
+                block.context = left;
+            }
+        }
         if self.known[at] == Known::Present {
             self.known[at] = Known::Former;
         }

@@ -84,6 +84,7 @@ impl Model {
             work: Vec::new(),
             graph: Graph::default(),
             used,
+            crossed: [false; CONTEXTS],
             pieces: vec![Place::Common; self.bounds.pieces],
             caches: Default::default(),
             ledgers: Default::default(),

@@ -39,6 +39,10 @@ impl Model {
             Place::Own(of, _) if of == owner => Source::Own,
             Place::Own(other, number) => {
                 let ledger = state.ledgers[other as usize].as_ref()?;
+                let near = ledger.context == state.streams[handle as usize].context;
+                if !near && self.holds(Rule::TakingStaysInTheContext) {
+                    return None;
+                }
                 let (last, event) = *ledger.stamps.last()?;
                 if number > last && self.holds(Rule::OnlyWhatTheEventCovers) {
                     return None;
@@ -63,6 +67,11 @@ impl Model {
         let source = match state.pieces[piece as usize] {
             Place::Common => Source::Common,
             Place::PerFree(_, Some(event)) if state.events[event as usize] == Event::Dead => return None,
+            Place::PerFree(context, _)
+                if context != state.streams[handle as usize].context && self.holds(Rule::TakingStaysInTheContext) =>
+            {
+                return None;
+            }
             Place::PerFree(context, Some(event)) => {
                 if self.holds(Rule::PerFreeEventsAreWaitedFor) {
                     state.wait(handle, event_point(event));
@@ -295,6 +304,7 @@ impl State {
         self.pieces[piece as usize] = Place::Live(Block {
             home,
             graph,
+            context: home.map(|handle| self.streams[handle as usize].context),
             ..Block::default()
         });
     }

@@ -9,6 +9,8 @@ pub enum Rule {
     IdsAreComparedBeforeEvents,
     /// What another stream freed is taken behind its event, which the taking stream is made to wait for.
     TakingWaitsForTheEvent,
+    /// What another stream freed is taken behind its event within one context only: the wait would go with the taker's.
+    TakingStaysInTheContext,
     /// Of another stream's memory only what was freed before its last event is taken.
     OnlyWhatTheEventCovers,
     /// With each completion event the number is raised: what is freed from then on belongs to the next one.
@@ -67,10 +69,11 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 30] = [
+    pub const ALL: [Rule; 31] = [
         Rule::IdsAreCompared,
         Rule::IdsAreComparedBeforeEvents,
         Rule::TakingWaitsForTheEvent,
+        Rule::TakingStaysInTheContext,
         Rule::OnlyWhatTheEventCovers,
         Rule::NumbersAreRaisedByEvents,
         Rule::NumbersAreRaisedByBatches,

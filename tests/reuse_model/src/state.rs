@@ -142,6 +142,9 @@ pub enum Place {
     PerFree(u8, Option<u8>),
 }
 
+/// A context that is gone, of which a stream had waited for another context's work.
+pub const CROSSED: u8 = u8::MAX;
+
 /// A piece that is handed out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Block {
@@ -155,6 +158,9 @@ pub struct Block {
     pub graph: bool,
     /// The application's own note: it has declared the block for the present streams of these handles.
     pub declared: u8,
+    /// The application's own note: the context of the stream that it was handed out for, or [`CROSSED`]. None: that one is gone
+    /// and none of its streams had waited for another context's work, or the block was handed out without a stream.
+    pub context: Option<u8>,
 }
 
 /// A stream that a block was declared for.
@@ -281,6 +287,8 @@ pub struct State {
     pub graph: Graph,
     /// The application's note: contexts that have used the pool, by a call in them or for a stream of theirs.
     pub used: [bool; CONTEXTS],
+    /// The application's note: contexts of which a stream was made to wait for another context's.
+    pub crossed: [bool; CONTEXTS],
     /// The pool's memory.
     pub pieces: Vec<Place>,
     /// The caches, by handle.

@@ -41,6 +41,7 @@ broken! {
     ids_are_compared: IdsAreCompared in streams(), 9;
     ids_are_compared_before_events: IdsAreComparedBeforeEvents in streams(), 10;
     taking_waits_for_the_event: TakingWaitsForTheEvent in streams(), 9;
+    taking_stays_in_the_context: TakingStaysInTheContext in contexts(), 13;
     only_what_the_event_covers: OnlyWhatTheEventCovers in two_blocks(), 9;
     numbers_are_raised_by_events: NumbersAreRaisedByEvents in two_blocks(), 9;
     numbers_are_raised_by_batches: NumbersAreRaisedByBatches in two_blocks(), 9;
@@ -55,7 +56,7 @@ broken! {
     events_go_with_their_context: EventsGoWithTheirContext in contexts(), 11;
     waits_outlive_contexts: WaitsOutliveContexts in contexts(), 12;
     answers_of_dead_contexts_are_none: AnswersOfDeadContextsAreNone in contexts(), 11;
-    new_events_are_no_old_ones: NewEventsAreNoOldOnes in two_blocks_without_ids(), 12;
+    new_events_are_no_old_ones: NewEventsAreNoOldOnes in two_blocks_without_ids(), 13;
     events_serve_once_complete: EventsServeOnceComplete in two_blocks(), 11;
     declared_uses_count: DeclaredUsesCount in declares(), 7;
     declared_uses_have_ids: DeclaredUsesHaveIds in declares(), 14;
@@ -65,9 +66,19 @@ broken! {
     graphs_leave_fresh_frees: GraphsLeaveFreshFrees in captures(), 10;
     graphs_leave_by_ids: GraphsLeaveByIds in captures(), 11;
     owners_outlive_contexts: OwnersOutliveContexts in contexts(), 12;
-    per_free_events_are_waited_for: PerFreeEventsAreWaitedFor in contexts_without_ids(), 8;
+    per_free_events_are_waited_for: PerFreeEventsAreWaitedFor in contexts_without_ids(), 7;
     per_free_events_are_not_shared: PerFreeEventsAreNotShared in two_blocks_without_ids(), 8;
     contexts_of_per_free_events_are_known: ContextsOfPerFreeEventsAreKnown in contexts_without_ids(), 9;
+}
+
+#[test]
+fn taking_stays_in_the_context_without_ids() {
+    let broken = Some(Rule::TakingStaysInTheContext);
+    let model = Model {
+        broken,
+        ..contexts_without_ids()
+    };
+    goes_wrong("TakingStaysInTheContext without ids", model, 11);
 }
 
 /// Documented: a free on a stream that was not allocated on is made in the stream's own context.
