@@ -1,6 +1,9 @@
 //! What is said when the process ends: also where nobody destroys anything, and where a signal's handler calls `exit`.
 
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
 
 use super::*;
 use crate::log;
@@ -50,7 +53,7 @@ impl Allocator {
 
 /// The first allocator gets the path as it is, another a number before the suffix.
 fn numbered(path: std::path::PathBuf) -> std::path::PathBuf {
-    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let Some(suffix) = path.extension().filter(|_| number > 0) else {
         return path;

@@ -102,7 +102,7 @@ impl Allocator {
             closed: AtomicBool::new(false),
             recorder,
             short: short::Short::default(),
-            epilogue: AtomicBool::new(false),
+            epilogue: false.into(),
         });
         exit::register(&allocator);
         Ok(allocator)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::record::state::PieceState;
 use crate::record::{Action, Event, describe};
+use crate::sync::HashMap;
 
 /// Called with the device and the bytes of a request that cannot be met; true asks for another try.
 pub type OomHandler = Arc<dyn Fn(i32, u64) -> bool + Send + Sync>;
@@ -225,7 +226,7 @@ impl Allocator {
         };
         let device = held.device();
         drop(held);
-        let mut holders: std::collections::HashMap<(u32, u64), (u64, u64)> = Default::default();
+        let mut holders: HashMap<(u32, u64), (u64, u64)> = Default::default();
         for piece in device.segments.iter().flat_map(|segment| &segment.pieces) {
             if piece.state == PieceState::Allocated {
                 let key = (piece.stack, if piece.stack == 0 { piece.size } else { 0 });

@@ -6,21 +6,20 @@
 //! before it or after it. Nobody claims a cell with the pool's lock held but by [`Beside::try_claim`], which does not wait.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
-use once_cell::race::OnceBox;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::block::boxed;
 use super::standalone::Standalone;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard, OnceBox, hint, thread};
 
 const NONE: u32 = 0;
 const LIVE: u32 = 1;
 const CLAIMED: u32 = 2;
 
-const BUCKET_BITS: u32 = 14;
-const CHUNK: usize = 256;
-const CHUNKS: usize = 1 << 14;
+// One bucket in the models: addresses differ from run to run.
+const BUCKETS: usize = if cfg!(loom) { 1 } else { 1 << 14 };
+const CHUNK: usize = if cfg!(loom) { 8 } else { 256 };
+const CHUNKS: usize = if cfg!(loom) { 1 << 4 } else { 1 << 14 };
 
 /// One block, as far as it is read without its lock. Written by whoever has claimed it.
 #[repr(C, align(64))]
@@ -150,7 +149,7 @@ pub struct Beside {
 impl Default for Beside {
     fn default() -> Beside {
         Beside {
-            buckets: (0..1 << BUCKET_BITS).map(|_| AtomicU32::new(0)).collect(),
+            buckets: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(),
             chunks: (0..CHUNKS).map(|_| OnceBox::new()).collect(),
             version: AtomicU64::new(0),
             used: AtomicU32::new(0),
@@ -161,7 +160,7 @@ impl Default for Beside {
 
 #[inline]
 fn bucket(address: u64) -> usize {
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BUCKET_BITS)) as usize
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize % BUCKETS
 }
 
 impl Beside {
@@ -342,8 +341,8 @@ impl Beside {
 fn pause(tries: &mut u32) {
     *tries += 1;
     match tries {
-        0..64 => std::hint::spin_loop(),
-        64..256 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+        0..64 => hint::spin_loop(),
+        64..256 => thread::yield_now(),
+        _ => thread::sleep(std::time::Duration::from_micros(50)),
     }
 }

@@ -1,9 +1,6 @@
 //! How a pool comes to be: its context, its window, and what backs it.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
 
 use super::beside::Beside;
 use super::block::Blocks;
@@ -20,6 +17,8 @@ use super::{Core, Counters, Home, Options, Pool};
 use crate::config::Backing;
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::record::Recorder;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
 
 /// What a pool is to be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +114,6 @@ impl Pool {
             recorder,
             marks: Marks::default(),
             tags: super::tags::Tags::new(),
-            #[cfg(test)]
-            sabotage: Default::default(),
         })
     }
 

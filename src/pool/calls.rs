@@ -1,9 +1,9 @@
 //! The driver as the pool calls it: every call counted, in a context, and never in the way of a capture.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A driver with counters.
 pub struct Calls {

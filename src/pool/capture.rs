@@ -4,16 +4,17 @@
 //! and every executable made of it are gone *and* the block's owner has freed it. The driver tells by a user object's
 //! destructor, which may make no driver call and runs on a thread shared with others: it sets a flag and counts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::calls::Calls;
 use super::grace::Freed;
 use super::heap::{Heap, NodeId, Owner};
 use super::stream_cache::Key;
 use crate::driver::{CaptureInfo, Result};
+use crate::sync::HashMap;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a graph's destructor tells.
 struct Notice {
@@ -82,7 +83,7 @@ impl Captures {
             }
         }
         self.numbers += 1;
-        let (owners, live, freed) = (HashMap::new(), HashSet::new(), Vec::new());
+        let (owners, live, freed) = (HashMap::default(), HashSet::new(), Vec::new());
         self.captures.insert(
             self.numbers,
             Capture {

@@ -3,10 +3,9 @@
 //! An open-addressing table from size to the head of a list through `Block::next`. Sizes repeat in inference, so the table
 //! settles; it grows when half full and forgets sizes that have no block then.
 
-use std::sync::atomic::Ordering;
-
 use super::block::Blocks;
 use super::heap::NodeId;
+use crate::sync::atomic::Ordering;
 
 #[derive(Clone, Copy, Default)]
 struct Class {

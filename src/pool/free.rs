@@ -1,7 +1,5 @@
 //! The ways back: into a stream's free space, behind a grace, or to a graph.
 
-use std::sync::atomic::Ordering;
-
 use super::beside::Claimed;
 use super::block::{Block, State};
 use super::grace::Freed;
@@ -12,6 +10,8 @@ use super::{Core, Pool, Turn};
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Stream};
 use crate::record::{Action, Event};
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
 
 /// With `release_threshold=auto`, a stream-less free of this size or more is given back.
 const LARGE: u64 = 32 << 20;
@@ -200,6 +200,10 @@ impl Pool {
         block.give_back = may_cover && size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         let mut core = self.core.lock();
         self.now_pending(size);
+        if broken("a free counts its block under the lock that files it") {
+            drop(core);
+            core = self.core.lock();
+        }
         self.bury_graphs(&mut core);
         let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
             return;
@@ -275,11 +279,9 @@ impl Pool {
         ready.drain(&self.blocks, |id| {
             self.retract(core, id);
             let stamp = self.blocks.get(id).stamp.load(Ordering::Relaxed);
-            #[cfg(test)]
-            let owner = if super::sabotage::on(&self.sabotage.coalesce_across) {
-                super::heap::COMMON
-            } else {
-                owner
+            let owner = match broken("what a stream freed stays its own") {
+                true => super::heap::COMMON,
+                false => owner,
             };
             core.heap.give(id, owner, stamp);
         });

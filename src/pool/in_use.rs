@@ -7,10 +7,10 @@
 //! All caches are held for that: looked at one after the other, what one stream gives back and another takes meanwhile would
 //! count twice.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-
 use super::Pool;
 use super::stream_cache::Inner;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::broken;
 
 /// The pool's side of it.
 #[derive(Default)]
@@ -46,7 +46,8 @@ impl Pool {
     #[cold]
     pub fn charge(&self, bytes: u64) {
         let total = self.in_use.total.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
-        if total > self.in_use.peak() as i64 {
+        let raises = total > self.in_use.peak() as i64;
+        if raises && !broken("a charge is looked at where it may be a peak") {
             self.in_use();
         }
     }
@@ -67,6 +68,9 @@ impl Pool {
             {
                 self.settle_charge(inner);
             }
+        }
+        if broken("all caches are held for the sum") {
+            held.clear();
         }
         let now = self.in_use.total.load(Ordering::Relaxed).max(0) as u64;
         self.in_use.peak.fetch_max(now, Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! How a stream, or a capture, gets free space of its own, and how a stream's frees are stamped.
 
-use std::sync::atomic::Ordering;
-
 use super::heap::Owner;
 use super::stream_cache::{Generation, Inner};
 use super::{Core, Pool, Turn};
 use crate::driver::{Failure, Stream};
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
 
 impl Pool {
     /// The own free space of a stream, made where the stream is new: another id at a known handle orphans the old one.
@@ -14,9 +14,7 @@ impl Pool {
         let mut inner = turn.cache.inner.lock();
         inner.capture = 0;
         if let Some(generation) = &inner.generation {
-            let same = generation.id == turn.id;
-            #[cfg(test)]
-            let same = same || super::sabotage::on(&self.sabotage.ignore_generation);
+            let same = generation.id == turn.id || broken("a stream's id tells whether it is the same one");
             if same && generation.device == self.device {
                 return Ok(generation.owner);
             }
@@ -84,7 +82,7 @@ impl Pool {
         }
         let wanted = std::mem::replace(&mut inner.hunger, self.hunger.load(Ordering::Relaxed));
         // Raised first: what is freed from now on belongs to the next stamp.
-        inner.next_stamp = number + 1;
+        inner.next_stamp = number + u64::from(!broken("what is freed after a stamp is not stamped"));
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");
             (inner.unstamped, inner.hunger) = (unstamped, wanted);

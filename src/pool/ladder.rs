@@ -16,10 +16,6 @@
 //! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only. A stream without an id has nothing of
 //! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
-use std::sync::atomic::Ordering;
-
-use parking_lot::MutexGuard;
-
 use super::block::Blocks;
 use super::heap::{COMMON, Cut, NodeId, Owner};
 use super::mapping::{Grown, Sources};
@@ -27,6 +23,8 @@ use super::nameless::Reach;
 use super::{Core, Pool, Turn, Want, is_there};
 use crate::driver::{Capture, Context, DriverError};
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
+use crate::sync::{MutexGuard, broken};
 
 /// What may be created beyond the peak in use, however small that is: moving handles at 1.04 × a few pages would tear the
 /// window into islands before it has grown (docs/measurements).
@@ -353,18 +351,14 @@ impl Pool {
             let Some((context, event)) = core.grace.last_event(other).filter(near) else {
                 continue;
             };
-            let through = core.grace.last_stamp(other);
-            #[cfg(test)]
-            let through = if super::sabotage::on(&self.sabotage.reuse_unordered) {
-                u64::MAX
-            } else {
-                through
+            let through = match broken("another stream's memory is taken behind its stamp") {
+                true => u64::MAX,
+                false => core.grace.last_stamp(other),
             };
             let Some(id) = core.heap.take_stamped(other, want.size, want.align, through) else {
                 continue;
             };
-            #[cfg(test)]
-            if super::sabotage::on(&self.sabotage.reuse_unordered) {
+            if broken("another stream's memory is taken behind its stamp") {
                 return Some(id);
             }
             match self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {

@@ -5,10 +5,11 @@
 //! Here a waiter looks after itself: it spins for as long as a push or a pop takes, then gives its time away, then sleeps,
 //! longer each time up to [`LONGEST`], so that a holder of any priority gets to run. Nothing is waited for under the lock.
 
-use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{UnsafeCell, hint, thread, unless_broken};
 
 /// The longest sleep of a waiter.
 const LONGEST: Duration = Duration::from_micros(100);
@@ -45,7 +46,8 @@ impl<T> Lock<T> {
     /// Waits until it is free.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.held.swap(true, Ordering::Acquire) {
+        let order = unless_broken("the lock acquires", Ordering::Acquire);
+        if self.held.swap(true, order) {
             self.wait();
         }
         Guard {
@@ -61,7 +63,7 @@ impl<T> Lock<T> {
             if Instant::now() >= deadline {
                 return None;
             }
-            std::thread::sleep(Duration::from_micros(1));
+            thread::sleep(Duration::from_micros(1));
         }
         Some(Guard {
             lock: self,
@@ -74,12 +76,13 @@ impl<T> Lock<T> {
         let mut tries = 0u32;
         loop {
             match tries {
-                0..64 => std::hint::spin_loop(),
-                64..80 => std::thread::yield_now(),
-                _ => std::thread::sleep((Duration::from_micros(1) * (tries - 79)).min(LONGEST)),
+                0..64 => hint::spin_loop(),
+                64..80 => thread::yield_now(),
+                _ => thread::sleep((Duration::from_micros(1) * (tries - 79)).min(LONGEST)),
             }
             tries = tries.saturating_add(1).min(1 << 10);
-            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
+            let order = unless_broken("a waiter acquires", Ordering::Acquire);
+            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, order) {
                 return;
             }
         }
@@ -107,7 +110,8 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.held.store(false, Ordering::Release);
+        let order = unless_broken("the lock releases", Ordering::Release);
+        self.lock.held.store(false, order);
     }
 }
 

@@ -2,19 +2,18 @@
 //!
 //! A request that its stream's cache cannot meet comes to [`Pool::allocate`], which holds the pool's one lock and climbs the
 //! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
-//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error` and `stats` only,
-//! and tells `record` what happens.
+//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error`, `stats` and `sync`
+//! only, and tells `record` what happens.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
 use crate::error::{Error, Result};
 use crate::record::Recorder;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, broken};
 
 mod admin;
 pub mod beside;
@@ -49,6 +48,9 @@ mod tests;
 mod touch;
 mod wait;
 mod walk;
+
+#[cfg(loom)]
+pub use lock::Lock;
 
 use beside::Beside;
 use block::{Block, Blocks};
@@ -179,8 +181,6 @@ pub struct Pool {
     recorder: Arc<Recorder>,
     marks: Marks,
     tags: tags::Tags,
-    #[cfg(test)]
-    pub(crate) sabotage: sabotage::Sabotage,
 }
 
 /// A request's stream, as the allocator found it.
@@ -293,7 +293,7 @@ impl Core {
     /// Refuses a request that found the pool alive and got the lock after the allocator was closed: the window belongs to
     /// somebody else by now.
     fn still_open(&self) -> Result<()> {
-        if self.closed {
+        if self.closed && !broken("a closed pool is left alone") {
             return Err(Error::Dead("the allocator was destroyed".into()));
         }
         Ok(())
@@ -396,24 +396,5 @@ fn is_there(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Co
     match contexts.iter().find(|(known, _)| *known == context) {
         Some((_, id)) => calls.is_there(context, *id),
         None => Some(false),
-    }
-}
-
-/// Rules that tests break on purpose, to see that the order checker notices.
-#[cfg(test)]
-pub(crate) mod sabotage {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    /// One switch for each rule.
-    #[derive(Default)]
-    pub(crate) struct Sabotage {
-        pub reuse_unordered: AtomicBool,
-        pub ignore_generation: AtomicBool,
-        pub unmap_early: AtomicBool,
-        pub coalesce_across: AtomicBool,
-    }
-
-    pub(crate) fn on(switch: &AtomicBool) -> bool {
-        switch.load(Ordering::Relaxed)
     }
 }

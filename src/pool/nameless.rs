@@ -5,8 +5,7 @@
 //! completed. The handle only decides who is asked first: mostly it still names the stream that did the work, and then the
 //! wait costs nothing.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
+use std::collections::VecDeque;
 
 use super::block::Block;
 use super::calls::Calls;
@@ -17,6 +16,8 @@ use super::{Core, Pool, Turn, Want};
 use crate::driver::{Capture, Context, DriverError, Event, Failure, Result, Stream};
 use crate::error;
 use crate::record::Action;
+use crate::sync::atomic::Ordering;
+use crate::sync::{HashMap, broken};
 
 /// The most frees that wait at once; further ones are treated as if they were made without a stream. Some of Ascend's devices
 /// have 1023 events for everybody, and recording one more waits until one has completed.
@@ -423,8 +424,7 @@ impl Pool {
             let Some(id) = heap.take(owner, want.size, want.align) else {
                 continue;
             };
-            #[cfg(test)]
-            if super::sabotage::on(&self.sabotage.reuse_unordered) {
+            if broken("a stream waits for what another one freed") {
                 return Some(id);
             }
             if let Err(error) = self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {

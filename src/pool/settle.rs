@@ -1,7 +1,5 @@
 //! What has completed becomes everybody's: events are asked, batches made, contexts that are gone forgotten, graphs buried.
 
-use std::sync::atomic::Ordering;
-
 use super::block::State;
 use super::grace::Freed;
 use super::heap::{COMMON, Owner};
@@ -10,6 +8,8 @@ use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, DriverError, Failure, Stream};
 use crate::error::{Error, Result};
 use crate::record::Action;
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
 
 impl Pool {
     /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen. Where
@@ -37,7 +37,7 @@ impl Pool {
             if let Some(owner) = owner {
                 self.flush(core, &mut inner, owner);
                 owners.push((owner, inner.next_stamp));
-                inner.next_stamp += 1;
+                inner.next_stamp += u64::from(!broken("what is freed after a cover is not covered"));
                 unstamped.push((cache, std::mem::take(&mut inner.unstamped)));
             }
         }

@@ -4,9 +4,6 @@
 //! stamped by the next call that was given it: a request, or the next `record_stream`. What cannot be known that way, because
 //! a stream captured, died, or belongs to another device, waits for a context event instead.
 
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-
 use super::block::UNKNOWN_USES;
 use super::grace::Freed;
 use super::heap::NodeId;
@@ -14,6 +11,8 @@ use super::stream_cache::{AWAITED, Key, StreamCache};
 use super::{Core, Pool, Turn};
 use crate::driver::{Capture, Context};
 use crate::error::Result;
+use crate::sync::HashMap;
+use crate::sync::atomic::Ordering;
 
 /// The streams of each shared block, with the driver's id of each: a handle may come back as another stream, and an owner's
 /// number as another owner.

@@ -1,9 +1,8 @@
 //! Offsets in a pool's window ↔ addresses.
 
-use parking_lot::RwLock;
-
 use super::index::Index;
 use crate::nvtx::{self, HeapHandle};
+use crate::sync::RwLock;
 
 /// One piece of memory that came with an address of its own.
 #[derive(Debug, Clone, Copy)]

@@ -6,16 +6,14 @@
 //! cache is never handed out too early. Freeing names no stream to the driver; it asks which context is current, so that the work of
 //! the new stream's context is waited for too.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use once_cell::race::OnceBox;
-
 use super::Pool;
 use super::block::Block;
 use super::classes::Classes;
 use super::heap::{NodeId, Owner};
 use super::lock::Lock;
 use crate::driver::{Context, Stream};
+use crate::sync::OnceBox;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a stream handle means: the special ones only together with the current context, and with the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -195,7 +193,7 @@ impl Inner {
     }
 }
 
-const BUCKETS: usize = 1024;
+const BUCKETS: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// Every stream cache of an allocator. Found without a lock; never removed.
 pub struct StreamCaches {
@@ -218,7 +216,7 @@ impl StreamCaches {
     #[inline]
     pub fn get(&self, key: Key) -> &StreamCache {
         let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
-        let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
+        let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % BUCKETS;
         let mut cache = self.buckets[bucket].get_or_init(|| {
             self.taken[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
             Box::new(StreamCache::new(key))

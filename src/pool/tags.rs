@@ -1,14 +1,12 @@
 //! What each tag holds of one pool, and its limit. Written only by calls of threads that have a tag, and by frees of what
 //! they allocated.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-
-use once_cell::race::OnceBox;
-
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::stats::TagStats;
+use crate::sync::OnceBox;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::tags::{self, Tag};
 
 /// One tag's books.

@@ -1,11 +1,10 @@
 //! What is done to a block while it is out; and work in the pool's own context.
 
-use std::sync::atomic::Ordering;
-
 use super::Pool;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
 use crate::error::Result;
 use crate::nvtx;
+use crate::sync::atomic::Ordering;
 
 impl Pool {
     /// Tells a tool of the block that was just handed out at `address`. Blocks with a range of their own are the driver's to

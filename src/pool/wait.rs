@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
 use super::grace::Awaited;
 use super::synchronise::Synchronisation;
 use super::{Core, Home, Pool};
 use crate::driver::Context;
 use crate::error::Result;
+use crate::sync::MutexGuard;
 
 impl Pool {
     /// Destroys the events, once nobody waits for one. Without ids, those of a context that the pool does not hold go with it:

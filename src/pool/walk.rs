@@ -1,11 +1,5 @@
 //! What a pool's memory is, all of it at one moment: for snapshots.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use once_cell::race::OnceBox;
-use parking_lot::{Mutex, MutexGuard};
-
 use super::beside::Cell;
 use super::block::{Blocks, State, boxed};
 use super::grace::Freed;
@@ -13,6 +7,8 @@ use super::heap::{NodeId, Tile};
 use super::{Core, Pool};
 use crate::record::Mark;
 use crate::record::state::{Device, Piece, PieceState, Segment};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{HashMap, Mutex, MutexGuard, OnceBox};
 
 const CHUNK: usize = 1024;
 

@@ -5,7 +5,7 @@
 //! covers everything freed before it, with or without a stream; where the driver has no context events (before CUDA 12.5)
 //! it is a synchronisation that is owed. What an event covers becomes common free space once the event has completed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::calls::Calls;
 use super::heap::{NodeId, Owner};
@@ -13,6 +13,7 @@ use super::nameless::Nameless;
 use super::standalone::Standalone;
 use super::synchronise::Synchronisation;
 use crate::driver::{Context, DriverError, Event, Result, Stream};
+use crate::sync::HashMap;
 
 mod events;
 

@@ -4,7 +4,6 @@
 //! any of it may still write the old block, and is over before the call returns, since the caller may use the new one
 //! anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
 
-use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use super::super::beside::Claimed;
@@ -16,6 +15,7 @@ use super::super::{Core, Pool, Want};
 use super::Special;
 use crate::driver::{Context, Event, Stream};
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 /// How a copy failed.
 enum Failed {

@@ -1,9 +1,6 @@
 //! Requests for blocks with a range of their own, and where their memory comes from.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
-use parking_lot::MutexGuard;
 
 use super::beside::Try;
 use super::grace::Freed;
@@ -13,6 +10,8 @@ use super::standalone::{Grown, Standalone};
 use super::{Core, Pool, Turn, Want};
 use crate::driver::{self, Capture, Failure};
 use crate::error::{Error, Result};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 mod copy;
 mod resize;

@@ -1,12 +1,11 @@
 //! Resizing: inside what there is, in place, or with the same memory at a larger range.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::super::beside::{Claimed, Try};
 use super::super::grace::Freed;
 use super::super::standalone::{Grown, Parting, Standalone};
 use super::super::{Core, Pool, Want};
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Resizes a resizable block with a range of its own; see `Allocator::reallocate`. None where `address` is no block with

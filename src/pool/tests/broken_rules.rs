@@ -1,22 +1,16 @@
 //! Each rule broken on purpose is caught; kept, the same work is clean.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::super::sabotage::Sabotage;
 use super::{Bench, MIB};
+use crate::sync::breaking;
 
-/// Runs `work` with every rule kept, and with the one of `switch` broken; what was noticed the second time.
-fn broken(options: &str, switch: fn(&Sabotage) -> &AtomicBool, work: fn(&Bench)) -> Vec<String> {
+/// Runs `work` with every rule kept, and with that one broken; what was noticed the second time.
+fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
     let kept = Bench::new(options);
     work(&kept);
     kept.finish();
 
     let bench = Bench::new(options);
-    // The pool is made by its first request.
-    let first = bench.get(512, None);
-    bench.put(first, None);
-    switch(&bench.allocator.pool_of(0).sabotage).store(true, Ordering::Relaxed);
-    work(&bench);
+    breaking(rule, || work(&bench));
     let wrong = bench.wrong();
     assert!(!wrong.is_empty(), "nobody noticed");
     wrong
@@ -24,9 +18,9 @@ fn broken(options: &str, switch: fn(&Sabotage) -> &AtomicBool, work: fn(&Bench))
 
 #[test]
 fn reuse_across_streams_without_an_order() {
-    let wrong = broken(
+    let wrong = noticed(
+        "another stream's memory is taken behind its stamp",
         "limit=64MiB",
-        |sabotage| &sabotage.reuse_unordered,
         |bench| {
             let (first, second) = (bench.stream(), bench.stream());
             bench.use_and_free(first, 32, MIB);
@@ -43,33 +37,25 @@ fn reuse_across_streams_without_an_order() {
 
 #[test]
 fn reuse_in_the_cache_of_a_dead_stream() {
-    let wrong = broken(
-        "",
-        |sabotage| &sabotage.ignore_generation,
-        |bench| {
-            let dying = bench.stream();
-            bench.use_and_free(dying, 4, 2 * MIB);
-            bench.app(|machine| machine.stream_destroy(dying)).unwrap();
-            let born = bench.stream();
-            assert_eq!(born, dying, "the handle comes back");
-            let block = bench.get(2 * MIB, Some(born));
-            bench.put(block, Some(born));
-        },
-    );
+    let wrong = noticed("a stream's id tells whether it is the same one", "", |bench| {
+        let dying = bench.stream();
+        bench.use_and_free(dying, 4, 2 * MIB);
+        bench.app(|machine| machine.stream_destroy(dying)).unwrap();
+        let born = bench.stream();
+        assert_eq!(born, dying, "the handle comes back");
+        let block = bench.get(2 * MIB, Some(born));
+        bench.put(block, Some(born));
+    });
     assert!(wrong[0].contains("(destroyed)"), "{wrong:?}");
 }
 
 #[test]
 fn unmapping_early() {
-    let wrong = broken(
-        "",
-        |sabotage| &sabotage.unmap_early,
-        |bench| {
-            let stream = bench.stream();
-            bench.use_and_free(stream, 8, 4 * MIB);
-            assert!(bench.allocator.trim(Some(0), 0).unwrap() >= 32 * MIB);
-        },
-    );
+    let wrong = noticed("what is in use is not unmapped", "", |bench| {
+        let stream = bench.stream();
+        bench.use_and_free(stream, 8, 4 * MIB);
+        assert!(bench.allocator.trim(Some(0), 0).unwrap() >= 32 * MIB);
+    });
     assert!(
         wrong.iter().all(|wrong| wrong.starts_with("cuMemUnmap of")),
         "{wrong:?}"
@@ -78,19 +64,15 @@ fn unmapping_early() {
 
 #[test]
 fn one_range_of_two_owners() {
-    let wrong = broken(
-        "",
-        |sabotage| &sabotage.coalesce_across,
-        |bench| {
-            let (first, second) = (bench.stream(), bench.stream());
-            bench.use_and_free(first, 8, 4 * MIB);
-            // A miss of the stream's own puts together what it freed.
-            let own = bench.get(6 * MIB, Some(first));
-            let other = bench.get(10 * MIB, Some(second));
-            bench.launch(second, other, 10 * MIB);
-            bench.put(own, Some(first));
-            bench.put(other, Some(second));
-        },
-    );
+    let wrong = noticed("what a stream freed stays its own", "", |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        bench.use_and_free(first, 8, 4 * MIB);
+        // A miss of the stream's own puts together what it freed.
+        let own = bench.get(6 * MIB, Some(first));
+        let other = bench.get(10 * MIB, Some(second));
+        bench.launch(second, other, 10 * MIB);
+        bench.put(own, Some(first));
+        bench.put(other, Some(second));
+    });
     assert!(wrong[0].contains("not known to be over"), "{wrong:?}");
 }

@@ -4,9 +4,8 @@ use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::calls::Call;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 
-use super::super::sabotage;
 use super::{Bench, MIB};
-use std::sync::atomic::Ordering;
+use crate::sync::breaking;
 
 fn bench(options: &str) -> Bench {
     let config = SimConfig {
@@ -110,14 +109,11 @@ fn a_handle_that_comes_back_changes_nothing() {
 #[test]
 fn reuse_without_the_wait_is_noticed() {
     let bench = bench("limit=64MiB");
-    let first = bench.get(512, None);
-    bench.put(first, None);
-    let switch = &bench.allocator.pool_of(0).sabotage.reuse_unordered;
-    switch.store(true, Ordering::Relaxed);
-    assert!(sabotage::on(switch));
-    let (first, second) = (bench.stream(), bench.stream());
-    bench.use_and_free(first, 1, 48 * MIB);
-    bench.use_and_free(second, 1, 48 * MIB);
+    breaking("a stream waits for what another one freed", || {
+        let (first, second) = (bench.stream(), bench.stream());
+        bench.use_and_free(first, 1, 48 * MIB);
+        bench.use_and_free(second, 1, 48 * MIB);
+    });
     assert!(bench.wrong()[0].contains("not known to be over"), "{:?}", bench.wrong());
 }
 

@@ -1,8 +1,6 @@
 //! `block.rs` in the real allocator: each block has one way back, whoever else tries.
 
-use trtalloc_models::caught;
-
-use crate::world::{UNIT, World, explore};
+use crate::world::{UNIT, World, caught, explore};
 
 /// A block of one stream is freed twice at once, on the streams given.
 fn twice(on: [Option<usize>; 2]) -> impl Fn() {
@@ -58,11 +56,11 @@ fn a_double_free_while_it_is_handed_out_again() {
         let block = world.get(UNIT, stream);
         let other = world.thread(move |world| world.free(block, Some(stream)));
         let first = world.free(block, Some(stream));
-        let request = crate::allocator::Request {
+        let request = trtalloc::allocator::Request {
             size: UNIT,
             alignment: 0,
             flags: 0,
-            stream: Some(crate::driver::Stream(stream)),
+            stream: Some(trtalloc::driver::Stream(stream)),
             device: None,
         };
         let again = world.allocator.allocate(request).unwrap();

@@ -1,8 +1,6 @@
 //! An allocator is closed while a thread still asks it for memory.
 
-use trtalloc_models::caught;
-
-use crate::world::{UNIT, World, explore};
+use crate::world::{UNIT, World, caught, explore};
 
 /// What a pool reserves.
 const WINDOW: u64 = 128 << 20;

@@ -1,9 +1,7 @@
 //! Stamps, covers and generations in the real allocator, over the simulated device, whose order checker knows for each byte
 //! whether its last use is behind whoever gets it.
 
-use trtalloc_models::caught;
-
-use crate::world::{UNIT, World, explore};
+use crate::world::{UNIT, World, caught, explore};
 
 const PAGE: u64 = 2 << 20;
 const UNORDERED: &[&str] = &["is not known to be over"];

@@ -1,8 +1,6 @@
 //! `in_use.rs`: the peak is the most that was out at once, whoever looks while streams take turns.
 
-use trtalloc_models::caught;
-
-use crate::world::{UNIT, World, explore};
+use crate::world::{UNIT, World, caught, explore};
 
 /// One stream gives back, then another takes: never two blocks, though somebody looks in between.
 fn turns() {

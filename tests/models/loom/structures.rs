@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use trtalloc_models::caught;
-
-use crate::driver::Stream;
-use crate::pool::block::{Blocks, State};
-use crate::pool::index::Index;
-use crate::pool::lock::Lock;
-use crate::pool::stream_cache::{Key, StreamCaches};
-use crate::world::{explore, spawn};
+use crate::world::{caught, explore, spawn};
+use trtalloc::driver::Stream;
+use trtalloc::pool::Lock;
+use trtalloc::pool::block::{Blocks, State};
+use trtalloc::pool::index::Index;
+use trtalloc::pool::stream_cache::{Key, StreamCaches};
 
 use std::sync::atomic::Ordering;
 

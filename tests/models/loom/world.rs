@@ -1,17 +1,19 @@
 //! A model's surroundings: threads with room to run the allocator, a simulated device, and the end of each interleaving.
 
+use std::panic::UnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use loom::thread::JoinHandle;
 
-use crate::allocator::{Allocator, Request};
-use crate::config::Config;
-use crate::driver::Stream;
-use crate::driver::sim::model::Machine;
-use crate::driver::sim::{SimConfig, SimDriver};
-use crate::error::Result;
-use crate::stats::Stats;
+use trtalloc::allocator::{Allocator, Request};
+use trtalloc::config::Config;
+use trtalloc::driver::Stream;
+use trtalloc::driver::sim::model::Machine;
+use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::error::Result;
+use trtalloc::stats::Stats;
+use trtalloc::sync::breaking;
 
 /// Words; loom's own stacks are too small for the allocator.
 const STACK: usize = 1 << 16;
@@ -38,6 +40,22 @@ pub fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 
     });
     let taken = started.elapsed().as_secs_f64();
     println!("{name}: {} interleavings, {taken:.1} s", count.load(Ordering::Relaxed));
+}
+
+/// Runs a model with a rule broken; panics unless the model does, which it may do with any of `words`.
+pub fn caught(rule: &'static str, words: &[&str], model: impl FnOnce() + UnwindSafe) {
+    let Err(panic) = std::panic::catch_unwind(|| breaking(rule, model)) else {
+        panic!("{rule} was broken and no model noticed")
+    };
+    let told = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or(panic.downcast_ref::<&str>().copied());
+    let told = told.unwrap_or_default();
+    assert!(
+        words.iter().any(|word| told.contains(word)),
+        "{rule} was noticed for another reason: {told}"
+    );
 }
 
 impl Drop for World {

@@ -180,7 +180,11 @@ impl Machine {
             ..config
         };
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBERS.fetch_add(1, Relaxed);
+        let number = match cfg!(loom) {
+            // Handles are the same in every run of a model.
+            true => NUMBERS.load(Relaxed),
+            false => NUMBERS.fetch_add(1, Relaxed),
+        };
         let hot = Arc::new(Hot::new(number));
         let state = State::new(&config, hot.clone());
         Arc::new(Machine {

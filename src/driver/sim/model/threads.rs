@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 
 use super::abort;
 use super::calls::Call;
+// The one name from outside: threads of a model are not the machine's.
+#[cfg(loom)]
+use crate::sync::thread_local;
 
 /// One thread as one machine sees it. Only the thread itself writes here, except for `counts` being reset.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
-//! What the library's code synchronises with in these models.
+//! The names of `crate::sync` over loom, for the models.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 
 use atomic::Ordering;
+pub use loom::hint;
 use loom::sync::atomic::AtomicPtr;
-pub use loom::{hint, thread_local};
 
 /// loom's, but for what a destructor stores once a model has failed: loom is not to be asked any more then.
 pub mod atomic {
@@ -80,15 +80,18 @@ pub mod thread {
     }
 }
 
-pub use std::time::Instant;
+/// loom's: all threads of a model are one thread of the machine.
+macro_rules! thread_local_of_model {
+    ($($(#[$of:meta])* static $name:ident: $type:ty = const $value:block;)*) => {
+        ::loom::thread_local! { $($(#[$of])* static $name: $type = $value;)* }
+    };
+}
+pub(crate) use thread_local_of_model as thread_local;
 
 /// One order in every run.
 pub type HashMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;
 
-pub const CHUNK: usize = 8;
-pub const LEAF: usize = 512;
-
-/// Each time that somebody asks for the pointer counts as a write.
+/// Each request for the pointer counts as a write.
 #[derive(Default)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -139,7 +142,7 @@ impl<T> OnceBox<T> {
             .compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
         let value = set.map_or_else(
             |first| {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: the box was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
                 first
             },
@@ -157,7 +160,7 @@ impl<T> Drop for OnceBox<T> {
         }
         let value = self.0.with_mut(|value| *value);
         if !value.is_null() {
-            // SAFETY: leaked by `get_or_try_init`, and nobody borrows it any more.
+            // SAFETY: leaked by `get_or_try_init`, and a value that is dropped is not borrowed.
             drop(unsafe { Box::from_raw(value) });
         }
     }

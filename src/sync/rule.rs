@@ -1,0 +1,86 @@
+//! Rules that tests and models break on purpose, to see that they notice.
+//!
+//! A rule has its name where it is kept. In the library every rule is kept: the questions here are constants, and nothing of
+//! them is left in its code.
+
+use std::sync::atomic::Ordering;
+
+/// Whether that rule is broken on this thread, or in the model that this thread runs.
+#[cfg(not(any(test, loom)))]
+#[inline(always)]
+pub const fn broken(_rule: &str) -> bool {
+    false
+}
+
+/// `order`; no order where that rule is broken.
+#[inline(always)]
+pub fn unless_broken(rule: &str, order: Ordering) -> Ordering {
+    if broken(rule) { Ordering::Relaxed } else { order }
+}
+
+#[cfg(any(test, loom))]
+pub use switch::{breaking, broken};
+
+#[cfg(any(test, loom))]
+mod switch {
+    use std::cell::Cell;
+
+    // std's own also in a model: loom runs all threads of a model on one thread.
+    std::thread_local! {
+        static NOW: Cell<&'static str> = const { Cell::new("") };
+        static ASKED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Whether that rule is broken on this thread, or in the model that this thread runs.
+    pub fn broken(rule: &str) -> bool {
+        let now = NOW.get() == rule;
+        if now {
+            ASKED.set(true);
+        }
+        now
+    }
+
+    /// Does `work` with that rule broken. Panics where `work` comes to its end and no code has asked for the rule.
+    pub fn breaking<T>(rule: &'static str, work: impl FnOnce() -> T) -> T {
+        struct Kept;
+        impl Drop for Kept {
+            fn drop(&mut self) {
+                NOW.set("");
+            }
+        }
+        assert_eq!(NOW.replace(rule), "", "one rule is broken at a time");
+        let kept = Kept;
+        ASKED.set(false);
+        let result = work();
+        drop(kept);
+        assert!(ASKED.get(), "no code asks whether this rule is broken: {rule}");
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THIS: &str = "this";
+    const THAT: &str = "that";
+
+    #[test]
+    fn a_rule_is_broken_on_its_thread_until_the_work_ends() {
+        breaking(THIS, || {
+            assert!(broken(THIS) && !broken(THAT));
+            assert_eq!(unless_broken(THIS, Ordering::Acquire), Ordering::Relaxed);
+            assert_eq!(unless_broken(THAT, Ordering::Acquire), Ordering::Acquire);
+            std::thread::scope(|scope| assert!(!scope.spawn(|| broken(THIS)).join().unwrap()));
+        });
+        assert!(!broken(THIS));
+        let panicked = std::panic::catch_unwind(|| breaking(THIS, || panic!("{}", broken(THIS))));
+        assert!(panicked.is_err() && !broken(THIS));
+    }
+
+    #[test]
+    #[should_panic = "no code asks whether this rule is broken: this"]
+    fn a_rule_that_no_code_asks_for() {
+        breaking(THIS, || broken(THAT));
+    }
+}
