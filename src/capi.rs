@@ -22,6 +22,7 @@ mod throw;
 
 use support::{
     allocate, at_rest, deallocate, handle, handle_or_report, make, number, of, ordinal, pointer, pointer_to, status,
+    status_of,
 };
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
@@ -401,6 +402,13 @@ pub extern "C" fn trtalloc_inject(on: i32) -> trtalloc_status {
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_last_error() -> *const c_char {
     error::last()
+}
+
+/// Why this thread's last failing call failed, as a number: TRTALLOC_STATUS_OK where none has failed. It goes with
+/// trtalloc_last_error, so a call that succeeds leaves it as it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_last_status() -> trtalloc_status {
+    status_of(error::last_status())
 }
 
 /// The library's version, as "0.1.0". Valid for ever.

@@ -1,6 +1,6 @@
-//! What can go wrong, in one enum, and this thread's last failure in words.
+//! What can go wrong, in one enum, and this thread's last failure in words and as a number.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 
 use crate::driver::DriverError;
@@ -50,10 +50,13 @@ impl Error {
 
 thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
+    // It has no destructor, so it holds to the thread's end, also where the text is gone already.
+    static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Keeps `error` as this thread's last failure. Does nothing while the thread's locals are being destroyed.
+/// Keeps `error` as this thread's last failure. While the thread's locals are being destroyed, only its number is kept.
 pub fn remember(error: &Error) {
+    let _ = LAST_STATUS.try_with(|last| last.set(error.status()));
     let text: String = error.to_string().chars().filter(|c| *c != '\0').collect();
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).ok());
 }
@@ -63,4 +66,62 @@ pub fn last() -> *const c_char {
     const NONE: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ref().map_or(NONE.as_ptr(), |text| text.as_ptr()))
         .unwrap_or(NONE.as_ptr())
+}
+
+/// The number of this thread's last failure, as [`Error::status`] has it; 0 where there was none.
+pub fn last_status() -> i32 {
+    LAST_STATUS.try_with(Cell::get).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> String {
+        // SAFETY: a C string, valid until this thread's next failure.
+        unsafe { CStr::from_ptr(last()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn words_and_number_are_of_one_failure_and_one_thread() {
+        let errors = [
+            Error::InvalidArgument("a".into()),
+            Error::OutOfMemory("b".into()),
+            Error::Unsupported("c".into()),
+            Error::Dead("d".into()),
+            Error::Io("e".into()),
+            Error::Panic("f".into()),
+        ];
+        for (error, status) in errors.iter().zip(1..) {
+            remember(error);
+            assert_eq!((words(), last_status()), (error.to_string(), status));
+        }
+        std::thread::spawn(|| assert_eq!((words(), last_status()), (String::new(), 0)))
+            .join()
+            .unwrap();
+        assert_eq!(last_status(), 6);
+    }
+
+    #[test]
+    fn the_number_is_kept_in_destructors_of_thread_locals() {
+        struct Late(std::sync::mpsc::Sender<i32>);
+        impl Drop for Late {
+            fn drop(&mut self) {
+                remember(&Error::OutOfMemory("late".into()));
+                self.0.send(last_status()).unwrap();
+            }
+        }
+        thread_local! {
+            static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // Locals are destroyed from the last one used to the first, so the text is gone when this one goes.
+            LATE.with(|late| *late.borrow_mut() = Some(Late(sender)));
+            remember(&Error::Io("early".into()));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(receiver.recv(), Ok(2));
+    }
 }

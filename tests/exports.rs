@@ -26,6 +26,7 @@ const NAMES: &[&str] = &[
     "trtalloc_history",
     "trtalloc_inject",
     "trtalloc_last_error",
+    "trtalloc_last_status",
     "trtalloc_metrics",
     "trtalloc_on_oom",
     "trtalloc_ort_alloc",

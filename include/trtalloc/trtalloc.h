@@ -201,6 +201,10 @@ enum trtalloc_status trtalloc_inject(int32_t on);
 // next call of this library.
 const char *trtalloc_last_error(void);
 
+// Why this thread's last failing call failed, as a number: TRTALLOC_STATUS_OK where none has failed. It goes with
+// trtalloc_last_error, so a call that succeeds leaves it as it is.
+enum trtalloc_status trtalloc_last_status(void);
+
 // The library's version, as "0.1.0". Valid for ever.
 const char *trtalloc_version(void);
 

@@ -116,7 +116,12 @@ pub(super) fn pointer_to(handle: &'static Handle) -> *mut trtalloc_allocator {
 }
 
 pub(super) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> trtalloc_status {
-    match call::status(call, body) {
+    status_of(call::status(call, body))
+}
+
+/// The status with the number that [`Error::status`] has.
+pub(super) fn status_of(number: i32) -> trtalloc_status {
+    match number {
         0 => trtalloc_status::Ok,
         1 => trtalloc_status::InvalidArgument,
         2 => trtalloc_status::OutOfMemory,

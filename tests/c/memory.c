@@ -31,8 +31,8 @@ static void blocks(void) {
   CHECK(stats.allocations == 2 && stats.frees == 0 && stats.requested == 2000);
   CHECK(stats.allocated >= 2000 && stats.allocated_peak == stats.allocated && stats.reserved >= stats.allocated);
 
-  CHECK(!trtalloc_deallocate(a, block + 1));
-  CHECK(!trtalloc_deallocate(a, &block));
+  REFUSED(trtalloc_deallocate(a, block + 1), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_deallocate(a, &block), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_deallocate(a, block));
   CHECK(!trtalloc_deallocate(a, block));
   CHECK(trtalloc_deallocate(a, other));
@@ -46,12 +46,13 @@ static void blocks(void) {
     CHECK(block != NULL && (uintptr_t)block % alignment == 0);
     CHECK(trtalloc_deallocate(a, block));
   }
-  CHECK(trtalloc_allocate(a, 100, 3, 0) == NULL);
-  CHECK(trtalloc_allocate(a, 100, 4096 * MIB, 0) == NULL);
+  REFUSED(trtalloc_allocate(a, 100, 3, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_allocate(a, 100, 4096 * MIB, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_deallocate(a, trtalloc_allocate(a, 100, 0, 6)) && strstr(trtalloc_last_error(), "flags") == NULL);
-  CHECK(trtalloc_allocate(a, (uint64_t)1 << 63, 0, 0) == NULL);
-  CHECK(trtalloc_allocate(a, UINT64_MAX, 0, 0) == NULL);
-  CHECK(trtalloc_allocate(a, 2048 * MIB, 0, 0) == NULL);
+  REFUSED(trtalloc_allocate(a, (uint64_t)1 << 63, 0, 0), TRTALLOC_STATUS_OUT_OF_MEMORY);
+  REFUSED(trtalloc_allocate(a, 0, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_allocate(a, UINT64_MAX, 0, 0), TRTALLOC_STATUS_OUT_OF_MEMORY);
+  REFUSED(trtalloc_allocate(a, 2048 * MIB, 0, 0), TRTALLOC_STATUS_OUT_OF_MEMORY);
   CHECK(strstr(trtalloc_last_error(), "out of memory") != NULL);
   CHECK(stats_of(a).out_of_memory >= 3);
 
@@ -77,7 +78,7 @@ static void streams(void) {
   CHECK(trtalloc_deallocate_async(a, again, NULL));
   block = trtalloc_allocate_on(a, 0, 4096, 0, 0, NULL);
   CHECK(block != NULL && trtalloc_deallocate(a, block));
-  CHECK(trtalloc_allocate_on(a, 99, 4096, 0, 0, NULL) == NULL);
+  REFUSED(trtalloc_allocate_on(a, 99, 4096, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_stream_release(a, NULL) == TRTALLOC_STATUS_OK);
   CHECK(stats_of(a).allocated == 0);
   trtalloc_destroy(a);
@@ -93,9 +94,9 @@ static void resizable(void) {
   block = trtalloc_reallocate(a, block, 0, 2 * MIB);
   CHECK(block != NULL);
   CHECK(stats_of(a).reallocations == 2 && stats_of(a).bytes_copied == 0);
-  CHECK(trtalloc_reallocate(a, fixed, 0, 2 * MIB) == NULL);
-  CHECK(trtalloc_reallocate(a, block, 0, (uint64_t)1 << 62) == NULL);
-  CHECK(trtalloc_reallocate(a, &block, 0, MIB) == NULL);
+  REFUSED(trtalloc_reallocate(a, fixed, 0, 2 * MIB), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_reallocate(a, block, 0, (uint64_t)1 << 62), TRTALLOC_STATUS_OUT_OF_MEMORY);
+  REFUSED(trtalloc_reallocate(a, &block, 0, MIB), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_deallocate(a, block) && trtalloc_deallocate(a, fixed));
   trtalloc_destroy(a);
 }
@@ -103,9 +104,10 @@ static void resizable(void) {
 static void limits(void) {
   trtalloc_allocator *a = create("driver=sim,limit=64MiB");
   void *block;
-  CHECK(trtalloc_allocate(a, 80 * MIB, 0, 0) == NULL);
+  REFUSED(trtalloc_allocate(a, 80 * MIB, 0, 0), TRTALLOC_STATUS_OUT_OF_MEMORY);
   CHECK(trtalloc_set_limit(a, -1, 128 * MIB) == TRTALLOC_STATUS_OK);
   block = trtalloc_allocate(a, 80 * MIB, 0, 0);
+  CHECK(trtalloc_last_status() == TRTALLOC_STATUS_OUT_OF_MEMORY); /* as it was */
   CHECK(block != NULL && stats_of(a).limit == 128 * MIB && stats_of(a).reserved <= 128 * MIB);
   CHECK(trtalloc_deallocate(a, block));
   CHECK(trtalloc_set_limit(a, -1, 0) == TRTALLOC_STATUS_OK && stats_of(a).limit == 0);
@@ -118,9 +120,9 @@ static void closed(void) {
   CHECK(block != NULL);
   trtalloc_destroy(a);
   trtalloc_destroy(a);
-  CHECK(trtalloc_allocate(a, MIB, 0, 0) == NULL);
+  REFUSED(trtalloc_allocate(a, MIB, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_deallocate(a, block));
-  CHECK(!trtalloc_deallocate(a, block));
+  REFUSED(trtalloc_deallocate(a, block), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_tensorrt_allocator(a, 110400) != NULL);
   trtalloc_destroy(a);
 }

@@ -11,13 +11,13 @@ static bool again(void *context, int32_t device, uint64_t size) {
 static void nulls(void) {
   trtalloc_stats stats;
   int block;
-  CHECK(trtalloc_allocate(NULL, 1, 0, 0) == NULL);
+  REFUSED(trtalloc_allocate(NULL, 1, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "allocator is NULL") != NULL);
-  CHECK(trtalloc_allocate_async(NULL, 1, 0, 0, NULL) == NULL);
-  CHECK(trtalloc_allocate_on(NULL, 0, 1, 0, 0, NULL) == NULL);
-  CHECK(trtalloc_reallocate(NULL, &block, 0, 1) == NULL);
-  CHECK(!trtalloc_deallocate(NULL, &block));
-  CHECK(!trtalloc_deallocate_async(NULL, &block, NULL));
+  REFUSED(trtalloc_allocate_async(NULL, 1, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_allocate_on(NULL, 0, 1, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_reallocate(NULL, &block, 0, 1), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_deallocate(NULL, &block), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_deallocate_async(NULL, &block, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_record_stream(NULL, &block, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_stream_release(NULL, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_stats_get(NULL, -1, &stats, sizeof stats) == TRTALLOC_STATUS_INVALID_ARGUMENT);
@@ -30,8 +30,8 @@ static void nulls(void) {
   CHECK(trtalloc_snapshot(NULL, "x.json") == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_snapshot(trtalloc_default(), NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_on_oom(NULL, again, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
-  CHECK(trtalloc_tensorrt_allocator(NULL, 110400) == NULL);
-  CHECK(trtalloc_tensorrt_output_allocator(NULL, 110400) == NULL);
+  REFUSED(trtalloc_tensorrt_allocator(NULL, 110400), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_tensorrt_output_allocator(NULL, 110400), TRTALLOC_STATUS_INVALID_ARGUMENT);
   trtalloc_destroy(NULL);
   trtalloc_set_tag(NULL);
   trtalloc_set_tag("tag");
@@ -75,22 +75,22 @@ static void at_rest(void) {
 
   CHECK(trtalloc_deallocate(own, NULL));
   CHECK(trtalloc_deallocate_async(own, NULL, NULL));
-  CHECK(!trtalloc_deallocate(own, &block));
+  REFUSED(trtalloc_deallocate(own, &block), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "not of a block") != NULL);
-  CHECK(!trtalloc_deallocate_async(own, &block, NULL));
-  CHECK(trtalloc_reallocate(own, &block, 0, 8) == NULL);
-  CHECK(trtalloc_allocate(own, 0, 0, 0) == NULL);
+  REFUSED(trtalloc_deallocate_async(own, &block, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_reallocate(own, &block, 0, 8), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_allocate(own, 0, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "size is 0") != NULL);
-  CHECK(trtalloc_allocate_async(own, 0, 0, 0, NULL) == NULL);
-  CHECK(trtalloc_allocate_on(own, -1, 0, 0, 0, NULL) == NULL);
+  REFUSED(trtalloc_allocate_async(own, 0, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_allocate_on(own, -1, 0, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
   trtalloc_torch_free(NULL, 0, 0, NULL);
   trtalloc_torch_record_stream(&block, NULL);
   trtalloc_ort_free(NULL);
   trtalloc_ort_empty_cache();
   trtalloc_cupy_free(NULL, NULL, 0);
-  CHECK(trtalloc_torch_malloc(0, 0, NULL) == NULL);
-  CHECK(trtalloc_ort_alloc(0) == NULL);
-  CHECK(trtalloc_cupy_malloc(NULL, 0, 0) == NULL);
+  REFUSED(trtalloc_torch_malloc(0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_ort_alloc(0), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_cupy_malloc(NULL, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
 }
 
 static void later(void) {
@@ -101,24 +101,47 @@ static void later(void) {
   CHECK(trtalloc_inject(1) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_inject(0) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_inject(2) == TRTALLOC_STATUS_INVALID_ARGUMENT);
-  CHECK(trtalloc_tensorrt_output_allocator(own, 7201) == NULL);
+  REFUSED(trtalloc_tensorrt_output_allocator(own, 7201), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "no TensorRT has version 7201") != NULL);
-  CHECK(trtalloc_tensorrt_allocator(own, 7201) == NULL);
+  REFUSED(trtalloc_tensorrt_allocator(own, 7201), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "no TensorRT has version 7201") != NULL);
-  CHECK(trtalloc_tensorrt_allocator(own, 120000) == NULL);
-  CHECK(trtalloc_tensorrt_allocator(own, 0) == NULL);
+  REFUSED(trtalloc_tensorrt_allocator(own, 120000), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_tensorrt_allocator(own, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_tensorrt_allocator(own, 110400) != NULL);
   CHECK(trtalloc_tensorrt_allocator(own, 110400) == trtalloc_tensorrt_allocator(own, 10300));
   CHECK(trtalloc_tensorrt_allocator(own, 8601) != NULL);
   CHECK(trtalloc_tensorrt_allocator(own, 8601) != trtalloc_tensorrt_allocator(own, 110400));
 }
 
+/* The words and the number are of the same failure, and a call that succeeds leaves both. */
+static void last(void) {
+  char words[512], name[300];
+  CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/x.json") == TRTALLOC_STATUS_IO);
+  CHECK(trtalloc_last_status() == TRTALLOC_STATUS_IO);
+  strncpy(words, trtalloc_last_error(), sizeof words - 1);
+  words[sizeof words - 1] = 0;
+  CHECK(strstr(words, "io: ") == words);
+  CHECK(trtalloc_deallocate(trtalloc_default(), NULL));
+  CHECK(trtalloc_inject(0) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_last_status() == TRTALLOC_STATUS_IO && strcmp(trtalloc_last_error(), words) == 0);
+  REFUSED(trtalloc_stats_json(NULL, -1, words, sizeof words), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/x.json") == TRTALLOC_STATUS_IO);
+  REFUSED(trtalloc_metrics(NULL, words, sizeof words), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/x.json") == TRTALLOC_STATUS_IO);
+  memset(name, 'x', sizeof name);
+  name[sizeof name - 1] = 0;
+  trtalloc_set_tag(name);
+  CHECK(trtalloc_last_status() == TRTALLOC_STATUS_INVALID_ARGUMENT);
+}
+
 int main(void) {
   CHECK(strcmp(trtalloc_last_error(), "") == 0);
+  CHECK(trtalloc_last_status() == TRTALLOC_STATUS_OK);
   CHECK(strcmp(trtalloc_version(), TRTALLOC_EXPECTED_VERSION) == 0);
   nulls();
   options();
   at_rest();
   later();
+  last();
   return 0;
 }
