@@ -35,14 +35,10 @@ inline void* rmm_allocate(std::size_t bytes, rmm::cuda_stream_view stream, void*
     if (void* const memory = trtalloc_allocate_async(pool, bytes, 0, 0, stream.value())) {
         return memory;
     }
-    char const* const reason = trtalloc_last_error();
-    // The library's words begin with what it is.
-    for (char const *expected = "out of memory", *at = reason; *at == *expected; ++at, ++expected) {
-        if (expected[1] == '\0') {
-            throw rmm::out_of_memory(reason);
-        }
+    if (trtalloc_last_status() == TRTALLOC_STATUS_OUT_OF_MEMORY) {
+        throw rmm::out_of_memory(trtalloc_last_error());
     }
-    throw rmm::bad_alloc(reason);
+    throw rmm::bad_alloc(trtalloc_last_error());
 }
 
 // Takes the block back in the order of `stream`. Never throws; what was refused is in the log.

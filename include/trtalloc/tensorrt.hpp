@@ -38,6 +38,17 @@ static_assert(std::is_same<nvinfer1::IGpuAllocator, nvinfer1::v_1_0::IGpuAllocat
 static_assert(sizeof(nvinfer1::IGpuAllocator) == sizeof(void*) && std::is_abstract<nvinfer1::IGpuAllocator>::value,
               "IGpuAllocator of this TensorRT is not the interface that trtalloc knows");
 
+namespace detail {
+
+// Why there is no interface. The version is the application's TensorRT's, so a library that does not know it does not support it.
+inline Error no_interface(trtalloc_allocator* allocator) {
+    Error const error = Error::last();
+    bool const is_unknown = allocator != nullptr && error.status() == TRTALLOC_STATUS_INVALID_ARGUMENT;
+    return is_unknown ? Error(TRTALLOC_STATUS_UNSUPPORTED, error.what()) : error;
+}
+
+}  // namespace detail
+
 // The allocator as TensorRT takes it: for IRuntime::setGpuAllocator, IBuilder::setGpuAllocator and
 // IExecutionContext::setTemporaryStorageAllocator. The same pointer each time. It belongs to the allocator, is never to be
 // deleted, and stays valid for ever. The allocator itself must outlive every engine and context that uses it. Throws Error
@@ -45,8 +56,7 @@ static_assert(sizeof(nvinfer1::IGpuAllocator) == sizeof(void*) && std::is_abstra
 inline nvinfer1::IGpuAllocator* tensorrt(trtalloc_allocator* allocator) {
     void* const adapter = trtalloc_tensorrt_allocator(allocator, tensorrt_version);
     if (adapter == nullptr) {
-        throw Error(allocator == nullptr ? TRTALLOC_STATUS_INVALID_ARGUMENT : TRTALLOC_STATUS_UNSUPPORTED,
-                    trtalloc_last_error());
+        throw detail::no_interface(allocator);
     }
     return static_cast<nvinfer1::IGpuAllocator*>(adapter);
 }
@@ -108,8 +118,7 @@ public:
     explicit Outputs(trtalloc_allocator* allocator)
         : adapter_(trtalloc_tensorrt_output_allocator(allocator, tensorrt_version)) {
         if (adapter_ == nullptr) {
-            throw Error(allocator == nullptr ? TRTALLOC_STATUS_INVALID_ARGUMENT : TRTALLOC_STATUS_UNSUPPORTED,
-                        trtalloc_last_error());
+            throw detail::no_interface(allocator);
         }
     }
     explicit Outputs(Allocator const& allocator) : Outputs(allocator.get()) {}
@@ -245,7 +254,7 @@ private:
         if (grown == nullptr) {
             grown = trtalloc_allocate(allocator_, bytes, 256, TRTALLOC_RESIZABLE);
             if (grown == nullptr) {
-                throw Error(TRTALLOC_STATUS_OUT_OF_MEMORY, trtalloc_last_error());
+                throw Error::last();
             }
             trtalloc_deallocate(allocator_, memory_);
         }

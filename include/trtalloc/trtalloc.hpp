@@ -15,10 +15,14 @@
 
 namespace trtalloc {
 
-// A call that failed: what() says why, in words.
+// A call that failed: what() says why in words, status() as a number. TRTALLOC_STATUS_OUT_OF_MEMORY may go away as memory falls
+// free; TRTALLOC_STATUS_DRIVER stays where the context is dead; the others are the call's own.
 class Error : public std::runtime_error {
 public:
     Error(trtalloc_status status, char const* what) : std::runtime_error(what), status_(status) {}
+
+    // This thread's last failure.
+    static Error last() { return Error(trtalloc_last_status(), trtalloc_last_error()); }
 
     trtalloc_status status() const noexcept { return status_; }
 
@@ -77,7 +81,7 @@ private:
     Block(trtalloc_allocator* allocator, void* memory, std::uint64_t size, void* stream, bool on_stream)
         : allocator_(allocator), memory_(memory), size_(size), stream_(stream), on_stream_(on_stream) {
         if (memory == nullptr) {
-            throw Error(TRTALLOC_STATUS_OUT_OF_MEMORY, trtalloc_last_error());
+            throw Error::last();
         }
     }
 
@@ -90,7 +94,7 @@ private:
 
 // Owns an allocator: closed with the object. Blocks still out stay valid then, and so do its TensorRT interfaces. Safe
 // from any thread, but for moving and assigning. Functions that allocate or free do as C does: nullptr or false, and the
-// reason in trtalloc_last_error(); the others throw Error.
+// reason in trtalloc_last_status() and trtalloc_last_error(); the others throw Error.
 class Allocator {
 public:
     // `options` is "key=value,key=value".

@@ -118,6 +118,7 @@ _SIGNATURES = {
     "trtalloc_default": (c_void_p, []),
     "trtalloc_version": (c_char_p, []),
     "trtalloc_last_error": (c_char_p, []),
+    "trtalloc_last_status": (c_int, []),
     "trtalloc_allocate": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32]),
     "trtalloc_allocate_async": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32, c_void_p]),
     "trtalloc_reallocate": (c_void_p, [c_void_p, c_void_p, c_uint64, c_uint64]),
@@ -169,7 +170,7 @@ def text(write):
         buffer = ctypes.create_string_buffer(size)
         length = write(buffer, size)
         if length == 0:
-            raise Error(1, last_error())
+            raise Error(library.trtalloc_last_status(), last_error())
         if length < size:
             return buffer.value.decode()
         size = length + 64

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 
 use super::support::{number, of, ordinal, pointer};
-use super::throw;
+use super::{throw, trtalloc_status};
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::error::{self, Error};
@@ -50,7 +50,7 @@ pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
 fn throw_last_failure() {
     // SAFETY: a C string of this thread, and no call of this library comes between.
     let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
-    let is_out_of_memory = reason.starts_with("out of memory");
+    let is_out_of_memory = error::last_status() == trtalloc_status::OutOfMemory as i32;
     // What Python programs look for in an error to tell that memory is out.
     let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
     let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {

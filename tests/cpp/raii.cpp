@@ -59,6 +59,21 @@ int main() {
     } catch (trtalloc::Error const& error) {
         CHECK(error.status() == TRTALLOC_STATUS_OUT_OF_MEMORY);
     }
+    try {
+        trtalloc::Block never = a.block(1000, 3);
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    }
+    try {
+        // Without a driver nothing is known of streams.
+        static char memory[1U << 20];
+        trtalloc::Allocator over{memory, sizeof memory, "driver=none"};
+        trtalloc::Block never = over.block_async(1000, nullptr);
+        CHECK(false);
+    } catch (trtalloc::Error const& error) {
+        CHECK(error.status() == TRTALLOC_STATUS_UNSUPPORTED);
+    }
     trtalloc::Block survivor;
     {
         trtalloc::Allocator gone{"driver=sim"};
