@@ -10,7 +10,7 @@ mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
@@ -34,6 +34,8 @@ const NEEDED: &[&str] = &[
     "typing_extensions==4.14.0",
 ];
 const PYTEST: &str = "pytest==8.4.1";
+/// What the wheel is built with.
+const HATCHLING: &str = "hatchling==1.27.0";
 
 /// One at a time: two would share pip's cache and the network.
 static PIP: Mutex<()> = Mutex::new(());
@@ -68,19 +70,37 @@ fn environment(dir: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The wheel with the library of this build.
-fn wheel(python: &Path, folder: &Path) -> PathBuf {
-    let (to, source) = (folder.to_str().unwrap(), common::root().join("python"));
-    pip(
-        python,
-        &["wheel", "--no-deps", "--no-index", "-w", to, source.to_str().unwrap()],
-    )
-    .unwrap();
-    let mut wheels = std::fs::read_dir(folder).unwrap().filter_map(|entry| {
-        let path = entry.unwrap().path();
-        path.extension().is_some_and(|suffix| suffix == "whl").then_some(path)
+/// The only file of that kind in a folder.
+fn file_in(folder: &Path, suffix: &str) -> PathBuf {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut found = paths.filter(|path| path.extension().is_some_and(|extension| extension == suffix));
+    let file = found.next().expect("a file was written");
+    assert_eq!(found.next(), None, "beside {}", file.display());
+    file
+}
+
+/// The Python that builds the wheel, with hatchling.
+fn builder() -> Result<&'static PathBuf, String> {
+    static BUILDER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+        let python = environment(&common::scratch("python_builder").join("environment"))?;
+        pip(&python, &["install", HATCHLING])?;
+        Ok(python)
     });
-    wheels.next().expect("pip wrote one")
+    BUILDER.as_ref().map_err(String::clone)
+}
+
+/// The wheel of `source`, with the library of this build.
+fn wheel_of(builder: &Path, source: &Path, folder: &Path) -> PathBuf {
+    let (to, source) = (folder.to_str().unwrap(), source.to_str().unwrap());
+    let offline = ["wheel", "--no-deps", "--no-index", "--no-build-isolation"];
+    pip(builder, &[&offline[..], &["-w", to, source]].concat()).unwrap();
+    file_in(folder, "whl")
+}
+
+/// The wheel of the checkout; an error where there is nothing to build it with.
+fn wheel(folder: &Path) -> Result<PathBuf, String> {
+    Ok(wheel_of(builder()?, &common::root().join("python"), folder))
 }
 
 /// Runs the package's tests of those files, without the caller's options and outside the checkout's own package.
@@ -113,7 +133,10 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
         Ok(python) => python,
         Err(reason) => return common::skip("python", &reason),
     };
-    let wheel = wheel(&python, &dir);
+    let wheel = match wheel(&dir) {
+        Ok(wheel) => wheel,
+        Err(reason) => return common::skip("hatchling", &reason),
+    };
     pip(
         &python,
         &["install", "--no-deps", "--no-index", wheel.to_str().unwrap()],
@@ -132,6 +155,69 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
         return common::skip("pytest", &reason);
     }
     pytest(&python, &["test_package.py"], &[]);
+}
+
+/// The names in an archive, and the text of its member that ends with `member`.
+fn contents(python: &Path, archive: &Path, member: &str) -> (Vec<String>, String) {
+    const PROGRAM: &str = "import sys, tarfile, zipfile\n\
+        path, member = sys.argv[1:]\n\
+        archive = zipfile.ZipFile(path) if path.endswith('.whl') else tarfile.open(path)\n\
+        names = archive.namelist() if path.endswith('.whl') else archive.getnames()\n\
+        name = next(name for name in names if name.endswith(member))\n\
+        text = archive.read(name) if path.endswith('.whl') else archive.extractfile(name).read()\n\
+        print('\\n'.join(names), text.decode(), sep='\\n\\n')";
+    let output = common::run(Command::new(python).args(["-c", PROGRAM]).arg(archive).arg(member));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (names, text) = text.split_once("\n\n").unwrap();
+    (names.lines().map(str::to_owned).collect(), text.to_owned())
+}
+
+#[test]
+fn wheels_carry_the_library_and_name_its_platform() {
+    let builder = match builder() {
+        Ok(builder) => builder,
+        Err(reason) => return common::skip("hatchling", &reason),
+    };
+    let dir = common::scratch("python_wheels");
+    let checkout = wheel(&dir.join("checkout")).unwrap();
+    // A source distribution has no library. Its wheel is the same where one is named.
+    let sources = dir.join("sources");
+    let mut build = Command::new(builder);
+    build
+        .args(["-m", "hatchling", "build", "-t", "sdist", "-d"])
+        .arg(&sources);
+    common::run(build.current_dir(common::root().join("python")));
+    let sources = file_in(&sources, "gz");
+    let again = wheel_of(builder, &sources, &dir.join("again"));
+    assert_eq!(std::fs::read(&checkout).unwrap(), std::fs::read(again).unwrap());
+
+    let license = std::fs::read_to_string(common::root().join("LICENSE")).unwrap();
+    for archive in [&checkout, &sources] {
+        assert_eq!(contents(builder, archive, "LICENSE").1.trim_end(), license.trim_end());
+    }
+    let (names, _) = contents(builder, &checkout, "WHEEL");
+    for name in [
+        "trtalloc/__init__.py",
+        "trtalloc/__main__.py",
+        "trtalloc/libtrtalloc.so",
+    ] {
+        assert!(names.iter().any(|there| there == name), "no {name} in {names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("tests")), "{names:?}");
+
+    // The newest libc that the library names.
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--undefined-only", "--with-symbol-versions"]);
+    let symbols = common::run(nm.arg(common::library_dir().join("libtrtalloc.so"))).stdout;
+    let symbols = String::from_utf8(symbols).unwrap();
+    let minor = |text: &str| -> Option<u32> { text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok() };
+    let newest = symbols.split("@GLIBC_2.").skip(1).filter_map(minor).max().unwrap();
+    let expected = format!(
+        "trtalloc-{}-py3-none-manylinux_2_{newest}_{}.whl",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH
+    );
+    assert_eq!(checkout.file_name().unwrap().to_str(), Some(expected.as_str()));
 }
 
 /// An environment with frameworks, kept between runs in the build's folder.
@@ -188,7 +274,10 @@ fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
         Err(reason) => return common::skip("frameworks", &reason),
     };
     let dir = common::scratch(&frameworks[0].replace("==", "-"));
-    let wheel = wheel(&python, &dir);
+    let wheel = match wheel(&dir) {
+        Ok(wheel) => wheel,
+        Err(reason) => return common::skip("hatchling", &reason),
+    };
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
 
@@ -260,12 +349,12 @@ fn tensorrts_bindings_take_the_pool() {
         Ok(bindings) => bindings,
         Err(reason) => return common::skip("tensorrt", &reason),
     };
+    let wheel = match wheel(&dir) {
+        Ok(wheel) => wheel,
+        Err(reason) => return common::skip("hatchling", &reason),
+    };
     let install = ["install", "--no-deps", "--no-index"];
-    pip(
-        &python,
-        &[&install[..], &[wheel(&python, &dir).to_str().unwrap()]].concat(),
-    )
-    .unwrap();
+    pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
     if let Err(reason) = pip(&python, &["install", PYTEST]) {
         return common::skip("pytest", &reason);
     }
