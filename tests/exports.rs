@@ -87,6 +87,38 @@ fn the_contracts_names_are_exported_and_nothing_else() {
     assert_eq!(exported, NAMES.iter().copied().collect());
 }
 
+/// The functions that a header declares: the words before a parenthesis, comments apart.
+fn declared(header: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(common::root().join("include/trtalloc").join(header)).unwrap();
+    let (mut code, mut rest) = (String::new(), text.as_str());
+    while let Some((before, comment)) = rest.split_once("/*") {
+        code += before;
+        rest = comment.split_once("*/").unwrap().1;
+    }
+    code += rest;
+    let lines = code.lines().map(|line| line.split("//").next().unwrap());
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = code
+        .match_indices('(')
+        .map(|(at, _)| code[..at].rsplit(|c| !is_name(c)).next().unwrap());
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn headers_declare_what_is_exported_once() {
+    let (own, hooks) = (declared("trtalloc.h"), declared("hooks.h"));
+    assert_eq!(own.intersection(&hooks).count(), 0);
+    let exported = NAMES.iter().filter(|name| name.starts_with("trtalloc_"));
+    assert_eq!(&own | &hooks, exported.map(|name| (*name).to_owned()).collect());
+    let frameworks = ["trtalloc_torch_", "trtalloc_ort_", "trtalloc_cupy_"];
+    let is_hook = |name: &String| frameworks.iter().any(|framework| name.starts_with(framework));
+    assert!(
+        hooks.iter().all(is_hook) && !own.iter().any(is_hook),
+        "{own:?} {hooks:?}"
+    );
+}
+
 #[test]
 fn nothing_but_libc_is_needed() {
     let library = common::library_dir().join("libtrtalloc.so");

@@ -1,39 +1,91 @@
-//! include/trtalloc/trtalloc.h is what src/capi.rs and its files say, and is good C99 and C++17.
+//! include/trtalloc/trtalloc.h and hooks.h are what the files of src/capi say, and are good C99 and C++17.
 
 mod common;
 
 use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, ItemType, Language, RenameRule};
 
-const AFTER_INCLUDES: &str = "
+/// A header: what stands before its groups, the groups, and what stands behind them.
+struct Header {
+    name: &'static str,
+    before: &'static str,
+    /// A file of src/capi each, with its heading.
+    groups: &'static [(&'static str, &'static str)],
+    behind: &'static str,
+}
+
+const HEADERS: [Header; 2] = [
+    Header {
+        name: "trtalloc.h",
+        before: r#"/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi by tests/header.rs. */
+
+#ifndef TRTALLOC_TRTALLOC_H
+#define TRTALLOC_TRTALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rules for every function:
+   - It may be called from any thread. An allocator is NULL, which is refused, or came from this library.
+   - A function that fails leaves the reason for trtalloc_last_status and trtalloc_last_error. Where it returns a pointer or a
+     bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is.
+   - Sizes are bytes. `device` is -1, the current one, or a device that exists.
+   - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context.
+   - Nothing is written to stdout, and nothing is thrown but by trtalloc_torch_malloc_or_throw. */
+
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
+"#,
+        groups: &[
+            ("status", "Status, last failure, version"),
+            ("allocator", "Allocators"),
+            ("block", "Blocks"),
+            ("stream", "Streams"),
+            ("limit", "Limits, and requests that cannot be met"),
+            ("stats", "Statistics"),
+            ("tag", "Tags"),
+            ("history", "History and snapshots"),
+            ("tensorrt", "TensorRT"),
+            ("output", "Output tensors of TensorRT"),
+        ],
+        behind: "
+/* Hooks of other frameworks, for programs that expect them in this header. */
+#include <trtalloc/hooks.h>
 
-/* Sizes are bytes. Every function may be called from any thread. Nothing is written to stdout, and nothing is thrown but by
-   trtalloc_torch_malloc_or_throw.
-   An allocator is NULL, which is refused, or came from this library. A stream is a CUstream or cudaStream_t; NULL is the
-   legacy default stream of the current context. */";
+#endif  /* TRTALLOC_TRTALLOC_H */
+",
+    },
+    Header {
+        name: "hooks.h",
+        before: r#"/* trtalloc for other frameworks: functions in the shape of their hooks, all on trtalloc_default(). Each is given to a framework
+   by its address or its name. Generated from src/capi/hooks.rs by tests/header.rs. */
 
-fn generate() -> String {
+#ifndef TRTALLOC_HOOKS_H
+#define TRTALLOC_HOOKS_H
+
+#include <stddef.h>
+"#,
+        groups: &[("hooks", "Hooks of PyTorch, ONNX Runtime and CuPy")],
+        behind: "
+#endif  /* TRTALLOC_HOOKS_H */
+",
+    },
+];
+
+/// The types and functions of one file. Types of other files keep their names.
+fn group(source: &str) -> String {
     let config = Config {
         language: Language::C,
-        cpp_compat: true,
         usize_is_size_t: true,
         documentation_style: DocumentationStyle::C99,
-        header: Some(
-            "/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi.rs by tests/header.rs. */"
-                .into(),
-        ),
-        include_guard: Some("TRTALLOC_TRTALLOC_H".into()),
-        after_includes: Some(AFTER_INCLUDES.into()),
         no_includes: true,
-        sys_includes: ["stdbool.h", "stddef.h", "stdint.h"].map(String::from).to_vec(),
         style: cbindgen::Style::Both,
         line_length: 120,
         enumeration: EnumConfig {
             rename_variants: RenameRule::QualifiedScreamingSnakeCase,
             ..EnumConfig::default()
         },
-        // Constants are Rust's own; the one that is C's too is above.
+        // Constants are Rust's own.
         export: ExportConfig {
             item_types: vec![
                 ItemType::Enums,
@@ -46,39 +98,45 @@ fn generate() -> String {
         },
         ..Config::default()
     };
-    let mut header = Vec::new();
-    let mut builder = Builder::new().with_config(config);
-    for source in [
-        "src/capi.rs",
-        "src/capi/record.rs",
-        "src/capi/output.rs",
-        "src/capi/tags.rs",
-        "src/capi/hooks.rs",
-    ] {
-        builder = builder.with_src(common::root().join(source));
+    let path = common::root().join(format!("src/capi/{source}.rs"));
+    let mut text = Vec::new();
+    let bindings = Builder::new().with_config(config).with_src(path).generate().unwrap();
+    bindings.write(&mut text);
+    String::from_utf8(text).unwrap().trim().to_owned()
+}
+
+fn generate(header: &Header) -> String {
+    let mut text = header.before.to_owned();
+    text += "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n";
+    for (source, heading) in header.groups {
+        let line = "-".repeat(heading.len());
+        text += &format!("\n/* {line}\n   {heading}\n   {line} */\n\n{}\n", group(source));
     }
-    builder.generate().unwrap().write(&mut header);
-    String::from_utf8(header).unwrap()
+    text + "\n#ifdef __cplusplus\n}  /* extern \"C\" */\n#endif\n" + header.behind
 }
 
 #[test]
-fn the_committed_header_is_the_generated_one() {
-    let path = common::root().join("include/trtalloc/trtalloc.h");
-    let generated = generate();
-    if std::env::var_os("TRTALLOC_BLESS").is_some() {
-        std::fs::write(&path, &generated).unwrap();
+fn committed_headers_are_the_generated_ones() {
+    for header in &HEADERS {
+        let path = common::root().join("include/trtalloc").join(header.name);
+        let generated = generate(header);
+        if std::env::var_os("TRTALLOC_BLESS").is_some() {
+            std::fs::write(&path, &generated).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == generated,
+            "{} differs from src/capi: TRTALLOC_BLESS=1 cargo test --test header",
+            header.name
+        );
     }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        committed == generated,
-        "trtalloc.h differs from src/capi.rs: TRTALLOC_BLESS=1 cargo test --test header"
-    );
 }
 
-/// Compiles two sources that include the header, each twice, and links them into one program.
+/// Compiles two sources that include the headers, each twice, and links them into one program.
 fn two_units(name: &str, extension: &str, compiler: fn() -> std::process::Command) {
     let dir = common::scratch(name);
-    let include = "#include <trtalloc/trtalloc.h>\n#include <trtalloc/trtalloc.h>\n";
+    // hooks.h needs nothing before it.
+    let include = "#include <trtalloc/hooks.h>\n#include <trtalloc/trtalloc.h>\n".repeat(2);
     let other = dir.join(format!("other.{extension}"));
     let main = dir.join(format!("main.{extension}"));
     std::fs::write(
@@ -91,6 +149,7 @@ fn two_units(name: &str, extension: &str, compiler: fn() -> std::process::Comman
         format!(
             "{include}const char *other(void);\n\
              int main(void) {{\n  static trtalloc_stats stats;\n  trtalloc_status status = TRTALLOC_STATUS_OK;\n  \
+             trtalloc_ort_free(NULL);\n  \
              return status == 0 && stats.remaps == 0 && other() == trtalloc_version() ? 0 : 1;\n}}\n"
         ),
     )

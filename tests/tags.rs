@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-use trtalloc::capi::tags::{trtalloc_metrics, trtalloc_set_tag, trtalloc_set_tag_limit, trtalloc_stats_json};
 use trtalloc::capi::{trtalloc_allocator, trtalloc_create, trtalloc_destroy, trtalloc_last_error, trtalloc_status};
+use trtalloc::capi::{trtalloc_metrics, trtalloc_set_tag, trtalloc_set_tag_limit, trtalloc_stats_json};
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};

@@ -51,7 +51,7 @@ fn throw_last_failure() {
     // SAFETY: a C string of this thread, and no call of this library comes between.
     let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
     let is_out_of_memory = error::last_status() == trtalloc_status::OutOfMemory as i32;
-    // What Python programs look for in an error to tell that memory is out.
+    // Python programs look for these words in an error to know that memory is out.
     let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
     let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {
         return;
@@ -100,7 +100,7 @@ pub extern "C" fn trtalloc_torch_reset() {
 }
 
 /// For its set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default() to that part of the device's memory, from 0
-/// to 1. The limit is the pool's, and so everybody's who draws on it.
+/// to 1. The limit is the pool's, and so holds for all who draw on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_memory_fraction(fraction: f64, device: c_int) {
     call::guarded("trtalloc_torch_memory_fraction", (), || {

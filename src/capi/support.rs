@@ -24,7 +24,7 @@ pub(super) unsafe fn handle(allocator: *mut trtalloc_allocator) -> Result<&'stat
     }
 }
 
-/// [`handle`], with the failure told.
+/// [`handle`], with the failure kept and logged.
 ///
 /// # Safety
 /// As [`handle`].

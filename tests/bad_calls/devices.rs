@@ -32,19 +32,11 @@ pub fn devices_that_are_not_there(place: Place) {
             assert_eq!(capi::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
             assert_eq!(capi::trtalloc_set_limit(own, device, MIB), invalid, "{device}");
             let tag = c"tag".as_ptr();
-            assert_eq!(
-                capi::tags::trtalloc_set_tag_limit(own, device, tag, MIB),
-                invalid,
-                "{device}"
-            );
-            let length = capi::tags::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
+            assert_eq!(capi::trtalloc_set_tag_limit(own, device, tag, MIB), invalid, "{device}");
+            let length = capi::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
             assert_eq!(length, 0, "{device}");
             let history = CString::new(format!("all,device={device}")).unwrap();
-            assert_eq!(
-                capi::record::trtalloc_history(own, history.as_ptr()),
-                invalid,
-                "{device}"
-            );
+            assert_eq!(capi::trtalloc_history(own, history.as_ptr()), invalid, "{device}");
         }
     }
     let block = world.face.allocate_on(-1, MIB, stream);
@@ -69,7 +61,7 @@ fn devices_of_an_allocator_at_rest(_: Place) {
             );
             assert_eq!(capi::trtalloc_stats_reset_peaks(own, device), invalid, "{device}");
             assert_eq!(capi::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
-            let length = capi::tags::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
+            let length = capi::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
             assert_eq!(length, 0, "{device}");
         }
         for device in [-1, 0, 63] {

@@ -97,6 +97,15 @@ static void resizable(void) {
   REFUSED(trtalloc_reallocate(a, fixed, 0, 2 * MIB), TRTALLOC_STATUS_INVALID_ARGUMENT);
   REFUSED(trtalloc_reallocate(a, block, 0, (uint64_t)1 << 62), TRTALLOC_STATUS_OUT_OF_MEMORY);
   REFUSED(trtalloc_reallocate(a, &block, 0, MIB), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_deallocate(a, block));
+  /* The alignment is that of the allocation, or 0, which keeps it. */
+  block = trtalloc_allocate(a, MIB, 4096, TRTALLOC_RESIZABLE);
+  CHECK(block != NULL);
+  block = trtalloc_reallocate(a, block, 4096, 9 * MIB);
+  CHECK(block != NULL && (uintptr_t)block % 4096 == 0);
+  block = trtalloc_reallocate(a, block, 0, 400 * MIB);
+  CHECK(block != NULL && (uintptr_t)block % 4096 == 0);
+  REFUSED(trtalloc_reallocate(a, block, 8192, 9 * MIB), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_deallocate(a, block) && trtalloc_deallocate(a, fixed));
   trtalloc_destroy(a);
 }

@@ -356,6 +356,7 @@ fn what_was_installed_can_be_taken_away() {
         "libtrtalloc.so",
         env!("TRTALLOC_SONAME"),
         "trtalloc.h",
+        "hooks.h",
         "trtalloc.hpp",
         "tensorrt.hpp",
         "trtalloc.pc",

@@ -7,7 +7,8 @@ use crate::common;
 
 #[test]
 fn the_reference_names_every_function_and_field() {
-    let header = std::fs::read_to_string(common::root().join("include/trtalloc/trtalloc.h")).unwrap();
+    let header = |name: &str| std::fs::read_to_string(common::root().join("include/trtalloc").join(name)).unwrap();
+    let header = header("trtalloc.h") + &header("hooks.h");
     let reference = std::fs::read_to_string(common::root().join("docs/c-cpp.md")).unwrap();
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words =

@@ -1,0 +1,77 @@
+//! Limits, and what happens when memory is short.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::support::{at_rest, handle, ordinal, status};
+use super::{trtalloc_allocator, trtalloc_status};
+use crate::allocator::OomHandler;
+
+/// Caps what a device's pool holds; 0: no cap. What it holds beyond the cap it gives back as that falls free. `device` -1:
+/// the current one. Opens the driver where trtalloc_default() has not been used yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_set_limit(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+    bytes: u64,
+) -> trtalloc_status {
+    status("trtalloc_set_limit", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        unsafe { handle(allocator) }?
+            .allocator()?
+            .set_limit(ordinal(device), bytes)
+    })
+}
+
+/// Gives memory that is free back to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
+/// `*released` gets the bytes given back; `released` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_trim(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+    keep_bytes: u64,
+    released: *mut u64,
+) -> trtalloc_status {
+    status("trtalloc_trim", || {
+        // SAFETY: released is null or the caller's to write.
+        let released = unsafe { released.as_mut() };
+        // SAFETY: the caller's allocator is null or a handle.
+        let bytes = match unsafe { handle(allocator) }?.existing() {
+            Some(allocator) => allocator.trim(ordinal(device), keep_bytes)?,
+            None => at_rest(device).map(|()| 0)?,
+        };
+        if let Some(released) = released {
+            *released = bytes;
+        }
+        Ok(())
+    })
+}
+
+/// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
+pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
+
+/// Sets what is called, with `context`, when a request cannot be met, in place of what was set before; NULL: nothing. It is
+/// called on the requesting thread, on several threads at once where several ask, and may use the allocator: allocate, free,
+/// trim. A request of its own that cannot be met does not call it again. One request is tried at most 100 times more. A call
+/// that has begun may still be running when this returns. Opens the driver where trtalloc_default() has not been used yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_on_oom(
+    allocator: *mut trtalloc_allocator,
+    handler: trtalloc_oom_handler,
+    context: *mut c_void,
+) -> trtalloc_status {
+    status("trtalloc_on_oom", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        let allocator = unsafe { handle(allocator) }?.allocator()?;
+        allocator.on_oom(handler.map(|function| {
+            let context = context.expose_provenance();
+            let handler = move |device, size| {
+                let context = std::ptr::with_exposed_provenance_mut(context);
+                // SAFETY: the caller's function, with the caller's context, as it asked for.
+                unsafe { function(context, device, size) }
+            };
+            Arc::new(handler) as OomHandler
+        }));
+        Ok(())
+    })
+}
