@@ -37,7 +37,6 @@
 #![cfg_attr(loom, allow(dead_code, missing_docs, clippy::modulo_one))]
 
 pub mod allocator;
-mod answer;
 #[cfg(not(loom))]
 pub mod bridge;
 #[cfg(not(loom))]

@@ -7,14 +7,13 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 
 use parking_lot::Mutex;
 
 use super::super::{Context, DriverError, Failure, Result};
 use super::failure::{CONTEXT_NULL, check, check_context};
 use super::functions::Acl;
-use crate::answer::ask;
 
 /// `ACL_MODEL_RI_CAPTURE_MODE_RELAXED`.
 pub(super) const RELAXED: u32 = 2;
@@ -120,10 +119,13 @@ impl Beside {
         context: Option<Context>,
         job: impl FnOnce(&Acl) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (tell, outcome) = ask();
+        let (sender, outcome) = sync_channel(1);
         let acl = acl.clone();
-        self.hand_over(Box::new(move || tell.tell(in_context(&acl, context, job))))?;
-        outcome.wait(None).ok().flatten().ok_or_else(no_thread)?
+        self.hand_over(Box::new(move || {
+            // The receiver waits below, and there is room for the one result.
+            let _ = sender.send(in_context(&acl, context, job));
+        }))?;
+        outcome.recv().map_err(|_| no_thread())?
     }
 
     fn hand_over(&self, job: Job) -> Result<()> {
