@@ -1,8 +1,9 @@
 //! The cxx bridge: TensorRT's interfaces, implemented in C++ (`cpp/`), forward here, and panics stop here.
 //!
 //! An adapter is a C++ object that holds a [`Handle`] and nothing else; each of its methods is one call of a method below.
-//! Another generation of the interface is one more C++ file, one more `make_` function and one more [`Generation`].
+//! Another ABI of the interface is one more C++ file, one more `make_` function and one more [`AllocatorAbi`].
 
+use crate::abi::AllocatorAbi;
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::error::{Error, Result};
@@ -43,39 +44,25 @@ mod ffi {
     }
 }
 
-/// Interfaces that differ in their virtual functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Generation {
-    /// TensorRT 10 and 11, and TensorRT-RTX 1.
-    Ten = 0,
-    /// TensorRT 8 and 9.
-    Eight = 1,
-}
-
-impl Generation {
-    /// How many there are.
-    pub const COUNT: usize = 2;
-
-    /// The generation that a version belongs to: `NV_TENSORRT_VERSION`, or what createInfer* was given. Below 10000 it is
-    /// TensorRT 8 or 9 (8601, 9100), up to 19999 TensorRT-RTX (10300), from 100000 TensorRT 10 and 11 (101601).
-    pub fn of(version: i32) -> Result<Generation> {
-        match version {
-            8000..=9999 => Ok(Generation::Eight),
-            10000..=19999 | 100_000..=119_999 => Ok(Generation::Ten),
-            _ => Err(Error::InvalidArgument(format!(
-                "no TensorRT has version {version}, or it is older than 8 or newer than 11"
-            ))),
-        }
+/// An adapter of that ABI over `handle`, as its C++ base pointer; 0 where host memory is out.
+fn make_adapter(handle: &'static Handle, abi: AllocatorAbi) -> usize {
+    match abi {
+        // SAFETY: a static reference is never freed.
+        AllocatorAbi::V10 => unsafe { ffi::make_tensorrt10(handle) }.expose_provenance(),
+        // SAFETY: as above.
+        AllocatorAbi::V8 => unsafe { ffi::make_tensorrt8(handle) }.expose_provenance(),
     }
 }
 
-/// An adapter of that generation over `handle`, as its C++ base pointer; 0 where host memory is out.
-pub(crate) fn make_adapter(handle: &'static Handle, generation: Generation) -> usize {
-    match generation {
-        // SAFETY: a static reference is never freed.
-        Generation::Ten => unsafe { ffi::make_tensorrt10(handle) }.expose_provenance(),
-        // SAFETY: as above.
-        Generation::Eight => unsafe { ffi::make_tensorrt8(handle) }.expose_provenance(),
+impl Handle {
+    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the handle: the
+    /// same pointer each time, for ever. An error where no interface of that version is built in.
+    pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
+        let abi = AllocatorAbi::of(version)?;
+        match self.adapter(abi, || make_adapter(self, abi)) {
+            0 => Err(Error::OutOfMemory("host memory for the adapter".into())),
+            adapter => Ok(adapter),
+        }
     }
 }
 
@@ -120,26 +107,5 @@ impl Handle {
 
     fn adapter_deallocate_async(&self, memory: usize, stream: usize) -> bool {
         call::deallocate("deallocateAsync", self, memory, Some(Stream(stream)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_have_their_generation() {
-        for version in [10000, 10300, 10701, 19999, 100_000, 101_601, 110_400, 119_999] {
-            assert_eq!(Generation::of(version).ok(), Some(Generation::Ten), "{version}");
-        }
-        for version in [8000, 8001, 8200, 8601, 9100, 9300, 9999] {
-            assert_eq!(Generation::of(version).ok(), Some(Generation::Eight), "{version}");
-        }
-        for version in [i32::MIN, -1, 0, 7103, 7999, 20000, 99999, 120_000, i32::MAX] {
-            assert!(
-                matches!(Generation::of(version), Err(Error::InvalidArgument(_))),
-                "{version}"
-            );
-        }
     }
 }

@@ -7,10 +7,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::abi::AllocatorAbi;
 use crate::allocator::Allocator;
-use crate::bridge::{self, Generation};
 use crate::config::{Config, Limit};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::process;
 use crate::stats::Stats;
 
@@ -22,12 +22,20 @@ pub struct Handle {
     allocator: AtomicPtr<Allocator>,
     /// How the first allocation went; only the process's own handle starts without.
     opened: OnceLock<Result<&'static Allocator>>,
-    adapters: [OnceLock<usize>; Generation::COUNT],
+    /// Made by [`crate::bridge`].
+    adapters: [OnceLock<usize>; AllocatorAbi::COUNT],
     /// The handle that was made before this one.
     before: AtomicPtr<Handle>,
 }
 
 static DEFAULT: Handle = Handle::empty();
+
+/// Calls `each` with the figures of each device of the process's own allocator.
+fn process_stats(each: &mut dyn FnMut(Stats)) {
+    if let Some(allocator) = DEFAULT.existing() {
+        allocator.stats_of_all().for_each(each);
+    }
+}
 
 /// The handle that was made last. Through it every handle stays reachable, so that a leak checker in the application's
 /// process sees nothing lost in what is kept on purpose.
@@ -38,7 +46,7 @@ impl Handle {
         Handle {
             allocator: AtomicPtr::new(ptr::null_mut()),
             opened: OnceLock::new(),
-            adapters: [const { OnceLock::new() }; Generation::COUNT],
+            adapters: [const { OnceLock::new() }; AllocatorAbi::COUNT],
             before: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -88,14 +96,14 @@ impl Handle {
 
     #[cold]
     fn open(&self) -> Result<&'static Allocator> {
-        // A child of a fork may hold a copy of a first opening that nobody will finish.
+        // A child of a fork may hold a copy of a first opening that no thread will finish.
         process::usable()?;
         let opened = self.opened.get_or_init(|| {
             process::watch();
             crate::log::init_from_environment();
             Allocator::from_config(Config::from_environment()).map(|allocator| {
                 let allocator = self.publish(allocator);
-                crate::tally::used();
+                crate::tally::used(process_stats);
                 allocator
             })
         });
@@ -124,14 +132,8 @@ impl Handle {
         unsafe { &*allocator }
     }
 
-    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the handle: the
-    /// same pointer each time, for ever. An error where no interface of that version is built in.
-    pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
-        let generation = Generation::of(version)?;
-        let adapter = *self.adapters[generation as usize].get_or_init(|| bridge::make_adapter(self, generation));
-        if adapter == 0 {
-            return Err(Error::OutOfMemory("host memory for the adapter".into()));
-        }
-        Ok(adapter)
+    /// The adapter of that ABI, which `make` makes at the first call; 0 where it made none.
+    pub(crate) fn adapter(&self, abi: AllocatorAbi, make: impl FnOnce() -> usize) -> usize {
+        *self.adapters[abi as usize].get_or_init(make)
     }
 }

@@ -36,6 +36,7 @@
 // What only the faces use has no user in the models, and one bucket is enough there.
 #![cfg_attr(loom, allow(dead_code, missing_docs, clippy::modulo_one))]
 
+pub mod abi;
 pub mod allocator;
 #[cfg(not(loom))]
 pub mod bridge;
@@ -59,6 +60,7 @@ pub mod record;
 #[cfg(test)]
 mod soname;
 pub mod stats;
+mod stderr;
 #[cfg(not(loom))]
 mod sync;
 #[cfg(loom)]

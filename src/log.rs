@@ -12,6 +12,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::config::{Config, LogLevel};
+use crate::stderr;
+
+pub(crate) use crate::stderr::line;
 
 /// The number of a [`LogLevel`], or [`UNSET`].
 static LEVEL: AtomicUsize = AtomicUsize::new(UNSET);
@@ -42,36 +45,6 @@ pub(crate) fn unknown_flags(bits: u32) {
     if bits & !NOTED.fetch_or(bits, Ordering::Relaxed) != 0 {
         init_from_environment();
         tracing::warn!("flags {bits:#x} are not known; they are ignored");
-    }
-}
-
-/// Writes one line to stderr in one call; what cannot be written is lost.
-pub(crate) fn line(text: &str) {
-    let mut line = String::with_capacity(text.len() + 1);
-    line.push_str(text);
-    finish(line);
-}
-
-fn finish(mut line: String) {
-    // A message is one line, whatever is quoted in it.
-    if line.contains('\n') {
-        line = line.replace('\n', " ");
-    }
-    line.push('\n');
-    // SAFETY: sets and a time of this frame, and a buffer that is valid for its length; stderr need not be open.
-    unsafe {
-        // A reader that has gone is no reason for the program to end, which may never write there itself.
-        let (mut pipe, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigemptyset(&mut pipe);
-        libc::sigaddset(&mut pipe, libc::SIGPIPE);
-        let held = libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) == 0;
-        let written = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
-        if held && libc::sigismember(&before, libc::SIGPIPE) == 0 {
-            if written < 0 {
-                libc::sigtimedwait(&pipe, std::ptr::null_mut(), &std::mem::zeroed());
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        }
     }
 }
 
@@ -114,7 +87,7 @@ impl<S: Subscriber> Layer<S> for Stderr {
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        finish(format_event(event));
+        stderr::line(&format_event(event));
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 use parking_lot::{Mutex, RwLock};
 
 use crate::allocator::{RESIZABLE, Request};
-use crate::bridge::output::{Shape, make_output};
 use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -44,19 +43,17 @@ pub struct Output {
 static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(RwLock::default);
 
 impl Output {
-    /// The adapter of a new one: an `nvinfer1::IOutputAllocator*`. TensorRT has that interface from 8.5 on.
-    pub fn make(handle: &'static Handle, version: i32) -> Result<usize> {
-        let shape = Shape::of(version)?;
-        let output: &'static Output = Box::leak(Box::new(Output {
+    /// A new one, without tensors.
+    pub(crate) fn new(handle: &'static Handle) -> &'static Output {
+        Box::leak(Box::new(Output {
             handle,
             tensors: Mutex::default(),
-        }));
-        let adapter = make_output(output, shape);
-        if adapter == 0 {
-            return Err(Error::OutOfMemory("host memory for the adapter".into()));
-        }
-        ALL.write().insert(adapter, output);
-        Ok(adapter)
+        }))
+    }
+
+    /// Makes it found by its adapter.
+    pub(crate) fn register(&'static self, adapter: usize) {
+        ALL.write().insert(adapter, self);
     }
 
     /// The one whose adapter that is.
@@ -99,7 +96,7 @@ impl Output {
             stream,
             device: None,
         })?;
-        // Whoever still reads the old one may do so on any stream.
+        // Work on any stream may still read the old one.
         let old = std::mem::replace(&mut tensor.memory, memory);
         (tensor.bytes, tensor.capacity, tensor.resizable) = (size, capacity, resizable);
         if let Err(error) = allocator.deallocate(old, None) {

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::thread::{Builder, Thread};
 use std::time::Duration;
 
-use crate::handle::Handle;
 use crate::process;
 use crate::stats::Stats;
 
@@ -22,7 +21,7 @@ pub use file::File;
 /// The environment's name for the file. Not one of the options.
 pub const VARIABLE: &str = "__TRTALLOC_TALLY";
 
-/// How many processes there is room for; what later ones do is not told.
+/// How many processes there is room for; what later ones do is not counted.
 const PLACES: usize = 255;
 
 /// Between two writings of the figures.
@@ -74,7 +73,7 @@ const fn magic() -> u64 {
     hash ^ size_of::<Shared>() as u64
 }
 
-/// What one process told.
+/// What one process has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
     /// Its number.
@@ -110,12 +109,16 @@ pub fn met(version: i32, attached: Option<bool>) {
     }
 }
 
-/// The process's own allocator is used, whoever asked for it.
-pub fn used() {
+/// Calls its argument with the figures of each device.
+pub type EachStats = fn(each: &mut dyn FnMut(Stats));
+
+/// The process's own allocator is used, whose figures `stats` gives.
+pub fn used(stats: EachStats) {
+    let _ = STATS.set(stats);
     joined();
 }
 
-/// This process's place, taken at the first call; none where nobody asked for it.
+/// This process's place, taken at the first call; none where the environment names no file.
 fn joined() -> Option<&'static Place> {
     static PLACE: OnceLock<Option<&'static Place>> = OnceLock::new();
     // The child of a fork shares the page with its parent; its figures are none of the parent's.
@@ -132,7 +135,7 @@ fn join() -> Option<&'static Place> {
     let number = shared.taken.fetch_add(1, Ordering::Relaxed);
     let place = shared.places.get(usize::try_from(number).ok()?)?;
     place.pid.store(std::process::id(), Ordering::Relaxed);
-    // Where there can be no thread, it is still told that TensorRT was met.
+    // Where there can be no thread, the place still says that TensorRT was met.
     if let Some(writer) = start(place) {
         let _ = WRITER.set(writer);
         // SAFETY: a plain function that may be called at any time.
@@ -141,6 +144,8 @@ fn join() -> Option<&'static Place> {
     Some(place)
 }
 
+/// Where the figures come from; unset while the process's own allocator is not in use.
+static STATS: OnceLock<EachStats> = OnceLock::new();
 static WRITER: OnceLock<Thread> = OnceLock::new();
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -176,17 +181,17 @@ fn write_on(place: &Place) {
 }
 
 fn write(place: &Place) {
-    let Some(allocator) = Handle::process().existing() else {
+    let Some(stats) = STATS.get() else {
         return;
     };
     let mut sum = Stats::default();
-    for stats in allocator.stats_of_all() {
+    stats(&mut |stats| {
         sum.allocated_peak += stats.allocated_peak;
         sum.reserved += stats.reserved;
         sum.reserved_peak += stats.reserved_peak;
         sum.allocations += stats.allocations;
         sum.out_of_memory += stats.out_of_memory;
-    }
+    });
     place.allocated_peak.store(sum.allocated_peak, Ordering::Relaxed);
     place.reserved.store(sum.reserved, Ordering::Relaxed);
     place.reserved_peak.store(sum.reserved_peak, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! The cxx bridge of TensorRT's output allocators: `cpp/output.cpp` forwards here.
 
-use super::Generation;
+use crate::abi::OutputAbi;
 use crate::driver::Stream;
 use crate::error::{Error, Result};
-use crate::handle::call;
+use crate::handle::{Handle, call};
 use crate::output::Output;
 
 #[cxx::bridge(namespace = "trtalloc")]
@@ -33,40 +33,29 @@ mod ffi {
     }
 }
 
-/// Interfaces that differ in their virtual functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// TensorRT 8.5 to 9.
-    Eight,
-    /// TensorRT 10 and 11.
-    Ten,
-    /// TensorRT-RTX: what 10 deprecated is gone.
-    Rtx,
-}
-
-impl Shape {
-    /// The shape that a version has: as [`Generation::of`].
-    pub fn of(version: i32) -> Result<Shape> {
-        match (Generation::of(version)?, version) {
-            (_, 8000..8500) => Err(Error::InvalidArgument(format!(
-                "TensorRT {version} has no output allocators: they came with 8.5"
-            ))),
-            (Generation::Eight, _) => Ok(Shape::Eight),
-            (Generation::Ten, 10_000..20_000) => Ok(Shape::Rtx),
-            (Generation::Ten, _) => Ok(Shape::Ten),
-        }
+/// An adapter of that ABI over `output`, as its C++ base pointer; 0 where host memory is out.
+fn make_adapter(output: &'static Output, abi: OutputAbi) -> usize {
+    match abi {
+        // SAFETY: a static reference is never freed.
+        OutputAbi::V8 => unsafe { ffi::make_output8(output) },
+        // SAFETY: as above.
+        OutputAbi::V10 => unsafe { ffi::make_output10(output) },
+        // SAFETY: as above.
+        OutputAbi::Rtx => unsafe { ffi::make_output_rtx(output) },
     }
 }
 
-/// An adapter of that shape over `output`, as its C++ base pointer; 0 where host memory is out.
-pub(crate) fn make_output(output: &'static Output, shape: Shape) -> usize {
-    match shape {
-        // SAFETY: a static reference is never freed.
-        Shape::Eight => unsafe { ffi::make_output8(output) },
-        // SAFETY: as above.
-        Shape::Ten => unsafe { ffi::make_output10(output) },
-        // SAFETY: as above.
-        Shape::Rtx => unsafe { ffi::make_output_rtx(output) },
+impl Output {
+    /// The adapter of a new one: an `nvinfer1::IOutputAllocator*`. TensorRT has that interface from 8.5 on.
+    pub fn make(handle: &'static Handle, version: i32) -> Result<usize> {
+        let abi = OutputAbi::of(version)?;
+        let output = Output::new(handle);
+        let adapter = make_adapter(output, abi);
+        if adapter == 0 {
+            return Err(Error::OutOfMemory("host memory for the adapter".into()));
+        }
+        output.register(adapter);
+        Ok(adapter)
     }
 }
 

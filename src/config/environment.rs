@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use super::{Config, KEYS, LogLevel, value};
 use crate::error::{Error, Result};
-use crate::process;
+use crate::{process, stderr};
 
 /// What the name of every option begins with in the environment.
 const PREFIX: &str = "TRTALLOC_";
@@ -35,7 +35,7 @@ impl Config {
             let unknown = unknown_variables().into_iter();
             let unknown = unknown.filter(|(name, _)| !named.split(',').any(|known| known == name));
             for line in unread.into_iter().chain(unknown.map(|(_, line)| line)) {
-                crate::log::line(&format!("trtalloc: warn: {line}"));
+                stderr::line(&format!("trtalloc: warn: {line}"));
             }
         });
         config

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::{Figures, Place, Shared, magic};
 
-/// The command's side: the file, which lives as long as this and whoever has it open.
+/// The command's side: the file, which lives as long as this and every process that has it open.
 pub struct File {
     descriptor: OwnedFd,
     shared: &'static Shared,
@@ -24,18 +24,18 @@ impl File {
         if descriptor < 0 {
             return Err(Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor, nobody else's.
+        // SAFETY: a fresh descriptor, owned here alone.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         // SAFETY: of this process, and open.
         if unsafe { libc::ftruncate(descriptor.as_raw_fd(), size_of::<Shared>() as libc::off_t) } != 0 {
             return Err(Error::last_os_error());
         }
-        // Nobody can take pages away that somebody reads. Without the seal that only stays a promise.
+        // No process can take pages away that another reads. Without the seal that is only a promise.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
         unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         let start = map_whole(&descriptor).ok_or_else(Error::last_os_error)?;
-        // SAFETY: mapped writable and aligned by `map_whole`; nobody else knows the file yet.
+        // SAFETY: mapped writable and aligned by `map_whole`; no other process knows the file yet.
         unsafe { (&raw mut (*start).magic).write(magic()) };
         // SAFETY: mapped for ever, all zeroes but for the line above, and of atomics from now on.
         let shared = unsafe { &*start };
@@ -48,7 +48,7 @@ impl File {
         format!("/proc/{process}/fd/{descriptor}").into()
     }
 
-    /// What every process has told so far, in the order in which they began.
+    /// What every process has written so far, in the order in which they began.
     pub fn figures(&self) -> Vec<Figures> {
         let taken = usize::try_from(self.shared.taken.load(Relaxed)).unwrap_or(usize::MAX);
         let places = self.shared.places.iter().take(taken);

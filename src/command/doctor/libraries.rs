@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trtalloc::bridge::Generation;
+use trtalloc::abi::AllocatorAbi;
 
 use super::report::Report;
 use crate::command::{Done, say};
@@ -49,7 +49,7 @@ pub fn all(report: &mut Report) {
 pub fn one(path: &Path, report: &mut Report) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match version(path) {
-        Ok(version) => match Generation::of(version) {
+        Ok(version) => match AllocatorAbi::of(version) {
             Ok(_) => report.found(&name, &format!("{}: served", in_words(version))),
             Err(_) => {
                 report.found(&name, &format!("{}: its interface is not known", in_words(version)));
