@@ -1,5 +1,5 @@
-// What `<iostream>` wants of the C++ runtime before main, for nobody: cxx prints to a stream where an application asks it to,
-// and none does. Without it no locale is made while the library is loaded, and a fifth of the library is not linked in.
+// What `<iostream>` wants of the C++ runtime before main, without use here: cxx prints to a stream only where an application asks
+// it to, and none does. Without it no locale is made while the library is loaded, and a fifth of the library is not linked in.
 // build.rs has the linker take these for the runtime's own (`--wrap`).
 
 extern "C" {

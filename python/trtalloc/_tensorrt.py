@@ -94,7 +94,7 @@ def _subclass(base, library, pool):
             base.__init__(self)
 
         def allocate(self, size, alignment, flags):
-            """A block for use by anybody at once."""
+            """A block for use on any stream at once."""
             return library.trtalloc_allocate(pool, size, alignment, int(flags))
 
         def reallocate(self, memory, alignment, new_size):

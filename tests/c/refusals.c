@@ -95,7 +95,7 @@ static void at_rest(void) {
 
 static void later(void) {
   trtalloc_allocator *own = trtalloc_default();
-  /* Opening the driver may fail here, and is then what is told. */
+  /* Opening the driver may fail here, and is then the reason that is left. */
   CHECK(trtalloc_snapshot(own, "x.txt") == TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(strstr(trtalloc_last_error(), "html") != NULL);
   CHECK(trtalloc_inject(1) == TRTALLOC_STATUS_OK);

@@ -1,7 +1,7 @@
 //! In which context a call is made, and on which thread.
 //!
 //! AscendCL has one context for each thread and no way to take it back: `aclrtSetCurrentContext` of none is refused, and a
-//! reset of the device would end it for everybody. So nothing here ever changes the context of a thread that is not its own. A
+//! reset of the device would end it for the whole process. So nothing here ever changes the context of a thread that is not its own. A
 //! context that the pool pushes is noted; while it is not the one the thread has, calls that need it are made by a thread of
 //! the driver's.
 
@@ -86,13 +86,13 @@ fn no_thread() -> DriverError {
     }
 }
 
-/// Makes `context` that of this thread, whose context is nobody's concern.
+/// Makes `context` that of this thread, whose context no other code uses.
 fn enter(acl: &Acl, context: Option<Context>) -> Result<()> {
     if let Some(context) = context {
         let code = code!(acl, aclrtSetCurrentContext(context.0));
         check_context("aclrtSetCurrentContext", code)?;
     }
-    // Memory calls of this thread are to end nobody's capture. Where it cannot be told, it does not matter.
+    // Memory calls of this thread are to end no capture of another's. Where the mode cannot be set, it does not matter.
     let mut mode = RELAXED;
     let _ = code!(acl, aclmdlRICaptureThreadExchangeMode(&mut mode));
     Ok(())

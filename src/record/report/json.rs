@@ -1,4 +1,8 @@
-//! Reads JSON: our own, and any other. Without calling itself, so that no nesting is too deep.
+//! Reads JSON: our own, and any other.
+//!
+//! It is written by hand since the files are other people's. serde_json's values recurse, so it refuses deep files by a limit on
+//! the nesting, and a small file may become a tree many times its size. Here no function calls itself, and values are
+//! numbers into tables ([`Values`]) whose entries bytes of the file have paid for.
 
 use std::borrow::Cow;
 
