@@ -3,6 +3,10 @@
 //! functions. Each has a defined answer and a logged reason;
 //! nothing is written to stdout, nothing crashes, and the process ends with status 0.
 
+#[macro_use]
+extern crate trial;
+
+mod common;
 #[path = "common/cudasim/mod.rs"]
 mod cudasim;
 #[allow(dead_code)]
@@ -37,6 +41,10 @@ use trtalloc::bridge::client::Client;
 use trtalloc::capi::{self, trtalloc_status};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::handle::Handle;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
 const OUTPUT: &str = "TRTALLOC_TEST_OUTPUT";
@@ -131,13 +139,9 @@ fn run(place: Place, name: &str, body: fn(Place), reasons: &[&str], variables: &
         }
         // CUDA: cuDevicePrimaryCtxReset "explicitly destroys and cleans up all resources"; there it does nothing.
         Place::Second if name.ends_with("a_context_that_was_reset") => {
-            return println!("{name}: the second simulated driver resets no context");
+            common::unsupported("the second simulated driver resets no context");
         }
-        Place::Second => {
-            if !cudasim::environment(&mut command, 13_020, 1, 1 << 30) {
-                return;
-            }
-        }
+        Place::Second => cudasim::environment(&mut command, 13_020, 1, 1 << 30),
         Place::Nowhere => {
             command.env_remove("LD_LIBRARY_PATH");
         }
@@ -641,8 +645,7 @@ fn without_a_driver(_: Place) {
 #[test]
 fn no_driver() {
     if Path::new("/dev/nvidiactl").exists() {
-        println!("a driver is installed here, and the loader's cache would find it");
-        return;
+        common::unsupported("a driver is installed here, and the loader's cache would find it");
     }
     run(
         Place::Nowhere,

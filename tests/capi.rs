@@ -1,11 +1,18 @@
 //! The C ABI through C and C++ programs that are linked with the shared library.
 
+#[macro_use]
+extern crate trial;
+
 mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 /// Compiles and runs one program of tests/c; the library may write nothing to stdout.
 fn program(name: &str, environment: &[(&str, &str)]) -> Output {
@@ -103,7 +110,7 @@ fn a_setuid_program_ignores_the_environment() {
     let owned = std::os::unix::fs::chown(&program, Some(OTHER_USER), None);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     if owned.and_then(|()| std::fs::set_permissions(&program, mode)).is_err() {
-        return common::skip("setuid", "only root can give a file to another user");
+        common::skip("setuid", "only root can give a file to another user");
     }
     let variables = [
         ("TRTALLOC_LIMIT", "4GB"),
@@ -114,7 +121,7 @@ fn a_setuid_program_ignores_the_environment() {
     match output.status.code() {
         Some(77) => common::skip("setuid", "programs of this folder gain no rights"),
         // A checkout that only root may read, whatever the library does.
-        Some(127) => println!("skipped: that user cannot read the library"),
+        Some(127) => common::unsupported("that user cannot read the library"),
         status => assert_eq!((status, output.stderr.as_slice()), (Some(0), &b""[..]), "{output:?}"),
     }
 }

@@ -1,5 +1,8 @@
 //! `trtalloc doctor`, with and without what it looks for.
 
+#[macro_use]
+extern crate trial;
+
 mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
@@ -7,6 +10,10 @@ mod simcuda;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 /// What the doctor writes, with these variables and arguments and nothing else of the environment that it looks at.
 fn doctor(arguments: &[&str], environment: &[(&str, &Path)]) -> String {
@@ -87,7 +94,7 @@ fn what_is_not_here_comes_with_advice() {
 #[test]
 fn a_cuda_device_is_tried() {
     let Some(folder) = simcuda::directory() else {
-        return common::skip("simcuda", "the simulated libcuda is not built");
+        common::skip("simcuda", "the simulated libcuda is not built");
     };
     let text = doctor(&[], &[("LD_LIBRARY_PATH", &folder)]);
     says(&about(&text, "cuda"), &["yes: CUDA 1", "devices: 1"]);
@@ -112,7 +119,7 @@ fn an_ascend_device_is_tried() {
         &["no: libascendcl.so is missing", "-> "],
     );
     let Some(folder) = simcuda::ascend() else {
-        return common::skip("simascend", "the stand-in for AscendCL is not built");
+        common::skip("simascend", "the stand-in for AscendCL is not built");
     };
     let text = doctor(
         &[],
@@ -312,7 +319,7 @@ fn its_status_says_whether_something_is_missing() {
 #[test]
 fn its_status_is_that_of_the_cuda_device() {
     let Some(folder) = simcuda::directory() else {
-        return common::skip("simcuda", "the simulated libcuda is not built");
+        common::skip("simcuda", "the simulated libcuda is not built");
     };
     let folder = folder.to_str().unwrap();
     let cuda = [("LD_LIBRARY_PATH", folder)];

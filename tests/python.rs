@@ -2,6 +2,9 @@
 //! Runtime and CuPy over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes
 //! from there too.
 
+#[macro_use]
+extern crate trial;
+
 mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
@@ -11,6 +14,13 @@ mod wheel;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
+
+// tests/common/wheel.rs asks this before it fetches.
+use common::may_download;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
@@ -131,7 +141,7 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
     let dir = common::scratch("python");
     let python = match environment(&dir.join("environment")) {
         Ok(python) => python,
-        Err(reason) => return common::skip("python", &reason),
+        Err(reason) => common::skip("python", &reason),
     };
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
@@ -151,10 +161,10 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
         said.contains(env!("CARGO_PKG_VERSION")) && said.contains("allocates"),
         "{said}"
     );
-    if let Err(reason) = pip(&python, &["install", PYTEST]) {
-        return common::skip("pytest", &reason);
+    match common::may_download().and_then(|()| pip(&python, &["install", PYTEST])) {
+        Ok(()) => pytest(&python, &["test_package.py"], &[]),
+        Err(reason) => common::skip_part("pytest", &reason),
     }
-    pytest(&python, &["test_package.py"], &[]);
 }
 
 /// The names in an archive, and the text of its member that ends with `member`.
@@ -225,6 +235,7 @@ fn with_frameworks(frameworks: &[&str]) -> Result<PathBuf, String> {
     let name = format!("frameworks-{}", frameworks[0].replace("==", "-"));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (python, whole) = (dir.join("bin/python"), dir.join("whole"));
+    common::may_download()?;
     if whole.exists() {
         return Ok(python);
     }
@@ -259,19 +270,19 @@ fn the_newest_pytorch_takes_the_hooks() {
 fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
     // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
     if !cfg!(target_arch = "x86_64") {
-        return common::skip("frameworks", "their wheels with CUDA are for x86-64");
+        common::skip("frameworks", "their wheels with CUDA are for x86-64");
     }
     let real = std::env::var("TRTALLOC_TEST_DRIVER").as_deref() == Ok("cuda");
     if real {
         // Kernels need all of NVIDIA's libraries; the interpreter with the application's own PyTorch is named instead.
-        return common::skip(
+        common::skip(
             "frameworks",
             "on a GPU: pip install the wheel beside PyTorch, then pytest python/tests",
         );
     }
     let python = match with_frameworks(frameworks) {
         Ok(python) => python,
-        Err(reason) => return common::skip("frameworks", &reason),
+        Err(reason) => common::skip("frameworks", &reason),
     };
     let dir = common::scratch(&frameworks[0].replace("==", "-"));
     let wheel = match wheel(&dir) {
@@ -340,14 +351,14 @@ fn bindings() -> Result<String, String> {
 
 #[test]
 fn tensorrts_bindings_take_the_pool() {
+    let bindings = match bindings() {
+        Ok(bindings) => bindings,
+        Err(reason) => common::skip("tensorrt", &reason),
+    };
     let dir = common::scratch("python_tensorrt");
     let python = match environment(&dir.join("environment")) {
         Ok(python) => python,
-        Err(reason) => return common::skip("python", &reason),
-    };
-    let bindings = match bindings() {
-        Ok(bindings) => bindings,
-        Err(reason) => return common::skip("tensorrt", &reason),
+        Err(reason) => common::skip("python", &reason),
     };
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
@@ -356,7 +367,7 @@ fn tensorrts_bindings_take_the_pool() {
     let install = ["install", "--no-deps", "--no-index"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
     if let Err(reason) = pip(&python, &["install", PYTEST]) {
-        return common::skip("pytest", &reason);
+        common::skip("pytest", &reason);
     }
     pytest(&python, &["test_tensorrt.py"], &[("TRTALLOC_TEST_TENSORRT", &bindings)]);
 }
@@ -380,11 +391,11 @@ fn with_rmm() -> Result<[PathBuf; 4], String> {
 #[test]
 fn rmm_takes_the_pool_as_a_resource() {
     if !cfg!(target_arch = "x86_64") {
-        return common::skip("rmm", "its wheels are tried for x86-64 only");
+        common::skip("rmm", "its wheels are tried for x86-64 only");
     }
     let [rmm, logger, runtime, compiler] = match with_rmm() {
         Ok(folders) => folders,
-        Err(reason) => return common::skip("rmm", &reason),
+        Err(reason) => common::skip("rmm", &reason),
     };
     let dir = common::scratch("rmm");
     let mut compile = common::cxx();
@@ -424,7 +435,7 @@ fn rmm_takes_the_pool_as_a_resource() {
 fn a_tool_is_told_of_blocks_through_nvtx() {
     let headers = match with_rmm() {
         Ok([rmm, ..]) => rmm.join("librmm/include"),
-        Err(reason) => return common::skip("nvtx", &reason),
+        Err(reason) => common::skip("nvtx", &reason),
     };
     let dir = common::scratch("nvtx");
     let mut tool = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));

@@ -27,8 +27,10 @@ const CRATES: &[(&str, &[Folder])] = &[
     ("0.5.0", &[("TRT-Enterprise-10.16", "10.16")]),
 ];
 
-/// The source folder of a version of trtx-sys, fetched where cargo does not have it yet.
+/// The source folder of a version of trtx-sys, fetched where cargo does not have it yet; why not, where nothing may be
+/// downloaded.
 fn fetch(version: &str) -> Result<PathBuf, String> {
+    crate::common::may_download()?;
     // Kept between runs, so that a second one needs no network.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("headers-{version}"));
     std::fs::create_dir_all(dir.join("src")).map_err(|error| error.to_string())?;
@@ -107,7 +109,7 @@ pub fn all() -> &'static [Headers] {
     ALL.get_or_init(|| {
         let mut all = Vec::new();
         for (crate_version, names) in CRATES {
-            let crate_dir = fetch(crate_version).map_err(|reason| format!("trtx-sys {crate_version}: {reason}"));
+            let crate_dir = fetch(crate_version).map_err(|reason| format!("trtx-sys: {reason}"));
             for (folder, name) in *names {
                 let folders = crate_dir.clone().map(|dir| {
                     let headers = dir.join("TensorRT-Headers");

@@ -1,21 +1,12 @@
 //! What several test files need. Each uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+pub mod harness;
+
+pub use harness::{in_full, may_download, required, skip, skip_part, slow, unsupported};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// Says why a test, or a part of it, is not run. Where TRTALLOC_TEST_REQUIRE is `all`, or names `what` in a list with
-/// commas, a missing piece is a failure.
-pub fn skip(what: &str, reason: &str) {
-    let required = std::env::var("TRTALLOC_TEST_REQUIRE").unwrap_or_default();
-    if required
-        .split(',')
-        .any(|item| item.trim() == "all" || item.trim() == what)
-    {
-        panic!("{what} is required, but: {reason}");
-    }
-    println!("skipped: {what}: {reason}");
-}
 
 /// The folder that has the libtrtalloc.so of this build.
 pub fn library_dir() -> PathBuf {

@@ -29,10 +29,7 @@ impl Package {
         let got = self.got.get_or_init(|| self.fetch());
         match got {
             Ok(dir) => Ok(dir),
-            Err(reason) => Err(Outcome::Skipped(
-                "tensorrt",
-                format!("{} {}: {reason}", self.name, self.version),
-            )),
+            Err(reason) => Err(Outcome::Skipped("tensorrt", format!("{}: {reason}", self.name))),
         }
     }
 

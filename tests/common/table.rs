@@ -28,7 +28,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Tries it; a panic is a failure with that reason.
+    /// Tries it; a panic is a failure with that reason, unless `skip` ended it.
     pub fn of(
         tensorrt: impl Into<String>,
         language: &'static str,
@@ -37,10 +37,10 @@ impl Row {
         body: impl FnOnce() -> Outcome,
     ) -> Row {
         let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-            Outcome::Failed(match payload.downcast::<String>() {
-                Ok(text) => *text,
-                Err(other) => other.downcast_ref::<&str>().unwrap_or(&"").to_string(),
-            })
+            match payload.downcast::<common::harness::Skipped>() {
+                Ok(skipped) => Outcome::Skipped(skipped.what, skipped.reason),
+                Err(payload) => Outcome::Failed(common::harness::message(&*payload)),
+            }
         });
         Row {
             tensorrt: tensorrt.into(),
@@ -52,9 +52,10 @@ impl Row {
     }
 }
 
-/// Fails where a row failed, and where one that is required was not run.
+/// Fails where a row failed, and where one that is required was not run. With one that was not run, the test is ignored.
 pub fn check(rows: &[Row]) {
     assert!(!rows.is_empty());
+    let some_ran = !rows.iter().all(|row| matches!(row.outcome, Outcome::Skipped(..)));
     let mut failed = String::new();
     for Row {
         tensorrt,
@@ -70,6 +71,7 @@ pub fn check(rows: &[Row]) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(failed, "TensorRT {tensorrt}, {language}, {with}, {what}: {reason}\n");
             }
+            Outcome::Skipped(missing, reason) if some_ran => common::skip_part(missing, reason),
             Outcome::Skipped(missing, reason) => common::skip(missing, reason),
         }
     }
@@ -85,15 +87,21 @@ pub fn program(path: &std::path::Path) -> Command {
     command
 }
 
-/// Compares a page with what is committed, or writes it where TRTALLOC_BLESS is set. `rows` are all that stand in it: another
-/// machine may lack what one needs, and then nothing is compared.
+/// Compares a page with what is committed, or writes it where TRTALLOC_BLESS is set. `rows` are all that stand in it: where
+/// one was not run, there is nothing to compare, and the test is ignored.
 pub fn keep(page: &str, text: &str, rows: &[Row], command: &str) {
+    for row in rows {
+        if let Outcome::Skipped(missing, reason) = &row.outcome {
+            common::skip(missing, reason);
+        }
+    }
     let path = common::root().join(page);
     if std::env::var_os("TRTALLOC_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
-    if rows.iter().all(|row| !matches!(row.outcome, Outcome::Skipped(..))) {
-        let committed = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(committed == text, "{page} differs: TRTALLOC_BLESS=1 {command}");
-    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == text,
+        "{page} differs: TRTALLOC_BLESS=1 TRTALLOC_TEST_REQUIRE=all {command}"
+    );
 }

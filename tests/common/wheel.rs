@@ -8,8 +8,10 @@ use std::sync::Mutex;
 /// One at a time: two would share pip's cache and the network.
 static FETCHING: Mutex<()> = Mutex::new(());
 
-/// The folder that a wheel of that name and version is unpacked in, fetched where it is not there yet.
+/// The folder that a wheel of that name and version is unpacked in, fetched where it is not there yet; why not, where
+/// nothing may be downloaded.
 pub fn fetch(name: &str, version: &str) -> Result<PathBuf, String> {
+    crate::may_download()?;
     let _one = FETCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{version}"));
     if dir.exists() {

@@ -4,12 +4,18 @@
 //! Each case runs over the simulated device in this process (`sim`), over CUDA through the simulated libcuda.so.1 in a
 //! process of its own (`cuda`), likewise through the second simulated driver where that is there (`second`, see
 //! tests/second_driver), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the C++ virtual
-//! functions. Over simulated drivers of older versions, which lack functions, through the latter only. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts it to `sim` or to `gpu`; these need neither cargo
-//! nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
+//! functions. Over simulated drivers of older versions, which lack functions, through the latter only. What cannot run here,
+//! and what a place does not support, is reported as ignored with the reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts
+//! it to `sim` or to `gpu`; these need neither cargo nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
 //! books, `cases` what is demanded.
+
+#[macro_use]
+extern crate trial;
 
 use trtalloc::driver::sim::model;
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../common/cudasim/mod.rs"]
 mod cudasim;
 #[path = "../ascend/over.rs"]
@@ -31,6 +37,10 @@ use std::sync::OnceLock;
 
 use face::Way;
 use world::Setup;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
 
@@ -114,7 +124,7 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
     }
     let of = |place: Place| matches!(place, Place::Sim(_));
     if wanted().is_some_and(|wanted| wanted != place && !(of(wanted) && of(place))) {
-        return;
+        common::unsupported("TRTALLOC_TEST_DRIVER wants another driver");
     }
     let version = match place {
         Place::Sim(version) | Place::Cuda(version) | Place::Second(version) => version,
@@ -125,13 +135,17 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
         .iter()
         .find(|(case, needs)| name.ends_with(case) && version < *needs)
     {
-        return println!("{name}: a driver of {needs} or newer does this");
+        common::unsupported(&format!(
+            "needs a driver of CUDA {}.{}",
+            needs / 1000,
+            needs % 1000 / 10
+        ));
     }
     if place == Place::Ascend && NOT_ON_ASCEND.iter().any(|case| name.ends_with(case)) {
-        return println!("{name}: AscendCL does not tell what this asks for");
+        common::unsupported("AscendCL does not tell what this asks for");
     }
     if matches!(place, Place::Second(_)) && NOT_ON_SECOND.iter().any(|case| name.ends_with(case)) {
-        return println!("{name}: the second simulated driver does not do what this asks for");
+        common::unsupported("the second simulated driver does not do what this asks for");
     }
     match place {
         Place::Sim(version) => case(&Setup::sim(way, version)),
@@ -141,26 +155,24 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
                 .env("SIMCUDA_VERSION", version.to_string())
                 .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
                 .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
-            true
         }),
         Place::Second(version) => in_child(name, |command| {
             cudasim::environment(command, version, world::DEVICES, world::MEMORY)
         }),
-        Place::Gpu if has_gpu() => in_child(name, |_| true),
-        Place::Gpu => assert_eq!(wanted(), None, "no GPU answers"),
+        Place::Gpu if has_gpu() => in_child(name, |_| {}),
+        Place::Gpu if wanted().is_some() => panic!("no GPU answers"),
+        Place::Gpu => common::unsupported("no GPU; on one: tests/gpu/pack, then TRTALLOC_TEST_DRIVER=cuda"),
         Place::Ascend => case(&Setup::ascend(way)),
     }
 }
 
-/// Runs the test of that name again, in a process whose driver is what `environment` says; false: there is none.
-fn in_child(name: &str, environment: impl FnOnce(&mut Command) -> bool) {
+/// Runs the test of that name again, in a process whose driver is what `environment` says.
+fn in_child(name: &str, environment: impl FnOnce(&mut Command)) {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
     command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, name);
-    if !environment(&mut command) {
-        return;
-    }
+    environment(&mut command);
     let output = command.output().expect("a child process starts");
     let (told, complaints) = (
         String::from_utf8_lossy(&output.stdout),

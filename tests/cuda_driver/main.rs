@@ -1,7 +1,12 @@
 //! The CUDA driver through the names of libcuda.so.1: every method of the trait, in child processes whose
 //! `LD_LIBRARY_PATH` has the simulated one, or (with `TRTALLOC_TEST_DRIVER=cuda`) over the driver that is installed.
 
+#[macro_use]
+extern crate trial;
+
 mod calls;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../common/simcuda.rs"]
 mod simcuda;
 
@@ -17,6 +22,10 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Driver, Failure, Graph, HandleKind, Stream};
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 const CHILD: &str = "TRTALLOC_TEST_ROLE";
 
@@ -59,12 +68,11 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Whether the test is about a driver that only the simulation can be.
-fn needs_simulation() -> bool {
+/// Ends a test that is about a driver that only the simulation can be.
+fn needs_simulation() {
     if real_driver() {
-        eprintln!("skipped: needs the simulated libcuda.so.1");
+        common::unsupported("needs the simulated libcuda.so.1");
     }
-    !real_driver()
 }
 
 /// The driver with device 0's primary context current.
@@ -102,9 +110,7 @@ fn end_capture(stream: Stream) -> Graph {
 #[test]
 fn no_library_is_an_error_that_names_it() {
     const TEST: &str = "no_library_is_an_error_that_names_it";
-    if !needs_simulation() {
-        return;
-    }
+    needs_simulation();
     if env::var(CHILD).is_ok_and(|role| role == TEST) {
         let error = CudaDriver::open().expect_err("there is no library");
         assert_eq!((error.failure, error.call), (Failure::Missing, "libcuda.so.1"));
@@ -112,8 +118,7 @@ fn no_library_is_an_error_that_names_it() {
         return;
     }
     if Path::new("/dev/nvidiactl").exists() {
-        eprintln!("skipped: a driver is installed here, and the loader's cache would find it");
-        return;
+        common::unsupported("a driver is installed here, and the loader's cache would find it");
     }
     let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty-{}", std::process::id()));
     std::fs::create_dir_all(&empty).expect("a folder can be made");
@@ -126,9 +131,7 @@ fn no_library_is_an_error_that_names_it() {
 #[test]
 fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
     const TEST: &str = "a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks";
-    if !needs_simulation() {
-        return;
-    }
+    needs_simulation();
     if env::var(CHILD).is_ok_and(|role| role == TEST) {
         let error = CudaDriver::open().expect_err("libm is no driver");
         assert_eq!((error.failure, error.call), (Failure::Missing, "cuInit"));
@@ -150,7 +153,8 @@ fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
 #[test]
 fn a_user_object_that_could_not_be_hung_on_its_graph() {
     const TEST: &str = "a_user_object_that_could_not_be_hung_on_its_graph";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuGraphRetainUserObject:1:999")]) {
+    needs_simulation();
+    if !in_child(TEST, &[("SIMCUDA_FAIL", "cuGraphRetainUserObject:1:999")]) {
         return;
     }
     static DESTROYED: AtomicU32 = AtomicU32::new(0);
@@ -173,7 +177,8 @@ fn a_user_object_that_could_not_be_hung_on_its_graph() {
 fn injected_failures_carry_their_name_and_code() {
     const TEST: &str = "injected_failures_carry_their_name_and_code";
     const RULES: &str = "cuMemCreate:2:2;cuEventQuery:1:700;cuMemMap:1:424242";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", RULES)]) {
+    needs_simulation();
+    if !in_child(TEST, &[("SIMCUDA_FAIL", RULES)]) {
         return;
     }
     let driver = open();
@@ -196,7 +201,8 @@ fn injected_failures_carry_their_name_and_code() {
 #[test]
 fn an_old_driver_only_switches_features_off() {
     const TEST: &str = "an_old_driver_only_switches_features_off";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_VERSION", "11020")]) {
+    needs_simulation();
+    if !in_child(TEST, &[("SIMCUDA_VERSION", "11020")]) {
         return;
     }
     let driver = open();
@@ -221,7 +227,8 @@ unsafe extern "C" fn never(_: *mut c_void) {
 #[test]
 fn an_environment_without_meaning_is_refused() {
     const TEST: &str = "an_environment_without_meaning_is_refused";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_FAIL", "cuMemCrate:1:2")]) {
+    needs_simulation();
+    if !in_child(TEST, &[("SIMCUDA_FAIL", "cuMemCrate:1:2")]) {
         return;
     }
     let error = CudaDriver::open().expect_err("there is no cuMemCrate");
@@ -231,7 +238,8 @@ fn an_environment_without_meaning_is_refused() {
 #[test]
 fn published_latencies_pass_on_the_wall_clock() {
     const TEST: &str = "published_latencies_pass_on_the_wall_clock";
-    if !needs_simulation() || !in_child(TEST, &[("SIMCUDA_LATENCY", "peers")]) {
+    needs_simulation();
+    if !in_child(TEST, &[("SIMCUDA_LATENCY", "peers")]) {
         return;
     }
     let driver = open();
@@ -247,7 +255,8 @@ fn published_latencies_pass_on_the_wall_clock() {
 #[test]
 fn the_driver_does_not_survive_a_fork() {
     const TEST: &str = "the_driver_does_not_survive_a_fork";
-    if !needs_simulation() || !in_child(TEST, &[]) {
+    needs_simulation();
+    if !in_child(TEST, &[]) {
         return;
     }
     let driver = open();
@@ -270,9 +279,7 @@ fn the_driver_does_not_survive_a_fork() {
 
 #[test]
 fn the_simulated_library_exports_the_drivers_names_only() {
-    if !needs_simulation() {
-        return;
-    }
+    needs_simulation();
     let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
     let listed = Command::new("nm")
         .args(["-D", "--defined-only"])

@@ -1,4 +1,4 @@
-//! Every block of code in the README, in docs/ and in the Python package's README: C and C++ are compiled, CMake is configured
+//! Every block of code in the README, in CONTRIBUTING.md, in docs/ and in the Python package's README: C and C++ are compiled, CMake is configured
 //! and built, Python and our own commands are run (block_python.rs, block_commands.rs), Rust is a test of the crate's
 //! documentation. A block that cannot be run says so, and why, in a comment before it:
 //!
@@ -45,10 +45,11 @@ impl Block {
     }
 }
 
-/// The README, every page of docs/, and the Python package's README.
+/// The README, CONTRIBUTING.md, every page of docs/, and the Python package's README.
 pub fn documents() -> Vec<PathBuf> {
     let mut all = vec![
         common::root().join("README.md"),
+        common::root().join("CONTRIBUTING.md"),
         common::root().join("python/README.md"),
     ];
     let pages = std::fs::read_dir(common::root().join("docs")).unwrap().flatten();
@@ -223,7 +224,7 @@ fn cpp_compiles_as_it_stands() {
             };
             match includes {
                 Ok(()) => drop(common::run(compile.arg("-fsyntax-only").arg(&file))),
-                Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
+                Err(Outcome::Skipped(what, reason)) => common::skip_part(what, &reason),
                 Err(other) => panic!("{}: {other:?}", block.place()),
             }
         }
@@ -251,7 +252,7 @@ fn with_rmm(compile: &mut Command) -> Result<(), Outcome> {
 fn cmake_builds_against_the_installed_package() {
     let prefix = match installed::prefix() {
         Ok(prefix) => prefix,
-        Err(Outcome::Skipped(what, reason)) => return common::skip(what, &reason),
+        Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
         Err(other) => panic!("{other:?}"),
     };
     let blocks = of("cmake");
@@ -277,7 +278,7 @@ fn cmake_builds_against_the_installed_package() {
 fn a_program_is_linked_with_an_rpath_as_the_reference_says() {
     let prefix = match installed::prefix() {
         Ok(prefix) => prefix,
-        Err(Outcome::Skipped(what, reason)) => return common::skip(what, &reason),
+        Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
         Err(other) => panic!("{other:?}"),
     };
     let block = of("sh")
@@ -288,7 +289,7 @@ fn a_program_is_linked_with_an_rpath_as_the_reference_says() {
     std::os::unix::fs::symlink(prefix, dir.join("trtalloc")).unwrap();
     std::fs::copy(common::root().join("examples/c/main.c"), dir.join("main.c")).unwrap();
     if !prefix.join("lib/pkgconfig").exists() || Command::new("pkg-config").arg("--version").output().is_err() {
-        return common::skip("pkg-config", "no pkg-config, or the library is in lib64");
+        common::skip("pkg-config", "no pkg-config, or the library is in lib64");
     }
     let lines: Vec<&str> = block
         .body

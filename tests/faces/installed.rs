@@ -27,8 +27,14 @@ fn cargo_target(user: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-{user}"))
 }
 
+/// Ends a test that compiles the crate in a folder of its own, unless tests are done in full.
+fn compiles_the_crate() {
+    common::slow("it compiles the crate once more");
+}
+
 /// Configures and builds the package of the sources at `root` in `dir`/build.
 pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
+    compiles_the_crate();
     // What cargo made is copied after cargo has let go of its folder.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -241,6 +247,7 @@ fn cargo(arguments: impl Fn(&mut Command)) -> Output {
 
 /// The crate as it would be published, and the example as its only user.
 fn rust() -> Result<(), Outcome> {
+    compiles_the_crate();
     let dir = common::scratch("faces_example_rust");
     cargo(|package| {
         package.args(["package", "--no-verify", "--allow-dirty", "--manifest-path"]);
@@ -326,7 +333,7 @@ fn a_package_of_another_version_is_not_taken() {
         |name: &str, version: &str| project("tests/faces/consumer", name, &[format!("-DWANTED_VERSION={version}")]);
     let built = match consumer("faces_consumer", env!("CARGO_PKG_VERSION")) {
         Ok(built) => built,
-        Err(Outcome::Skipped(what, reason)) => return common::skip(what, &reason),
+        Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
         Err(other) => panic!("{other:?}"),
     };
     common::run(Command::new("ctest").arg("--output-on-failure").current_dir(built));
@@ -336,7 +343,7 @@ fn a_package_of_another_version_is_not_taken() {
 #[test]
 fn what_was_installed_can_be_taken_away() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
-        return common::skip(what, &reason);
+        common::skip(what, &reason);
     }
     let dir = common::scratch("faces_uninstall");
     let stage = dir.join("stage");

@@ -1,10 +1,13 @@
 //! Every TensorRT and every language, each tried with the most real thing there is: NVIDIA's library, its headers, or our
 //! own declaration of an interface whose headers may not be copied.
 //!
-//! What needs the network is fetched once, through cargo and pip, into the build's folder; where it cannot be had the part is
-//! skipped and says why, or fails with TRTALLOC_TEST_REQUIRE=all. The table of what was tried is docs/faces.md:
+//! What needs the network is fetched once, through cargo and pip, into the build's folder, with TRTALLOC_TEST_DOWNLOAD=1;
+//! without it the test is ignored and says why, and with TRTALLOC_TEST_REQUIRE=all what cannot be had is a failure. The table of what was tried is docs/faces.md:
 //!
-//!     cargo test --test faces table -- --nocapture
+//!     TRTALLOC_TEST_REQUIRE=all cargo test --test faces table
+
+#[macro_use]
+extern crate trial;
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,6 +30,13 @@ mod table;
 mod versions;
 #[path = "../common/wheel.rs"]
 mod wheel;
+
+// tests/common/wheel.rs asks this before it fetches.
+use common::may_download;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 /// What the table is made of, in its order.
 const GROUPS: &[fn() -> &'static [table::Row]] = &[eight::rows, headers::rows, libraries::rows, installed::rows];

@@ -7,10 +7,11 @@ pub use crate::rows::*;
 const OPENING: &str = "\
 # What trtalloc was tried with
 
-Written by `TRTALLOC_BLESS=1 cargo test --test faces table`, and compared with every run of the tests. Tried with what is the
-most real for each TensorRT: NVIDIA's library from PyPI, NVIDIA's headers (in the crate trtx-sys), or a declaration of our
-own, for the headers of TensorRT 8 and 9 may not be copied. No row needed a GPU: memory is the simulated device's, except
-where a row says that NVIDIA's library was asked to create objects or to build a plan.
+Written by `TRTALLOC_BLESS=1 TRTALLOC_TEST_REQUIRE=all cargo test --test faces table`, and compared with every run that
+tries all of it. Tried with what is the most real for each TensorRT: NVIDIA's library from PyPI, NVIDIA's headers (in the
+crate trtx-sys), or a declaration of our own, for the headers of TensorRT 8 and 9 may not be copied. No row needed a GPU:
+memory is the simulated device's, except where a row says that NVIDIA's library was asked to create objects or to build a
+plan.
 
 | TensorRT | language | tried with | what | result |
 |---|---|---|---|---|

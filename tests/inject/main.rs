@@ -5,7 +5,10 @@
 //! allocator that it is given, on the simulated device. NVIDIA's own libraries are tried as far as they go without a GPU. The
 //! tables are part of docs/injection.md:
 //!
-//!     cargo test --test inject table -- --nocapture
+//!     TRTALLOC_TEST_REQUIRE=all cargo test --test inject table
+
+#[macro_use]
+extern crate trial;
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -26,3 +29,10 @@ mod processes;
 mod real;
 mod slots;
 mod standin;
+
+// tests/common/wheel.rs asks this before it fetches.
+use common::may_download;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}

@@ -15,7 +15,6 @@ fn the_setter_is_where_nvidias_headers_have_it() {
         let mut compile = common::cxx();
         if let Err(Outcome::Skipped(what, reason)) = headers.include(&mut compile) {
             common::skip(what, &reason);
-            continue;
         }
         compile.arg(common::root().join("tests/inject/slots.cpp"));
         common::run(compile.arg("-o").arg(&program));

@@ -1,6 +1,9 @@
 //! Programs that have nothing to do with TensorRT are the same with the library preloaded: their output, their status, their
 //! threads and descriptors, and what the dynamic linker answers them. ONNX Runtime, whose plugin has to do with TensorRT, is too.
 
+#[macro_use]
+extern crate trial;
+
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/headers.rs"]
@@ -21,6 +24,13 @@ mod provider;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+// tests/common/wheel.rs asks this before it fetches.
+use common::may_download;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 fn library() -> PathBuf {
     common::library_dir().join("libtrtalloc.so")
@@ -98,7 +108,7 @@ fn a_shell() {
 #[test]
 fn git() {
     if !has("git") {
-        return common::skip("git", "no git");
+        common::skip("git", "no git");
     }
     let dir = common::scratch("preload_git");
     let git = || {
@@ -112,7 +122,7 @@ fn git() {
 #[test]
 fn python() {
     if !has("python3") {
-        return common::skip("python", "no python3");
+        common::skip("python", "no python3");
     }
     let python = |packages: Option<&Path>| {
         let mut command = Command::new("python3");
@@ -129,7 +139,7 @@ fn python() {
         Ok(packages) => expect(&same(|| python(Some(&packages))), 1, "forkserver ["),
         Err(reason) => {
             expect(&same(|| python(None)), 1, "forkserver [");
-            common::skip("numpy", &reason);
+            common::skip_part("numpy", &reason);
         }
     }
 }
@@ -153,7 +163,7 @@ fn a_go_program() {
         .into_iter()
         .find(|name| has(name))
     else {
-        return common::skip("go", "no gccgo");
+        common::skip("go", "no gccgo");
     };
     let program = common::scratch("preload_go").join("program");
     common::run(Command::new(compiler).arg("-o").arg(&program).arg(source("hello.go")));
@@ -291,7 +301,7 @@ fn a_program_with_its_own_dlsym() {
 #[test]
 fn nothing_is_done_in_a_process_without_tensorrt() {
     if !has("strace") {
-        return common::skip("strace", "no strace");
+        common::skip("strace", "no strace");
     }
     let calls = |preload: bool| {
         let mut command = Command::new("strace");

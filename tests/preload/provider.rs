@@ -38,7 +38,7 @@ fn libraries(onnxruntime: &Path) -> Result<Vec<PathBuf>, Outcome> {
 #[test]
 fn onnx_runtimes_tensorrt_provider() {
     if !cfg!(target_arch = "x86_64") {
-        return common::skip("onnxruntime", "its wheel with TensorRT is for x86-64");
+        common::skip("onnxruntime", "its wheel with TensorRT is for x86-64");
     }
     let wheels = wheel::fetch("onnxruntime-gpu", "1.22.0").and_then(|onnxruntime| {
         let numpy = wheel::fetch("numpy", "2.2.6")?;
@@ -46,11 +46,11 @@ fn onnx_runtimes_tensorrt_provider() {
     });
     let (onnxruntime, numpy) = match wheels {
         Ok(wheels) => wheels,
-        Err(reason) => return common::skip("onnxruntime", &reason),
+        Err(reason) => common::skip("onnxruntime", &reason),
     };
     let libraries = match libraries(&onnxruntime) {
         Ok(libraries) => libraries,
-        Err(Outcome::Skipped(what, reason)) => return common::skip(what, &reason),
+        Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
         Err(outcome) => panic!("{outcome:?}"),
     };
     let run = |preload: bool| -> Output {

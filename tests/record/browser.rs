@@ -55,11 +55,10 @@ fn installed(names: &[&str]) -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts a browser; its own files go into a fresh folder `name`. None where there is no browser.
-    pub fn start(name: &str) -> Option<Browser> {
+    /// Starts a browser; its own files go into a fresh folder `name`.
+    pub fn start(name: &str) -> Browser {
         let Some(program) = installed(&NAMES) else {
             common::skip("chromium", "not installed");
-            return None;
         };
         let folder = common::scratch(name);
         let flags = [
@@ -126,7 +125,7 @@ impl Browser {
             browser.command(&format!("{domain}.enable"), json!({}));
         }
         browser.window(1280, 900);
-        Some(browser)
+        browser
     }
 
     /// Opens a file, and returns when all that it loads is there. What was collected of another page is forgotten.

@@ -1,5 +1,8 @@
 //! Where did the memory go: histories, stacks and snapshots, as whoever reads them finds them.
 
+#[macro_use]
+extern crate trial;
+
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -17,3 +20,7 @@ mod report;
 mod server;
 mod stacks;
 mod viewer;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}

@@ -18,9 +18,12 @@ mod programs;
 const QUESTIONS: &str = include_str!("memory_viz/questions.js");
 
 /// The page of the viewer, made of what PyTorch and d3 publish; fetched where it is not there yet.
-fn page() -> Option<&'static Path> {
-    static PAGE: OnceLock<Option<PathBuf>> = OnceLock::new();
+fn page() -> &'static Path {
+    static PAGE: OnceLock<PathBuf> = OnceLock::new();
     PAGE.get_or_init(|| {
+        if let Err(reason) = common::may_download() {
+            common::skip("pytorch's viewer", &reason);
+        }
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("memory_viz-2.6.0");
         if !folder.exists() {
             let partial = folder.with_extension(format!("partial-{}", std::process::id()));
@@ -35,19 +38,14 @@ fn page() -> Option<&'static Path> {
                     let reason = String::from_utf8_lossy(&output.stderr).into_owned();
                     let _ = std::fs::remove_dir_all(&partial);
                     common::skip("pytorch's viewer", reason.lines().last().unwrap_or("no reason"));
-                    return None;
                 }
-                Err(error) => {
-                    common::skip("python3", &error.to_string());
-                    return None;
-                }
+                Err(error) => common::skip("python3", &error.to_string()),
             }
         }
         let page = folder.join("page.html");
         std::fs::write(&page, html(&folder)).unwrap();
-        Some(page)
+        page
     })
-    .as_deref()
 }
 
 /// The viewer is a module that imports d3 from a server; here they are scripts of one page, one after the other.
@@ -118,13 +116,12 @@ struct Viewer {
 }
 
 impl Viewer {
-    fn start(name: &str) -> Option<Viewer> {
-        page()?;
-        let browser = Browser::start(&format!("memory_viz-{name}"))?;
-        Some(Viewer {
-            browser,
+    fn start(name: &str) -> Viewer {
+        page();
+        Viewer {
+            browser: Browser::start(&format!("memory_viz-{name}")),
             name: String::new(),
-        })
+        }
     }
 
     /// Looks at what `program` has, which is on `devices`.
@@ -152,7 +149,7 @@ impl Viewer {
     /// Drops a file on the viewer.
     fn open(&mut self, file: &Path) {
         self.name = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        self.browser.open(page().unwrap());
+        self.browser.open(page());
         self.browser.choose("#files", &[file]);
         self.browser.evaluate("drop()");
         let name = file.file_name().unwrap().to_str().unwrap();

@@ -35,9 +35,7 @@ fn every_view_in_light_and_dark() {
     let file = path("page.html");
     program.allocator.write_snapshot(&file).unwrap();
     let stats = program.allocator.stats(Some(0)).unwrap();
-    let Some(mut browser) = Browser::start("page") else {
-        return;
-    };
+    let mut browser = Browser::start("page");
     for scheme in ["light", "dark"] {
         browser.color_scheme(scheme);
         browser.window(1440, 1000);
@@ -117,9 +115,7 @@ fn moments_blocks_and_groups() {
     let program = server("stacks=native", 100);
     let file = path("moments.html");
     program.allocator.write_snapshot(&file).unwrap();
-    let Some(mut browser) = Browser::start("page-moments") else {
-        return;
-    };
+    let mut browser = Browser::start("page-moments");
     browser.window(1440, 1000);
     browser.open(&file);
     settle(&mut browser);
@@ -280,9 +276,7 @@ fn moments_blocks_and_groups() {
 
 #[test]
 fn two_devices_a_short_history_and_none() {
-    let Some(mut browser) = Browser::start("page-devices") else {
-        return;
-    };
+    let mut browser = Browser::start("page-devices");
     let program = Program::on(2, "history=all,max_entries=100");
     let stream = Some(program.stream());
     for size in 1..200 {
@@ -350,9 +344,7 @@ fn a_hundred_thousand_events() {
     let program = server("max_entries=100000", 8000);
     let file = path("long.html");
     program.allocator.write_snapshot(&file).unwrap();
-    let Some(mut browser) = Browser::start("page-long") else {
-        return;
-    };
+    let mut browser = Browser::start("page-long");
     browser.window(1440, 1000);
     browser.open(&file);
     settle(&mut browser);

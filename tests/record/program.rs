@@ -69,15 +69,15 @@ impl Program {
     }
 
     /// A snapshot as a viewer sees it, as a pickle and as JSON.
-    pub fn snapshot(&self, name: &str) -> Option<Seen> {
+    pub fn snapshot(&self, name: &str) -> Seen {
         let (pickle, json) = (path(&format!("{name}.pickle")), path(&format!("{name}.json")));
         self.allocator.write_snapshot(&pickle).unwrap();
         self.allocator.write_snapshot(&json).unwrap();
-        viewer::open(&json)?;
-        let seen = viewer::open(&pickle)?;
+        viewer::open(&json);
+        let seen = viewer::open(&pickle);
         let reserved = self.allocator.stats(Some(0)).unwrap().reserved;
         assert!(seen.number("total") <= reserved, "{seen}");
-        Some(seen)
+        seen
     }
 }
 

@@ -74,7 +74,7 @@ fn run(python: &PathBuf, stacks: &str, number: usize) -> Frames {
 fn a_scripts_functions_are_named_where_its_thread_has_the_interpreter() {
     let interpreters = interpreters();
     if interpreters.is_empty() {
-        return common::skip("python3", "not installed, or older than 3.9");
+        common::skip("python3", "not installed, or older than 3.9");
     }
     let script = std::fs::read_to_string(common::root().join("tests/record/frames.py")).unwrap();
     let line = |text: &str| script.lines().position(|line| line.contains(text)).unwrap() as u64 + 1;
@@ -123,7 +123,7 @@ fn a_scripts_functions_are_named_where_its_thread_has_the_interpreter() {
 #[test]
 fn compiled_code_comes_before_the_python_that_called_it() {
     let Some(python) = interpreters().into_iter().next() else {
-        return common::skip("python3", "not installed, or older than 3.9");
+        common::skip("python3", "not installed, or older than 3.9");
     };
     let seen = run(&python, "all", 0);
     let names = seen.names(1001);

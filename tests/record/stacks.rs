@@ -12,7 +12,7 @@ use crate::program::{Program, path};
 type Work = extern "C" fn();
 
 /// A library that calls back, compiled without frame pointers. `name` is its function's.
-fn library(name: &str, strip: bool) -> Option<PathBuf> {
+fn library(name: &str, strip: bool) -> PathBuf {
     let dir = common::scratch(&format!("stacks-{name}"));
     let source = dir.join("library.cpp");
     let text = format!(
@@ -38,9 +38,8 @@ fn library(name: &str, strip: bool) -> Option<PathBuf> {
     }
     if compiler.arg("-o").arg(&library).arg(&source).output().is_err() {
         common::skip("c++", "no compiler");
-        return None;
     }
-    Some(library)
+    library
 }
 
 struct Loaded(*mut libc::c_void);
@@ -94,15 +93,13 @@ fn through_code_without_frame_pointers_and_after_it_is_unloaded() {
         ("nameless", true),
         ("interpolate", false),
     ];
-    let [Some(first), Some(second), Some(bare), Some(gone)] = made.map(|(name, strip)| library(name, strip)) else {
-        return;
-    };
+    let [first, second, bare, gone] = made.map(|(name, strip)| library(name, strip));
     in_turn(|program| {
         // The second may come to lie where the first lay.
         for library in [&first, &second, &bare] {
             Loaded::open(library).enter(allocate_here);
         }
-        let seen = program.snapshot("unloaded").unwrap();
+        let seen = program.snapshot("unloaded");
         let here = "through_code_without_frame_pointers";
         assert!(seen.stack(&["engine::denoise(void (*)())", "enter", here]), "{seen}");
         assert!(seen.stack(&["engine::upscale(void (*)())", "enter", here]), "{seen}");
@@ -112,7 +109,7 @@ fn through_code_without_frame_pointers_and_after_it_is_unloaded() {
         Loaded::open(&gone).enter(allocate_here);
         std::fs::remove_file(&gone).unwrap();
         std::fs::copy(&second, &gone).unwrap();
-        let seen = program.snapshot("replaced").unwrap();
+        let seen = program.snapshot("replaced");
         assert!(
             seen.stack(&["libinterpolate.so+0x", here]) && !seen.names("engine::interpolate"),
             "{seen}"
@@ -153,7 +150,7 @@ fn inside_a_signal_handler_on_a_stack_of_its_own_too() {
                 interrupted();
                 libc::sigaltstack(&raw const old_stack, std::ptr::null_mut());
             }
-            let seen = program.snapshot("signal").unwrap();
+            let seen = program.snapshot("signal");
             #[cfg(target_arch = "x86_64")]
             assert!(
                 seen.stack(&["on_signal", "interrupted", "inside_a_signal_handler"]),
@@ -191,7 +188,7 @@ fn from_a_threads_first_frame_and_a_forks_parent() {
             libc::waitpid(child, &raw mut status, 0);
             assert_eq!(status, 0, "a child is refused");
         }
-        let seen = program.snapshot("thread").unwrap();
+        let seen = program.snapshot("thread");
         assert!(seen.stack(&["allocate_here", "thread_start"]), "{seen}");
     });
 }

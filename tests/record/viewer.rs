@@ -10,36 +10,37 @@ use crate::common;
 const VERSIONS: [&str; 2] = ["2.6.0", "2.15.0"];
 
 /// PyTorch's files, fetched where they are not there yet.
-fn viewers() -> &'static [PathBuf] {
-    static VIEWERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    VIEWERS.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let fetched = VERSIONS.iter().filter_map(|version| {
-            let file = dir.join(format!("memory_viz-{version}.py"));
-            if file.exists() {
-                return Some(file);
-            }
-            let partial = dir.join(format!("memory_viz-{version}.{}", std::process::id()));
-            let script = common::root().join("tests/record/fetch.py");
-            let output = Command::new("python3").arg(script).arg(version).arg(&partial).output();
-            match output {
-                Ok(output) if output.status.success() => {
-                    std::fs::rename(&partial, &file).unwrap();
-                    Some(file)
-                }
-                Ok(output) => {
-                    let reason = String::from_utf8_lossy(&output.stderr).into_owned();
-                    common::skip("torch", reason.lines().last().unwrap_or("no reason"));
-                    None
-                }
-                Err(error) => {
-                    common::skip("python3", &error.to_string());
-                    None
-                }
-            }
-        });
-        fetched.collect()
-    })
+fn viewers() -> Result<&'static [PathBuf], &'static str> {
+    static VIEWERS: OnceLock<Result<Vec<PathBuf>, String>> = OnceLock::new();
+    let viewers = VIEWERS.get_or_init(|| {
+        common::may_download()?;
+        VERSIONS.iter().map(|version| fetch(version)).collect()
+    });
+    viewers.as_deref().map_err(String::as_str)
+}
+
+fn fetch(version: &str) -> Result<PathBuf, String> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = dir.join(format!("memory_viz-{version}.py"));
+    if !file.exists() {
+        let partial = dir.join(format!("memory_viz-{version}.{}", std::process::id()));
+        let script = common::root().join("tests/record/fetch.py");
+        let output = Command::new("python3").arg(script).arg(version).arg(&partial).output();
+        let output = output.map_err(|error| format!("python3: {error}"))?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(reason.lines().last().unwrap_or("no reason").to_owned());
+        }
+        std::fs::rename(&partial, &file).unwrap();
+    }
+    Ok(file)
+}
+
+/// Ends the test where PyTorch's own viewer cannot be asked: `open` does without it where nothing may be downloaded.
+pub fn require_pytorchs() {
+    if let Err(reason) = viewers() {
+        common::skip("torch", reason);
+    }
 }
 
 /// What a snapshot has.
@@ -78,13 +79,16 @@ impl std::fmt::Display for Seen {
     }
 }
 
-/// Reads a snapshot as a viewer does; what a viewer breaks on fails the test. None where there is no Python.
-pub fn open(path: &Path) -> Option<Seen> {
+/// Reads a snapshot as a viewer does, and with PyTorch's own where it is there: what a viewer breaks on fails the test.
+pub fn open(path: &Path) -> Seen {
     let script = common::root().join("tests/record/check.py");
     if Command::new("python3").arg("--version").output().is_err() {
         common::skip("python3", "not installed");
-        return None;
     }
-    let output = common::run(Command::new("python3").arg(script).arg(path).args(viewers()));
-    Some(Seen(String::from_utf8(output.stdout).unwrap()))
+    let viewers = viewers().unwrap_or_else(|reason| {
+        assert!(!common::required("torch"), "torch is required, but: {reason}");
+        &[]
+    });
+    let output = common::run(Command::new("python3").arg(script).arg(path).args(viewers));
+    Seen(String::from_utf8(output.stdout).unwrap())
 }

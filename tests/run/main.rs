@@ -1,5 +1,8 @@
 //! `trtalloc run`: the program is what it would be without, and one line at the end says what it used.
 
+#[macro_use]
+extern crate trial;
+
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -21,6 +24,10 @@ mod told;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 /// `trtalloc run` with those arguments, and none of the environment's options.
 fn trtalloc_run(arguments: &[&str]) -> Command {

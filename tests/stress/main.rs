@@ -3,7 +3,7 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 300,000 |
+//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 150,000; 300,000 with `TRTALLOC_TEST_REQUIRE=all` |
 //! | `TRTALLOC_STRESS_SEED` | where the random numbers begin; with one thread a run repeats exactly | the time |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
@@ -14,7 +14,12 @@
 //! the allocators that are put through it, `play` the round itself, `client` what one thread does, `graphs` its captures, `guests`
 //! its contexts and threads that go, `world` what the threads share. These five serve tests/second_driver too.
 
+#[macro_use]
+extern crate trial;
+
 mod client;
+#[path = "../common/mod.rs"]
+mod common;
 mod graphs;
 mod guests;
 #[path = "../ascend/over.rs"]
@@ -33,6 +38,10 @@ use trtalloc::driver::sim::model as machine;
 use std::env;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
+
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok().filter(|text| !text.is_empty())?;
     let digits: String = text.chars().filter(|c| *c != '_').collect();
@@ -46,13 +55,12 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn randomised_work_leaves_nothing_wrong_and_nothing_behind() {
     if env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda") {
-        println!("skipped: the order checker is the simulated device's");
-        return;
+        common::unsupported("the order checker is the simulated device's");
     }
     if env::var_os("TRTALLOC_LOG").is_none() {
         trtalloc::log::init(trtalloc::config::LogLevel::Off);
     }
-    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(300_000);
+    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 300_000 } else { 150_000 });
     let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(4).max(1);
     let only = number("TRTALLOC_STRESS_ROUND");
     let seed = number("TRTALLOC_STRESS_SEED").unwrap_or_else(|| {

@@ -8,14 +8,15 @@ pub mod functions;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::common;
+
 /// The folder that has cudasim's libcuda.so.1, `old`: of a driver before CUDA 12. `TRTALLOC_TEST_CUDASIM` names the folder, as
 /// its `build` made it; .ci/run sets it where the driver's source lies beside the checkout. It is no part of this project, so
-/// where there is none, a test says so and passes, whatever is required.
-pub fn folder(old: bool) -> Option<PathBuf> {
+/// .ci/run does not require it (`TRTALLOC_TEST_REQUIRE=all,-cudasim`) where the source is not there.
+pub fn folder(old: bool) -> PathBuf {
     let folder = std::env::var_os("TRTALLOC_TEST_CUDASIM").filter(|folder| !folder.is_empty());
     let Some(folder) = folder else {
-        println!("skipped: cudasim: TRTALLOC_TEST_CUDASIM names no folder that has it");
-        return None;
+        common::skip("cudasim", "TRTALLOC_TEST_CUDASIM names no folder that has it");
     };
     let folder = PathBuf::from(folder);
     let folder = if old { folder.join("old") } else { folder };
@@ -25,18 +26,14 @@ pub fn folder(old: bool) -> Option<PathBuf> {
         "TRTALLOC_TEST_CUDASIM: no libcuda.so.1 in {}",
         folder.display()
     );
-    Some(folder)
+    folder
 }
 
-/// A child process finds the driver of that version, with that many devices and bytes of memory; false where it is not there.
-pub fn environment(command: &mut Command, version: u32, devices: u32, memory: u64) -> bool {
-    let Some(folder) = folder(version < 12_000) else {
-        return false;
-    };
+/// A child process finds the driver of that version, with that many devices and bytes of memory.
+pub fn environment(command: &mut Command, version: u32, devices: u32, memory: u64) {
     command
-        .env("LD_LIBRARY_PATH", folder)
+        .env("LD_LIBRARY_PATH", folder(version < 12_000))
         .env("CUDASIM_VERSION", version.to_string())
         .env("CUDASIM_DEVICES", devices.to_string())
         .env("CUDASIM_MEM", memory.to_string());
-    true
 }

@@ -27,9 +27,7 @@ fn infer_once(program: &Program, stream: Stream, rows: u64) {
 
 #[test]
 fn inference_with_stacks_and_tags() {
-    let Some(mut viewer) = Viewer::start("inference") else {
-        return;
-    };
+    let mut viewer = Viewer::start("inference");
     let program = Program::new("history=all,stacks=native");
     let stream = program.stream();
     trtalloc::tags::set(Some("weights")).unwrap();
@@ -121,9 +119,7 @@ fn replayed(viewer: &mut Viewer, name: &str, trace: &Trace, rows: usize) {
 
 #[test]
 fn traces() {
-    let Some(mut viewer) = Viewer::start("traces") else {
-        return;
-    };
+    let mut viewer = Viewer::start("traces");
     for name in ["serving", "growing", "varying", "streams"] {
         replayed(&mut viewer, name, &generate(name, 1).unwrap(), 1500);
     }
@@ -135,9 +131,7 @@ fn traces() {
 
 #[test]
 fn several_streams_with_pending_blocks() {
-    let Some(mut viewer) = Viewer::start("pending") else {
-        return;
-    };
+    let mut viewer = Viewer::start("pending");
     let program = Program::new("history=all,wait_ms=0");
     let streams = [program.stream(), program.stream()];
     let machine = program.driver.machine();
@@ -174,9 +168,7 @@ fn several_streams_with_pending_blocks() {
 /// The viewer does not draw what is pending and was handed out before all that it is told.
 #[test]
 fn pending_blocks_that_a_ring_forgot() {
-    let Some(mut viewer) = Viewer::start("forgotten") else {
-        return;
-    };
+    let mut viewer = Viewer::start("forgotten");
     let program = Program::new("history=all,wait_ms=0,max_entries=30");
     let streams = [program.stream(), program.stream()];
     let machine = program.driver.machine();
@@ -200,7 +192,7 @@ fn pending_blocks_that_a_ring_forgot() {
 
 #[test]
 fn out_of_memory() {
-    let Some(mut viewer) = Viewer::start("oom") else { return };
+    let mut viewer = Viewer::start("oom");
     let file = path("memory_viz-refused.pickle");
     let _ = std::fs::remove_file(&file);
     let options = format!("history=all,limit=64MiB,wait_ms=0,snapshot_on_oom={}", file.display());
@@ -225,9 +217,7 @@ fn out_of_memory() {
 
 #[test]
 fn a_resizable_blocks_life() {
-    let Some(mut viewer) = Viewer::start("resizable") else {
-        return;
-    };
+    let mut viewer = Viewer::start("resizable");
     for options in ["history=all", "history=all,backing=malloc"] {
         let program = Program::new(options);
         let stream = Some(program.stream());
@@ -251,9 +241,7 @@ fn a_resizable_blocks_life() {
 
 #[test]
 fn other_kinds_of_memory_and_what_a_ring_forgot() {
-    let Some(mut viewer) = Viewer::start("kinds") else {
-        return;
-    };
+    let mut viewer = Viewer::start("kinds");
     for (name, options) in [
         ("malloc", "history=all,backing=malloc"),
         ("passthrough", "history=all,passthrough=1"),
@@ -286,9 +274,7 @@ fn other_kinds_of_memory_and_what_a_ring_forgot() {
 
 #[test]
 fn two_devices() {
-    let Some(mut viewer) = Viewer::start("devices") else {
-        return;
-    };
+    let mut viewer = Viewer::start("devices");
     let program = Program::on(3, "history=all");
     let get = |device, size| {
         let request = Request {
@@ -308,9 +294,7 @@ fn two_devices() {
 
 #[test]
 fn a_graphs_memory() {
-    let Some(mut viewer) = Viewer::start("graph") else {
-        return;
-    };
+    let mut viewer = Viewer::start("graph");
     let program = Program::new("history=all");
     let stream = program.stream();
     program.driver.machine().stream_begin_capture(stream.0, 0).unwrap();
@@ -323,7 +307,7 @@ fn a_graphs_memory() {
 /// What happened while nothing was recorded is missing in the middle: it is filled in, or what cannot be is left out.
 #[test]
 fn a_history_with_a_gap() {
-    let Some(mut viewer) = Viewer::start("gap") else { return };
+    let mut viewer = Viewer::start("gap");
     for (name, options) in [("gap", "history=all"), ("gap-malloc", "history=all,backing=malloc")] {
         let program = Program::new(options);
         let stream = Some(program.stream());
@@ -344,9 +328,7 @@ fn a_history_with_a_gap() {
 
 #[test]
 fn while_threads_allocate() {
-    let Some(mut viewer) = Viewer::start("threads") else {
-        return;
-    };
+    let mut viewer = Viewer::start("threads");
     let program = Program::new("history=all,max_entries=3000");
     let over = AtomicBool::new(false);
     let context = program.application.context();

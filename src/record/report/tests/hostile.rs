@@ -38,7 +38,12 @@ fn a_file_with_wrong_bytes_does_no_harm() {
     for suffix in ["pickle", "json"] {
         let whole = written(suffix);
         let mut read = 0;
-        for at in 0..whole.len() {
+        // Every byte in .ci/run, which sets the variable.
+        let step = match std::env::var_os("TRTALLOC_TEST_REQUIRE") {
+            Some(_) => 1,
+            None => 7,
+        };
+        for at in (0..whole.len()).step_by(step) {
             for change in [0x01, 0x80, b'.' ^ whole[at]] {
                 let mut bytes = whole.clone();
                 bytes[at] ^= change;
