@@ -1,5 +1,8 @@
 //! The command, run as a user runs it: what it prints, and its exit status.
 
+#[macro_use]
+extern crate trial;
+
 mod common;
 #[path = "common/simcuda.rs"]
 mod simcuda;
@@ -9,6 +12,10 @@ use std::process::{Command, Output};
 
 use trtalloc::trace::csv;
 use trtalloc::trace::generate::generate;
+
+fn main() -> std::process::ExitCode {
+    common::harness::main()
+}
 
 fn trtalloc(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
@@ -443,6 +450,7 @@ fn bench_prints_every_figure_with_its_target() {
 
 #[test]
 fn bench_measures_the_drivers_own_allocators() {
+    common::slow("it takes 15 seconds, built without optimization");
     let library = common::library_dir().join("libtrtalloc.so");
     let output = through_libcuda(&["bench", "--pairs", "1000", "--library", library.to_str().unwrap()]);
     expect(&output, 0);
