@@ -93,6 +93,7 @@ fn file_in(folder: &Path, suffix: &str) -> PathBuf {
 /// The Python that builds the wheel, with hatchling.
 fn builder() -> Result<&'static PathBuf, String> {
     static BUILDER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+        common::may_download()?;
         let python = environment(&common::scratch("python_builder").join("environment"))?;
         pip(&python, &["install", HATCHLING])?;
         Ok(python)
@@ -145,7 +146,7 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
     };
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
-        Err(reason) => return common::skip("hatchling", &reason),
+        Err(reason) => common::skip("hatchling", &reason),
     };
     pip(
         &python,
@@ -186,7 +187,7 @@ fn contents(python: &Path, archive: &Path, member: &str) -> (Vec<String>, String
 fn wheels_carry_the_library_and_name_its_platform() {
     let builder = match builder() {
         Ok(builder) => builder,
-        Err(reason) => return common::skip("hatchling", &reason),
+        Err(reason) => common::skip("hatchling", &reason),
     };
     let dir = common::scratch("python_wheels");
     let checkout = wheel(&dir.join("checkout")).unwrap();
@@ -287,7 +288,7 @@ fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
     let dir = common::scratch(&frameworks[0].replace("==", "-"));
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
-        Err(reason) => return common::skip("hatchling", &reason),
+        Err(reason) => common::skip("hatchling", &reason),
     };
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
@@ -362,7 +363,7 @@ fn tensorrts_bindings_take_the_pool() {
     };
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
-        Err(reason) => return common::skip("hatchling", &reason),
+        Err(reason) => common::skip("hatchling", &reason),
     };
     let install = ["install", "--no-deps", "--no-index"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
