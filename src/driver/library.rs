@@ -1,11 +1,11 @@
-//! Drivers' libraries, opened at run time, and tables of their functions.
+//! Opens drivers' libraries at run time and loads tables of their functions.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use super::{DriverError, Failure};
 
-/// A loaded library. It is never unloaded: drivers have threads and exit handlers of their own.
+/// A loaded library. It is never unloaded, because drivers have threads and exit handlers of their own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Library(NonNull<c_void>);
 
@@ -15,22 +15,22 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// None where there is no library of that name.
+    /// `None` where there is no library of that name.
     pub(super) fn open(name: &CStr) -> Option<Library> {
-        // SAFETY: a terminated name; what the library's constructors do is the driver's matter.
+        // SAFETY: a terminated name. The driver is responsible for its library's constructors.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Library)
     }
 
-    /// The one place where a symbol is looked up. It must reach the loader's own dlsym, whatever this library may export
-    /// under that name.
+    /// The only place where a symbol is looked up. It must call the loader's own dlsym, even where this library exports
+    /// a function of that name.
     pub(super) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: an open library and a terminated name.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
     }
 }
 
-/// What is not there: a library, or a function of one.
+/// The error for a missing library or function.
 pub(super) fn missing(name: &'static str) -> DriverError {
     DriverError {
         call: name,
@@ -39,12 +39,12 @@ pub(super) fn missing(name: &'static str) -> DriverError {
     }
 }
 
-/// The table of a library's functions: the type of their results, the result that no function of the library has, and then
-/// for each whether it must be there, its exported name and its parameters.
+/// Declares the table of a library's functions: the type of their results, a result that no function of the library
+/// returns, and for each function whether it is required, its exported name and its parameters.
 macro_rules! functions {
     ($result:ty, $missing:expr; $( $need:expr, $name:ident ( $($argument:ty),* $(,)? ); )*) => {
-        /// Each function under its exported name. What may be absent is then a function that answers as if missing, so
-        /// that every call is one indirect call.
+        /// Each function under its exported name. An optional function that is missing is replaced by one that returns
+        /// the result for missing functions, so every call is one indirect call.
         #[allow(non_snake_case)]
         pub(super) struct Functions {
             $( pub $name: unsafe extern "C" fn($($argument),*) -> $result, )*
@@ -53,7 +53,8 @@ macro_rules! functions {
 
         impl Functions {
             /// # Safety
-            /// What `find` finds are the documented functions of these names.
+            ///
+            /// `find` returns the documented functions of these names.
             unsafe fn load(
                 find: &dyn Fn(&std::ffi::CStr) -> Option<std::ptr::NonNull<std::ffi::c_void>>,
             ) -> $crate::driver::Result<Functions> {
@@ -70,8 +71,8 @@ macro_rules! functions {
                             Err(_) => panic!("an identifier has no null byte"),
                         };
                         match find(NAME) {
-                            // SAFETY: the documented function of this name has this type; its result is an enum, which is
-                            // passed as an integer of this size.
+                            // SAFETY: the documented function of this name has this type. Its result is an enum, which
+                            // is passed as an integer of this size.
                             Some(found) => unsafe {
                                 std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(found)
                             },

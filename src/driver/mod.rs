@@ -1,9 +1,9 @@
-//! The few driver calls the pool needs, behind one trait.
+//! The few driver calls that the pool needs, behind one trait.
 //!
-//! `cuda` answers them through libcuda.so.1, `ascend` through libascendcl.so, `sim` in this process on a simulated device; `none`
-//! is for memory that the caller brought, where there is no driver. What lives here knows nothing of pools. Methods map one to
-//! one onto CUDA driver functions, which their comments name; their rules are CUDA's.
-//! No method is called while the process exits or in a forked child.
+//! `cuda` implements them with libcuda.so.1, `ascend` with libascendcl.so, and `sim` with a simulated device in this
+//! process. `none` is for memory that the caller brought, where there is no driver. The drivers do not depend on the
+//! pool. Methods map one to one onto CUDA driver functions, which their comments name, and follow CUDA's rules. No
+//! method is called while the process exits or in a forked child.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ mod library;
 pub mod none;
 pub mod sim;
 
-/// How long [`Driver::event_wait`] asks without a pause; most of what it is called for is about to complete.
+/// How long [`Driver::event_wait`] polls without a pause. Most events that it waits for are about to complete.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest pause between two questions of [`Driver::event_wait`].
+/// The longest pause between two polls of [`Driver::event_wait`].
 const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 
 /// A `CUcontext`.
@@ -35,12 +35,12 @@ impl Stream {
     /// `CU_STREAM_PER_THREAD`.
     pub const PER_THREAD: Stream = Stream(2);
 
-    /// Whether the handle means something only together with the current context (and thread).
+    /// Whether the handle has a meaning only together with the current context (and thread).
     pub fn is_special(self) -> bool {
         self.0 <= 2
     }
 
-    /// The handle as a history has it: 0 where there was none, and for the legacy default stream whatever it was called.
+    /// The handle as a history records it: 0 for no stream, and 0 for both handles of the legacy default stream.
     pub fn told(stream: Option<Stream>) -> u64 {
         match stream {
             None | Some(Stream::LEGACY) => 0,
@@ -64,13 +64,14 @@ pub struct Handle(pub u64);
 /// What a failed driver call means to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// Physical memory or address space is exhausted; asking again later may succeed.
+    /// Physical memory or address space is exhausted. A later call may succeed.
     OutOfMemory,
     /// The device or driver cannot do this at all.
     Unsupported,
     /// The library or the function is not there.
     Missing,
-    /// The context carries a sticky error, or the driver is shutting down: nothing that belongs to it may be used again.
+    /// The context has a sticky error, or the driver is shutting down: nothing that belongs to the context may be used
+    /// again.
     ContextDead,
     /// The context was destroyed or reset; other contexts are as they were.
     ContextDestroyed,
@@ -83,7 +84,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the context that the call was made in, or that it was given, is of no use any more.
+    /// Whether the context that the call was made in, or was given, can no longer be used.
     pub fn is_dead(self) -> bool {
         matches!(self, Failure::ContextDead | Failure::ContextDestroyed)
     }
@@ -96,7 +97,7 @@ pub struct DriverError {
     pub call: &'static str,
     /// The driver's own number (a `CUresult`); 0 where no call was made.
     pub code: u32,
-    /// What follows from it.
+    /// What it means to the pool.
     pub failure: Failure,
 }
 
@@ -125,7 +126,7 @@ pub struct Features {
     pub user_objects: bool,
 }
 
-/// What one device is.
+/// Properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The device's name.
@@ -134,18 +135,18 @@ pub struct DeviceInfo {
     pub total: u64,
     /// Minimum and recommended granularity of handles in bytes (`cuMemGetAllocationGranularity`); 0 without virtual memory.
     pub granularity: (u64, u64),
-    /// Whether the device says it has virtual memory management. Only a trial proves it.
+    /// Whether the device reports virtual memory management. Only a trial shows that it works.
     pub virtual_memory: bool,
 }
 
-/// What a stream says of capture (`cuStreamIsCapturing`).
+/// A stream's capture status (`cuStreamIsCapturing`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capture {
     /// Not capturing.
     None,
     /// Capturing.
     Active,
-    /// Its capture was invalidated and not yet ended.
+    /// The capture was invalidated and has not ended yet.
     Invalidated,
     /// The legacy stream, while a blocking stream captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
     Implicit,
@@ -182,17 +183,18 @@ pub struct HandleKind {
     pub rdma: bool,
 }
 
-/// A user object's destructor: may make no driver call; runs on a thread shared with others.
+/// A user object's destructor. It may make no driver call. The driver runs it on a thread that it uses for other work,
+/// too.
 pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
 
-/// The calls the pool makes. Safe from any thread. Sizes and addresses are bytes.
+/// The driver calls that the pool makes. They are safe from any thread. Sizes and addresses are in bytes.
 pub trait Driver: Send + Sync + 'static {
     /// `ascend`, `cuda`, `none`, `sim`.
     fn name(&self) -> &'static str;
     /// What this driver's version offers.
     fn features(&self) -> Features;
-    /// Whether it can tell when work has completed. Where not, whoever frees without a stream says that every use is over, and
-    /// of nothing else it is ever known.
+    /// Whether the driver can report that work has completed. If it cannot, a caller that frees without a stream
+    /// declares that every use has ended, and the pool knows of no other completion.
     fn knows_work(&self) -> bool {
         true
     }
@@ -201,12 +203,12 @@ pub trait Driver: Send + Sync + 'static {
     fn device_count(&self) -> Result<u32>;
     /// `cuDeviceGetName`, `cuDeviceTotalMem`, `cuMemGetAllocationGranularity`, attributes.
     fn device_info(&self, device: i32) -> Result<DeviceInfo>;
-    /// Free and total bytes (`cuMemGetInfo`); pushes and pops the primary context where it must.
+    /// Free and total bytes (`cuMemGetInfo`). Pushes and pops the primary context where that is necessary.
     fn memory_info(&self, device: i32) -> Result<(u64, u64)>;
 
-    /// `cuCtxGetCurrent`: none where no context is current to this thread. A query.
+    /// `cuCtxGetCurrent`: `None` where this thread has no current context. A query.
     fn current_context(&self) -> Result<Option<Context>>;
-    /// `cuCtxGetDevice`: the current context's device, none where there is no context. A query.
+    /// `cuCtxGetDevice`: the current context's device, `None` where there is no context. A query.
     fn current_device(&self) -> Result<Option<i32>>;
     /// `cuDevicePrimaryCtxRetain`. Does not make it current.
     fn primary_retain(&self, device: i32) -> Result<Context>;
@@ -214,7 +216,7 @@ pub trait Driver: Send + Sync + 'static {
     fn primary_release(&self, device: i32) -> Result<()>;
     /// `cuDevicePrimaryCtxGetState`'s `active`.
     fn primary_active(&self, device: i32) -> Result<bool>;
-    /// `cuCtxGetId`: unique for the process's life, so that a context at an old handle is told apart. A query.
+    /// `cuCtxGetId`: unique for the process's life, so a new context with an old handle is recognized. A query.
     fn context_id(&self, context: Context) -> Result<u64>;
     /// `cuCtxPushCurrent`.
     fn context_push(&self, context: Context) -> Result<()>;
@@ -231,7 +233,7 @@ pub trait Driver: Send + Sync + 'static {
     fn stream_context(&self, stream: Stream) -> Result<Context>;
     /// `cuStreamIsCapturing`. A query.
     fn stream_capture(&self, stream: Stream) -> Result<Capture>;
-    /// `cuStreamGetCaptureInfo`: none where the stream does not capture. A query.
+    /// `cuStreamGetCaptureInfo`: `None` where the stream does not capture. A query.
     fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>>;
     /// `cuStreamWaitEvent`.
     fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()>;
@@ -246,8 +248,8 @@ pub trait Driver: Send + Sync + 'static {
     fn event_record(&self, event: Event, stream: Stream) -> Result<()>;
     /// `cuEventQuery`: whether everything before its last record has completed. True for one never recorded.
     fn event_query(&self, event: Event) -> Result<bool>;
-    /// Waits until [`Driver::event_query`] is true or `limit` is over; whether it came true.
-    // Not by waiting calls: an event never completes behind a persistent kernel, and no driver call could be left.
+    /// Waits until [`Driver::event_query`] is true or `limit` has passed. Returns whether the event has completed.
+    // It polls, because a call that waits could not be left: an event behind a persistent kernel never completes.
     fn event_wait(&self, event: Event, limit: Duration) -> Result<bool> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(1);
@@ -277,7 +279,7 @@ pub trait Driver: Send + Sync + 'static {
     fn unreserve(&self, address: u64, size: u64) -> Result<()>;
     /// `cuMemCreate`.
     fn create(&self, device: i32, size: u64, kind: HandleKind) -> Result<Handle>;
-    /// `cuMemRelease`: the memory goes once nothing maps it.
+    /// `cuMemRelease`: the driver frees the memory once it is not mapped any more.
     fn release(&self, handle: Handle) -> Result<()>;
     /// `cuMemMap` of the whole handle (offset 0).
     fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()>;
@@ -299,10 +301,11 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuMemsetD8Async`.
     fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: Stream) -> Result<()>;
 
-    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs once,
-    /// after the graph and every executable made of it are gone.
+    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs
+    /// once, after the graph and every executable graph made of it are destroyed.
     ///
     /// # Safety
+    ///
     /// `destructor` may be called with `data` from any thread at any later time.
     unsafe fn retain_user_object(
         &self,

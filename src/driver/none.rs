@@ -1,16 +1,16 @@
-//! No driver: for a pool over memory that the caller brought, on a machine that has none.
+//! No driver: for a pool over memory that the caller brought, on a machine without a driver.
 //!
-//! There is one device of which nothing is known, and one context, which is always current. Questions that bookkeeping asks
-//! are answered; whatever would obtain, map, copy or fill memory is [`Failure::Unsupported`], and so is recording an event:
-//! nothing can be known of work, so [`Driver::knows_work`] is false. A stream is its handle and no more, which is why the
-//! allocator takes streams here only where the application has promised that they outlive it (`streams=trusted`).
+//! There is one device, without properties, and one context, which is always current. Queries succeed. Calls that would
+//! obtain, map, copy or fill memory are [`Failure::Unsupported`], and so is recording an event. The driver cannot know
+//! whether work has completed, so [`Driver::knows_work`] is false. A stream is only its handle, so the allocator takes
+//! streams here only if the application has declared that they outlive it (`streams=trusted`).
 
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
     Handle, HandleKind, Result, Stream, UserObjectDestructor,
 };
 
-/// The driver of nothing.
+/// The driver without a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDriver;
 
@@ -28,7 +28,8 @@ impl Driver for NoDriver {
     fn name(&self) -> &'static str {
         "none"
     }
-    /// Context events are had in name: none can be recorded, where a driver without them would be waited for.
+    /// Context events count as supported although recording one fails: without the feature the pool would wait for the
+    /// context.
     fn features(&self) -> Features {
         Features {
             stream_ids: false,

@@ -13,7 +13,7 @@ fn config(addresses: Addresses) -> SimConfig {
 }
 
 #[test]
-fn memory_lies_where_the_policy_says() {
+fn memory_follows_the_address_policy() {
     let m = machine_with(config(Addresses::Ascending));
     let (a, b) = (m.memory_malloc(G).unwrap(), m.memory_malloc(G).unwrap());
     assert_eq!((a % G, b), (0, a + G));
@@ -32,10 +32,10 @@ fn memory_lies_where_the_policy_says() {
 }
 
 #[test]
-fn reservations_may_adjoin_and_come_back() {
+fn reservations_can_be_adjacent_and_reused() {
     let m = machine_with(config(Addresses::Ascending));
     let first = m.memory_reserve(4 * G, 0).unwrap();
-    // The host may have something of its own there: then it lies elsewhere.
+    // The host may use this place itself; then the reservation lies elsewhere.
     let found: Vec<u64> = (0..4).map(|_| m.memory_reserve(4 * G, 0).unwrap()).collect();
     let mut all = [&[first][..], &found].concat();
     all.sort_unstable();
@@ -47,7 +47,7 @@ fn reservations_may_adjoin_and_come_back() {
 }
 
 #[test]
-fn neighbours_in_one_page_keep_what_they_hold() {
+fn neighbours_in_one_page_keep_their_contents() {
     for plain in [true, false] {
         let m = machine_with(config(Addresses::Ascending));
         let take = || match plain {
@@ -78,7 +78,7 @@ fn neighbours_in_one_page_keep_what_they_hold() {
 }
 
 #[test]
-fn a_hand_out_over_two_allocations_is_a_violation() {
+fn hand_out_over_two_allocations_is_a_violation() {
     let m = machine_with(config(Addresses::Ascending));
     let (a, b) = (m.memory_malloc(G).unwrap(), m.memory_malloc(G).unwrap());
     assert_eq!(b, a + G);
@@ -105,7 +105,7 @@ fn a_hand_out_over_two_allocations_is_a_violation() {
 }
 
 #[test]
-fn other_processes_take_and_give_back() {
+fn other_processes_reduce_free_memory() {
     let m = machine();
     let total = m.config().memory;
     let held = m.memory_malloc(G).unwrap();

@@ -13,7 +13,7 @@ fn capturing(m: &Machine, mode: u32) -> usize {
     s
 }
 
-/// Whether the capture on `s` is still valid; ends it.
+/// Ends the capture on `s` and returns whether it was still valid.
 fn survives(m: &Machine, s: usize) -> bool {
     match m.stream_end_capture(s) {
         Ok(graph) => {
@@ -22,14 +22,14 @@ fn survives(m: &Machine, s: usize) -> bool {
         }
         Err(error) => {
             assert_eq!(error, CAPTURE_INVALIDATED);
-            assert_eq!(m.stream_is_capturing(s), Ok(0), "an ended capture is over");
+            assert_eq!(m.stream_is_capturing(s), Ok(0), "the capture has ended");
             false
         }
     }
 }
 
 #[test]
-fn a_capture_makes_a_graph_and_runs_nothing() {
+fn capture_makes_a_graph_and_runs_nothing() {
     let m = machine();
     let (at, _) = mapped(&m, 2 * MIB);
     let s = m.stream_create(true).unwrap();
@@ -100,7 +100,7 @@ fn streams_join_by_events_and_must_be_joined_back() {
 }
 
 #[test]
-fn captured_events_cannot_be_asked() {
+fn captured_events_refuse_queries() {
     let m = machine();
     let s = capturing(&m, MODE_RELAXED);
     let event = m.event_create().unwrap();
@@ -114,7 +114,7 @@ fn captured_events_cannot_be_asked() {
 }
 
 #[test]
-fn a_capture_waits_for_nothing_outside() {
+fn capture_refuses_to_wait_for_outside_events() {
     let m = machine();
     let t = m.stream_create(true).unwrap();
     let event = m.event_create().unwrap();
@@ -140,7 +140,7 @@ fn captures_do_not_merge() {
 }
 
 #[test]
-fn a_capturing_stream_cannot_be_waited_for() {
+fn capturing_stream_refuses_to_synchronize() {
     let m = machine();
     let s = capturing(&m, MODE_RELAXED);
     assert_eq!(m.stream_query(s), Err(CAPTURE_UNSUPPORTED));
@@ -151,7 +151,7 @@ fn a_capturing_stream_cannot_be_waited_for() {
 }
 
 #[test]
-fn the_legacy_stream_stands_in_the_way_of_blocking_ones() {
+fn legacy_stream_invalidates_captures_of_blocking_streams() {
     let m = machine();
     let s = m.stream_create(false).unwrap();
     let event = m.event_create().unwrap();
@@ -166,12 +166,16 @@ fn the_legacy_stream_stands_in_the_way_of_blocking_ones() {
         m.stream_begin_capture(s, MODE_RELAXED).unwrap();
         assert_eq!(m.stream_is_capturing(0), Err(CAPTURE_IMPLICIT));
         assert_eq!(m.stream_capture_info(0), Err(CAPTURE_IMPLICIT));
-        assert_eq!(m.stream_is_capturing(s), Ok(1), "asking does no harm");
+        assert_eq!(
+            m.stream_is_capturing(s),
+            Ok(1),
+            "a query does not invalidate the capture"
+        );
         assert_eq!(work(), Err(CAPTURE_IMPLICIT));
         assert!(!survives(&m, s));
         assert_eq!(m.stream_is_capturing(0), Ok(0));
     }
-    // A non-blocking stream's capture cannot be seen from the legacy stream, nor does it mind.
+    // The legacy stream is not ordered with a non-blocking stream's capture, so neither affects the other.
     let s = capturing(&m, MODE_RELAXED);
     assert_eq!(m.stream_is_capturing(0), Ok(0));
     m.launch(0, 1, &[]).unwrap();
@@ -179,7 +183,7 @@ fn the_legacy_stream_stands_in_the_way_of_blocking_ones() {
 }
 
 #[test]
-fn context_wide_calls_end_every_capture_on_the_device() {
+fn context_wide_calls_invalidate_all_captures_on_the_device() {
     let m = machine();
     let context = m.context_current().unwrap();
     let event = m.event_create().unwrap();
@@ -206,7 +210,7 @@ fn context_wide_calls_end_every_capture_on_the_device() {
 }
 
 #[test]
-fn unsafe_calls_and_modes() {
+fn capture_modes_forbid_unsafe_calls() {
     let m = machine();
     let context = m.context_current().unwrap();
     let event = m.event_create().unwrap();
@@ -220,14 +224,14 @@ fn unsafe_calls_and_modes() {
     for (name, call) in calls {
         for capture in [MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED] {
             for mode in [MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED] {
-                // The thread that captures.
+                // The capturing thread.
                 let s = capturing(&m, capture);
                 m.exchange_capture_mode(mode).unwrap();
                 let allowed = mode == MODE_RELAXED || capture == MODE_RELAXED;
                 assert_eq!(call(), allowed, "{name} in capture mode {capture}, thread mode {mode}");
                 m.exchange_capture_mode(MODE_GLOBAL).unwrap();
                 assert_eq!(survives(&m, s), allowed);
-                // Another one.
+                // Another thread.
                 let s = capturing(&m, capture);
                 let allowed = mode != MODE_GLOBAL || capture != MODE_GLOBAL;
                 std::thread::scope(|scope| {
@@ -237,7 +241,7 @@ fn unsafe_calls_and_modes() {
                         assert_eq!(
                             call(),
                             allowed,
-                            "{name} beside capture mode {capture}, thread mode {mode}"
+                            "{name} on another thread, capture mode {capture}, thread mode {mode}"
                         );
                     });
                 });
@@ -248,7 +252,7 @@ fn unsafe_calls_and_modes() {
 }
 
 #[test]
-fn safe_calls_are_safe() {
+fn safe_calls_invalidate_no_capture() {
     let m = machine();
     let s = capturing(&m, MODE_GLOBAL);
     let t = m.stream_create(true).unwrap();
@@ -263,19 +267,19 @@ fn safe_calls_are_safe() {
 }
 
 #[test]
-fn a_capture_ends_on_the_thread_that_began_it() {
+fn capture_ends_on_the_thread_that_began_it() {
     let m = machine();
     let context = m.context_current().unwrap();
     for (mode, allowed) in [(MODE_GLOBAL, false), (MODE_THREAD_LOCAL, false), (MODE_RELAXED, true)] {
         let s = capturing(&m, mode);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 m.context_push(context).unwrap();
-                tell.send(m.stream_end_capture(s)).unwrap();
+                sender.send(m.stream_end_capture(s)).unwrap();
             });
         });
-        let ended = told.recv().unwrap();
+        let ended = receiver.recv().unwrap();
         assert_eq!(ended.is_ok(), allowed);
         if !allowed {
             assert_eq!(ended, Err(CAPTURE_WRONG_THREAD));
@@ -301,9 +305,9 @@ fn destroying_a_capturing_stream_ends_its_capture() {
     assert_eq!(m.stream_is_capturing(again), Ok(0));
 }
 
-/// A thread's own default stream is a blocking one, and the legacy stream joins no capture.
+/// A thread's own default stream is a blocking stream, and the legacy stream joins no capture.
 #[test]
-fn default_streams_and_captures() {
+fn default_streams_capture_like_blocking_streams() {
     let m = machine();
     m.stream_begin_capture(2, MODE_RELAXED).unwrap();
     assert_eq!(m.stream_is_capturing(1), Err(CAPTURE_IMPLICIT));
@@ -316,7 +320,7 @@ fn default_streams_and_captures() {
 }
 
 #[test]
-fn nothing_joins_a_capture_that_is_invalid() {
+fn invalid_capture_refuses_joins() {
     let m = machine();
     let (s, t) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
     m.stream_begin_capture(s, MODE_RELAXED).unwrap();
@@ -335,9 +339,9 @@ fn nothing_joins_a_capture_that_is_invalid() {
     assert!(survives(&m, s));
 }
 
-/// A context that ends takes its captures with it, and makes those that its streams have joined invalid.
+/// The end of a context ends its captures, and invalidates captures that its streams have joined.
 #[test]
-fn captures_of_a_context_that_ends() {
+fn context_destruction_ends_its_captures() {
     let m = machine();
     let s = capturing(&m, MODE_RELAXED);
     let event = m.event_create().unwrap();

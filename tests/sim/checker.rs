@@ -5,7 +5,7 @@ use crate::{MIB, machine, machine_with, mapped};
 
 pub const SIZE: u64 = 64 * 1024;
 
-/// The one violation there is, and no fault.
+/// The only violation. Checks that there is one, and no fault.
 pub fn violation(m: &Machine) -> String {
     let found = m.checker().violations();
     assert_eq!(found.len(), 1, "{found:?}");
@@ -26,7 +26,7 @@ pub fn scene() -> (std::sync::Arc<Machine>, u64, [usize; 3]) {
     (m, at, streams)
 }
 
-/// A block that was used by a kernel on `s` and given back there.
+/// Hands out a block, uses it in a kernel on `s`, and gives it back there.
 pub fn used_on(m: &Machine, at: u64, s: usize) {
     m.checker().hand_out(at, SIZE, Some(s));
     m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
@@ -34,7 +34,7 @@ pub fn used_on(m: &Machine, at: u64, s: usize) {
 }
 
 #[test]
-fn the_same_stream_may_have_it_at_once() {
+fn reuse_on_the_same_stream_is_allowed() {
     let (m, at, [s, ..]) = scene();
     for _ in 0..10 {
         used_on(&m, at, s);
@@ -45,11 +45,11 @@ fn the_same_stream_may_have_it_at_once() {
 }
 
 #[test]
-fn another_stream_may_not() {
+fn reuse_on_another_stream_is_a_violation() {
     let (m, at, [s, t, _]) = scene();
     used_on(&m, at, s);
     m.checker().hand_out(at + SIZE - 256, SIZE, Some(t));
-    let told = violation(&m);
+    let text = violation(&m);
     for part in [
         format!("handed out on stream {}", m.stream_id(t).unwrap()),
         format!("on stream {}", m.stream_id(s).unwrap()),
@@ -57,12 +57,12 @@ fn another_stream_may_not() {
         "block 1".into(),
         "given back on".into(),
     ] {
-        assert!(told.contains(&part), "{part} in {told}");
+        assert!(text.contains(&part), "{part} in {text}");
     }
 }
 
 #[test]
-fn bytes_beside_are_nobodys_business() {
+fn neighbouring_bytes_are_independent() {
     let (m, at, [s, t, _]) = scene();
     used_on(&m, at, s);
     m.checker().hand_out(at + SIZE, SIZE, Some(t));
@@ -70,7 +70,7 @@ fn bytes_beside_are_nobodys_business() {
 }
 
 #[test]
-fn being_over_is_not_enough_unless_seen() {
+fn completed_but_unobserved_work_is_a_violation() {
     let (m, at, [s, t, _]) = scene();
     used_on(&m, at, s);
     m.advance(1 << 30);
@@ -79,7 +79,7 @@ fn being_over_is_not_enough_unless_seen() {
 }
 
 #[test]
-fn seeing_it_over_is_enough() {
+fn reuse_after_observed_completion_is_allowed() {
     for way in 0..5 {
         let (m, at, [s, t, u]) = scene();
         let (event, later) = (m.event_create().unwrap(), m.event_create().unwrap());
@@ -95,7 +95,7 @@ fn seeing_it_over_is_enough() {
                 assert!(m.event_query(event).unwrap());
             }
             3 => m.context_synchronize().unwrap(),
-            // What lies before something that is over is over.
+            // Work that precedes completed work has completed.
             _ => assert!(m.event_wait(later, 1 << 30).unwrap()),
         }
         m.checker().hand_out(at, SIZE, Some(t));
@@ -106,7 +106,7 @@ fn seeing_it_over_is_enough() {
 }
 
 #[test]
-fn a_query_that_says_no_shows_nothing() {
+fn query_of_pending_work_observes_nothing() {
     let (m, at, [s, t, _]) = scene();
     let event = m.event_create().unwrap();
     used_on(&m, at, s);
@@ -118,7 +118,7 @@ fn a_query_that_says_no_shows_nothing() {
 }
 
 #[test]
-fn an_event_from_before_the_use_orders_nothing() {
+fn event_from_before_the_use_orders_nothing() {
     let (m, at, [s, t, _]) = scene();
     let event = m.event_create().unwrap();
     m.event_record(event, s).unwrap();
@@ -130,7 +130,7 @@ fn an_event_from_before_the_use_orders_nothing() {
 }
 
 #[test]
-fn a_wait_orders_also_through_a_third_stream() {
+fn waits_order_through_a_third_stream() {
     let (m, at, [s, t, u]) = scene();
     let event = m.event_create().unwrap();
     used_on(&m, at, s);
@@ -142,13 +142,13 @@ fn a_wait_orders_also_through_a_third_stream() {
     m.launch(t, 10, &[(at, SIZE)]).unwrap();
     m.checker().give_back(at, Some(t));
     clean(&m);
-    // But not for a caller without a stream, nor back.
+    // But not for a caller without a stream, nor in the other direction.
     m.checker().hand_out(at, SIZE, Some(s));
     violation(&m);
 }
 
 #[test]
-fn a_caller_without_a_stream_needs_it_over() {
+fn hand_out_without_stream_needs_observed_completion() {
     let (m, at, [s, ..]) = scene();
     used_on(&m, at, s);
     m.checker().hand_out(at, SIZE, None);
@@ -156,7 +156,7 @@ fn a_caller_without_a_stream_needs_it_over() {
 }
 
 #[test]
-fn a_block_without_a_stream_may_be_in_use_anywhere() {
+fn free_without_stream_covers_all_streams() {
     let (m, at, [s, t, _]) = scene();
     m.checker().hand_out(at, SIZE, None);
     m.launch(s, 1_000_000, &[]).unwrap();
@@ -172,9 +172,9 @@ fn a_block_without_a_stream_may_be_in_use_anywhere() {
     clean(&m);
 }
 
-/// A thread's own stream that has never been used is no missing stream: nothing is queued there.
+/// A thread's own stream that was never used has no queued work.
 #[test]
-fn a_default_stream_counts_before_its_first_use() {
+fn unused_default_stream_has_no_pending_work() {
     let (m, at, [s, ..]) = scene();
     m.launch(s, 1_000_000, &[]).unwrap();
     m.checker().hand_out(at, SIZE, None);
@@ -184,7 +184,7 @@ fn a_default_stream_counts_before_its_first_use() {
 }
 
 #[test]
-fn other_contexts_of_the_device_count_for_such_a_block() {
+fn free_without_stream_covers_other_contexts() {
     let (m, at, [_, t, _]) = scene();
     m.checker().hand_out(at, SIZE, None);
     m.context_create(0).unwrap();
@@ -198,7 +198,7 @@ fn other_contexts_of_the_device_count_for_such_a_block() {
 }
 
 #[test]
-fn the_legacy_stream_orders_blocking_streams() {
+fn legacy_stream_orders_blocking_streams() {
     let (m, at, [free, ..]) = scene();
     let (a, b) = (m.stream_create(false).unwrap(), m.stream_create(false).unwrap());
     used_on(&m, at, a);
@@ -218,19 +218,19 @@ fn the_legacy_stream_orders_blocking_streams() {
 }
 
 #[test]
-fn a_new_stream_at_the_old_handle_is_another_stream() {
+fn reused_stream_handle_is_another_stream() {
     let (m, at, [s, ..]) = scene();
     used_on(&m, at, s);
     m.stream_destroy(s).unwrap();
     let new = m.stream_create(true).unwrap();
     assert_eq!(new, s);
     m.checker().hand_out(at, SIZE, Some(new));
-    let told = violation(&m);
-    assert!(told.contains("(destroyed)"), "{told}");
+    let text = violation(&m);
+    assert!(text.contains("(destroyed)"), "{text}");
 }
 
 #[test]
-fn a_block_given_back_on_a_dead_stream_belongs_to_that_stream() {
+fn free_on_a_destroyed_stream_counts_for_that_stream() {
     let (m, at, [s, t, _]) = scene();
     m.checker().hand_out(at, SIZE, Some(s));
     m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
@@ -241,19 +241,19 @@ fn a_block_given_back_on_a_dead_stream_belongs_to_that_stream() {
 }
 
 #[test]
-fn two_owners_of_a_byte() {
+fn overlapping_blocks_are_a_violation() {
     let (m, at, [s, ..]) = scene();
     m.checker().hand_out(at, SIZE, Some(s));
     m.checker().hand_out(at + SIZE - 1, SIZE, Some(s));
-    let told = violation(&m);
+    let text = violation(&m);
     assert!(
-        told.contains("overlaps what is out") && told.contains("block 1"),
-        "{told}"
+        text.contains("overlaps what is out") && text.contains("block 1"),
+        "{text}"
     );
 }
 
 #[test]
-fn two_owners_of_one_handle_at_two_addresses() {
+fn overlapping_blocks_at_two_addresses_are_a_violation() {
     let (m, _, [s, ..]) = scene();
     let (one, handle) = mapped(&m, 2 * MIB);
     let two = mapped_at(&m, handle, one);
@@ -262,7 +262,7 @@ fn two_owners_of_one_handle_at_two_addresses() {
     assert!(violation(&m).contains("overlaps what is out"));
 }
 
-/// Another address of `handle` than `not`.
+/// Maps `handle` at an address other than `not`.
 pub fn mapped_at(m: &Machine, handle: u64, not: u64) -> u64 {
     let at = m.memory_reserve(2 * MIB, 0).unwrap();
     m.memory_map(at, 2 * MIB, 0, handle).unwrap();
@@ -272,7 +272,7 @@ pub fn mapped_at(m: &Machine, handle: u64, not: u64) -> u64 {
 }
 
 #[test]
-fn reuse_through_another_mapping_is_reuse() {
+fn reuse_through_another_mapping_is_checked() {
     let (m, _, [s, t, _]) = scene();
     let (one, handle) = mapped(&m, 2 * MIB);
     used_on(&m, one, s);
@@ -282,14 +282,14 @@ fn reuse_through_another_mapping_is_reuse() {
 }
 
 #[test]
-fn what_is_not_mapped_cannot_be_handed_out() {
+fn hand_out_of_unmapped_memory_is_a_violation() {
     let (m, at, [s, ..]) = scene();
     m.checker().hand_out(at + 8 * MIB - 512, 1024, Some(s));
     assert!(violation(&m).contains("not all mapped"));
 }
 
 #[test]
-fn a_double_free_is_seen() {
+fn double_free_is_a_violation() {
     let (m, at, [s, ..]) = scene();
     m.checker().hand_out(at, SIZE, Some(s));
     m.checker().give_back(at, Some(s));
@@ -298,7 +298,7 @@ fn a_double_free_is_seen() {
 }
 
 #[test]
-fn a_declared_use_counts() {
+fn declared_use_is_checked() {
     let (m, at, [s, t, u]) = scene();
     m.checker().hand_out(at, SIZE, Some(s));
     m.launch(t, 1_000_000, &[]).unwrap();
@@ -314,7 +314,7 @@ fn a_declared_use_counts() {
 }
 
 #[test]
-fn memory_of_a_capture_is_its_graphs() {
+fn memory_of_a_capture_belongs_to_its_graph() {
     let (m, at, [s, t, _]) = scene();
     m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
     m.checker().hand_out(at, SIZE, Some(s));
@@ -344,7 +344,7 @@ fn memory_of_a_capture_is_its_graphs() {
 }
 
 #[test]
-fn inside_a_capture_streams_are_ordered_as_outside() {
+fn streams_in_a_capture_are_ordered_as_outside() {
     let (m, at, [s, t, _]) = scene();
     let event = m.event_create().unwrap();
     m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
@@ -363,7 +363,7 @@ fn inside_a_capture_streams_are_ordered_as_outside() {
 }
 
 #[test]
-fn a_capture_takes_only_what_is_over() {
+fn capture_may_reuse_only_completed_memory() {
     let (m, at, [s, ..]) = scene();
     used_on(&m, at, s);
     m.stream_begin_capture(s, MODE_GLOBAL).unwrap();
@@ -372,7 +372,7 @@ fn a_capture_takes_only_what_is_over() {
 }
 
 #[test]
-fn off_it_knows_nothing() {
+fn disabled_checker_reports_nothing() {
     let m = machine_with(SimConfig {
         checker: false,
         ..SimConfig::default()
@@ -406,7 +406,7 @@ fn history_does_not_pile_up() {
         m.launch(s, random(5_000), &[(place, size)]).unwrap();
         m.checker().give_back(place, Some(s));
         m.event_record(event, s).unwrap();
-        // Everything waits for it: the next one may have it anywhere.
+        // Every stream waits for it, so the next hand-out may be on any of them.
         streams.iter().for_each(|&t| m.stream_wait_event(t, event).unwrap());
         if round % 1000 == 0 {
             m.event_synchronize(event).unwrap();

@@ -7,7 +7,7 @@ use trtalloc::driver::{Capture, CaptureMode, Driver, Failure, HandleKind, Stream
 use crate::MIB;
 
 #[test]
-fn the_driver_is_a_face_of_the_machine() {
+fn driver_calls_reach_the_machine() {
     let sim = SimDriver::new(SimConfig::default());
     let driver: &dyn Driver = &*sim;
     assert_eq!(driver.name(), "sim");
@@ -74,7 +74,7 @@ fn the_driver_is_a_face_of_the_machine() {
 }
 
 #[test]
-fn what_an_older_driver_lacks_is_missing() {
+fn older_driver_lacks_newer_functions() {
     let config = SimConfig {
         version: 11_080,
         virtual_memory: false,
@@ -93,7 +93,7 @@ fn what_an_older_driver_lacks_is_missing() {
 }
 
 #[test]
-fn the_version_is_an_option() {
+fn version_option_sets_the_driver_version() {
     for (version, known) in [("11.2", 0), ("11.8", 1), ("12.4", 2), ("12.9", 3)] {
         let allocator = Allocator::create(&format!("driver=sim,sim_driver={version}")).unwrap();
         let features = allocator.driver().features();

@@ -1,4 +1,4 @@
-//! The simulated device against CUDA's rules, one by one.
+//! Tests of the simulated device against CUDA's rules, one by one.
 
 mod addresses;
 mod capture;
@@ -30,7 +30,7 @@ pub fn machine_with(config: SimConfig) -> Arc<Machine> {
     machine
 }
 
-/// `size` bytes of fresh device memory, mapped with access; (address, handle).
+/// Maps `size` bytes of new device memory with access. Returns (address, handle).
 pub fn mapped(machine: &Machine, size: u64) -> (u64, u64) {
     let address = machine.memory_reserve(size, 0).unwrap();
     let handle = machine.memory_create(0, size).unwrap();
@@ -48,12 +48,12 @@ pub fn child(test: &str) -> Output {
         .unwrap()
 }
 
-/// Whether this is such a child.
+/// Whether this process is such a child.
 pub fn in_child() -> bool {
     std::env::var_os("SIM_CHILD").is_some()
 }
 
-/// Runs `test` in a child, which must end by abort with `message` on stderr.
+/// Runs `test` in a child, which must abort with `message` on stderr.
 pub fn aborts(test: &str, message: &str) {
     use std::os::unix::process::ExitStatusExt;
     let output = child(test);

@@ -1,10 +1,10 @@
-//! The checker where mappings come, go and move.
+//! The checker and mappings that are made, removed and moved.
 
 use crate::checker::{SIZE, clean, mapped_at, scene, used_on, violation};
 use crate::{MIB, mapped};
 
 #[test]
-fn unmapping_early_is_a_fault() {
+fn unmap_under_pending_work_is_a_fault() {
     let (m, at, [s, ..]) = scene();
     m.launch(s, 1_000_000, &[(at + 4 * MIB, SIZE)]).unwrap();
     m.memory_unmap(at, 8 * MIB).unwrap();
@@ -19,16 +19,16 @@ fn unmapping_early_is_a_fault() {
 }
 
 #[test]
-fn unmapping_what_nobody_has_seen_the_end_of_is_a_fault() {
+fn unmap_under_unobserved_work_is_a_fault() {
     let (m, at, [s, ..]) = scene();
     m.launch(s, 1_000, &[(at, SIZE)]).unwrap();
     m.advance(1 << 30);
     m.memory_unmap(at, 8 * MIB).unwrap();
-    assert!(m.faults()[0].contains("nobody has looked"));
+    assert!(m.faults()[0].contains("but not observed"));
 }
 
 #[test]
-fn unmapping_in_time_is_none() {
+fn unmap_after_observed_completion_is_no_fault() {
     let (m, at, [s, ..]) = scene();
     used_on(&m, at, s);
     m.stream_synchronize(s).unwrap();
@@ -37,7 +37,7 @@ fn unmapping_in_time_is_none() {
 }
 
 #[test]
-fn unmapping_one_of_two_addresses_minds_that_address_only() {
+fn unmap_checks_only_the_unmapped_address() {
     let (m, _, [s, ..]) = scene();
     let (one, handle) = mapped(&m, 2 * MIB);
     let two = mapped_at(&m, handle, one);
@@ -50,7 +50,7 @@ fn unmapping_one_of_two_addresses_minds_that_address_only() {
 }
 
 #[test]
-fn a_block_that_grows_keeps_its_bytes_and_gets_safe_ones() {
+fn growing_block_keeps_its_bytes_and_checks_new_ones() {
     let (m, at, [s, ..]) = scene();
     m.checker().hand_out(at, SIZE, Some(s));
     m.launch(s, 1_000_000, &[(at, SIZE)]).unwrap();
@@ -66,7 +66,7 @@ fn a_block_that_grows_keeps_its_bytes_and_gets_safe_ones() {
 }
 
 #[test]
-fn a_block_that_moves_takes_its_memory_along() {
+fn moved_block_keeps_its_memory() {
     let (m, _, [s, t, _]) = scene();
     let (one, handle) = mapped(&m, 2 * MIB);
     m.checker().hand_out(one, SIZE, Some(s));

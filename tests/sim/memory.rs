@@ -6,7 +6,7 @@ use crate::{MIB, aborts, in_child, machine, machine_with, mapped};
 const G: u64 = 2 * MIB;
 
 #[test]
-fn sizes_keep_granularity() {
+fn sizes_must_be_multiples_of_the_granularity() {
     let m = machine();
     assert_eq!(m.memory_reserve(G + 1, 0), Err(INVALID_VALUE));
     assert_eq!(m.memory_reserve(0, 0), Err(INVALID_VALUE));
@@ -19,7 +19,7 @@ fn sizes_keep_granularity() {
 }
 
 #[test]
-fn a_map_is_whole_fresh_and_inside_a_reservation() {
+fn map_needs_a_whole_handle_in_a_free_reservation() {
     let m = machine();
     let at = m.memory_reserve(4 * G, 0).unwrap();
     let handle = m.memory_create(0, 2 * G).unwrap();
@@ -52,7 +52,7 @@ fn a_map_is_whole_fresh_and_inside_a_reservation() {
 }
 
 #[test]
-fn unmapping_takes_whole_mappings() {
+fn unmap_needs_whole_mappings() {
     let m = machine();
     let at = m.memory_reserve(4 * G, 0).unwrap();
     for n in 0..3 {
@@ -93,7 +93,7 @@ fn unmapping_takes_whole_mappings() {
 }
 
 #[test]
-fn one_handle_at_two_addresses_is_one_memory() {
+fn handle_at_two_addresses_is_one_memory() {
     let m = machine();
     let (one, handle) = mapped(&m, G);
     let two = m.memory_reserve(G, 0).unwrap();
@@ -126,7 +126,7 @@ fn contents_move_with_their_handle() {
 }
 
 #[test]
-fn capacity_is_kept_and_memory_goes_with_its_last_mapping() {
+fn memory_is_freed_with_its_last_mapping() {
     let m = machine_with(SimConfig {
         memory: 8 * G,
         ..SimConfig::default()
@@ -155,7 +155,7 @@ fn capacity_is_kept_and_memory_goes_with_its_last_mapping() {
 }
 
 #[test]
-fn fresh_memory_is_not_the_old_one() {
+fn new_handle_is_other_memory() {
     let m = machine();
     let (one, handle) = mapped(&m, G);
     m.write(one, b"old").unwrap();
@@ -168,7 +168,7 @@ fn fresh_memory_is_not_the_old_one() {
 }
 
 #[test]
-fn malloc_and_handles_do_not_mix() {
+fn malloc_and_handle_functions_refuse_each_others_memory() {
     let m = machine();
     let (at, _) = mapped(&m, G);
     let plain = m.memory_malloc(G).unwrap();
@@ -181,7 +181,7 @@ fn malloc_and_handles_do_not_mix() {
 }
 
 #[test]
-fn without_virtual_memory_there_is_malloc_only() {
+fn without_virtual_memory_only_malloc_works() {
     let m = machine_with(SimConfig {
         virtual_memory: false,
         ..SimConfig::default()
@@ -238,7 +238,7 @@ fn access_is_per_device() {
 }
 
 #[test]
-fn a_kernel_out_of_bounds_poisons_its_context() {
+fn kernel_out_of_bounds_poisons_its_context() {
     let m = machine();
     let at = m.memory_reserve(G, 0).unwrap();
     let s = m.stream_create(true).unwrap();
@@ -255,7 +255,7 @@ fn a_kernel_out_of_bounds_poisons_its_context() {
 }
 
 #[test]
-fn pinned_memory_is_the_hosts() {
+fn pinned_memory_is_host_memory() {
     let m = machine();
     let at = m.memory_host_malloc(10_000).unwrap();
     // SAFETY: the range was just allocated.
@@ -269,14 +269,14 @@ fn pinned_memory_is_the_hosts() {
 }
 
 #[test]
-fn uses_of_pinned_memory_are_followed() {
+fn uses_of_pinned_memory_are_checked() {
     let m = machine();
     let (pinned, device) = (m.memory_host_malloc(8192).unwrap(), m.memory_malloc(8192).unwrap());
     let s = m.stream_create(true).unwrap();
-    // A copy out of its bounds.
+    // A copy out of the bounds of the pinned memory.
     assert_eq!(m.copy_async(device, pinned + 4096, 8192, s), Err(INVALID_VALUE));
     m.copy_async(device, pinned, 4096, s).unwrap();
-    // The copy is not over: the host would write into what it reads. What it does not read is free.
+    // The copy is pending: the host would write to memory that the copy reads. The host may use other memory.
     m.checker().hand_out(pinned + 4096, 4096, None);
     assert_eq!(m.checker().violations(), Vec::<String>::new());
     m.checker().hand_out(pinned, 4096, None);
@@ -285,7 +285,7 @@ fn uses_of_pinned_memory_are_followed() {
         violations.len() == 1 && violations[0].contains(": a copy at "),
         "{violations:?}"
     );
-    // Nor may it be given back to the driver: that waits for nothing.
+    // The memory may not be freed either, because cuMemFreeHost does not wait.
     m.copy_async(pinned, device, 4096, s).unwrap();
     m.memory_host_free(pinned).unwrap();
     let faults = m.faults();
@@ -293,23 +293,23 @@ fn uses_of_pinned_memory_are_followed() {
 }
 
 #[test]
-fn touching_memory_without_access_kills() {
+fn access_without_permission_kills() {
     if in_child() {
         let m = machine();
         let at = m.memory_reserve(G, 0).unwrap();
         let handle = m.memory_create(0, G).unwrap();
         m.memory_map(at, G, 0, handle).unwrap();
-        // SAFETY: none: the point is that it faults.
+        // SAFETY: none; the test expects the fault.
         unsafe { std::ptr::write_volatile(at as *mut u8, 1) };
         return;
     }
     use std::os::unix::process::ExitStatusExt;
-    let output = crate::child("memory::touching_memory_without_access_kills");
+    let output = crate::child("memory::access_without_permission_kills");
     assert_eq!(output.status.signal(), Some(11));
 }
 
 #[test]
-fn machines_do_not_know_each_other() {
+fn machines_refuse_each_others_handles() {
     if in_child() {
         let (one, two) = (machine(), machine());
         let s = one.stream_create(true).unwrap();
@@ -317,7 +317,7 @@ fn machines_do_not_know_each_other() {
         return;
     }
     aborts(
-        "memory::machines_do_not_know_each_other",
+        "memory::machines_refuse_each_others_handles",
         "never a stream of this machine",
     );
     let (one, two) = (machine(), machine());
@@ -342,7 +342,7 @@ fn any_call_can_fail() {
         "a failed call does nothing"
     );
 
-    // Any call of an allocator, queries too, but no application's call and none that is exempt.
+    // All calls of an allocator, also queries, but not an application's calls and not exempt ones.
     let s = m.stream_create(true).unwrap();
     assert!(m.fail_nth(None, 1, 999));
     m.stream_synchronize(s).unwrap();

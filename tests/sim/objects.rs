@@ -28,7 +28,7 @@ fn graph_with(m: &Machine, s: usize, counter: &AtomicU32) -> usize {
 }
 
 #[test]
-fn a_destructor_waits_for_graph_executables_and_launches() {
+fn destructor_waits_for_graph_executables_and_launches() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let s = m.stream_create(true).unwrap();
@@ -51,7 +51,7 @@ fn a_destructor_waits_for_graph_executables_and_launches() {
 }
 
 #[test]
-fn a_destructor_comes_by_itself_as_time_passes() {
+fn destructor_runs_after_the_delay() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let s = m.stream_create(true).unwrap();
@@ -68,7 +68,7 @@ fn a_destructor_comes_by_itself_as_time_passes() {
 }
 
 #[test]
-fn a_failed_capture_takes_its_objects_along() {
+fn failed_capture_releases_its_objects() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let s = m.stream_create(true).unwrap();
@@ -88,7 +88,7 @@ fn a_failed_capture_takes_its_objects_along() {
 }
 
 #[test]
-fn a_machine_may_go_with_objects_left() {
+fn machine_drops_with_objects_left() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let s = m.stream_create(true).unwrap();
@@ -98,12 +98,12 @@ fn a_machine_may_go_with_objects_left() {
 }
 
 unsafe extern "C" fn call_the_driver(data: *mut c_void) {
-    // SAFETY: the one test that uses it passes its machine.
+    // SAFETY: the only test that uses this passes its machine.
     let _ = unsafe { &*(data as *const Machine) }.stream_id(0);
 }
 
 #[test]
-fn a_driver_call_in_a_destructor_aborts() {
+fn driver_call_in_a_destructor_aborts() {
     if in_child() {
         let m = machine();
         let s = m.stream_create(true).unwrap();
@@ -118,14 +118,14 @@ fn a_driver_call_in_a_destructor_aborts() {
         return;
     }
     aborts(
-        "objects::a_driver_call_in_a_destructor_aborts",
+        "objects::driver_call_in_a_destructor_aborts",
         "inside a user object's destructor",
     );
 }
 
-/// A launch that is captured embeds the graph, and the embedded one keeps what the first kept.
+/// A captured launch embeds the graph. The embedded graph retains the user objects of the first.
 #[test]
-fn a_graph_inside_a_graph_keeps_what_it_was_made_of() {
+fn embedded_graph_retains_user_objects() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let s = m.stream_create(true).unwrap();

@@ -1,5 +1,5 @@
-//! The order checker against a plain model of the same question: every operation is a node with the nodes it comes
-//! after, every use is kept for ever, and order is reachability.
+//! The order checker against a simple model of the same rules: every operation is a node with its predecessors, every
+//! use is kept, and order is reachability.
 
 use std::collections::HashSet;
 
@@ -53,7 +53,7 @@ impl Plain {
         }
     }
 
-    /// What the next operation of a stream comes after.
+    /// The predecessors of the next operation of a stream.
     fn roots(&self, line: usize) -> Vec<usize> {
         self.lines[line].tail.into_iter().chain(self.implied(line)).collect()
     }
@@ -91,7 +91,7 @@ impl Plain {
             .collect()
     }
 
-    /// Whether cells may be handed out on that stream, or to anybody.
+    /// Whether cells may be handed out on that stream, or without one.
     fn allowed(&self, first: u64, count: u64, line: Option<usize>) -> bool {
         let behind = line.map(|line| self.ancestors(&self.roots(line))).unwrap_or_default();
         (first..first + count).all(|cell| {
@@ -102,7 +102,7 @@ impl Plain {
     }
 }
 
-/// One random life; Ok(true) where it ended with a hand-out that both call wrong.
+/// One random sequence. Ok(true) where it ended with a hand-out that both models refuse.
 fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
     let context = m.context_current().unwrap();
     let kinds = [Kind::Legacy, Kind::Blocking, Kind::Blocking, Kind::Free, Kind::Free];
@@ -129,13 +129,13 @@ fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
     let events: Vec<usize> = (0..3).map(|_| m.event_create().unwrap()).collect();
     let mut recorded: Vec<Vec<usize>> = vec![Vec::new(); events.len()];
     let mut out: Vec<(u64, u64)> = Vec::new();
-    let mut told = String::new();
+    let mut history = String::new();
     for _ in 0..200 {
         let line = random.below(kinds.len() as u64) as usize;
         let handle = plain.lines[line].handle;
         let e = random.below(events.len() as u64) as usize;
         let action = random.below(20);
-        told += &format!("{action} on {line} with {e}; ");
+        history += &format!("{action} on {line} with {e}; ");
         match action {
             0..3 if !out.is_empty() => {
                 let (first, count) = out[random.below(out.len() as u64) as usize];
@@ -180,7 +180,7 @@ fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
                 }
                 let line = (random.below(5) > 0).then_some(line);
                 let allowed = plain.allowed(first, count, line);
-                // A life is long only where most that is wrong is left undone, as an allocator would.
+                // Most invalid hand-outs are skipped, as an allocator would skip them, so that sequences are long.
                 if !allowed && random.below(16) > 0 {
                     continue;
                 }
@@ -188,7 +188,7 @@ fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
                     .hand_out(at + first * CELL, count * CELL, line.map(|_| handle));
                 let found = m.checker().violations();
                 if found.is_empty() != allowed {
-                    return Err(format!("should be {allowed}: {found:?} after {told}"));
+                    return Err(format!("should be {allowed}: {found:?} after {history}"));
                 }
                 if !allowed {
                     return Ok(true);
@@ -211,7 +211,7 @@ fn life(m: &Machine, at: u64, random: &mut Random) -> Result<bool, String> {
 }
 
 #[test]
-fn the_checker_agrees_with_a_plain_model() {
+fn checker_agrees_with_the_simple_model() {
     let mut wrong = 0;
     let rounds = 2_000;
     for seed in 0..rounds {
@@ -224,6 +224,6 @@ fn the_checker_agrees_with_a_plain_model() {
     }
     assert!(
         (rounds / 10..rounds * 9 / 10).contains(&wrong),
-        "both ends must be common: {wrong} of {rounds}"
+        "both outcomes must be common: {wrong} of {rounds}"
     );
 }

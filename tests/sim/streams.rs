@@ -4,7 +4,7 @@ use trtalloc::driver::sim::model::code::*;
 use crate::{MIB, aborts, in_child, machine, machine_with};
 
 #[test]
-fn work_takes_its_time() {
+fn work_completes_after_its_duration() {
     let m = machine();
     let s = m.stream_create(true).unwrap();
     let event = m.event_create().unwrap();
@@ -71,14 +71,14 @@ fn waits_order_streams() {
     let before = m.now();
     m.stream_synchronize(b).unwrap();
     assert!(m.now() - before > 900_000);
-    // A later record does not change what was waited for.
+    // A later record does not change an earlier wait.
     m.launch(a, 1_000_000, &[]).unwrap();
     m.event_record(event, a).unwrap();
     assert!(m.stream_query(b).unwrap());
 }
 
 #[test]
-fn a_persistent_kernel_ends_when_told() {
+fn persistent_kernel_ends_when_released() {
     let m = machine();
     let (a, b) = (m.stream_create(true).unwrap(), m.stream_create(true).unwrap());
     let (first, second) = (m.event_create().unwrap(), m.event_create().unwrap());
@@ -92,10 +92,10 @@ fn a_persistent_kernel_ends_when_told() {
     assert!(!m.event_query(second).unwrap());
     let before = m.now();
     assert!(!m.event_wait(second, 1_000_000).unwrap());
-    assert!(m.now() - before >= 1_000_000, "the whole limit is waited");
+    assert!(m.now() - before >= 1_000_000, "the wait lasts the whole limit");
     assert!(m.release_persistent(kernel));
     assert!(!m.release_persistent(kernel));
-    assert!(!m.stream_query(b).unwrap(), "what waited still has to run");
+    assert!(!m.stream_query(b).unwrap(), "the waiting work still has to run");
     m.advance(3_000);
     assert!(m.event_query(second).unwrap());
 
@@ -111,7 +111,7 @@ fn a_persistent_kernel_ends_when_told() {
 }
 
 #[test]
-fn the_legacy_stream_is_ordered_with_blocking_ones() {
+fn legacy_stream_is_ordered_with_blocking_streams() {
     let m = machine();
     let (blocking, free) = (m.stream_create(false).unwrap(), m.stream_create(true).unwrap());
     m.launch(blocking, 1_000_000, &[]).unwrap();
@@ -124,13 +124,13 @@ fn the_legacy_stream_is_ordered_with_blocking_ones() {
     assert!((2_990_000..3_010_000).contains(&took), "{took}");
     assert!(!m.stream_query(free).unwrap());
     assert!(m.stream_query(1).unwrap(), "CU_STREAM_LEGACY is the same");
-    // The thread's own stream is a blocking one.
+    // The thread's own stream is a blocking stream.
     m.launch(2, 1_000_000, &[]).unwrap();
     assert!(!m.stream_query(0).unwrap());
 }
 
 #[test]
-fn default_streams_are_the_contexts_and_the_threads() {
+fn default_streams_belong_to_contexts_and_threads() {
     let m = machine();
     let (legacy, own) = (m.stream_id(0).unwrap(), m.stream_id(2).unwrap());
     assert_eq!(m.stream_id(1), Ok(legacy));
@@ -157,7 +157,7 @@ fn default_streams_are_the_contexts_and_the_threads() {
 }
 
 #[test]
-fn a_handle_comes_back_while_its_work_is_pending() {
+fn stream_handle_is_reused_while_its_work_is_pending() {
     let m = machine();
     let old = m.stream_create(true).unwrap();
     let id = m.stream_id(old).unwrap();
@@ -193,7 +193,7 @@ fn context_synchronize_covers_all_streams_of_the_context() {
     m.context_create(0).unwrap();
     let before = m.now();
     m.context_synchronize().unwrap();
-    assert!(m.now() - before < 10_000, "another context's work is not its business");
+    assert!(m.now() - before < 10_000, "it does not wait for another context");
 }
 
 macro_rules! dead_stream {
@@ -227,16 +227,16 @@ dead_stream! {
 }
 
 #[test]
-fn a_wild_stream_aborts() {
+fn invalid_stream_handle_aborts() {
     if in_child() {
         let _ = machine().stream_id(0x1234_5678);
         return;
     }
-    aborts("streams::a_wild_stream_aborts", "never a stream");
+    aborts("streams::invalid_stream_handle_aborts", "never a stream");
 }
 
 #[test]
-fn a_stream_of_a_reset_context_is_dead() {
+fn reset_destroys_the_contexts_streams() {
     if in_child() {
         let m = machine();
         let s = m.stream_create(true).unwrap();
@@ -244,11 +244,11 @@ fn a_stream_of_a_reset_context_is_dead() {
         let _ = m.stream_id(s);
         return;
     }
-    aborts("streams::a_stream_of_a_reset_context_is_dead", "was destroyed");
+    aborts("streams::reset_destroys_the_contexts_streams", "was destroyed");
 }
 
 #[test]
-fn a_reset_takes_everything_and_the_handle_comes_back() {
+fn reset_frees_everything_and_keeps_the_handle() {
     let m = machine();
     let context = m.context_current().unwrap();
     let id = m.context_id(context).unwrap();
@@ -280,7 +280,7 @@ fn a_reset_takes_everything_and_the_handle_comes_back() {
 }
 
 #[test]
-fn contexts_beside_the_primary_one() {
+fn other_contexts_are_independent_of_the_primary() {
     let m = machine_with(SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -316,7 +316,7 @@ fn contexts_beside_the_primary_one() {
 }
 
 #[test]
-fn events_die_once() {
+fn destroyed_events_are_refused() {
     let m = machine();
     let event = m.event_create().unwrap();
     m.event_destroy(event).unwrap();
@@ -329,7 +329,7 @@ fn events_die_once() {
 }
 
 #[test]
-fn a_contexts_handle_comes_back_when_nobody_has_it_current() {
+fn context_handle_is_reused_once_on_no_stack() {
     let m = machine_with(SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -356,7 +356,7 @@ fn a_contexts_handle_comes_back_when_nobody_has_it_current() {
 }
 
 #[test]
-fn older_drivers_lack_calls() {
+fn older_drivers_lack_functions() {
     let m = machine_with(SimConfig {
         version: 11_020,
         ..SimConfig::default()
@@ -369,7 +369,7 @@ fn older_drivers_lack_calls() {
 }
 
 #[test]
-fn a_full_queue_makes_launches_wait() {
+fn full_queue_makes_launches_wait() {
     let m = machine();
     let s = m.stream_create(true).unwrap();
     let before = m.now();

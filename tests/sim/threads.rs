@@ -1,4 +1,4 @@
-//! Many threads at once, with calls that fail: nothing hangs, nothing is lost.
+//! Many threads with calls that fail: no thread hangs, and no memory is lost.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -14,8 +14,8 @@ unsafe extern "C" fn destroyed(counter: *mut c_void) {
     unsafe { &*(counter as *const AtomicU32) }.fetch_add(1, SeqCst);
 }
 
-/// Tries until an injected failure does not strike.
-fn insist<T>(mut call: impl FnMut() -> Result<T>) -> T {
+/// Repeats a call until no injected failure makes it fail.
+fn retry<T>(mut call: impl FnMut() -> Result<T>) -> T {
     loop {
         match call() {
             Ok(value) => return value,
@@ -25,53 +25,53 @@ fn insist<T>(mut call: impl FnMut() -> Result<T>) -> T {
     }
 }
 
-/// One capture with a user object, launched, and gone again.
+/// Captures a graph with a user object, launches it, and destroys it.
 fn graph(m: &Machine, s: usize, counter: &AtomicU32) {
     let data = std::ptr::from_ref(counter) as *mut c_void;
-    insist(|| m.stream_begin_capture(s, MODE_RELAXED));
-    let (_, graph) = insist(|| m.stream_capture_info(s)).unwrap();
+    retry(|| m.stream_begin_capture(s, MODE_RELAXED));
+    let (_, graph) = retry(|| m.stream_capture_info(s)).unwrap();
     // SAFETY: the counter outlives the machine.
-    insist(|| unsafe { m.graph_retain_user_object(graph, destroyed, data) });
-    insist(|| m.launch(s, 100, &[]));
-    let graph = insist(|| m.stream_end_capture(s));
-    let exec = insist(|| m.graph_instantiate(graph));
-    insist(|| m.graph_launch(exec, s));
-    insist(|| m.graph_destroy(graph));
-    insist(|| m.graph_exec_destroy(exec));
+    retry(|| unsafe { m.graph_retain_user_object(graph, destroyed, data) });
+    retry(|| m.launch(s, 100, &[]));
+    let graph = retry(|| m.stream_end_capture(s));
+    let exec = retry(|| m.graph_instantiate(graph));
+    retry(|| m.graph_launch(exec, s));
+    retry(|| m.graph_destroy(graph));
+    retry(|| m.graph_exec_destroy(exec));
 }
 
 fn work(m: &Machine, context: usize, rounds: u64, counter: &AtomicU32) {
-    insist(|| m.context_push(context));
-    insist(|| m.exchange_capture_mode(MODE_RELAXED));
-    let event = insist(|| m.event_create());
+    retry(|| m.context_push(context));
+    retry(|| m.exchange_capture_mode(MODE_RELAXED));
+    let event = retry(|| m.event_create());
     for round in 0..rounds {
-        let s = insist(|| m.stream_create(round % 2 == 0));
+        let s = retry(|| m.stream_create(round % 2 == 0));
         let size = 2 * MIB * (1 + round % 3);
-        let at = insist(|| m.memory_reserve(size, 0));
-        let handle = insist(|| m.memory_create(0, size));
-        insist(|| m.memory_map(at, size, 0, handle));
-        insist(|| m.memory_set_access(at, size, &[0], true));
-        insist(|| m.memory_release(handle));
+        let at = retry(|| m.memory_reserve(size, 0));
+        let handle = retry(|| m.memory_create(0, size));
+        retry(|| m.memory_map(at, size, 0, handle));
+        retry(|| m.memory_set_access(at, size, &[0], true));
+        retry(|| m.memory_release(handle));
         m.checker().hand_out(at, size, Some(s));
-        insist(|| m.launch(s, 1_000, &[(at, size)]));
-        insist(|| m.launch(2, 1_000, &[(at, 512)]));
+        retry(|| m.launch(s, 1_000, &[(at, size)]));
+        retry(|| m.launch(2, 1_000, &[(at, 512)]));
         m.checker().used(at, 2);
         m.checker().give_back(at, Some(s));
         if round % 8 == 0 {
             graph(m, s, counter);
         }
-        insist(|| m.event_record(event, 2));
-        insist(|| m.stream_wait_event(s, event));
-        insist(|| m.event_record(event, s));
-        insist(|| m.stream_destroy(s));
-        insist(|| m.event_synchronize(event));
-        insist(|| m.memory_unmap(at, size));
-        insist(|| m.memory_unreserve(at, size));
+        retry(|| m.event_record(event, 2));
+        retry(|| m.stream_wait_event(s, event));
+        retry(|| m.event_record(event, s));
+        retry(|| m.stream_destroy(s));
+        retry(|| m.event_synchronize(event));
+        retry(|| m.memory_unmap(at, size));
+        retry(|| m.memory_unreserve(at, size));
     }
 }
 
 #[test]
-fn many_threads_at_once() {
+fn failing_calls_on_many_threads_lose_nothing() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let context = m.context_current().unwrap();
@@ -93,7 +93,7 @@ fn many_threads_at_once() {
 }
 
 #[test]
-fn a_failure_before_each_call_in_turn_changes_nothing() {
+fn failed_call_changes_nothing() {
     let counter = AtomicU32::new(0);
     let m = machine();
     let context = m.context_current().unwrap();

@@ -1,4 +1,4 @@
-//! The trait's methods, by AscendCL's functions.
+//! The trait's methods, implemented with AscendCL's functions.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -13,15 +13,15 @@ use super::AscendDriver;
 use super::failure::{STREAM_CONTEXT, check};
 use super::functions::Acl;
 use super::mapping::{properties, refused, synchronize};
-use super::threads::{self, Beside, Place};
+use super::threads::{self, Place, Worker};
 
-/// `ACL_EVENT_SYNC`: for waiting and asking, without timing.
+/// `ACL_EVENT_SYNC`: an event for waits and queries, without timing.
 const EVENT_FLAGS: u32 = 1;
 /// `ACL_EVENT_RECORDED_STATUS_NOT_READY`.
 const NOT_READY: u32 = 0;
-/// `ACL_MEM_MALLOC_HUGE_FIRST`: pages of 2 MiB where the size is worth it, and small ones where none are left.
+/// `ACL_MEM_MALLOC_HUGE_FIRST`: pages of 2 MiB for large sizes, and small pages when no large ones are left.
 const HUGE_FIRST: u32 = 0;
-/// `ACL_HBM_MEM`, and `ACL_DDR_MEM` for devices that have no other.
+/// `ACL_HBM_MEM`, and `ACL_DDR_MEM` for devices without HBM.
 const KINDS_OF_MEMORY: [u32; 2] = [1, 0];
 /// `ACL_MEMCPY_DEVICE_TO_DEVICE`.
 const DEVICE_TO_DEVICE: u32 = 3;
@@ -30,7 +30,7 @@ const CAPTURE_STATUS_NONE: u32 = 0;
 /// `ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_STATUS_ACTIVE: u32 = 1;
 
-/// A stream's handle. The context's default stream is null; threads have none of their own.
+/// A stream's handle. The context's default stream is null. AscendCL has no per-thread default streams.
 fn handle(call: &'static str, stream: Stream) -> Result<usize> {
     match stream {
         Stream::LEGACY => Ok(0),
@@ -43,7 +43,7 @@ fn size(call: &'static str, bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| refused(call, Failure::OutOfMemory))
 }
 
-/// Address 0 is no memory; AscendCL refuses it, too.
+/// Address 0 is not valid, and AscendCL refuses it, too.
 fn pointer(call: &'static str, address: u64) -> Result<*mut c_void> {
     match address {
         0 => Err(refused(call, Failure::Other)),
@@ -51,7 +51,7 @@ fn pointer(call: &'static str, address: u64) -> Result<*mut c_void> {
     }
 }
 
-/// Free and total bytes of the current device, of the first kind of memory that it has.
+/// Free and total bytes of the current device, for the first kind of memory that it has.
 fn memory_info(acl: &Acl) -> Result<(u64, u64)> {
     let mut refusal = None;
     for kind in KINDS_OF_MEMORY {
@@ -65,11 +65,11 @@ fn memory_info(acl: &Acl) -> Result<(u64, u64)> {
     Err(refusal.unwrap_or(refused("aclrtGetMemInfo", Failure::Unsupported)))
 }
 
-/// Says in the log, once, what AscendCL's number does not: the rule that was broken.
+/// Logs once which rule was broken, because AscendCL's number does not say it.
 fn checked_stream(call: &'static str, code: i32) -> Result<()> {
-    static SAID: Once = Once::new();
+    static LOGGED: Once = Once::new();
     if code == STREAM_CONTEXT {
-        SAID.call_once(|| {
+        LOGGED.call_once(|| {
             tracing::warn!(
                 call,
                 "a stream was given that is not of the calling thread's context, as AscendCL demands"
@@ -80,18 +80,18 @@ fn checked_stream(call: &'static str, code: i32) -> Result<()> {
 }
 
 impl AscendDriver {
-    /// Capture status and model of a stream that is not the default one, which cannot be captured.
+    /// Capture status and model of a stream. The default stream cannot be captured.
     fn capture(&self, stream: Stream) -> Result<(u32, usize)> {
         const NAME: &str = "aclmdlRICaptureGetInfo";
         if stream.is_special() || !self.acl.functions.has(NAME) {
             return Ok((CAPTURE_STATUS_NONE, 0));
         }
-        self.here(move |acl| {
+        self.in_current_context(move |acl| {
             let (mut status, mut model) = (CAPTURE_STATUS_NONE, 0usize);
             let code = code!(acl, aclmdlRICaptureGetInfo(stream.0, &mut status, &mut model));
             match check(NAME, code) {
                 Ok(()) => Ok((status, model)),
-                // This device does not capture.
+                // This device does not support capture.
                 Err(error) if error.failure == Failure::Unsupported => Ok((CAPTURE_STATUS_NONE, 0)),
                 Err(error) => Err(error),
             }
@@ -112,7 +112,7 @@ impl Driver for AscendDriver {
         }
     }
 
-    /// Asked for once: AscendCL's answer stays the same.
+    /// The count is queried once, because it does not change.
     fn device_count(&self) -> Result<u32> {
         if let Some(count) = self.count.get() {
             return Ok(*count);
@@ -127,7 +127,7 @@ impl Driver for AscendDriver {
         let mut granularity = (0, 0);
         if self.media.is_none() && self.acl.has_virtual_memory() {
             let ask = |which| {
-                self.anywhere(move |acl| {
+                self.in_any_context(move |acl| {
                     let mut bytes = 0usize;
                     let properties = properties(device);
                     call!(acl, aclrtMemGetAllocationGranularity(&properties, which, &mut bytes))?;
@@ -148,10 +148,10 @@ impl Driver for AscendDriver {
 
     fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
         if self.current_device() == Ok(Some(device)) {
-            return self.here(memory_info);
+            return self.in_current_context(memory_info);
         }
         let context = self.primary_retain(device)?;
-        let info = self.beside.run(&self.acl, Some(context), memory_info);
+        let info = self.worker.run(&self.acl, Some(context), memory_info);
         let released = self.primary_release(device);
         info.and_then(|info| released.map(|()| info))
     }
@@ -165,13 +165,13 @@ impl Driver for AscendDriver {
 
     fn current_device(&self) -> Result<Option<i32>> {
         match threads::place(&self.acl)? {
-            Place::Nowhere => Ok(None),
-            Place::Beside(context)
+            Place::NoContext => Ok(None),
+            Place::Driver(context)
                 if let Some((device, _)) = self.retained.lock().iter().find(|(_, known)| *known == context) =>
             {
                 Ok(Some(*device))
             }
-            _ => self.here(|acl| {
+            _ => self.in_current_context(|acl| {
                 let mut device = 0;
                 call!(acl, aclrtGetDevice(&mut device))?;
                 Ok(Some(device))
@@ -179,9 +179,9 @@ impl Driver for AscendDriver {
         }
     }
 
-    /// `aclrtSetDevice` on a thread of our own: the device's own context, which counts how often that was done.
+    /// `aclrtSetDevice` on the driver's thread: retains the device's own context. AscendCL counts the calls.
     fn primary_retain(&self, device: i32) -> Result<Context> {
-        let context = self.beside.run(&self.acl, None, move |acl| {
+        let context = self.worker.run(&self.acl, None, move |acl| {
             call!(acl, aclrtSetDevice(device))?;
             let mut context = 0usize;
             let known = call!(acl, aclrtGetCurrentContext(&mut context));
@@ -193,9 +193,9 @@ impl Driver for AscendDriver {
         Ok(context)
     }
 
-    /// `aclrtResetDevice`, likewise.
+    /// `aclrtResetDevice` on the driver's thread.
     fn primary_release(&self, device: i32) -> Result<()> {
-        self.beside
+        self.worker
             .run(&self.acl, None, move |acl| call!(acl, aclrtResetDevice(device)))?;
         let mut retained = self.retained.lock();
         if let Some(at) = retained.iter().rposition(|(known, _)| *known == device) {
@@ -204,7 +204,7 @@ impl Driver for AscendDriver {
         Ok(())
     }
 
-    /// True where AscendCL does not say.
+    /// True where AscendCL has no such query.
     fn primary_active(&self, device: i32) -> Result<bool> {
         if !self.acl.functions.has("aclrtGetPrimaryCtxState") {
             return Ok(true);
@@ -218,10 +218,10 @@ impl Driver for AscendDriver {
         Err(missing("an id of contexts"))
     }
 
-    /// Noted only: see `threads`. A context that is gone is refused.
+    /// The context is only noted (see `threads`). A destroyed context is refused.
     fn context_push(&self, context: Context) -> Result<()> {
         if threads::own(&self.acl)? != Some(context) {
-            self.beside.run(&self.acl, Some(context), |_| Ok(()))?;
+            self.worker.run(&self.acl, Some(context), |_| Ok(()))?;
         }
         threads::push(context);
         Ok(())
@@ -240,8 +240,8 @@ impl Driver for AscendDriver {
 
     fn context_synchronize(&self) -> Result<()> {
         match threads::place(&self.acl)? {
-            Place::Beside(context) => Beside::run_long(&self.acl, context, synchronize),
-            _ => self.here(synchronize),
+            Place::Driver(context) => Worker::run_long(&self.acl, context, synchronize),
+            _ => self.in_current_context(synchronize),
         }
     }
 
@@ -249,7 +249,7 @@ impl Driver for AscendDriver {
         Err(missing("an id of streams that does not come back"))
     }
 
-    /// The current context: AscendCL has streams used in their own only, and does not tell which that is.
+    /// The current context: AscendCL allows a stream in its own context only, and does not report which that is.
     fn stream_context(&self, of: Stream) -> Result<Context> {
         handle("aclrtGetCurrentContext", of)?;
         self.current_context()?
@@ -260,12 +260,12 @@ impl Driver for AscendDriver {
         Ok(match self.capture(of)?.0 {
             CAPTURE_STATUS_NONE => Capture::None,
             CAPTURE_STATUS_ACTIVE => Capture::Active,
-            // What is neither is nothing to allocate for, whatever a newer CANN may call it.
+            // The pool cannot allocate for any other status, also of a newer CANN.
             _ => Capture::Invalidated,
         })
     }
 
-    /// The model stands for both: it is captured into once.
+    /// The model serves as both id and graph, because it is captured into only once.
     fn stream_capture_info(&self, of: Stream) -> Result<Option<CaptureInfo>> {
         let (status, model) = self.capture(of)?;
         Ok((status == CAPTURE_STATUS_ACTIVE && model != 0).then_some(CaptureInfo {
@@ -277,13 +277,14 @@ impl Driver for AscendDriver {
     fn stream_wait_event(&self, waiting: Stream, awaited: Event) -> Result<()> {
         const NAME: &str = "aclrtStreamWaitEvent";
         let waiting = handle(NAME, waiting)?;
-        self.here(move |acl| checked_stream(NAME, code!(acl, aclrtStreamWaitEvent(waiting, awaited.0))))
+        self.in_current_context(move |acl| checked_stream(NAME, code!(acl, aclrtStreamWaitEvent(waiting, awaited.0))))
     }
 
-    /// Of this thread, where calls in the current context are made by it; the driver's own thread is relaxed always.
+    /// The mode of this thread, if this thread makes the calls in the current context. The driver's own thread is
+    /// always relaxed.
     fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
         const NAME: &str = "aclmdlRICaptureThreadExchangeMode";
-        if !self.acl.functions.has(NAME) || threads::place(&self.acl)? != Place::Here {
+        if !self.acl.functions.has(NAME) || threads::place(&self.acl)? != Place::Caller {
             return Ok(CaptureMode::Global);
         }
         let mut value = match mode {
@@ -300,7 +301,7 @@ impl Driver for AscendDriver {
     }
 
     fn event_create(&self) -> Result<Event> {
-        self.here(|acl| {
+        self.in_current_context(|acl| {
             let mut created = 0usize;
             call!(acl, aclrtCreateEventExWithFlag(&mut created, EVENT_FLAGS))?;
             Ok(Event(created))
@@ -314,7 +315,7 @@ impl Driver for AscendDriver {
     fn event_record(&self, recorded: Event, on: Stream) -> Result<()> {
         const NAME: &str = "aclrtRecordEvent";
         let on = handle(NAME, on)?;
-        self.here(move |acl| checked_stream(NAME, code!(acl, aclrtRecordEvent(recorded.0, on))))
+        self.in_current_context(move |acl| checked_stream(NAME, code!(acl, aclrtRecordEvent(recorded.0, on))))
     }
 
     fn event_query(&self, asked: Event) -> Result<bool> {
@@ -323,11 +324,11 @@ impl Driver for AscendDriver {
         Ok(status != NOT_READY)
     }
 
-    /// AscendCL takes no alignment. What it gives is refused where it is not aligned by itself.
+    /// AscendCL takes no alignment. A reservation that is not aligned by chance is refused.
     fn reserve(&self, bytes: u64, alignment: u64) -> Result<u64> {
         const NAME: &str = "aclrtReserveMemAddress";
         let bytes = size(NAME, bytes)?;
-        self.anywhere(move |acl| {
+        self.in_any_context(move |acl| {
             let mut address = null_mut();
             call!(acl, aclrtReserveMemAddress(&mut address, bytes, 0, null_mut(), 0))?;
             if !(address as u64).is_multiple_of(alignment.max(1)) {
@@ -340,7 +341,7 @@ impl Driver for AscendDriver {
 
     fn unreserve(&self, address: u64, _: u64) -> Result<()> {
         pointer("aclrtReleaseMemAddress", address)?;
-        self.anywhere(move |acl| call!(acl, aclrtReleaseMemAddress(address as *mut c_void)))
+        self.in_any_context(move |acl| call!(acl, aclrtReleaseMemAddress(address as *mut c_void)))
     }
 
     fn create(&self, device: i32, bytes: u64, kind: HandleKind) -> Result<Handle> {
@@ -349,7 +350,7 @@ impl Driver for AscendDriver {
             return Err(refused(NAME, Failure::Unsupported));
         }
         let bytes = size(NAME, bytes)?;
-        self.anywhere(move |acl| {
+        self.in_any_context(move |acl| {
             let (properties, mut handle) = (properties(device), 0usize);
             call!(acl, aclrtMallocPhysical(&mut handle, bytes, &properties, 0))?;
             Ok(Handle(handle as u64))
@@ -357,7 +358,7 @@ impl Driver for AscendDriver {
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        self.anywhere(move |acl| call!(acl, aclrtFreePhysical(handle.0 as usize)))
+        self.in_any_context(move |acl| call!(acl, aclrtFreePhysical(handle.0 as usize)))
     }
 
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<()> {
@@ -368,8 +369,8 @@ impl Driver for AscendDriver {
         self.unmap_range(address, bytes)
     }
 
-    /// Mapping has given access to the handle's own device; others are not offered. What is not mapped throughout is refused,
-    /// as CUDA does.
+    /// Mapping already gives access to the handle's own device. Access for other devices is not supported. A range that
+    /// is not mapped throughout is refused, as in CUDA.
     fn set_access(&self, address: u64, bytes: u64, devices: &[i32]) -> Result<()> {
         const NAME: &str = "aclrtMemSetAccess";
         match devices {
@@ -385,7 +386,7 @@ impl Driver for AscendDriver {
             return Err(refused("aclrtMallocAlign32", Failure::Other));
         }
         let media = self.media;
-        self.here(move |acl| {
+        self.in_current_context(move |acl| {
             let mut address = null_mut();
             match media {
                 Some(media) => return media.malloc(acl, bytes),
@@ -398,11 +399,11 @@ impl Driver for AscendDriver {
         })
     }
 
-    /// Waits for nothing: the caller knows that all work with it is over.
+    /// Does not wait. The caller knows that all work on the memory has completed.
     fn free(&self, address: u64) -> Result<()> {
         pointer("aclrtFree", address)?;
         let media = self.media;
-        self.anywhere(move |acl| match media {
+        self.in_any_context(move |acl| match media {
             Some(media) => media.free(address as *mut c_void),
             None => call!(acl, aclrtFree(address as *mut c_void)),
         })
@@ -413,7 +414,7 @@ impl Driver for AscendDriver {
         if bytes == 0 {
             return Err(refused("aclrtMallocHost", Failure::Other));
         }
-        self.here(move |acl| {
+        self.in_current_context(move |acl| {
             let mut address = null_mut();
             call!(acl, aclrtMallocHost(&mut address, bytes))?;
             Ok(address as u64)
@@ -422,13 +423,13 @@ impl Driver for AscendDriver {
 
     fn host_free(&self, address: u64) -> Result<()> {
         pointer("aclrtFreeHost", address)?;
-        self.anywhere(move |acl| call!(acl, aclrtFreeHost(address as *mut c_void)))
+        self.in_any_context(move |acl| call!(acl, aclrtFreeHost(address as *mut c_void)))
     }
 
     fn copy_async(&self, to: u64, from: u64, bytes: u64, on: Stream) -> Result<()> {
         const NAME: &str = "aclrtMemcpyAsync";
         let (on, bytes) = (handle(NAME, on)?, size(NAME, bytes)?);
-        self.here(move |acl| {
+        self.in_current_context(move |acl| {
             let (to, from) = (to as *mut c_void, from as *const c_void);
             checked_stream(
                 NAME,
@@ -440,7 +441,7 @@ impl Driver for AscendDriver {
     fn fill_async(&self, address: u64, byte: u8, bytes: u64, on: Stream) -> Result<()> {
         const NAME: &str = "aclrtMemsetAsync";
         let (on, bytes) = (handle(NAME, on)?, size(NAME, bytes)?);
-        self.here(move |acl| {
+        self.in_current_context(move |acl| {
             let to = address as *mut c_void;
             checked_stream(
                 NAME,
@@ -450,6 +451,6 @@ impl Driver for AscendDriver {
     }
 
     unsafe fn retain_user_object(&self, _: Graph, _: UserObjectDestructor, _: *mut c_void) -> Result<()> {
-        Err(missing("a word when a model is gone"))
+        Err(missing("a notification when a model is destroyed"))
     }
 }

@@ -12,7 +12,7 @@ const RT_PARAM_INVALID: i32 = 107_000;
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 pub(super) const SYNC_TIMEOUT: i32 = 507_046;
 
-/// `ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED`: away from the others of captures.
+/// `ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED`: its number is not among those of the other capture errors.
 const CAPTURE_INVALIDATED: i32 = 507_903;
 
 /// Success, or the error of a call that acts on the calling thread's current context or on none.
@@ -21,7 +21,7 @@ pub(super) fn check(call: &'static str, code: i32) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// As [`check`] of `aclrtSetCurrentContext`, for a context that was there: one that is refused is gone.
+/// As [`check`] of `aclrtSetCurrentContext`, for a context that existed: a refused context was destroyed.
 pub(super) fn check_context(call: &'static str, code: i32) -> Result<()> {
     check(call, code).map_err(|error| match code {
         CONTEXT_NULL | RT_PARAM_INVALID => DriverError {
@@ -44,13 +44,13 @@ fn error(call: &'static str, code: i32) -> DriverError {
     }
 }
 
-/// What `hi_mpi_dvpp_malloc` says where memory or a buffer cannot be had (`HI_ERR_SYS_NO_MEM` and its like): 0xA0, the module,
-/// the level, and what is wrong. No `aclError` is that large.
+/// The result of `hi_mpi_dvpp_malloc` without memory or without a buffer (`HI_ERR_SYS_NO_MEM` and the like): 0xA0, the
+/// module, the level and the error. No `aclError` is that large.
 fn is_media_memory(code: i32) -> bool {
     matches!(code as u32 & 0xff00_1fff, 0xa000_000c | 0xa000_000d)
 }
 
-/// By the comments of acl_base_rt.h and rt_error_codes.h. A code that is not listed is [`Failure::Other`].
+/// Follows the comments of acl_base_rt.h and rt_error_codes.h. A code that is not listed is [`Failure::Other`].
 fn failure(code: i32) -> Failure {
     match code {
         // bad_alloc, memory allocation, device out of memory
@@ -58,9 +58,9 @@ fn failure(code: i32) -> Failure {
         CONTEXT_NULL => Failure::NoContext,
         // api, feature not supported; no device; no permission
         200_001 | 200_006 | 207_000 | 207_004 | 207_006 => Failure::Unsupported,
-        // Stream, event or model is captured, not captured, captured elsewhere, depends on what is captured.
+        // A stream, an event or a model is captured, is not captured, is captured elsewhere, or depends on a capture.
         107_024..=107_032 | 107_036 | 107_038 | 107_041 | 107_045 | CAPTURE_INVALIDATED => Failure::Capture,
-        // aclFinalize was called, the device does not answer, its memory is broken: nothing can be used again.
+        // aclFinalize was called, the device does not respond, or its memory is broken: nothing can be used again.
         100_001 | 100_037 | 507_010 | 507_053 | 507_054 => Failure::ContextDead,
         code if is_media_memory(code) => Failure::OutOfMemory,
         _ => Failure::Other,

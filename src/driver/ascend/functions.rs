@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use super::super::Result;
 use super::super::library::{Library, functions, missing};
 
-/// AscendCL. CANN installs it without a number.
+/// AscendCL. CANN installs it without a version number.
 pub(super) const LIBRARY: &str = "libascendcl.so";
 const LIBRARY_C: &CStr = c"libascendcl.so";
 
-/// What an absent function answers; no `aclError` has this value.
+/// The result of a function that the library lacks. No `aclError` has this value.
 pub(super) const MISSING: i32 = i32::MIN;
 
 /// `aclrtMemLocation`.
@@ -32,9 +32,9 @@ pub(super) struct PhysicalProperties {
     pub reserve: u64,
 }
 
-/// Every AscendCL that this driver is for has it; without it the library is none.
+/// Every AscendCL that this driver supports has the function. A library without it is not AscendCL.
 const REQUIRED: bool = true;
-/// Newer, or not on every device.
+/// The function is newer, or some devices lack it.
 const OPTIONAL: bool = false;
 
 functions! {
@@ -51,7 +51,7 @@ functions! {
     OPTIONAL, aclrtSynchronizeDeviceWithTimeout(i32);
     OPTIONAL, aclrtGetPrimaryCtxState(i32, *mut u32, *mut i32);
 
-    // The pool makes no stream; applications of the command do.
+    // The pool creates no stream. The command's applications do.
     OPTIONAL, aclrtCreateStream(*mut usize);
     OPTIONAL, aclrtDestroyStream(usize);
 
@@ -82,13 +82,13 @@ functions! {
     OPTIONAL, aclmdlRICaptureThreadExchangeMode(*mut u32);
 }
 
-/// `aclrtGetSocName`: the one whose result is not an `aclError`.
+/// `aclrtGetSocName`: the only function whose result is not an `aclError`.
 type SocName = unsafe extern "C" fn() -> *const c_char;
 
-/// How a function is found by its name.
+/// Looks a function up by its name.
 pub(super) type Find<'a> = &'a dyn Fn(&CStr) -> Option<NonNull<c_void>>;
 
-/// AscendCL's functions and what the device calls itself.
+/// AscendCL's functions, and the one that returns the chip's name.
 pub(super) struct Acl {
     pub functions: Functions,
     soc_name: Option<SocName>,
@@ -103,7 +103,8 @@ impl Acl {
     }
 
     /// # Safety
-    /// What `find` finds are AscendCL's functions of these names.
+    ///
+    /// `find` returns AscendCL's functions of these names.
     pub(super) unsafe fn load(find: Find<'_>) -> Result<Acl> {
         Ok(Acl {
             // SAFETY: as above.
@@ -113,9 +114,9 @@ impl Acl {
         })
     }
 
-    /// The chip's name, where there is one.
+    /// The chip's name, if AscendCL has one.
     pub(super) fn soc_name(&self) -> Option<String> {
-        // SAFETY: a function without arguments, whose result is null or a string that stays.
+        // SAFETY: a function without arguments. Its result is null or a string that is never freed.
         let name = unsafe { (self.soc_name?)() };
         if name.is_null() {
             return None;

@@ -1,4 +1,5 @@
-//! What differs in virtual memory: a mapping is unmapped by its address alone, one at a time, and behind the device's work.
+//! The differences in virtual memory: unmapping takes only an address, unmaps one mapping, and follows a wait for the
+//! device.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -13,21 +14,21 @@ use super::failure::{SYNC_TIMEOUT, check};
 use super::functions::{Acl, Location, PhysicalProperties};
 use crate::process;
 
-/// How many milliseconds an unmapping waits for the device.
-const PATIENCE: i32 = 100;
-/// How many, while the device did not come to rest in time before.
-const NO_PATIENCE: i32 = 1;
-/// How many milliseconds one turn of [`synchronize`] takes.
-const TURN: i32 = 250;
-/// How long AscendCL's lock is left to others between two turns.
-const BETWEEN: Duration = Duration::from_millis(1);
+/// How many milliseconds unmapping waits for the device.
+const WAIT_MS: i32 = 100;
+/// How many milliseconds it waits if the last wait timed out.
+const SHORT_WAIT_MS: i32 = 1;
+/// How many milliseconds one wait of [`synchronize`] takes.
+const SLICE_MS: i32 = 250;
+/// The pause between two waits, in which other threads can take AscendCL's lock.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// `ACL_HBM_MEM_HUGE`: pages of 2 MiB, which is what torch_npu asks for.
 const HUGE_PAGES: i32 = 4;
 /// `ACL_MEM_LOCATION_TYPE_DEVICE`.
 const ON_DEVICE: i32 = 1;
 
-/// A handle of the device's memory that stays in this process.
+/// Properties of a handle of the device's memory that stays in this process.
 pub(super) fn properties(device: i32) -> PhysicalProperties {
     PhysicalProperties {
         handle_type: 0,
@@ -41,16 +42,16 @@ pub(super) fn properties(device: i32) -> PhysicalProperties {
     }
 }
 
-/// What is mapped where, and whether the device did not come to rest when it was last waited for.
+/// The mappings, and whether the last wait for the device timed out.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// Bytes by address.
+    /// Sizes in bytes, by address.
     mappings: Mutex<BTreeMap<u64, u64>>,
-    busy: AtomicBool,
+    late: AtomicBool,
 }
 
 impl Mapped {
-    /// Whether whole mappings make up a range.
+    /// Whether whole mappings cover a range exactly.
     pub(super) fn covers(&self, address: u64, bytes: u64) -> bool {
         let end = address.saturating_add(bytes);
         let mut at = address;
@@ -64,35 +65,35 @@ impl Mapped {
     }
 }
 
-const BOUNDED: &str = "aclrtSynchronizeDeviceWithTimeout";
+const SYNCHRONIZE: &str = "aclrtSynchronizeDeviceWithTimeout";
 
-/// Waits for the device, no longer than said.
-fn rest(acl: &Acl, milliseconds: i32) -> Result<()> {
-    check(BOUNDED, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
+/// Waits for the device, at most `milliseconds`.
+fn synchronize_device(acl: &Acl, milliseconds: i32) -> Result<()> {
+    check(SYNCHRONIZE, code!(acl, aclrtSynchronizeDeviceWithTimeout(milliseconds)))
 }
 
-fn is_late(rested: &Result<()>) -> bool {
-    rested.is_err_and(|error| error.code == SYNC_TIMEOUT as u32)
+fn timed_out(result: &Result<()>) -> bool {
+    result.is_err_and(|error| error.code == SYNC_TIMEOUT as u32)
 }
 
-/// Waits until the streams of the current context are done. In turns where that can be: while it waits, AscendCL holds the lock
-/// under which a context's streams are made and destroyed.
+/// Waits until the streams of the current context have completed. It waits in slices where AscendCL can, because
+/// AscendCL holds a lock meanwhile that creating and destroying the context's streams needs.
 pub(super) fn synchronize(acl: &Acl) -> Result<()> {
-    if !acl.functions.has(BOUNDED) {
+    if !acl.functions.has(SYNCHRONIZE) {
         return call!(acl, aclrtSynchronizeDevice());
     }
     loop {
-        match rest(acl, TURN) {
-            // Whoever waited may be gone, and the process with it.
-            late if is_late(&late) && process::usable().is_ok() => std::thread::sleep(BETWEEN),
-            rested => return rested,
+        match synchronize_device(acl, SLICE_MS) {
+            // The waiting thread may have ended, and the process with it.
+            late if timed_out(&late) && process::usable().is_ok() => std::thread::sleep(PAUSE),
+            result => return result,
         }
     }
 }
 
 impl AscendDriver {
     pub(super) fn map_whole(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
-        self.anywhere(move |acl| {
+        self.in_any_context(move |acl| {
             call!(
                 acl,
                 aclrtMapMem(address as *mut c_void, bytes as usize, 0, handle as usize, 0)
@@ -102,8 +103,8 @@ impl AscendDriver {
         Ok(())
     }
 
-    /// Unmaps every mapping in a range, from the first. What was unmapped when one is refused stays so, and the next call for
-    /// the range goes on from there.
+    /// Unmaps every mapping in a range, from the first. If one is refused, the ones before it stay unmapped, and the
+    /// next call for the range continues from there.
     pub(super) fn unmap_range(&self, address: u64, bytes: u64) -> Result<()> {
         let mappings: Vec<u64> = {
             let known = self.mapped.mappings.lock();
@@ -113,35 +114,34 @@ impl AscendDriver {
         if mappings.is_empty() {
             return Err(refused("aclrtUnmapMem", Failure::Other));
         }
-        self.come_to_rest()?;
+        self.wait_before_unmap()?;
         for start in mappings {
-            self.anywhere(move |acl| call!(acl, aclrtUnmapMem(start as *mut c_void)))?;
+            self.in_any_context(move |acl| call!(acl, aclrtUnmapMem(start as *mut c_void)))?;
             self.mapped.mappings.lock().remove(&start);
         }
         Ok(())
     }
 
-    /// Waits a little for the device before something is unmapped. torch_npu always waits, for it does not know whether what
-    /// used the memory is over; here that is known, and nothing in CANN's documentation demands more. So a device that does not
-    /// come to rest, or may not be waited for since a stream captures, does not keep memory from being moved; nor does one of
-    /// which AscendCL cannot be told how long to wait.
-    fn come_to_rest(&self) -> Result<()> {
-        if !self.acl.functions.has(BOUNDED) {
+    /// Waits a little for the device before an unmapping. torch_npu always waits, because it does not know whether the
+    /// memory's uses have ended. The pool knows that, and CANN's documentation requires no wait. So memory is unmapped
+    /// even if the wait times out, is refused because a stream captures, or cannot be bounded.
+    fn wait_before_unmap(&self) -> Result<()> {
+        if !self.acl.functions.has(SYNCHRONIZE) {
             return Ok(());
         }
-        let busy = &self.mapped.busy;
-        let patience = if busy.load(Relaxed) { NO_PATIENCE } else { PATIENCE };
-        let rested = self.anywhere(move |acl| rest(acl, patience));
-        let late = is_late(&rested);
-        busy.store(late, Relaxed);
-        match rested {
-            Err(error) if late || error.failure == Failure::Capture => Ok(()),
-            rested => rested,
+        let late = &self.mapped.late;
+        let wait = if late.load(Relaxed) { SHORT_WAIT_MS } else { WAIT_MS };
+        let result = self.in_any_context(move |acl| synchronize_device(acl, wait));
+        let timed_out = timed_out(&result);
+        late.store(timed_out, Relaxed);
+        match result {
+            Err(error) if timed_out || error.failure == Failure::Capture => Ok(()),
+            result => result,
         }
     }
 }
 
-/// An error of our own where AscendCL was not asked.
+/// An error of this crate, without a call of AscendCL.
 pub(super) fn refused(call: &'static str, failure: Failure) -> DriverError {
     DriverError { call, code: 0, failure }
 }

@@ -1,5 +1,5 @@
-//! Memory for media processing: from `acldvppMalloc` (libacl_dvpp.so), or `hi_mpi_dvpp_malloc` (libacl_dvpp_mpi.so) on newer
-//! products. Both round up to 32 bytes, add 32, and give multiples of 128. It is nobody's to map.
+//! Memory for media processing: from `acldvppMalloc` (libacl_dvpp.so), or `hi_mpi_dvpp_malloc` (libacl_dvpp_mpi.so) on
+//! newer products. Both round up to 32 bytes, add 32, and return multiples of 128. The memory cannot be mapped.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -15,7 +15,7 @@ type MallocV1 = unsafe extern "C" fn(*mut *mut c_void, usize) -> i32;
 type MallocV2 = unsafe extern "C" fn(u32, *mut *mut c_void, u64) -> i32;
 type Free = unsafe extern "C" fn(*mut c_void) -> i32;
 
-/// The two functions of one of the two libraries.
+/// The two functions of either library.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Media {
     V1(MallocV1, Free),
@@ -23,7 +23,7 @@ pub(super) enum Media {
 }
 
 impl Media {
-    /// Whichever library is there, the older one first.
+    /// Opens the first library that is installed, the older one first.
     pub(super) fn open() -> Result<Media> {
         let first = Library::open(c"libacl_dvpp.so");
         let second = Library::open(c"libacl_dvpp_mpi.so");
@@ -39,7 +39,8 @@ impl Media {
     }
 
     /// # Safety
-    /// What `find` finds are the documented functions of these names.
+    ///
+    /// `find` returns the documented functions of these names.
     pub(super) unsafe fn load(find: Find<'_>) -> Result<Media> {
         // SAFETY: the documented functions of these names have these types.
         unsafe {
@@ -57,7 +58,7 @@ impl Media {
         }
     }
 
-    /// Memory of the current device.
+    /// Allocates memory of the current device.
     pub(super) fn malloc(self, acl: &Acl, bytes: usize) -> Result<u64> {
         let mut address = null_mut();
         match self {
@@ -76,7 +77,7 @@ impl Media {
 
     pub(super) fn free(self, address: *mut c_void) -> Result<()> {
         match self {
-            // SAFETY: the trait's caller answers for the address, which is not null.
+            // SAFETY: the trait's caller passes an address that `malloc` returned. It is not null.
             Media::V1(_, free) => check("acldvppFree", unsafe { free(address) }),
             // SAFETY: as above.
             Media::V2(_, free) => check("hi_mpi_dvpp_free", unsafe { free(address) }),

@@ -1,37 +1,40 @@
-//! Ascend devices through AscendCL's libascendcl.so, which is opened at run time: the crate builds and loads without it.
+//! Ascend devices through AscendCL's libascendcl.so, which is opened at run time: the crate builds and loads without
+//! it.
 //!
-//! Written from public signatures, from CANN's sources (hicann/runtime) and from torch_npu. **Nothing here was run on an Ascend
-//! device**: the tests run it over a stand-in for AscendCL.
+//! Written from public signatures, from CANN's sources (hicann/runtime) and from torch_npu. **Nothing here was run on
+//! an Ascend device**: the tests run it over a stand-in for AscendCL.
 //!
-//! `functions` finds AscendCL's functions, `calls` has the trait's methods, `failure` says what an error means to the pool,
-//! `threads` in which context a call is made, `mapping` what differs in virtual memory, `media` where media memory comes from.
+//! `functions` looks up AscendCL's functions, `calls` has the trait's methods, `failure` maps errors, `threads` chooses
+//! the context and the thread of a call, `mapping` has the differences in virtual memory, `media` allocates media
+//! memory.
 //!
-//! What differs from CUDA, and what is made of it:
+//! The differences from CUDA, and how the driver handles them:
 //!
-//! * **Contexts are a thread's, and cannot be taken away.** No thread of the application's ever gets one, or another one: see
-//!   `threads`. `aclInit` is called once, and that it was called before is fine; `aclFinalize` is the application's.
-//! * **A stream is of the calling thread's context**: AscendCL refuses others, and does not tell whose a stream is. Its ids are
-//!   the hardware's and come back, and there are no events for a whole context. So this driver offers what CUDA 11.2 does,
-//!   and the pool treats it so.
-//! * **`aclrtSynchronizeDevice` waits for the streams that are there.** A stream has to be synchronized before it is destroyed,
-//!   which AscendCL demands anyway.
-//! * **Captures** (`aclmdlRICapture…`): a model is captured into once, so its handle names the capture; when the handle comes
-//!   back, the model is gone. The default stream cannot be captured. Nobody tells when a model is gone, so memory that was
-//!   allocated in a capture stays what it is for the process's life. Waiting is refused while a stream of the context
-//!   captures, and ends no capture.
-//! * **`aclrtFree` waits for nothing**, and the pool frees what has completed only.
-//! * **Peers and exported handles** are not offered.
+//! * **A thread's context cannot be taken away.** The driver never sets or changes the context of an application's
+//!   thread: see `threads`. The driver calls `aclInit` once, and accepts that the application called it before.
+//!   `aclFinalize` is left to the application.
+//! * **A stream belongs to the calling thread's context.** AscendCL refuses other streams, and does not report a
+//!   stream's context. Its stream ids are the hardware's and are reused, and there are no events for a whole context.
+//!   So this driver offers what CUDA 11.2 offers, and the pool treats it like that.
+//! * **`aclrtSynchronizeDevice` waits for existing streams only.** A stream has to be synchronized before it is
+//!   destroyed, which AscendCL requires anyway.
+//! * **Captures** (`aclmdlRICapture…`): a model is captured into once, so its handle identifies the capture. When a new
+//!   model has the same handle, the old one was destroyed. The default stream cannot be captured. AscendCL does not
+//!   notify when a model is destroyed, so memory that was allocated in a capture stays allocated for the process's
+//!   life. AscendCL refuses to wait while a stream of the context captures, and that ends no capture.
+//! * **`aclrtFree` does not wait.** The pool frees only memory whose work has completed.
+//! * **Peer access and exported handles** are not supported.
 
-/// Calls one of AscendCL's functions; gives its result.
+/// Calls a function of AscendCL and returns its result.
 macro_rules! code {
     ($acl:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
         // SAFETY: the function's type is the documented one of its name. Pointers passed are null where that is allowed, or
-        // lead to locals that outlive the call. Handles come from the trait's caller, who answers for them.
+        // lead to locals that outlive the call. Handles come from the trait's caller, which guarantees that they are valid.
         unsafe { ($acl.functions.$function)($($argument),*) }
     };
 }
 
-/// Calls one of AscendCL's functions; an error carries its name.
+/// Calls a function of AscendCL. An error names the function.
 macro_rules! call {
     ($acl:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
         check(stringify!($function), code!($acl, $function($($argument),*)))
@@ -55,49 +58,52 @@ use self::failure::check;
 use self::functions::{Acl, LIBRARY};
 use self::mapping::Mapped;
 use self::media::Media;
-use self::threads::{Beside, Place};
+use self::threads::{Place, Worker};
 use super::{Context, DriverError, Failure, Result, Stream};
 
-/// `ACL_ERROR_REPEAT_INITIALIZE`: somebody did it before, as the application should.
+/// `ACL_ERROR_REPEAT_INITIALIZE`: the application has initialized AscendCL already, as it should.
 const REPEATED_INIT: i32 = 100_002;
 
 /// The driver of Ascend devices. Opening it initializes AscendCL and binds no device.
 pub struct AscendDriver {
     acl: Arc<Acl>,
-    /// Where media memory comes from, in a driver of media memory.
+    /// The functions for media memory, in a driver of media memory.
     media: Option<Media>,
-    beside: Beside,
-    /// Devices whose own context was retained, as often as it was.
+    worker: Worker,
+    /// Retained device contexts, one entry for each retain.
     retained: Mutex<Vec<(i32, Context)>>,
     mapped: Mapped,
     count: OnceLock<u32>,
 }
 
 impl AscendDriver {
-    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `media`, memory is what
-    /// `acldvppMalloc` of libacl_dvpp.so gives or, where that is not there, `hi_mpi_dvpp_malloc` of libacl_dvpp_mpi.so, and
-    /// there is no virtual memory. No device is opened.
+    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `media`, memory comes from
+    /// `acldvppMalloc` of libacl_dvpp.so or, where that is missing, from `hi_mpi_dvpp_malloc` of libacl_dvpp_mpi.so,
+    /// and there is no virtual memory. No device is opened.
     ///
     /// # Errors
-    /// [`Failure::Missing`] names the library, or the function it should have had; otherwise what `aclInit` says.
+    ///
+    /// [`Failure::Missing`] names the missing library or function. Other errors are those of `aclInit`.
     pub fn open(media: bool) -> Result<Arc<AscendDriver>> {
         let media = if media { Some(Media::open()?) } else { None };
         AscendDriver::initialize(Acl::open()?, media)
     }
 
-    /// As [`AscendDriver::open`] over functions that `find` knows by their names: of AscendCL, and of the media libraries
+    /// As [`AscendDriver::open`], with functions that `find` looks up by name: AscendCL's, and the media libraries'
     /// where the second is true.
     ///
     /// # Safety
-    /// They are the documented functions of these names, and stay.
+    ///
+    /// `find` returns the documented functions of these names. They stay valid.
     ///
     /// # Errors
+    ///
     /// As [`AscendDriver::open`].
     pub unsafe fn over(
         find: &dyn Fn(&CStr, bool) -> Option<NonNull<c_void>>,
         media: bool,
     ) -> Result<Arc<AscendDriver>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets the same requirement.
         let (acl, media) = unsafe {
             let media = if media {
                 Some(Media::load(&|name| find(name, true))?)
@@ -117,45 +123,47 @@ impl AscendDriver {
         Ok(Arc::new(AscendDriver {
             acl: Arc::new(acl),
             media,
-            beside: Beside::default(),
+            worker: Worker::default(),
             retained: Mutex::default(),
             mapped: Mapped::default(),
             count: OnceLock::new(),
         }))
     }
 
-    /// What the chip calls itself (`aclrtGetSocName`), where it does.
+    /// The chip's name (`aclrtGetSocName`), if AscendCL has one.
     pub fn soc_name(&self) -> Option<String> {
         self.acl.soc_name()
     }
 
-    /// A new stream of the context that is current as [`Driver`](super::Driver) sees it (`aclrtCreateStream`): for an
+    /// Creates a stream of the current context as [`Driver`](super::Driver) sees it (`aclrtCreateStream`), for an
     /// application whose context was pushed.
     ///
     /// # Errors
-    /// What AscendCL says; [`Failure::NoContext`] where there is none.
+    ///
+    /// AscendCL's error, or [`Failure::NoContext`] without a context.
     pub fn create_stream(&self) -> Result<Stream> {
-        self.here(|acl| {
+        self.in_current_context(|acl| {
             let mut stream = 0usize;
             call!(acl, aclrtCreateStream(&mut stream))?;
             Ok(Stream(stream))
         })
     }
 
-    /// Destroys a stream of that context, whose work has to be over (`aclrtDestroyStream`).
+    /// Destroys a stream of that context (`aclrtDestroyStream`). Its work must have completed.
     ///
     /// # Errors
+    ///
     /// As [`AscendDriver::create_stream`].
     pub fn destroy_stream(&self, stream: Stream) -> Result<()> {
-        self.here(move |acl| call!(acl, aclrtDestroyStream(stream.0)))
+        self.in_current_context(move |acl| call!(acl, aclrtDestroyStream(stream.0)))
     }
 
-    /// Makes a call that needs the context which is current as the pool sees it.
-    fn here<T: Send + 'static>(&self, job: impl FnOnce(&Acl) -> Result<T> + Send + 'static) -> Result<T> {
+    /// Makes a call that needs the current context as the pool sees it.
+    fn in_current_context<T: Send + 'static>(&self, job: impl FnOnce(&Acl) -> Result<T> + Send + 'static) -> Result<T> {
         match threads::place(&self.acl)? {
-            Place::Here => job(&self.acl),
-            Place::Beside(context) => self.beside.run(&self.acl, Some(context), job),
-            Place::Nowhere => Err(DriverError {
+            Place::Caller => job(&self.acl),
+            Place::Driver(context) => self.worker.run(&self.acl, Some(context), job),
+            Place::NoContext => Err(DriverError {
                 call: "aclrtGetCurrentContext",
                 code: failure::CONTEXT_NULL as u32,
                 failure: Failure::NoContext,
@@ -163,14 +171,14 @@ impl AscendDriver {
         }
     }
 
-    /// Makes a call that needs some context and does not care which.
-    fn anywhere<T: Send + 'static>(&self, job: impl FnOnce(&Acl) -> Result<T> + Send + 'static) -> Result<T> {
+    /// Makes a call that needs a context, of any kind.
+    fn in_any_context<T: Send + 'static>(&self, job: impl FnOnce(&Acl) -> Result<T> + Send + 'static) -> Result<T> {
         match threads::place(&self.acl)? {
-            Place::Here => job(&self.acl),
-            Place::Beside(context) => self.beside.run(&self.acl, Some(context), job),
-            Place::Nowhere => {
+            Place::Caller => job(&self.acl),
+            Place::Driver(context) => self.worker.run(&self.acl, Some(context), job),
+            Place::NoContext => {
                 let any = self.retained.lock().last().map(|(_, context)| *context);
-                self.beside.run(&self.acl, any, job)
+                self.worker.run(&self.acl, any, job)
             }
         }
     }

@@ -1,9 +1,9 @@
-//! In which context a call is made, and on which thread.
+//! Chooses the context and the thread of a call.
 //!
-//! AscendCL has one context for each thread and no way to take it back: `aclrtSetCurrentContext` of none is refused, and a
-//! reset of the device would end it for the whole process. So nothing here ever changes the context of a thread that is not its own. A
-//! context that the pool pushes is noted; while it is not the one the thread has, calls that need it are made by a thread of
-//! the driver's.
+//! AscendCL has one context for each thread and no way to take it back: `aclrtSetCurrentContext` of none is refused,
+//! and a reset of the device would destroy the context for all its users. So this module never changes the context of
+//! an application's thread. It notes each context that the pool pushes. When a pushed context differs from the thread's
+//! own, the driver's own thread makes the calls that need it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use super::functions::Acl;
 pub(super) const RELAXED: u32 = 2;
 
 thread_local! {
-    /// What was pushed on this thread, the last on top.
+    /// The contexts pushed on this thread, the last on top.
     static PUSHED: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where calls of this thread are to be made.
+/// Where a call of this thread has to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Here: this thread has the context that is wanted.
-    Here,
-    /// By the driver's thread, in that context.
-    Beside(Context),
-    /// This thread has no context, and none was pushed.
-    Nowhere,
+    /// On this thread: it has the wanted context.
+    Caller,
+    /// On the driver's thread, in that context.
+    Driver(Context),
+    /// Nowhere: this thread has no context, and none was pushed.
+    NoContext,
 }
 
-/// The context that this thread itself has.
+/// This thread's own context.
 pub(super) fn own(acl: &Acl) -> Result<Option<Context>> {
     let mut context = 0usize;
     match code!(acl, aclrtGetCurrentContext(&mut context)) {
@@ -43,7 +43,7 @@ pub(super) fn own(acl: &Acl) -> Result<Option<Context>> {
     }
 }
 
-/// The context that was pushed last; none where this thread is ending.
+/// The context that was pushed last. `None` while this thread is ending.
 pub(super) fn pushed() -> Option<Context> {
     PUSHED
         .try_with(|pushed| pushed.borrow().last().copied())
@@ -54,7 +54,7 @@ pub(super) fn push(context: Context) {
     let _ = PUSHED.try_with(|pushed| pushed.borrow_mut().push(context));
 }
 
-/// Whether there was one.
+/// Removes the context that was pushed last. Returns whether there was one.
 pub(super) fn pop() -> bool {
     PUSHED
         .try_with(|pushed| pushed.borrow_mut().pop())
@@ -64,17 +64,17 @@ pub(super) fn pop() -> bool {
 pub(super) fn place(acl: &Acl) -> Result<Place> {
     let own = own(acl)?;
     Ok(match pushed().or(own) {
-        None => Place::Nowhere,
-        wanted if wanted == own => Place::Here,
-        Some(wanted) => Place::Beside(wanted),
+        None => Place::NoContext,
+        wanted if wanted == own => Place::Caller,
+        Some(wanted) => Place::Driver(wanted),
     })
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread for calls in contexts that their callers do not have. It is made at the first such call.
+/// A thread for calls in contexts that the calling thread does not have. The first such call creates it.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct Worker {
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
@@ -86,13 +86,14 @@ fn no_thread() -> DriverError {
     }
 }
 
-/// Makes `context` that of this thread, whose context no other code uses.
+/// Makes `context` current to this thread, which belongs to the driver.
 fn enter(acl: &Acl, context: Option<Context>) -> Result<()> {
     if let Some(context) = context {
         let code = code!(acl, aclrtSetCurrentContext(context.0));
         check_context("aclrtSetCurrentContext", code)?;
     }
-    // Memory calls of this thread are to end no capture of another's. Where the mode cannot be set, it does not matter.
+    // Memory calls of this thread must not invalidate the application's captures. Devices without capture refuse the
+    // call, which does no harm.
     let mut mode = RELAXED;
     let _ = code!(acl, aclmdlRICaptureThreadExchangeMode(&mut mode));
     Ok(())
@@ -102,7 +103,7 @@ fn enter(acl: &Acl, context: Option<Context>) -> Result<()> {
 fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> Result<T>) -> Result<T> {
     enter(acl, context)?;
     job(acl).map_err(|error| match error.failure {
-        // It had one just now.
+        // The calling thread had a context just before.
         Failure::NoContext => DriverError {
             failure: Failure::ContextDestroyed,
             ..error
@@ -111,8 +112,8 @@ fn in_context<T>(acl: &Acl, context: Option<Context>, job: impl FnOnce(&Acl) -> 
     })
 }
 
-impl Beside {
-    /// Runs `job` on the thread, in `context` where one is named, and waits for it.
+impl Worker {
+    /// Runs `job` on the driver's thread, in `context` if one is given, and waits for it.
     pub(super) fn run<T: Send + 'static>(
         &self,
         acl: &Arc<Acl>,
@@ -121,27 +122,27 @@ impl Beside {
     ) -> Result<T> {
         let (sender, outcome) = sync_channel(1);
         let acl = acl.clone();
-        self.hand_over(Box::new(move || {
+        self.submit(Box::new(move || {
             // The receiver waits below, and there is room for the one result.
             let _ = sender.send(in_context(&acl, context, job));
         }))?;
         outcome.recv().map_err(|_| no_thread())?
     }
 
-    fn hand_over(&self, job: Job) -> Result<()> {
+    fn submit(&self, job: Job) -> Result<()> {
         let mut jobs = self.jobs.lock();
         let sender = match &*jobs {
             Some(sender) => sender,
             None => jobs.insert(start()?),
         };
         if let Err(unsent) = sender.send(job) {
-            // The thread has ended, as by a panic: another takes its place.
+            // The thread has ended, for example by a panic. A new one replaces it.
             jobs.insert(start()?).send(unsent.0).map_err(|_| no_thread())?;
         }
         Ok(())
     }
 
-    /// Runs `job`, which may take for ever, in `context` on a thread of its own, and waits for it.
+    /// Runs `job`, which may never return, in `context` on a new thread, and waits for it.
     pub(super) fn run_long<T: Send>(
         acl: &Acl,
         context: Context,

@@ -1,4 +1,4 @@
-//! The trait's methods, each by the driver function of its name.
+//! The trait's methods. Each calls the driver function that it is named after.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -20,7 +20,7 @@ const CAPTURE_IMPLICIT: u32 = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT 
 const CAPTURE_STATUS_NONE: u32 = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
 const CAPTURE_STATUS_ACTIVE: u32 = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32;
 
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, the only flag cuUserObjectCreate takes, and it demands it.
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag that cuUserObjectCreate takes, and it is required.
 const NO_DESTRUCTOR_SYNC: u32 = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over our reference.
 const MOVE: u32 = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
@@ -76,14 +76,14 @@ impl Driver for CudaDriver {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    // A CUdevice is the device's ordinal: cuDeviceGet gives back what it was asked for, and CUmemLocation takes either.
+    // A CUdevice is the device's ordinal: cuDeviceGet returns its argument, and CUmemLocation takes either.
     fn device_info(&self, device: i32) -> Result<DeviceInfo> {
         let mut name: [c_char; 256] = [0; 256];
         call!(
             self,
             cuDeviceGetName(name.as_mut_ptr(), (name.len() - 1) as c_int, device)
         )?;
-        // SAFETY: the buffer was zeroed and its last byte was not the driver's to write.
+        // SAFETY: the buffer was zeroed, and the driver was not given its last byte to write.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let mut total = 0usize;
         call!(self, cuDeviceTotalMem_v2(&mut total, device))?;
@@ -211,7 +211,7 @@ impl Driver for CudaDriver {
             0 => Ok(match status {
                 CAPTURE_STATUS_NONE => Capture::None,
                 CAPTURE_STATUS_ACTIVE => Capture::Active,
-                // What is neither is nothing to allocate for, whatever a newer driver may call it.
+                // The pool cannot allocate for any other status, also of a newer driver.
                 _ => Capture::Invalidated,
             }),
             CAPTURE_IMPLICIT => Ok(Capture::Implicit),
@@ -219,13 +219,13 @@ impl Driver for CudaDriver {
         }
     }
 
-    /// None for an invalidated capture, too. The graph is 0 where the driver is older than CUDA 11.3, which does not
-    /// say.
+    /// `None` for an invalidated capture, too. The graph is 0 where the driver is older than CUDA 11.3, which does not
+    /// report it.
     fn stream_capture_info(&self, of: Stream) -> Result<Option<CaptureInfo>> {
         let (mut status, mut id) = (CAPTURE_STATUS_NONE, 0u64);
         let mut graph: sys::CUgraph = null_mut();
         if self.functions.has("cuStreamGetCaptureInfo_v3") && self.version >= 12030 {
-            // All outputs are asked for: without the edge data the driver may refuse with CUDA_ERROR_LOSSY_QUERY.
+            // All outputs are requested: without the edge data the driver may refuse with CUDA_ERROR_LOSSY_QUERY.
             let (mut nodes, mut edges, mut count) = (null(), null(), 0usize);
             call!(
                 self,
@@ -270,7 +270,7 @@ impl Driver for CudaDriver {
         Ok(match value {
             THREAD_LOCAL => CaptureMode::ThreadLocal,
             RELAXED => CaptureMode::Relaxed,
-            // The strictest, for a mode that we do not know.
+            // The strictest mode stands for a mode that this crate does not know.
             _ => CaptureMode::Global,
         })
     }
@@ -391,7 +391,7 @@ impl Driver for CudaDriver {
         )
     }
 
-    /// On an error the destructor is never called: `data` is the caller's again.
+    /// On an error the destructor is never called, and `data` belongs to the caller again.
     unsafe fn retain_user_object(
         &self,
         graph: Graph,
@@ -420,7 +420,7 @@ impl Driver for CudaDriver {
         if let Err(error) = retained {
             // SAFETY: the reference is still ours, so the driver has not run the hook.
             unsafe { Hook::disarm(hook) };
-            // The driver now runs the hook, which frees itself. Where even this fails a few bytes stay behind.
+            // The driver now runs the hook, which frees itself. If this call fails too, a few bytes leak.
             let _ = call!(self, cuUserObjectRelease(object, 1));
             return Err(error);
         }

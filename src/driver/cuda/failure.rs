@@ -11,8 +11,7 @@ pub(super) fn check(call: &'static str, code: u32) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// As [`check`] for a call that is given a context: there an invalid one is not an absent one, but one that was
-/// destroyed.
+/// As [`check`] for a call that takes a context. There an invalid context is one that was destroyed, not a missing one.
 #[inline]
 pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
     const INVALID: u32 = R::CUDA_ERROR_INVALID_CONTEXT as u32;
@@ -27,8 +26,8 @@ pub(super) fn check_context(call: &'static str, code: u32) -> Result<()> {
     }
 }
 
-/// As [`check`] for a call that is given an event of our own and nothing else: an invalid handle is one whose context
-/// was destroyed or reset.
+/// As [`check`] for a call that takes only an event of this library. There an invalid handle means that the event's
+/// context was destroyed or reset.
 #[inline]
 pub(super) fn check_event(call: &'static str, code: u32) -> Result<()> {
     const INVALID: u32 = R::CUDA_ERROR_INVALID_HANDLE as u32;
@@ -59,7 +58,7 @@ fn error(call: &'static str, code: u32) -> DriverError {
     }
 }
 
-/// By the driver API's documentation of each code. A code that is not listed, also of a newer driver, is
+/// Follows the driver API's documentation of each code. A code that is not listed, also of a newer driver, is
 /// [`Failure::Other`].
 fn failure(code: u32) -> Failure {
     const DEAD: [R; 17] = [
@@ -89,7 +88,7 @@ fn failure(code: u32) -> Failure {
         R::CUDA_ERROR_DEVICE_NOT_LICENSED,
         R::CUDA_ERROR_UNSUPPORTED_LIMIT,
         R::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
-        // Also what exporting by fabric handle says without the right to an IMEX channel.
+        // Also the result of an export as a fabric handle without access to an IMEX channel.
         R::CUDA_ERROR_NOT_PERMITTED,
         R::CUDA_ERROR_NOT_SUPPORTED,
         R::CUDA_ERROR_SYSTEM_NOT_READY,

@@ -10,16 +10,16 @@ use cudarc::driver::sys::{
 use super::super::Result;
 use super::super::library::{Library, functions, missing};
 
-/// The name the driver is installed under. libcuda.so without a number is a development link, or a stub.
+/// The name under which the driver is installed. libcuda.so without a number is a development link or a stub.
 pub(super) const LIBRARY: &str = "libcuda.so.1";
 const LIBRARY_C: &CStr = c"libcuda.so.1";
 
-/// What an absent function answers; no `CUresult` has this value.
+/// The result of a function that the library lacks. No `CUresult` has this value.
 pub(super) const MISSING: u32 = u32::MAX;
 
-/// Every driver of CUDA 10.1 or newer has it; without it the library is not a driver.
+/// Every driver of CUDA 10.1 or newer has the function. A library without it is not a driver.
 const REQUIRED: bool = true;
-/// Newer, or not everywhere.
+/// The function is newer, or some drivers lack it.
 const OPTIONAL: bool = false;
 
 functions! {

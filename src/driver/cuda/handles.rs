@@ -1,4 +1,4 @@
-//! What cuMemCreate is told of a handle, and what hangs on a graph.
+//! Properties of handles for cuMemCreate, and the data of graphs' user objects.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 
 use super::super::{HandleKind, UserObjectDestructor};
 
-/// A handle of pinned memory on `device`.
+/// Properties of a handle of pinned memory on `device`.
 pub(super) fn allocation_properties(device: i32, kind: HandleKind) -> sys::CUmemAllocationProp {
     use sys::CUmemAllocationHandleType as Export;
     let mut export = 0;
@@ -34,8 +34,8 @@ pub(super) fn allocation_properties(device: i32, kind: HandleKind) -> sys::CUmem
     }
 }
 
-/// A user object's data: the pool's destructor, and whether it is to be called. A user object that could not be hung on
-/// its graph can only be given up by running its destructor, and then the pool's must not run.
+/// A user object's data: the pool's destructor, and whether to call it. A user object that its graph could not retain
+/// can only be released by running its destructor, and then the pool's destructor must not run.
 pub(super) struct Hook {
     destructor: UserObjectDestructor,
     data: *mut c_void,
@@ -43,7 +43,7 @@ pub(super) struct Hook {
 }
 
 impl Hook {
-    /// Belongs to the driver once it has taken it, else to the caller.
+    /// The hook belongs to the driver once the driver has taken it, and to the caller before.
     pub(super) fn new(destructor: UserObjectDestructor, data: *mut c_void) -> *mut Hook {
         Box::into_raw(Box::new(Hook {
             destructor,
@@ -53,7 +53,8 @@ impl Hook {
     }
 
     /// # Safety
-    /// `hook` is of [`Hook::new`], and nobody uses it after this.
+    ///
+    /// `hook` is of [`Hook::new`], and is not used after this.
     pub(super) unsafe fn drop_unused(hook: *mut Hook) {
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(hook) });
@@ -69,12 +70,12 @@ impl Hook {
     /// What the driver calls, once, on a thread of its own.
     ///
     /// # Safety
-    /// `data` is of [`Hook::new`], and nobody uses it after this.
+    /// `data` is of [`Hook::new`], and is not used after this.
     pub(super) unsafe extern "C" fn run(data: *mut c_void) {
         // SAFETY: as above.
         let hook = unsafe { Box::from_raw(data.cast::<Hook>()) };
         if hook.armed.load(Ordering::Acquire) {
-            // SAFETY: whoever made the hook promised that this may happen at any time on any thread.
+            // SAFETY: the code that made the hook declared that it may run at any time on any thread.
             unsafe { (hook.destructor)(hook.data) };
         }
     }

@@ -5,17 +5,17 @@
 //! none of its functions is called. Results and enums that the driver *returns* are taken as numbers, so that a newer
 //! driver's unknown value is an ordinary value. Depends on the trait in `crate::driver` only.
 
-/// Calls one of the driver's functions; gives its result code.
+/// Calls a driver function and returns its result code.
 macro_rules! code {
     ($driver:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
         // SAFETY: the function's type is the documented one of its name. Pointers passed are null where that is
         // allowed, or lead to locals that outlive the call and, where the driver writes, are large enough. Handles
-        // come from the trait's caller, who answers for them.
+        // come from the trait's caller, which guarantees that they are valid.
         unsafe { ($driver.functions.$function)($($argument),*) }
     };
 }
 
-/// Calls one of the driver's functions; an error carries its name.
+/// Calls a driver function. An error names the function.
 macro_rules! call {
     ($driver:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
         check(stringify!($function), code!($driver, $function($($argument),*)))
@@ -75,9 +75,9 @@ impl CudaDriver {
         Ok(Arc::new(driver))
     }
 
-    /// Whether an error of [`CudaDriver::open`], or a count of no devices, says that nobody in this process can use a device of
-    /// NVIDIA's: the library is not there, or it has no device that it can drive. Any other error may pass, or be about what
-    /// this crate alone demands of the driver.
+    /// Whether an error of [`CudaDriver::open`], or a count of no devices, means that this process cannot use an NVIDIA
+    /// device at all: the library is missing, or it has no device that it can drive. Any other error may be temporary,
+    /// or concern only what this crate requires of the driver.
     pub fn is_absent(error: &DriverError) -> bool {
         match error.failure {
             Failure::Missing => error.call == LIBRARY,

@@ -1,6 +1,6 @@
-//! The simulated device as a [`Driver`]: a thin face over [`model`], which has the rules and their list.
+//! The simulated device as a [`Driver`]: a thin adapter over [`model`], which has the rules and lists them.
 //!
-//! May depend on the driver trait and on `model`; `model` depends on neither.
+//! It may depend on the driver trait and on `model`; `model` depends on neither.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -25,37 +25,37 @@ pub struct SimDriver {
 }
 
 impl SimDriver {
-    /// A computer of its own, with devices as `config` says. The order checker is on unless `config` turns it off.
+    /// A new simulated computer with devices as `config` says. The order checker is on unless `config` turns it off.
     pub fn new(config: SimConfig) -> Arc<SimDriver> {
         Self::over(Machine::new(config))
     }
 
-    /// A driver for a computer that is there already.
+    /// A driver for an existing simulated computer.
     pub fn over(machine: Arc<Machine>) -> Arc<SimDriver> {
         Arc::new(SimDriver { machine })
     }
 
-    /// What is simulated: the application's calls, the clock, the checker, failures and counters.
+    /// The simulated computer: the application's calls, the clock, the checker, failures and counters.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.machine
     }
 }
 
-/// What one of the driver's numbers means.
+/// What a driver's error number means.
 fn failure(code: u32) -> Failure {
     match code {
         code::OUT_OF_MEMORY => Failure::OutOfMemory,
         code::NOT_SUPPORTED => Failure::Unsupported,
         code::INVALID_CONTEXT => Failure::NoContext,
         code::CONTEXT_IS_DESTROYED => Failure::ContextDestroyed,
-        // DEINITIALIZED; errors that stay with their context until it is destroyed.
+        // 4 is DEINITIALIZED. The others are errors that stay with their context until it is destroyed.
         4 | 214 | 700 | 702 | 710 | 714..=719 => Failure::ContextDead,
         900..=908 => Failure::Capture,
         _ => Failure::Other,
     }
 }
 
-fn told<T>(call: Call, result: code::Result<T>) -> Result<T> {
+fn checked<T>(call: Call, result: code::Result<T>) -> Result<T> {
     result.map_err(|code| DriverError {
         call: call.name(),
         code,
@@ -63,10 +63,10 @@ fn told<T>(call: Call, result: code::Result<T>) -> Result<T> {
     })
 }
 
-/// As `told`, for functions that older drivers do not have.
-fn offered<T>(there: bool, call: Call, result: impl FnOnce() -> code::Result<T>) -> Result<T> {
-    match there {
-        true => told(call, result()),
+/// As `checked`, for functions that older drivers do not have.
+fn checked_if<T>(available: bool, call: Call, result: impl FnOnce() -> code::Result<T>) -> Result<T> {
+    match available {
+        true => checked(call, result()),
         false => Err(DriverError {
             call: call.name(),
             code: 0,
@@ -90,11 +90,11 @@ impl Driver for SimDriver {
     }
 
     fn device_count(&self) -> Result<u32> {
-        told(Call::DeviceGetCount, self.machine.device_count())
+        checked(Call::DeviceGetCount, self.machine.device_count())
     }
 
     fn device_info(&self, device: i32) -> Result<DeviceInfo> {
-        let total = told(Call::DeviceInfo, self.machine.device_total(device))?;
+        let total = checked(Call::DeviceInfo, self.machine.device_total(device))?;
         let config = self.machine.config();
         let granularity = if config.virtual_memory { config.granularity } else { 0 };
         Ok(DeviceInfo {
@@ -106,12 +106,12 @@ impl Driver for SimDriver {
     }
 
     fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
-        told(Call::MemGetInfo, self.machine.memory_info(device))
+        checked(Call::MemGetInfo, self.machine.memory_info(device))
     }
 
     #[inline]
     fn current_context(&self) -> Result<Option<Context>> {
-        let context = told(Call::CtxGetCurrent, self.machine.context_current())?;
+        let context = checked(Call::CtxGetCurrent, self.machine.context_current())?;
         Ok((context != 0).then_some(Context(context)))
     }
 
@@ -119,57 +119,57 @@ impl Driver for SimDriver {
     fn current_device(&self) -> Result<Option<i32>> {
         match self.machine.context_current_device() {
             Err(code::INVALID_CONTEXT) => Ok(None),
-            result => told(Call::CtxGetDevice, result).map(Some),
+            result => checked(Call::CtxGetDevice, result).map(Some),
         }
     }
 
     fn primary_retain(&self, device: i32) -> Result<Context> {
-        told(Call::PrimaryRetain, self.machine.primary_retain(device)).map(Context)
+        checked(Call::PrimaryRetain, self.machine.primary_retain(device)).map(Context)
     }
 
     fn primary_release(&self, device: i32) -> Result<()> {
-        told(Call::PrimaryRelease, self.machine.primary_release(device))
+        checked(Call::PrimaryRelease, self.machine.primary_release(device))
     }
 
     fn primary_active(&self, device: i32) -> Result<bool> {
-        told(Call::PrimaryGetState, self.machine.primary_active(device))
+        checked(Call::PrimaryGetState, self.machine.primary_active(device))
     }
 
     fn context_id(&self, context: Context) -> Result<u64> {
-        offered(self.machine.config().stream_ids(), Call::CtxGetId, || {
+        checked_if(self.machine.config().stream_ids(), Call::CtxGetId, || {
             self.machine.context_id(context.0)
         })
     }
 
     fn context_push(&self, context: Context) -> Result<()> {
-        told(Call::CtxPush, self.machine.context_push(context.0))
+        checked(Call::CtxPush, self.machine.context_push(context.0))
     }
 
     fn context_pop(&self) -> Result<()> {
-        told(Call::CtxPop, self.machine.context_pop()).map(drop)
+        checked(Call::CtxPop, self.machine.context_pop()).map(drop)
     }
 
     fn context_record_event(&self, context: Context, event: Event) -> Result<()> {
         let there = self.machine.config().context_events();
-        offered(there, Call::CtxRecordEvent, || {
+        checked_if(there, Call::CtxRecordEvent, || {
             self.machine.context_record_event(context.0, event.0)
         })
     }
 
     fn context_synchronize(&self) -> Result<()> {
-        told(Call::CtxSynchronize, self.machine.context_synchronize())
+        checked(Call::CtxSynchronize, self.machine.context_synchronize())
     }
 
     #[inline]
     fn stream_id(&self, stream: Stream) -> Result<u64> {
-        offered(self.machine.config().stream_ids(), Call::StreamGetId, || {
+        checked_if(self.machine.config().stream_ids(), Call::StreamGetId, || {
             self.machine.stream_id(stream.0)
         })
     }
 
     #[inline]
     fn stream_context(&self, stream: Stream) -> Result<Context> {
-        told(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
+        checked(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
     }
 
     #[inline]
@@ -179,12 +179,12 @@ impl Driver for SimDriver {
             Ok(1) => Ok(Capture::Active),
             Ok(_) => Ok(Capture::Invalidated),
             Err(code::CAPTURE_IMPLICIT) => Ok(Capture::Implicit),
-            Err(error) => told(Call::StreamIsCapturing, Err(error)),
+            Err(error) => checked(Call::StreamIsCapturing, Err(error)),
         }
     }
 
     fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>> {
-        let info = told(Call::StreamGetCaptureInfo, self.machine.stream_capture_info(stream.0))?;
+        let info = checked(Call::StreamGetCaptureInfo, self.machine.stream_capture_info(stream.0))?;
         Ok(info.map(|(id, graph)| CaptureInfo {
             id,
             graph: Graph(graph),
@@ -192,7 +192,7 @@ impl Driver for SimDriver {
     }
 
     fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()> {
-        told(Call::StreamWaitEvent, self.machine.stream_wait_event(stream.0, event.0))
+        checked(Call::StreamWaitEvent, self.machine.stream_wait_event(stream.0, event.0))
     }
 
     fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
@@ -202,7 +202,7 @@ impl Driver for SimDriver {
             CaptureMode::Relaxed => model::capture::MODE_RELAXED,
         };
         Ok(
-            match told(Call::ThreadExchange, self.machine.exchange_capture_mode(mode))? {
+            match checked(Call::ThreadExchange, self.machine.exchange_capture_mode(mode))? {
                 model::capture::MODE_GLOBAL => CaptureMode::Global,
                 model::capture::MODE_THREAD_LOCAL => CaptureMode::ThreadLocal,
                 _ => CaptureMode::Relaxed,
@@ -211,80 +211,80 @@ impl Driver for SimDriver {
     }
 
     fn event_create(&self) -> Result<Event> {
-        told(Call::EventCreate, self.machine.event_create()).map(Event)
+        checked(Call::EventCreate, self.machine.event_create()).map(Event)
     }
 
     fn event_destroy(&self, event: Event) -> Result<()> {
-        told(Call::EventDestroy, self.machine.event_destroy(event.0))
+        checked(Call::EventDestroy, self.machine.event_destroy(event.0))
     }
 
     fn event_record(&self, event: Event, stream: Stream) -> Result<()> {
-        told(Call::EventRecord, self.machine.event_record(event.0, stream.0))
+        checked(Call::EventRecord, self.machine.event_record(event.0, stream.0))
     }
 
     fn event_query(&self, event: Event) -> Result<bool> {
-        told(Call::EventQuery, self.machine.event_query(event.0))
+        checked(Call::EventQuery, self.machine.event_query(event.0))
     }
 
-    /// The limit is simulated time: this returns at once.
+    /// The limit is in simulated time, so this returns at once.
     fn event_wait(&self, event: Event, limit: Duration) -> Result<bool> {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        told(Call::EventQuery, self.machine.event_wait(event.0, limit))
+        checked(Call::EventQuery, self.machine.event_wait(event.0, limit))
     }
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64> {
-        told(Call::MemAddressReserve, self.machine.memory_reserve(size, alignment))
+        checked(Call::MemAddressReserve, self.machine.memory_reserve(size, alignment))
     }
 
     fn unreserve(&self, address: u64, size: u64) -> Result<()> {
-        told(Call::MemAddressFree, self.machine.memory_unreserve(address, size))
+        checked(Call::MemAddressFree, self.machine.memory_unreserve(address, size))
     }
 
     fn create(&self, device: i32, size: u64, _: HandleKind) -> Result<Handle> {
-        told(Call::MemCreate, self.machine.memory_create(device, size)).map(Handle)
+        checked(Call::MemCreate, self.machine.memory_create(device, size)).map(Handle)
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        told(Call::MemRelease, self.machine.memory_release(handle.0))
+        checked(Call::MemRelease, self.machine.memory_release(handle.0))
     }
 
     fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()> {
-        told(Call::MemMap, self.machine.memory_map(address, size, 0, handle.0))
+        checked(Call::MemMap, self.machine.memory_map(address, size, 0, handle.0))
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
-        told(Call::MemUnmap, self.machine.memory_unmap(address, size))
+        checked(Call::MemUnmap, self.machine.memory_unmap(address, size))
     }
 
     fn set_access(&self, address: u64, size: u64, devices: &[i32]) -> Result<()> {
-        told(
+        checked(
             Call::MemSetAccess,
             self.machine.memory_set_access(address, size, devices, true),
         )
     }
 
     fn malloc(&self, size: u64) -> Result<u64> {
-        told(Call::MemAlloc, self.machine.memory_malloc(size))
+        checked(Call::MemAlloc, self.machine.memory_malloc(size))
     }
 
     fn free(&self, address: u64) -> Result<()> {
-        told(Call::MemFree, self.machine.memory_free(address))
+        checked(Call::MemFree, self.machine.memory_free(address))
     }
 
     fn host_malloc(&self, size: u64) -> Result<u64> {
-        told(Call::MemHostAlloc, self.machine.memory_host_malloc(size))
+        checked(Call::MemHostAlloc, self.machine.memory_host_malloc(size))
     }
 
     fn host_free(&self, address: u64) -> Result<()> {
-        told(Call::MemFreeHost, self.machine.memory_host_free(address))
+        checked(Call::MemFreeHost, self.machine.memory_host_free(address))
     }
 
     fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result<()> {
-        told(Call::MemcpyAsync, self.machine.copy_async(to, from, bytes, stream.0))
+        checked(Call::MemcpyAsync, self.machine.copy_async(to, from, bytes, stream.0))
     }
 
     fn fill_async(&self, address: u64, byte: u8, bytes: u64, stream: Stream) -> Result<()> {
-        told(
+        checked(
             Call::MemsetAsync,
             self.machine.fill_async(address, byte, bytes, stream.0),
         )
@@ -297,8 +297,8 @@ impl Driver for SimDriver {
         data: *mut c_void,
     ) -> Result<()> {
         let there = self.machine.config().user_objects();
-        offered(there, Call::RetainUserObject, || {
-            // SAFETY: the caller's promise is the same.
+        checked_if(there, Call::RetainUserObject, || {
+            // SAFETY: the caller meets the same requirement.
             unsafe { self.machine.graph_retain_user_object(graph.0, destructor, data) }
         })
     }

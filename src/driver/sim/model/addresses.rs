@@ -1,31 +1,33 @@
-//! Which addresses the driver gives. CUDA promises little of them: `malloc` memory begins at multiples of 256, a
-//! reservation where it was asked to. Two of them may adjoin, in either order, and what was freed may come back at once.
+//! Which addresses the driver returns. CUDA guarantees little about them: `malloc` memory begins at multiples of 256,
+//! and a reservation is aligned as requested. Two of them may be adjacent, in either order, and a freed address may be
+//! returned again at once.
 
 use std::collections::BTreeMap;
 
 /// Where `malloc` memory, pinned memory and reservations lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addresses {
-    /// One of the others for each piece, drawn from this seed.
+    /// One of the others for each piece, drawn at random from this seed.
     Drawn(u64),
-    /// Right behind the piece before.
+    /// Directly behind the previous piece.
     Ascending,
-    /// Right in front of the piece before.
+    /// Directly in front of the previous piece.
     Descending,
-    /// Where the piece freed last was.
+    /// At the place of the piece that was freed last.
     Returning,
-    /// At multiples of 2 MiB, with room between.
+    /// At multiples of 2 MiB, with gaps between.
     Apart,
-    /// At multiples of 256 and of nothing more, with room between. A reservation lies where the host chooses.
+    /// At multiples of 256 and of no larger power of two, with gaps between. The host chooses the place of a
+    /// reservation.
     Odd,
 }
 
-/// `malloc` memory and pinned memory begin at multiples of it.
+/// `malloc` memory and pinned memory begin at multiples of this.
 pub(super) const START: u64 = 256;
-/// Pieces adjoin at multiples of it, as a driver's do.
+/// Adjacent pieces begin at multiples of this, as with a real driver.
 const STEP: u64 = 512;
 const LARGE: u64 = 2 << 20;
-/// How many places of freed pieces are remembered.
+/// How many places of freed pieces are kept.
 const FREED: usize = 16;
 
 /// Chooses a place for each piece.
@@ -33,9 +35,9 @@ const FREED: usize = 16;
 pub(super) struct Chooser {
     policy: Addresses,
     random: u64,
-    /// The piece before: its start and its end.
+    /// Start and end of the previous piece.
     last: Option<(u64, u64)>,
-    /// Starts of freed pieces, the last one last.
+    /// Starts of freed pieces, the most recent at the end.
     freed: Vec<u64>,
 }
 
@@ -61,8 +63,8 @@ impl Chooser {
         mixed ^ (mixed >> 31)
     }
 
-    /// Where the next piece is to lie, if there is room: a multiple of `alignment`. `within` is what there is to choose
-    /// from where the piece is to lie apart.
+    /// Where the next piece should lie, if there is space: a multiple of `alignment`. `within` limits the choice where
+    /// pieces lie apart.
     pub(super) fn wish(&mut self, size: u64, alignment: u64, within: Option<(u64, u64)>) -> Option<u64> {
         let policy = match self.policy {
             Addresses::Drawn(_) => match self.draw() % 8 {
@@ -96,12 +98,12 @@ impl Chooser {
         }
     }
 
-    /// A piece lies there now.
+    /// Records a new piece.
     pub(super) fn took(&mut self, start: u64, size: u64) {
         self.last = Some((start, start + size));
     }
 
-    /// A piece is gone.
+    /// Records that a piece was freed.
     pub(super) fn gave(&mut self, start: u64) {
         if self.freed.len() == FREED {
             self.freed.remove(0);
@@ -123,7 +125,7 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn new(policy: Addresses, start: u64, size: u64) -> Places {
         let mut chooser = Chooser::new(policy);
-        // There is room in either direction.
+        // There is space in either direction.
         chooser.took((start + size / 2).next_multiple_of(LARGE), 0);
         Places {
             start,
@@ -133,7 +135,7 @@ impl Places {
         }
     }
 
-    /// Where a piece of `size` bytes lies from now on; none where there is no room.
+    /// Places a piece of `size` bytes and returns its address. `None` where there is no space.
     pub(super) fn take(&mut self, size: u64) -> Option<u64> {
         let size = size.checked_next_multiple_of(STEP)?;
         let within = Some((self.start, self.end));
@@ -169,7 +171,7 @@ impl Places {
         self.is_free(at, size).then_some(at)
     }
 
-    /// The pages that `size` bytes at `at` touch and no piece does: start and bytes.
+    /// The pages that `size` bytes at `at` touch and that no piece touches: their start and bytes.
     pub(super) fn pages(&self, at: u64, size: u64, page: u64) -> (u64, u64) {
         let (mut from, mut to) = (at / page * page, (at + size).next_multiple_of(page));
         if self.taken.range(..at).next_back().is_some_and(|(_, end)| *end > from) {

@@ -1,4 +1,4 @@
-//! The driver's memory functions over `memory`.
+//! The driver's memory functions, implemented with `memory`.
 
 use super::Machine;
 use super::calls::Call;
@@ -12,16 +12,16 @@ use super::touch::Access;
 pub struct MemoryInfo {
     /// Where the mapping or allocation begins.
     pub base: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Whose memory it is.
+    /// The device that the memory belongs to.
     pub device: i32,
     /// The physical handle; 0 for `malloc` memory.
     pub handle: u64,
 }
 
 impl State {
-    /// A context's `malloc` memory goes with it.
+    /// Frees the `malloc` memory of a destroyed context.
     pub(super) fn drop_context_memory(&mut self, context: usize, id: u64) {
         for (address, mapping) in self.memory.allocations_of(context, id) {
             self.memory.free(address);
@@ -29,7 +29,7 @@ impl State {
         }
     }
 
-    /// A reset takes a device's physical memory from whatever it backs.
+    /// Frees the physical memory of a device that is reset, also where it is mapped.
     pub(super) fn drop_device_handles(&mut self, device: u32) {
         let mapped: Vec<_> = self
             .memory
@@ -91,13 +91,13 @@ impl Machine {
         Ok(state.memory.info(self.device(device)?))
     }
 
-    /// Other processes hold `bytes` of a device from now on, or as much as is free. Returns how much. Not a driver call.
+    /// Sets how many bytes of a device other processes hold, at most what is free. Returns how many. Not a driver call.
     pub fn others_hold(&self, device: i32, bytes: u64) -> Result<u64> {
         let device = self.device(device)?;
         Ok(self.state.lock().memory.others_hold(device, bytes))
     }
 
-    /// `cuMemAddressReserve`, without a wish for an address.
+    /// `cuMemAddressReserve`, without a requested address.
     pub fn memory_reserve(&self, size: u64, alignment: u64) -> Result<u64> {
         let (thread, mut state) = self.enter(Call::MemAddressReserve)?;
         self.vmm()?;
@@ -131,7 +131,7 @@ impl Machine {
         state.memory.create(device as u32, size)
     }
 
-    /// `cuMemRelease`: the memory goes once nothing maps it.
+    /// `cuMemRelease`: the memory is freed once it is not mapped any more.
     pub fn memory_release(&self, handle: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemRelease)?;
         self.vmm()?;
@@ -150,8 +150,8 @@ impl Machine {
         state.memory.map(address, size, offset, handle)
     }
 
-    /// `cuMemUnmap`: one or several adjacent whole mappings. Waits for nothing; work still to come there is a fault, and
-    /// so is a block that is handed out.
+    /// `cuMemUnmap`: one or several adjacent whole mappings. Does not wait. Pending work on the range is a fault, and
+    /// so is a block that is handed out there.
     pub fn memory_unmap(&self, address: u64, size: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemUnmap)?;
         self.vmm()?;
@@ -166,7 +166,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemSetAccess` over whole mappings: read and write for `devices`, or nothing.
+    /// `cuMemSetAccess` over whole mappings: allows `devices` to read and write, or forbids all access.
     pub fn memory_set_access(&self, address: u64, size: u64, devices: &[i32], allow: bool) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemSetAccess)?;
         self.vmm()?;
@@ -197,17 +197,17 @@ impl Machine {
         for queue in queues {
             state.observe_tail(queue);
         }
-        // The lock was open while waiting: what was found before may be gone.
+        // The wait released the lock, so what was found before may have changed.
         let mapping = state.memory.allocation(address)?;
         state.check_unmap("cuMemFree", address, &mapping);
         state.memory.free(address);
         state.forget_memory(mapping.offset, mapping.size);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         Ok(())
     }
 
-    /// Gives back what [`Machine::memory_malloc`] gave and waits for nothing, as `aclrtFree` does: work still to come there is
-    /// a fault. Counts as `cuMemFree`.
+    /// Frees memory of [`Machine::memory_malloc`] without waiting, as `aclrtFree` does. Pending work on it is a fault.
+    /// Counts as `cuMemFree`.
     pub fn memory_free_at_once(&self, address: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemFree)?;
         state.refuse_unsafe(thread)?;
@@ -226,7 +226,8 @@ impl Machine {
         state.memory.pin(size)
     }
 
-    /// `cuMemFreeHost`. Waits for nothing, as nothing is said of it; work still to come there is a fault.
+    /// `cuMemFreeHost`. Does not wait, because CUDA's documentation mentions no wait. Pending work on the memory is a
+    /// fault.
     pub fn memory_host_free(&self, address: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemFreeHost)?;
         state.current(thread)?;
@@ -262,9 +263,10 @@ impl Machine {
         (address - base < mapping.size).then_some(info)
     }
 
-    /// Reads device memory as the host sees it now. Not a driver call; counts as no use.
+    /// Reads device memory as the host sees it now. This is not a driver call and does not count as a use.
     ///
     /// # Errors
+    ///
     /// `INVALID_VALUE` where not all of it is mapped with access.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
         let state = self.state.lock();
@@ -272,7 +274,7 @@ impl Machine {
             .memory
             .usable(address, bytes.len() as u64, Access::Host)
             .map_err(|_| INVALID_VALUE)?;
-        // SAFETY: the range is mapped and readable, and stays so while the lock is held; `bytes` is a place of its own.
+        // SAFETY: the range is mapped and readable, and stays so while the lock is held; `bytes` does not overlap it.
         unsafe { std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }

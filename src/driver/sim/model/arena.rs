@@ -1,25 +1,26 @@
-//! The host's side of `malloc` memory and of pinned memory: pieces of one reservation, which may share pages. It needs no file,
-//! since nothing is mapped twice.
+//! The host's memory behind `malloc` memory and pinned memory: pieces of one reservation, which may share pages. It
+//! needs no file, because it is mapped only once.
 
 use super::addresses::{Addresses, Places};
 use super::host::{self, Backing, PAGE};
 
-/// The least address space, so that pieces can lie apart.
-const LEAST: u64 = 16 << 30;
+/// The minimum of address space, so that pieces can lie apart.
+const MIN_SIZE: u64 = 16 << 30;
 
 #[derive(Debug)]
 pub(super) struct Arena {
     start: u64,
     size: u64,
-    /// What its start is called among the device's physical bytes; 0 where the memory is the host's.
+    /// The number of its first byte among the device's physical bytes; 0 where the memory is the host's.
     offset: u64,
     places: Places,
 }
 
 impl Arena {
-    /// Room for pieces of together `bytes`, of a device where `numbers` has its physical bytes. None where the host has none.
+    /// Space for pieces of `bytes` in total. `numbers` has the physical bytes of a device; `None` is for the host's
+    /// memory. Returns `None` if the host has no address space.
     pub(super) fn new(policy: Addresses, bytes: u64, numbers: Option<&mut Backing>) -> Option<Arena> {
-        let size = bytes.checked_mul(4)?.max(LEAST).next_multiple_of(PAGE);
+        let size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(PAGE);
         let start = host::reserve(size, 2 << 20).ok()?;
         Some(Arena {
             start,
@@ -29,7 +30,7 @@ impl Arena {
         })
     }
 
-    /// A piece: its address, and what its first physical byte is called.
+    /// Places a piece. Returns its address and the number of its first physical byte.
     pub(super) fn take(&mut self, size: u64) -> Option<(u64, u64)> {
         let address = self.places.take(size)?;
         let from = address / PAGE * PAGE;
@@ -41,7 +42,7 @@ impl Arena {
         Some((address, self.offset + (address - self.start)))
     }
 
-    /// The pages that no other piece touches go back to the host, which faults there from now on.
+    /// Returns the pages that no other piece touches to the host. Accesses to them fault from now on.
     pub(super) fn give(&mut self, address: u64, size: u64) {
         self.places.give(address);
         let (from, bytes) = self.places.pages(address, size, PAGE);

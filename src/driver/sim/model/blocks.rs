@@ -1,4 +1,4 @@
-//! The checker's books of blocks: handed out, given back, resized.
+//! The checker's record of blocks: handed out, given back, resized.
 
 use super::checker::{Block, Taker, name};
 use super::queue::Position;
@@ -63,7 +63,8 @@ impl State {
         for (start, length, alias) in ranges {
             self.check_range(taker, &what, start, length, 0);
             let State { checker, queues, .. } = self;
-            // Uses that the taker is ordered behind stay: its block may come back on a stream that is not.
+            // Uses that come before the taker's work stay recorded: its block may later be freed on a stream that they
+            // do not precede.
             checker.ranges.cover(start, start + length, |_, segment| {
                 segment.owner = serial;
                 segment.past = past;
@@ -94,7 +95,7 @@ impl State {
         self.checker.blocks.insert(address, block);
     }
 
-    /// No block lies in two allocations of the driver's, whose addresses may adjoin.
+    /// Checks that a block lies in one allocation of the driver. Allocations may be adjacent.
     fn check_allocation(&mut self, what: &str, address: u64, size: u64) {
         if self.memory.leaves_its_allocation(address, size) {
             self.checker
@@ -102,7 +103,7 @@ impl State {
         }
     }
 
-    /// Where each stream stands that may still use a device's memory.
+    /// The ends of all streams that may still use a device's memory.
     fn tails(&self, device: Option<u32>) -> Vec<Position> {
         let mut tails = Vec::new();
         for context in self
@@ -139,7 +140,7 @@ impl State {
         self.leave(&block, &ranges, &uses, on);
     }
 
-    /// Ends a block's hold on what it still has of `ranges`.
+    /// Ends a block's ownership of those of `ranges` that it still has.
     fn leave(&mut self, block: &Block, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
         let State {
             checker, queues, hot, ..
@@ -169,7 +170,7 @@ impl State {
         }
     }
 
-    /// What it does not have any more was used by what is known to have used it: a resize is no promise about streams.
+    /// The bytes that a resized block loses keep their recorded uses: a resize declares nothing about streams.
     pub(super) fn begin_resize(&mut self, old: u64) -> Option<Block> {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();

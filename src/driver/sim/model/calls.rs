@@ -1,13 +1,14 @@
-//! Which driver functions there are, and what kind each is: for counting, latency and injected failures.
+//! The driver functions, and the kind of each: for counting, latency and injected failures.
 
-/// What a call costs its caller.
+/// What a call costs the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
-    /// Only asks; cheap and lock-free.
+    /// A query: cheap and lock-free.
     Query,
-    /// Submits work, changes something, or may block; an allocator may make it.
+    /// Submits work, changes state, or may block. An allocator may make it.
     Call,
-    /// As `Call`, but made by applications only: neither counted among an allocator's nor failed unless named.
+    /// As `Call`, but only applications make it. It is not counted as an allocator's call, and fails only if a rule
+    /// names it.
     Application,
 }
 
@@ -36,7 +37,7 @@ macro_rules! calls {
                 match self { $(Call::$variant => CallKind::$kind,)* }
             }
 
-            /// Simulated nanoseconds it takes unless set otherwise.
+            /// The simulated nanoseconds that it takes by default.
             pub fn default_latency(self) -> u64 {
                 match self { $(Call::$variant => $latency,)* }
             }

@@ -38,7 +38,7 @@ pub(super) struct CaptureState {
 }
 
 impl State {
-    /// Brings a stream into a capture.
+    /// Adds a stream to a capture.
     fn join(&mut self, at: usize, slot: u32) -> u32 {
         let id = self.captures[at].id;
         let stream = &self.streams[slot as usize];
@@ -52,7 +52,7 @@ impl State {
         queue
     }
 
-    /// Writes down for queries which streams capture.
+    /// Publishes which streams capture, for queries.
     fn show_captures(&mut self) {
         let mut implied = vec![false; self.contexts.len()];
         for (slot, stream) in self.streams.iter().enumerate().filter(|(_, stream)| stream.alive) {
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Ends a capture's validity; it runs on, to no purpose, until it is ended.
+    /// Invalidates a capture. It stays open until it is ended.
     pub(super) fn invalidate(&mut self, id: u64) {
         if let Some(capture) = self.captures.iter_mut().find(|capture| capture.id == id) {
             capture.invalid = true;
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Err where the capture is not valid any more.
+    /// An error where the capture is not valid any more.
     pub(super) fn capturing(&self, id: u64) -> Result<usize> {
         match self.captures.iter().position(|capture| capture.id == id) {
             Some(at) if !self.captures[at].invalid => Ok(at),
@@ -101,12 +101,12 @@ impl State {
         Ok(())
     }
 
-    /// A wait of which at least one side captures.
+    /// A wait in which the stream, the event, or both capture.
     pub(super) fn wait_in_capture(&mut self, slot: u32, event: Option<CapturedAt>, clock: &Clock) -> Result<()> {
         let own = self.streams[slot as usize].capture;
         let running = event.filter(|at| self.captures.iter().any(|capture| capture.id == at.capture));
         match (own, running) {
-            // A stream that captures may not wait for anything outside.
+            // A stream that captures may not wait for work outside its capture.
             (Some((capture, _)), None) => {
                 self.capturing(capture)?;
                 self.invalidate(capture);
@@ -141,7 +141,8 @@ impl State {
         }
     }
 
-    /// A call that capture's modes may forbid: Err, and the captures in whose way it is end, where they do.
+    /// A call that the modes of captures may forbid. If they do, returns an error and invalidates the captures that
+    /// forbid it.
     pub(super) fn refuse_unsafe(&mut self, thread: &ThreadState) -> Result<()> {
         if self.captures.is_empty() {
             return Ok(());
@@ -161,7 +162,7 @@ impl State {
         Err(CAPTURE_UNSUPPORTED)
     }
 
-    /// Calls over a whole context end every capture on its device, in whatever mode.
+    /// A call over a whole context invalidates every capture on its device, in any mode.
     pub(super) fn end_captures_of_device(&mut self, context: usize) -> Result<()> {
         let device = self.contexts[context].device;
         let mut hit = false;
@@ -179,7 +180,7 @@ impl State {
         Err(CAPTURE_UNSUPPORTED)
     }
 
-    /// The stream is going: a capture that began on it ends without a graph, another is invalid.
+    /// The stream is being destroyed: a capture that began on it ends without a graph; another capture is invalidated.
     pub(super) fn abandon_capture(&mut self, slot: u32) {
         let Some((id, _)) = self.streams[slot as usize].capture else {
             return;
@@ -279,7 +280,7 @@ impl Machine {
         state.close_capture(at);
         if invalid || !joined {
             state.drop_graph(graph);
-            self.settle(&mut state);
+            self.run_due_destructors(&mut state);
             return Err(if invalid { CAPTURE_INVALIDATED } else { CAPTURE_UNJOINED });
         }
         Ok(graph)

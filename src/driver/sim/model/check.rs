@@ -1,9 +1,10 @@
-//! The order checker as tests see it.
+//! The order checker's interface for tests.
 
 use super::Machine;
 use super::checker::{Block, CheckerState};
 
-/// The order checker of a machine. Tell it what an allocator hands out, right after, and takes back, right before.
+/// The order checker of a machine. Call it right after an allocator hands memory out, and right before the allocator
+/// takes it back.
 #[derive(Debug, Clone, Copy)]
 pub struct Checker<'a>(&'a Machine);
 
@@ -13,17 +14,17 @@ pub struct Checker<'a>(&'a Machine);
 pub struct Resizing(Block);
 
 impl Checker<'_> {
-    /// Whether it is on. Off, it knows nothing and costs nothing.
+    /// Whether it is on. While off, it records nothing and costs nothing.
     pub fn is_on(&self) -> bool {
         self.0.state.lock().checker.on
     }
 
-    /// Switches it on or off; either way it forgets everything.
+    /// Switches it on or off. Either way it forgets everything.
     pub fn switch(&self, on: bool) {
         self.0.state.lock().checker = CheckerState::new(on);
     }
 
-    /// `size` bytes at `address` now belong to somebody who will use them next on `stream`; none: anywhere, at once.
+    /// Hands out `size` bytes at `address`. The next use is on `stream`; without one, it may be anywhere, at once.
     pub fn hand_out(&self, address: u64, size: u64, stream: Option<usize>) {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
@@ -33,8 +34,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The block's owner gives it back: work queued so far on `stream`, which may be dead, may still use it; none: work
-    /// queued so far on any stream of the device.
+    /// The block's owner frees it. Work queued so far on `stream`, which may be destroyed, may still use it; without a
+    /// stream, work queued so far on any stream of the device.
     pub fn give_back(&self, address: u64, stream: Option<usize>) {
         let thread = self.0.threads.here();
         let mut state = self.0.state.lock();
@@ -57,7 +58,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The block at `old` is now `size` bytes at `new`: bytes it had stay its own, new ones must be safe for anybody.
+    /// The block at `old` is now `size` bytes at `new`. It keeps the bytes that it had; new bytes must be safe on any
+    /// stream.
     pub fn resize(&self, old: u64, new: u64, size: u64) {
         let mut state = self.0.state.lock();
         if state.checker.on
@@ -67,8 +69,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The block at `address` is about to be resized by a copy, at the end of which its memory may be anybody's. Nothing where
-    /// the checker is off.
+    /// The block at `address` is about to be resized by a copy, after which its old memory may be handed out again.
+    /// Does nothing where the checker is off.
     pub fn begin_resize(&self, address: u64) -> Option<Resizing> {
         let mut state = self.0.state.lock();
         if !state.checker.on {
@@ -77,14 +79,14 @@ impl Checker<'_> {
         state.begin_resize(address).map(Resizing)
     }
 
-    /// A block that was resized is now `size` bytes at `new`; or is what it was, where that failed.
+    /// A resized block is now `size` bytes at `new`. After a failed resize, these are its old place and size.
     pub fn end_resize(&self, resizing: Option<Resizing>, new: u64, size: u64) {
         if let Some(Resizing(block)) = resizing {
             self.0.state.lock().end_resize(block, new, size);
         }
     }
 
-    /// Hand-outs that must not have been, with the history of both sides; the first thousand.
+    /// Hand-outs that break the order, with the history of both sides; the first thousand.
     pub fn violations(&self) -> Vec<String> {
         self.0.state.lock().checker.violations.clone()
     }
@@ -94,12 +96,12 @@ impl Checker<'_> {
         self.0.state.lock().checker.violations.clear();
     }
 
-    /// Blocks that are out.
+    /// How many blocks are handed out.
     pub fn live_blocks(&self) -> usize {
         self.0.state.lock().checker.blocks.len()
     }
 
-    /// Ranges it keeps something of: shows that history does not pile up.
+    /// How many ranges the checker keeps. It shows that history does not pile up.
     pub fn ranges_kept(&self) -> usize {
         self.0.state.lock().checker.ranges.len()
     }

@@ -1,9 +1,9 @@
-//! The order checker: whether memory is ever handed out to whom it may not be.
+//! The order checker: finds memory that is handed out before its earlier uses have ended.
 //!
-//! It follows vector clocks. A use of a byte by operation k of stream s is behind us for stream t when t is s, when what
-//! t does next is ordered behind (s, k) by events or by the legacy stream, or when the host has *seen* that it is over;
-//! that the clock says so is not enough. Bytes are physical: two mappings of one handle are the same bytes. Work in a
-//! capture lies before nothing outside it while the graph or an executable of it is there; a launch of an executable is
+//! It uses vector clocks. A use of a byte by operation k of stream s precedes the next work of stream t if t is s, if
+//! events or the legacy stream order (s, k) before that work, or if the host has *observed* that (s, k) completed.
+//! Simulated time alone is not enough. Bytes are physical: two mappings of one handle are the same bytes. Work in a
+//! capture precedes no work outside it until the graph and its executables are destroyed. A launch of an executable is
 //! a use like any other.
 
 use super::memory::Mapping;
@@ -48,10 +48,10 @@ impl CheckerState {
     }
 }
 
-/// For whom memory must be safe.
+/// The caller that a block is handed out to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taker {
-    /// None: a caller without a stream.
+    /// `None` for a caller without a stream.
     pub(super) slot: Option<u32>,
     pub(super) queue: u32,
     pub(super) stream_id: u64,
@@ -65,7 +65,7 @@ pub(super) fn name(stream_id: u64) -> String {
     }
 }
 
-fn tell(past: &Past) -> String {
+fn history(past: &Past) -> String {
     if past.serial == 0 {
         return "never handed out before".into();
     }
@@ -78,18 +78,18 @@ fn tell(past: &Past) -> String {
         back_on,
         back_at,
     } = *past;
-    let mut told = format!(
+    let mut text = format!(
         "block {serial} ({address:#x} + {size:#x}), handed out on {} at {out_at}",
         name(out_on)
     );
     if back_at > 0 {
-        told += &format!(", given back on {} at {back_at}", name(back_on));
+        text += &format!(", given back on {} at {back_at}", name(back_on));
     }
-    told
+    text
 }
 
 impl State {
-    /// A place in a queue, in words.
+    /// A position in a queue, in words.
     pub(super) fn describe(&self, (queue, count): Position) -> String {
         match self.queues.get(queue) {
             None => format!("a stream that is gone, operation {count}"),
@@ -99,9 +99,9 @@ impl State {
                     QueueKind::Virtual(capture) => format!(" in capture {capture}"),
                     _ => String::new(),
                 };
-                let tell_context = self.contexts.get(q.context).map_or(0, |context| context.id);
+                let context_id = self.contexts.get(q.context).map_or(0, |context| context.id);
                 format!(
-                    "stream {}{dead} of context {tell_context}{capture}, operation {count}",
+                    "stream {}{dead} of context {context_id}{capture}, operation {count}",
                     q.stream_id
                 )
             }
@@ -122,7 +122,7 @@ impl State {
         stream.alive && stream.capture.is_none() && self.implied(slot).iter().any(|&queue| behind(queue))
     }
 
-    /// Remembers that work at `position` uses a range.
+    /// Records that work at `position` uses a range.
     pub(super) fn note_use(&mut self, address: u64, bytes: u64, position: Position, what: &'static str) {
         if !self.checker.on || bytes == 0 {
             return;
@@ -148,7 +148,7 @@ impl State {
         });
     }
 
-    /// Reports work still to come on memory that loses its address, and blocks that are handed out there.
+    /// Reports pending work on memory that loses its address, and blocks that are handed out there.
     pub(super) fn check_unmap(&mut self, call: &str, address: u64, mapping: &Mapping) {
         if !self.checker.on {
             return;
@@ -158,7 +158,7 @@ impl State {
         let mut owned = None;
         let CheckerState { ranges, blocks, .. } = &mut self.checker;
         let queues = &self.queues;
-        // A block is at this address only if it was handed out under it: another mapping of the same memory is not.
+        // A block is at this address only if it was handed out there, not through another mapping of the same memory.
         let here = |past: &Past| {
             let block = blocks.get(&past.address).filter(|b| b.serial == past.serial);
             block.is_some_and(|b| b.address < address + mapping.size && b.address + b.size > address)
@@ -174,30 +174,30 @@ impl State {
         let range = format!("{address:#x} + {:#x}", mapping.size);
         if let Some((from, last, past)) = pending {
             let over = match self.queues.complete(&[last.position], self.hot.now()) {
-                true => "which is over, but nobody has looked",
+                true => "which is over, but not observed",
                 false => "which is not over",
             };
             let (what, at) = (last.what, last.at);
             let on = self.describe(last.position);
             let from = address + (from - start);
-            let past = tell(&past);
+            let past = history(&past);
             self.fault(format!(
                 "{call} of {range} under a {what} at {at} on {on}, {over}; the bytes from {from:#x} on were {past}"
             ));
         }
         if let Some(past) = owned {
-            self.fault(format!("{call} of {range} takes memory from {}", tell(&past)));
+            self.fault(format!("{call} of {range} takes memory from {}", history(&past)));
         }
     }
 
-    /// Physical memory that is gone has no history.
+    /// Forgets the history of physical memory that was freed.
     pub(super) fn forget_memory(&mut self, offset: u64, size: u64) {
         if self.checker.on {
             self.checker.ranges.forget(offset, offset + size);
         }
     }
 
-    /// Checks one range that `taker` is to have, except for bytes that block `keep` has already.
+    /// Checks a range that `taker` is to have, except for bytes that block `keep` has already.
     pub(super) fn check_range(&mut self, taker: Taker, what: &str, start: u64, length: u64, keep: u64) {
         let mut overlap: Option<Past> = None;
         let mut unordered: Option<(Use, Past)> = None;
@@ -209,7 +209,7 @@ impl State {
                 }
                 return;
             }
-            // What a block had before it shrank, and nobody since, is its own affair.
+            // Bytes that the block had before it shrank, and that no other block had since, may be used by it again.
             let own = keep != 0 && segment.past.serial == keep;
             if unordered.is_none() && !own {
                 let found = segment.uses.iter().find(|last| !self.ordered(taker, last.position));
@@ -219,7 +219,7 @@ impl State {
         self.checker.ranges = ranges;
         if let Some(past) = overlap {
             self.checker
-                .violation(format!("{what} overlaps what is out: {}", tell(&past)));
+                .violation(format!("{what} overlaps what is out: {}", history(&past)));
         }
         if let Some((last, past)) = unordered {
             let message = format!(
@@ -227,7 +227,7 @@ impl State {
                 last.what,
                 last.at,
                 self.describe(last.position),
-                tell(&past),
+                history(&past),
             );
             self.checker.violation(message);
         }

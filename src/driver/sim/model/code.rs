@@ -1,6 +1,6 @@
-//! The numbers of `CUresult` that the model answers with.
+//! The numbers of `CUresult` that the model returns.
 
-/// What a model call gives back: a value, or a `CUresult` number other than 0.
+/// The result of a model call: a value, or a `CUresult` number other than 0.
 pub type Result<T> = std::result::Result<T, u32>;
 
 /// `CUDA_ERROR_INVALID_VALUE`.

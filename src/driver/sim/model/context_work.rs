@@ -11,7 +11,7 @@ use super::state::State;
 use super::{Machine, abort};
 
 impl Machine {
-    /// `cuCtxSynchronize` on the current context: waits for all work in it, destroyed streams' too. Ends captures.
+    /// `cuCtxSynchronize` on the current context: waits for all work in it, also of destroyed streams. Ends captures.
     pub fn context_synchronize(&self) -> Result<()> {
         let (thread, mut state) = self.enter(Call::CtxSynchronize)?;
         let context = state.current(thread)?;
@@ -23,7 +23,7 @@ impl Machine {
         for queue in queues {
             state.observe_tail(queue);
         }
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         Ok(())
     }
 
@@ -38,7 +38,7 @@ impl Machine {
             .any(|stream| stream.context == context && capturing(stream)))
     }
 
-    /// Gives the context a sticky error: what a kernel that went wrong does to it.
+    /// Gives the context a sticky error, as a kernel with an invalid access does.
     pub fn poison(&self, context: usize, code: u32) -> Result<()> {
         let context = self.context_place(context)?;
         let mut state = self.state.lock();
@@ -48,8 +48,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has, destroyed streams' work
-    /// too. Ends captures.
+    /// `cuCtxRecordEvent`: the event completes once all work now queued in the context has, also of destroyed streams.
+    /// Ends captures.
     pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
         let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
         if !self.config.context_events() {
@@ -69,7 +69,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits until `positions` are done. A persistent kernel among them must be released by another thread.
+    /// Waits until `positions` have completed. Another thread must release the persistent kernels among them.
     pub(super) fn finish(&self, state: &mut MutexGuard<'_, State>, positions: &[Position]) {
         loop {
             let done = state.queues.done_at(positions);
@@ -77,7 +77,7 @@ impl Machine {
                 return self.hot.advance_to(done);
             }
             if self.released.wait_for(state, Duration::from_secs(60)).timed_out() {
-                abort("waited a minute for a kernel that nobody ends");
+                abort("waited a minute for a kernel that is never released");
             }
         }
     }

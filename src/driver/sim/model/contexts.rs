@@ -1,4 +1,4 @@
-//! Contexts: primary and other, each thread's stack of them, and what a reset or a sticky error does.
+//! Contexts: primary and others, each thread's stack of them, and the effects of a reset or a sticky error.
 
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -21,7 +21,7 @@ pub(super) struct ContextState {
     pub(super) poison: u32,
     /// Slot of the legacy stream.
     pub(super) legacy: u32,
-    /// Queues of its streams, also of destroyed ones whose end nobody has seen.
+    /// Queues of its streams, also of destroyed ones whose end the host has not observed.
     pub(super) queues: Vec<u32>,
     /// Queues of its living blocking streams.
     pub(super) blocking: Vec<u32>,
@@ -43,7 +43,7 @@ impl ContextState {
 }
 
 impl State {
-    /// Brings a context to life, with a new id and a new legacy stream.
+    /// Makes a context alive, with a new id and a new legacy stream.
     pub(super) fn revive(&mut self, context: usize) -> Result<()> {
         let id = self.new_id();
         self.contexts[context].id = id;
@@ -60,7 +60,7 @@ impl State {
         Ok(())
     }
 
-    /// Ends a context and everything in it. Its work counts as over.
+    /// Ends a context and everything in it. Its work counts as completed.
     pub(super) fn kill_context(&mut self, context: usize) {
         let id = self.contexts[context].id;
         if id == 0 {
@@ -93,7 +93,7 @@ impl State {
         self.drop_context_memory(context, id);
     }
 
-    /// Marks a context with a sticky error, which ends its work.
+    /// Gives a context a sticky error, which ends its work.
     pub(super) fn poison(&mut self, context: usize, code: u32) {
         if self.contexts[context].poison != 0 {
             return;
@@ -116,7 +116,7 @@ fn set_current(thread: &ThreadState, stack: &[usize]) {
 }
 
 impl State {
-    /// The place of the thread's own stream in its current context, where it has been used.
+    /// The index of the thread's own stream in its current context, if the thread has used it.
     pub(super) fn own_stream(&self, thread: &ThreadState) -> Option<usize> {
         let context = thread.context.load(Relaxed).checked_sub(1)?;
         let own = |s: &StreamState| s.alive && s.context == context && s.thread == thread.number;
@@ -145,7 +145,7 @@ impl Machine {
             .ok_or(INVALID_DEVICE)
     }
 
-    /// `cuCtxGetCurrent`: 0 where the thread has none. A query.
+    /// `cuCtxGetCurrent`: 0 where the thread has no context. A query.
     #[inline]
     pub fn context_current(&self) -> Result<usize> {
         let thread = self.ask(Call::CtxGetCurrent)?;
@@ -177,12 +177,13 @@ impl Machine {
         }
     }
 
-    /// The device of any context that ever lived.
+    /// The device of any context that was ever alive.
     pub fn context_device(&self, context: usize) -> Result<i32> {
         Ok(self.hot.contexts[self.context_place(context)?].device.load(Acquire) as i32)
     }
 
-    /// `cuDevicePrimaryCtxRetain`: the handle; does not make it current. Brings it back to life after a reset.
+    /// `cuDevicePrimaryCtxRetain`: returns the handle and does not make it current. Makes the context alive again after
+    /// a reset.
     pub fn primary_retain(&self, device: i32) -> Result<usize> {
         let (_, mut state) = self.enter(Call::PrimaryRetain)?;
         let context = state.primaries[self.device(device)?];
@@ -193,7 +194,7 @@ impl Machine {
         Ok(self.hot.handle(HandleKind::Context, context))
     }
 
-    /// `cuDevicePrimaryCtxRelease`: the last one ends the context.
+    /// `cuDevicePrimaryCtxRelease`: the last release ends the context.
     pub fn primary_release(&self, device: i32) -> Result<()> {
         let (_, mut state) = self.enter(Call::PrimaryRelease)?;
         let context = state.primaries[self.device(device)?];
@@ -208,8 +209,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuDevicePrimaryCtxReset`: every stream, event, allocation and physical handle of it is gone. Whoever retained it
-    /// still has to release it.
+    /// `cuDevicePrimaryCtxReset`: destroys every stream, event, allocation and physical handle of the context. Retains
+    /// made before still have to be released.
     pub fn primary_reset(&self, device: i32) -> Result<()> {
         let (_, mut state) = self.enter(Call::PrimaryReset)?;
         let device = self.device(device)?;
@@ -226,8 +227,8 @@ impl Machine {
         Ok(state.contexts[state.primaries[self.device(device)?]].id != 0)
     }
 
-    /// `cuCtxCreate`: a context beside the primary one, made current. The handle is that of the context destroyed last, if
-    /// there is one that is on no thread's stack.
+    /// `cuCtxCreate`: makes a context in addition to the primary one, and makes it current. It reuses the handle of the
+    /// context that was destroyed last, unless that context is on a thread's stack.
     pub fn context_create(&self, device: i32) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::CtxCreate)?;
         let device = self.device(device)?;
@@ -257,7 +258,7 @@ impl Machine {
         Ok(self.hot.handle(HandleKind::Context, context))
     }
 
-    /// From now on handles of contexts and events that went are not given out again. Not a driver call.
+    /// From now on the handles of destroyed contexts and events are not reused. Not a driver call.
     pub fn keep_handles(&self) {
         self.state.lock().handles_stay = true;
     }
@@ -306,7 +307,7 @@ impl Machine {
         Ok(self.hot.handle(HandleKind::Context, context - 1))
     }
 
-    /// `cuCtxSetCurrent`: replaces the top of the thread's stack; 0 takes it away.
+    /// `cuCtxSetCurrent`: replaces the top of the thread's stack; 0 removes it.
     pub fn context_set_current(&self, context: usize) -> Result<()> {
         let (thread, state) = self.enter(Call::CtxSetCurrent)?;
         let mut stack = thread.stack.lock();
@@ -324,8 +325,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The slot of a default stream of the thread's current context, without a lock. None: the thread has no stream of
-    /// its own there yet.
+    /// The slot of a default stream of the thread's current context, without a lock. `None` where the thread has no
+    /// stream of its own there yet.
     pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let slot = &self.hot.contexts[context];
@@ -340,7 +341,7 @@ impl Machine {
         Ok((of.load(Relaxed) == id).then(|| own.load(Relaxed) as usize))
     }
 
-    /// As [`Machine::special_slot`]; makes the thread's own stream where it is missing.
+    /// As [`Machine::special_slot`], but makes the thread's own stream where it is missing.
     #[cold]
     pub(super) fn open_special(&self, state: &mut State, thread: &ThreadState) -> Result<usize> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;

@@ -9,23 +9,23 @@ use super::state::State;
 use super::vclock::Clock;
 use super::{Machine, ThreadState};
 
-/// A limit of a year or more is none.
+/// A limit of a year or more counts as no limit.
 const UNBOUNDED: u64 = 365 * 86_400 * 1_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct EventState {
     pub(super) context: usize,
     pub(super) context_id: u64,
-    /// What must be done; empty: nothing was recorded, or nothing had to be waited for.
+    /// What must complete. Empty where nothing was recorded, or the record had nothing to wait for.
     tails: Vec<Position>,
-    /// What lies before the record.
+    /// What precedes the record.
     clock: Clock,
-    /// The last record was in a capture.
+    /// Set if the last record was in a capture.
     captured: Option<CapturedAt>,
 }
 
 impl State {
-    /// Records a context's whole work as it is now.
+    /// Records all work of a context as it is now.
     pub(super) fn record_context(&mut self, context: usize, event: usize) {
         let mut tails = Vec::new();
         let mut clock = Clock::default();
@@ -107,7 +107,7 @@ impl Machine {
         state.events.get(&event).ok_or(INVALID_HANDLE)
     }
 
-    /// `cuEventCreate` in the current context. The handle is that of the event that went last, if there is one.
+    /// `cuEventCreate` in the current context. It reuses the handle of the event that was destroyed last.
     pub fn event_create(&self) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::EventCreate)?;
         let context = state.current(thread)?;
@@ -146,7 +146,7 @@ impl Machine {
         state.record(event, slot)
     }
 
-    /// `cuStreamWaitEvent`; the event may be another context's.
+    /// `cuStreamWaitEvent`. The event may belong to another context.
     pub fn stream_wait_event(&self, stream: usize, event: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamWaitEvent)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
@@ -155,7 +155,7 @@ impl Machine {
         state.wait(slot, event)
     }
 
-    /// What must be done for an event to be complete, where one may ask.
+    /// What must complete for an event to be complete. An error where a query is not allowed.
     fn askable(&self, state: &mut State, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
         let recorded = self.event(state, event)?;
         state.healthy(recorded.context)?;
@@ -175,10 +175,11 @@ impl Machine {
             recorded.clock.clear();
             state.events.insert(event, recorded);
         }
-        self.settle(state);
+        self.run_due_destructors(state);
     }
 
-    /// `cuEventQuery`: whether what its last record covers is done. True for one never recorded.
+    /// `cuEventQuery`: whether the work before its last record has completed. True for an event that was never
+    /// recorded.
     pub fn event_query(&self, event: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
         let tails = self.askable(&mut state, thread, event)?;
@@ -198,8 +199,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits for an event, but no longer than `limit` simulated nanoseconds: what a loop of queries comes to. Whether it
-    /// is complete.
+    /// Waits for an event, at most `limit` simulated nanoseconds, as a loop of queries does. Returns whether it is
+    /// complete.
     pub fn event_wait(&self, event: usize, limit: u64) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
         let tails = self.askable(&mut state, thread, event)?;
@@ -212,7 +213,7 @@ impl Machine {
         let end = self.hot.now() + limit;
         self.hot.advance_to(done.min(end));
         if done > end {
-            self.settle(&mut state);
+            self.run_due_destructors(&mut state);
             return Ok(false);
         }
         self.event_seen(&mut state, event);

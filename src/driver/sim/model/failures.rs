@@ -12,13 +12,13 @@ use super::hot::{FLAG_ARMED, FLAG_LATENCY, Hot};
 
 #[derive(Debug)]
 struct Rule {
-    /// None: any call an allocator may make.
+    /// `None` for any call that an allocator may make.
     call: Option<Call>,
-    /// Strikes when this many more have been made.
+    /// The rule applies when this many more calls have been made.
     left: u64,
-    /// Strikes again after so many; 0: once.
+    /// The rule applies again after so many calls; 0: only once.
     every: u64,
-    /// 0: it does not fail.
+    /// The call's result; 0: the call does not fail.
     code: u32,
     work: Option<Work>,
 }
@@ -35,14 +35,14 @@ impl std::fmt::Debug for Work {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     rules: Mutex<Vec<Rule>>,
-    /// Calls of any name that could have failed since the first rule was set.
-    struck: AtomicU64,
+    /// Calls that could have failed since the first rule was set.
+    failed: AtomicU64,
 }
 
 impl Machine {
-    /// Err where a rule says that this call fails.
-    pub(super) fn strike(&self, call: Call) -> Result<()> {
-        let (code, work) = self.failures.strike(&self.hot, call);
+    /// Returns an error where a rule makes this call fail.
+    pub(super) fn apply_rules(&self, call: Call) -> Result<()> {
+        let (code, work) = self.failures.apply_rules(&self.hot, call);
         for Work(work) in work {
             let _exempt = self.exempt();
             work(self);
@@ -52,7 +52,7 @@ impl Machine {
 }
 
 impl Failures {
-    fn strike(&self, hot: &Hot, call: Call) -> (u32, Vec<Work>) {
+    fn apply_rules(&self, hot: &Hot, call: Call) -> (u32, Vec<Work>) {
         let (mut code, mut work) = (0, Vec::new());
         let mut rules = self.rules.lock();
         rules.retain_mut(|rule| {
@@ -75,16 +75,16 @@ impl Failures {
             rule.every > 0
         });
         hot.set_flag(FLAG_ARMED, !rules.is_empty());
-        self.struck.fetch_add(u64::from(code != 0), Relaxed);
+        self.failed.fetch_add(u64::from(code != 0), Relaxed);
         (code, work)
     }
 }
 
-/// While it lives, its thread's calls are neither counted nor made to fail.
+/// While it exists, its thread's calls are not counted and do not fail.
 #[derive(Debug)]
 pub struct Exempt<'a> {
     machine: &'a Machine,
-    // The exemption is its thread's: it must end there.
+    // The exemption belongs to its thread and must end there.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -95,19 +95,19 @@ impl Drop for Exempt<'_> {
 }
 
 impl Machine {
-    /// The `n`-th call (from 1) from now on of that name fails with `code`, once. Without a name, any call that an
-    /// allocator may make counts. False where no function has that name or `n` is 0.
+    /// Makes the `n`-th call (from 1) from now on of that name fail with `code`, once. Without a name, every call that
+    /// an allocator may make counts. Returns false where no function has that name or `n` is 0.
     pub fn fail_nth(&self, call: Option<&str>, n: u64, code: u32) -> bool {
         code != 0 && self.add_rule(call, n, 0, code, None)
     }
 
-    /// Every `n`-th call from now on fails with `code`. Otherwise as [`Machine::fail_nth`].
+    /// Makes every `n`-th call from now on fail with `code`. Otherwise as [`Machine::fail_nth`].
     pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
         code != 0 && self.add_rule(call, n, n, code, None)
     }
 
-    /// Just before the `n`-th call (from 1) from now on of that name, `work` happens, as if another thread had come in
-    /// between. False where no function has that name or `n` is 0.
+    /// Runs `work` just before the `n`-th call (from 1) from now on of that name, as another thread could. Returns
+    /// false where no function has that name or `n` is 0.
     pub fn come_between(&self, call: &str, n: u64, work: impl FnOnce(&Machine) + Send + 'static) -> bool {
         self.add_rule(Some(call), n, 0, 0, Some(Work(Box::new(work))))
     }
@@ -133,20 +133,20 @@ impl Machine {
         true
     }
 
-    /// No call fails any more unless it should.
+    /// Removes all rules.
     pub fn clear_failures(&self) {
         let mut rules = self.failures.rules.lock();
         rules.clear();
         self.hot.set_flag(FLAG_ARMED, false);
     }
 
-    /// How many calls were made to fail so far.
+    /// How many calls the rules have made fail so far.
     pub fn failures_struck(&self) -> u64 {
-        self.failures.struck.load(Relaxed)
+        self.failures.failed.load(Relaxed)
     }
 
-    /// This thread's calls are neither counted nor made to fail until the returned value is dropped: for what a test
-    /// itself does between the calls it examines.
+    /// Until the returned value is dropped, this thread's calls are not counted and do not fail. It is for calls that a
+    /// test makes between those that it examines.
     pub fn exempt(&self) -> Exempt<'_> {
         self.threads.here().exempt.fetch_add(1, Relaxed);
         Exempt {
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// Sets how many simulated nanoseconds a call takes; false where no function has that name.
+    /// Sets how many simulated nanoseconds a call takes. Returns false where no function has that name.
     pub fn set_latency(&self, call: &str, nanoseconds: u64) -> bool {
         let Some(call) = Call::by_name(call) else {
             return false;
@@ -169,7 +169,7 @@ impl Machine {
         true
     }
 
-    /// How often each function was called, by name; those never called are left out.
+    /// How often each function was called, by name, without those that were never called.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         let all = Call::ALL.iter().map(|&call| (call.name(), self.threads.total(call)));
         all.filter(|(_, count)| *count > 0).collect()
@@ -188,17 +188,18 @@ impl Machine {
             .sum()
     }
 
-    /// Queries made: calls that only ask.
+    /// How many queries were made.
     pub fn queries(&self) -> u64 {
         self.count_kind(CallKind::Query)
     }
 
-    /// Calls made that submit, change or may block, without those that only applications make.
+    /// How many calls were made that submit work, change state or may block, without those that only applications make.
     pub fn submissions(&self) -> u64 {
         self.count_kind(CallKind::Call)
     }
 
-    /// All calls that an allocator may have made: what [`Machine::fail_nth`] without a name counts.
+    /// How many calls were made that an allocator may make. These are the calls that [`Machine::fail_nth`] counts
+    /// without a name.
     pub fn calls_made(&self) -> u64 {
         self.queries() + self.submissions()
     }

@@ -22,7 +22,7 @@ pub(super) struct ExecState {
     life: u64,
 }
 
-/// What a graph and the executables made of it have in common: memory of its capture is theirs while one of them is there.
+/// What a graph and its executables share. The memory of the graph's capture belongs to them while one of them exists.
 #[derive(Debug)]
 pub(super) struct Life {
     owners: u32,
@@ -51,7 +51,7 @@ impl State {
         graph
     }
 
-    /// A virtual queue lives as long as the graph whose capture it belongs to.
+    /// Ends a virtual queue together with the graph whose capture it belongs to.
     pub(super) fn tie_to_graph(&mut self, graph: usize, queue: u32) {
         let life = self.graphs.get(&graph).map(|graph| graph.life);
         if let Some(life) = life.and_then(|life| self.lives.get_mut(&life)) {
@@ -112,8 +112,8 @@ impl Machine {
         Ok(handle)
     }
 
-    /// `cuGraphLaunch`: uses all its memory on `stream`. On a capturing stream it becomes a child of that capture's
-    /// graph.
+    /// `cuGraphLaunch`: uses all memory of the graph on `stream`. On a capturing stream it becomes a child of that
+    /// capture's graph.
     pub fn graph_launch(&self, exec: usize, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::GraphLaunch)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
@@ -127,7 +127,7 @@ impl Machine {
             for node in nodes {
                 state.capture_node(capture, queue, node)?;
             }
-            // The child keeps what the graph it was made of keeps.
+            // The child retains the user objects of the graph that it was made of.
             state.keep_objects(&objects);
             let graph = state.captures[at].graph;
             if let Some(graph) = state.graphs.get_mut(&graph) {
@@ -162,17 +162,17 @@ impl Machine {
             return Err(ILLEGAL_STATE);
         }
         let gone = state.drop_graph(graph);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         if gone { Ok(()) } else { Err(INVALID_VALUE) }
     }
 
-    /// `cuGraphExecDestroy`. A launch of it that is not over goes on.
+    /// `cuGraphExecDestroy`. A pending launch continues.
     pub fn graph_exec_destroy(&self, exec: usize) -> Result<()> {
         let (_, mut state) = self.enter(Call::GraphExecDestroy)?;
         let gone = state.execs.remove(&exec).ok_or(INVALID_VALUE)?;
         state.disown(gone.life);
         state.drop_objects(&gone.objects);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         Ok(())
     }
 }

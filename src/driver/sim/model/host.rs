@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Pages of the host: no device mapping is finer.
+/// The host's page size. No device mapping is finer.
 pub(super) const PAGE: u64 = 4096;
 
-/// All physical memory of a machine. Ranges of the file are given out once and never again. The file is there as long as a range of
-/// it is out, so that machines that are not used hold no descriptor.
+/// All physical memory of a machine. Each range of the file is handed out once and never again. The file exists while
+/// one of its ranges is in use, so machines without memory hold no descriptor.
 #[derive(Debug)]
 pub(super) struct Backing {
     file: Option<OwnedFd>,
     next: u64,
-    /// Bytes of the ranges that are out.
+    /// Bytes of the ranges in use.
     out: u64,
 }
 
@@ -25,8 +25,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 fn mmap(address: u64, size: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
-    // SAFETY: with MAP_FIXED the caller names a range inside a mapping of its own (see the callers); without, and with
-    // MAP_FIXED_NOREPLACE, nothing is replaced. Nothing in Rust's hands lies there.
+    // SAFETY: with MAP_FIXED the caller passes a range inside its own mapping (see the callers). Without it, and with
+    // MAP_FIXED_NOREPLACE, no mapping is replaced. No Rust object lies there.
     let at = unsafe {
         libc::mmap(
             address as *mut libc::c_void,
@@ -53,7 +53,7 @@ impl Backing {
         }
     }
 
-    /// A fresh range of the file; costs nothing until it is written. An error where the host cannot provide it.
+    /// A new range of the file. It costs nothing until it is written. An error where the host cannot provide it.
     pub(super) fn take(&mut self, size: u64) -> io::Result<u64> {
         if self.file.is_none() {
             self.file = Some(file()?);
@@ -62,14 +62,14 @@ impl Backing {
         Ok(self.skip(size))
     }
 
-    /// Numbers for bytes that have their memory elsewhere, so that each physical byte of a machine has its own.
+    /// Numbers for bytes whose memory is elsewhere, so that each physical byte of a machine has its own number.
     pub(super) fn skip(&mut self, size: u64) -> u64 {
         let at = self.next;
         self.next += size.next_multiple_of(PAGE);
         at
     }
 
-    /// Gives the pages of a range back to the host; nothing maps them any more.
+    /// Returns the pages of a range, which is not mapped any more, to the host.
     pub(super) fn punch(&mut self, offset: u64, size: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let size = size.next_multiple_of(PAGE);
@@ -90,9 +90,9 @@ impl Backing {
     }
 }
 
-/// A file in memory, of more bytes than any machine has.
+/// A file in memory that is larger than the memory of any machine.
 fn file() -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string; the call touches nothing else of ours.
+    // SAFETY: the name is a C string, and the call touches no other memory.
     let file = unsafe { libc::memfd_create(c"simulated-device".as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
         return Err(io::Error::last_os_error());
@@ -123,21 +123,21 @@ pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
     Ok(at)
 }
 
-/// Address space at exactly that address; an error where something is there.
+/// Address space at exactly that address. An error where the address is taken.
 pub(super) fn reserve_at(address: u64, size: u64) -> io::Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let at = mmap(address, size, libc::PROT_NONE, flags, -1, 0)?;
     if at == address {
         return Ok(at);
     }
-    // Before Linux 4.17 the flag is unknown, and the address a hint.
+    // Linux before 4.17 does not know the flag and takes the address as a hint.
     unreserve(at, size);
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
 /// Gives address space back.
 pub(super) fn unreserve(address: u64, size: u64) {
-    // SAFETY: callers name a range that `reserve` gave and that nothing uses any more.
+    // SAFETY: callers pass a range of `reserve` that is not used any more.
     unsafe { libc::munmap(address as *mut libc::c_void, size.next_multiple_of(PAGE) as usize) };
 }
 
@@ -147,13 +147,13 @@ pub(super) fn unmap(address: u64, size: u64) -> io::Result<()> {
     mmap(address, size, libc::PROT_NONE, flags, -1, 0).map(drop)
 }
 
-/// Allows or forbids the host to touch a mapped range.
+/// Allows or forbids the host to access a mapped range.
 pub(super) fn protect(address: u64, size: u64, allow: bool) -> io::Result<()> {
     let protection = if allow {
         libc::PROT_READ | libc::PROT_WRITE
     } else {
         libc::PROT_NONE
     };
-    // SAFETY: callers name a range that they have mapped.
+    // SAFETY: callers pass a range that they have mapped.
     check(unsafe { libc::mprotect(address as *mut libc::c_void, size as usize, protection) })
 }

@@ -1,14 +1,14 @@
-//! What queries read without a lock: fixed tables of streams and contexts, and the clock.
+//! The data that queries read without a lock: fixed tables of streams and contexts, and the clock.
 //!
-//! Writers hold the machine's lock. A handle names its machine, its kind and its place in a table, so that a look-up is
-//! a comparison and an index.
+//! Writers hold the machine's lock. A handle contains its machine, its kind and its index in a table, so a look-up is a
+//! comparison and an array access.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Streams alive at one time in one machine.
+/// The maximum of streams alive at one time in one machine.
 pub(super) const STREAM_SLOTS: usize = 1 << 16;
-/// Contexts at one time in one machine, those on some thread's stack included.
+/// The maximum of contexts at one time in one machine, with those on a thread's stack.
 pub(super) const CONTEXT_SLOTS: usize = 1 << 12;
 
 /// Not capturing.
@@ -20,16 +20,16 @@ pub(super) const CAPTURE_DEAD: u32 = 2;
 /// The legacy stream while a blocking stream of its context captures.
 pub(super) const CAPTURE_IMPLIED: u32 = 3;
 
-/// Some call has an injected failure waiting.
+/// A call has an injected failure waiting.
 pub(super) const FLAG_ARMED: u32 = 1;
-/// Some query has a latency.
+/// A query has a latency.
 pub(super) const FLAG_LATENCY: u32 = 2;
 
 /// One stream handle.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct StreamSlot {
-    /// The living stream's id; 0: none lives here.
+    /// The id of the stream that lives here; 0: none.
     pub(super) id: AtomicU64,
     /// Index of its context.
     pub(super) context: AtomicU32,
@@ -43,17 +43,17 @@ pub(super) struct StreamSlot {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct ContextSlot {
-    /// The living context's id; 0: destroyed, reset or never made.
+    /// The id of the context that lives here; 0: destroyed, reset or never made.
     pub(super) id: AtomicU64,
     /// Its device.
     pub(super) device: AtomicU32,
     /// The slot of its legacy stream.
     pub(super) legacy: AtomicU32,
-    /// Whether anything ever lived here.
+    /// Whether a context was ever made here.
     pub(super) made: AtomicU32,
 }
 
-/// What a handle names.
+/// What a handle refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum HandleKind {
@@ -84,8 +84,8 @@ fn zeroed<T>(count: usize) -> Box<[T]> {
     if memory.is_null() {
         handle_alloc_error(layout);
     }
-    // SAFETY: the memory has the layout of `[T; count]`, came from the global allocator, and both table entries are
-    // made of atomics only, for which all zeroes is a value.
+    // SAFETY: the memory has the layout of `[T; count]` and came from the global allocator. Both kinds of entries
+    // consist of atomics only, for which all zeroes is a valid value.
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory.cast::<T>(), count)) }
 }
 
@@ -112,18 +112,18 @@ impl Hot {
         }
     }
 
-    /// Moves the clock to `time` where it is not already beyond.
+    /// Moves the clock forward to `time`, never back.
     pub(super) fn advance_to(&self, time: u64) {
         self.clock.fetch_max(time, Release);
     }
 
-    /// The handle of place `n` among those of `kind`.
+    /// The handle for index `n` of `kind`.
     #[inline]
     pub(super) fn handle(&self, kind: HandleKind, n: usize) -> usize {
         self.tag << 48 | (kind as usize) << 44 | (n + 1) << 4
     }
 
-    /// The place a handle names, if it is one of this machine's and of that kind.
+    /// The index in a handle, if the handle is of this machine and of that kind.
     #[inline]
     pub(super) fn place(&self, kind: HandleKind, handle: usize) -> Option<usize> {
         let n = (handle & ((1 << 44) - 1)) >> 4;

@@ -1,4 +1,4 @@
-//! Address space, physical handles, mappings and plain allocations: what there is, and what is refused.
+//! Address space, physical handles, mappings and plain allocations, and the calls that are refused.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::state::NumberMap;
 pub(super) enum Owner {
     /// A mapping of a physical handle.
     Handle(u64),
-    /// `malloc`, in the context of that index and id.
+    /// `malloc` memory, in the context of that index and id.
     Malloc { context: usize, id: u64, charged: u64 },
 }
 
@@ -21,13 +21,13 @@ pub(super) enum Owner {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     pub(super) size: u64,
-    /// Where in the backing file, which is what physical memory is here.
+    /// The offset in the backing file, which stands for physical memory.
     pub(super) offset: u64,
     pub(super) device: u32,
     pub(super) owner: Owner,
-    /// Never used twice: tells two mappings of one memory apart.
+    /// Unique: distinguishes two mappings of the same memory.
     pub(super) alias: u32,
-    /// A bit for each device that may touch it.
+    /// A bit for each device that may access it.
     pub(super) access: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Physical {
 struct DeviceMemory {
     total: u64,
     used: u64,
-    /// What other processes hold.
+    /// Bytes that other processes hold.
     others: u64,
 }
 
@@ -58,7 +58,7 @@ impl DeviceMemory {
 pub(super) struct Memory {
     backing: Backing,
     granularity: u64,
-    /// Address space that is left.
+    /// Remaining address space.
     space: u64,
     pub(super) contents: bool,
     devices: Vec<DeviceMemory>,
@@ -66,7 +66,7 @@ pub(super) struct Memory {
     pub(super) mappings: BTreeMap<u64, Mapping>,
     pub(super) handles: NumberMap<u64, Physical>,
     pub(super) pinned: BTreeMap<u64, u64>,
-    /// Where `malloc` memory lies, and pinned memory, once there was some.
+    /// Where `malloc` memory lies (`plain`), and pinned memory (`host`). Made at the first use.
     plain: Option<Arena>,
     host: Option<Arena>,
     addresses: Addresses,
@@ -116,7 +116,7 @@ impl Memory {
         (device.free(), device.total)
     }
 
-    /// Other processes hold so many bytes from now on, or as many as there are. Returns how many.
+    /// Sets how many bytes other processes hold, at most what is free. Returns how many.
     pub(super) fn others_hold(&mut self, device: usize, bytes: u64) -> u64 {
         let device = &mut self.devices[device];
         device.others = bytes.min(device.total - device.used);
@@ -189,7 +189,7 @@ impl Memory {
         Ok(self.numbers)
     }
 
-    /// Where the memory is gone with that: its place in the file and its size.
+    /// If this frees the memory, returns its offset in the file and its size.
     pub(super) fn release(&mut self, handle: u64) -> Result<Option<(u64, u64)>> {
         let physical = self
             .handles
@@ -252,7 +252,7 @@ impl Memory {
         self.mappings.insert(address, mapping);
     }
 
-    /// The whole mappings of handles that make up a range exactly; Err where they do not.
+    /// The whole mappings of handles that cover a range exactly. An error where there are none.
     pub(super) fn whole(&self, address: u64, size: u64) -> Result<Vec<(u64, Mapping)>> {
         let end = address.checked_add(size).filter(|_| size > 0).ok_or(INVALID_VALUE)?;
         let mut at = address;
@@ -267,7 +267,7 @@ impl Memory {
         if at == end { Ok(found) } else { Err(INVALID_VALUE) }
     }
 
-    /// Unmaps what [`Memory::whole`] found. Returns the memory that is gone with that.
+    /// Unmaps what [`Memory::whole`] found. Returns the memory that this frees.
     pub(super) fn unmap(&mut self, found: &[(u64, Mapping)]) -> Result<Vec<(u64, u64)>> {
         let mut gone = Vec::new();
         for &(address, mapping) in found {
@@ -370,7 +370,7 @@ impl Memory {
         Ok(address)
     }
 
-    /// Pinned memory as the checker knows it: its own physical memory, under one alias.
+    /// Pinned memory as the checker sees it: its own physical memory, with one alias.
     pub(super) fn pinned_at(&self, address: u64) -> Result<Mapping> {
         let size = *self.pinned.get(&address).ok_or(INVALID_VALUE)?;
         Ok(Mapping {
@@ -391,7 +391,7 @@ impl Memory {
         }
     }
 
-    /// Whether a range reaches from one allocation of the driver's into what lies beside it.
+    /// Whether a range crosses the end of one allocation of the driver into the next.
     pub(super) fn leaves_its_allocation(&self, address: u64, bytes: u64) -> bool {
         let (mut parts, mut malloc) = (0, false);
         self.pieces(address, bytes, |_, _, mapping| {
@@ -403,7 +403,7 @@ impl Memory {
         parts > 1 && malloc || in_pinned && !self.is_pinned(address, bytes)
     }
 
-    /// Everything that belongs to a context.
+    /// All allocations of a context.
     pub(super) fn allocations_of(&self, context: usize, id: u64) -> Vec<(u64, Mapping)> {
         let of = |owner: Owner| matches!(owner, Owner::Malloc { context: c, id: i, .. } if c == context && i == id);
         self.mappings

@@ -1,41 +1,46 @@
-//! The model of a CUDA device, in the host's memory and on a simulated clock.
+//! A model of a CUDA device, in the host's memory and on a simulated clock.
 //!
-//! [`Machine`] is a computer with some such devices. Its methods are the driver's functions as far as an allocator and
-//! its applications need them; errors are the driver's numbers ([`code`]). Two faces stand on it: the driver of this
-//! crate, and a `libcuda.so.1` for tests. The model depends on std, libc and parking_lot only, and names nothing outside
-//! this folder, so that both can include it by path.
+//! [`Machine`] is a computer with some such devices. Its methods are the driver functions that an allocator and its
+//! applications need. Errors are the driver's numbers ([`code`]). The simulated
+//! driver of this crate uses it, and so do a `libcuda.so.1` and a stand-in for AscendCL for tests. The model depends
+//! only on std, libc and parking_lot, and uses no module outside this folder, so the tests can include it by path.
 //!
 //! # Rules that are modelled
 //!
-//! * **Memory** (`memory`, `allocation`, `addresses`, `touch`): real addresses, of which no more holds than CUDA promises; capacity and
-//!   granularity per device, of which other processes may hold a part; a handle mapped twice is one memory; the host faults where there is no access. Refused: offset ≠ 0, a map over a map or outside a reservation, a size
-//!   that is not the handle's, an unmap or an access change that cuts a mapping, freeing a reservation in part or with
-//!   anything mapped.
-//! * **Streams** (`streams`, `queue`): FIFO queues on the clock; blocking streams are ordered with the legacy stream
-//!   of their context; a handle is given out again as soon as its stream is destroyed, while the old stream's work goes
-//!   on. Using a handle where no stream lives aborts the process; only the checker may be told of one. Ids are never used twice. A queue holds 1024 operations; then a launch waits.
-//! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id; a reset or a
-//!   destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all physical
-//!   handles of the device. Another context's handle is given out again once the context is on no thread's stack. A kernel that touches what it may not poisons its context: `cuStreamGetId`, the context
-//!   queries and memory management without a context still answer, the rest returns the error until a reset.
-//! * **Events** (`events`): the last record counts. The handle of one that went, with its context or alone, is given out again. A context event covers the work of destroyed streams.
-//! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. Refused, and the
-//!   capture invalidated: unsafe calls (malloc, free, virtual memory, event and stream queries and waits) where the modes
-//!   forbid them; legacy-stream work beside a capturing blocking stream; waiting on outside events; querying captured
-//!   ones; merging captures; joining one that is invalid; context events and synchronisation while anything on the device captures.
-//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node; captured, it makes a child,
-//!   which keeps the user objects of the graph it was made of. Destructors run late, on a
-//!   thread that all share; a driver call in one aborts.
-//! * **Time**: each call advances the clock by its latency, a wait moves it to the end of what is waited for. Contents
-//!   change at once when a copy or a fill is submitted, whatever the clock says.
+//! * **Memory** (`memory`, `allocation`, `addresses`, `touch`): addresses are real and have no more properties than
+//!   CUDA guarantees. Each device has a capacity and a granularity, and other processes may hold a part of its memory.
+//!   A handle that is mapped twice is one memory. The host faults where it has no access. Refused are: an offset other
+//!   than 0, a map over a map or outside a reservation, a size that is not the handle's, an unmap or an access change
+//!   that cuts a mapping, and freeing a reservation in part or with mappings.
+//! * **Streams** (`streams`, `queue`): FIFO queues on the clock. Blocking streams are ordered with the legacy stream of
+//!   their context. A handle is reused as soon as its stream is destroyed, while the old stream's work continues. Using
+//!   a handle without a live stream aborts the process; only the checker accepts one. Ids are never reused. A queue
+//!   holds 1024 operations; then a launch waits.
+//! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id. A
+//!   reset or a destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all
+//!   physical handles of the device. The handle of another context is reused once the context is on no thread's stack.
+//!   A kernel with an invalid access gives its context a sticky error: `cuStreamGetId`, the context queries and memory
+//!   management without a context still work, and other calls return the error until a reset.
+//! * **Events** (`events`): the last record counts. The handle of a destroyed event, with its context or alone, is
+//!   reused. A context event covers the work of destroyed streams.
+//! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. These calls are
+//!   refused and invalidate the capture: unsafe calls (malloc, free, virtual memory, event and stream queries and
+//!   waits) where the modes forbid them; legacy-stream work while a blocking stream captures; waits for outside events;
+//!   queries of captured events; merges of captures; joins of an invalid capture; context events and synchronization
+//!   while a stream of the device captures.
+//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. A captured launch makes a
+//!   child node, which retains the user objects of its graph. Destructors run late, on one shared thread. A driver call
+//!   in a destructor aborts.
+//! * **Time**: each call advances the clock by its latency. A wait advances it to the end of the awaited work. Contents
+//!   change when a copy or a fill is submitted, regardless of the clock.
 //! * **The order checker** (`checker`, `blocks`, `check`): see there.
 //!
 //! # Not modelled
 //!
 //! Kernel contents, priorities, green contexts, managed memory, peer links (all peers reach each other), exporting
 //! handles, memory pools of the driver, graph editing, external event nodes, and limits on the number of mappings other
-//! than the host's own (vm.max_map_count). Where the documentation is silent the model takes the stricter reading:
-//! virtual memory calls count as unsafe during capture; unmapping waits for nothing.
+//! than the host's own (vm.max_map_count). Where CUDA's documentation is silent, the model takes the stricter reading:
+//! virtual memory calls count as unsafe during capture, and unmapping does not wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,25 +90,25 @@ pub struct MachineConfig {
     pub devices: u32,
     /// Bytes of memory of each device.
     pub memory: u64,
-    /// Bytes: granularity of handles, a power of two.
+    /// Granularity of handles in bytes, a power of two.
     pub granularity: u64,
     /// Whether there is virtual memory management.
     pub virtual_memory: bool,
-    /// The driver's version as `cuDriverGetVersion` tells it, 1000 × major + 10 × minor: what came later is missing.
+    /// The driver's version as `cuDriverGetVersion` returns it, 1000 × major + 10 × minor. Later functions are missing.
     pub version: u32,
     /// Whether virtual memory calls count as unsafe during capture.
     pub vmm_unsafe_in_capture: bool,
-    /// Whether the order checker and the check for unmapping under pending work are on from the start.
+    /// Whether the order checker and the check for unmapping under pending work are on at the start.
     pub checker: bool,
-    /// Bytes that a copy or a fill moves in a simulated nanosecond.
+    /// Bytes that a copy or a fill moves in one simulated nanosecond.
     pub bytes_per_ns: u64,
-    /// Whether copies and fills change memory: without, a model of much memory costs the host nothing.
+    /// Whether copies and fills change memory. Without contents, a model with much memory costs the host nothing.
     pub contents: bool,
     /// Bytes of address space for reservations.
     pub address_space: u64,
     /// Where memory lies.
     pub addresses: Addresses,
-    /// Simulated nanoseconds between a user object falling due and its destructor's call.
+    /// Simulated nanoseconds from the end of a user object's last use to the call of its destructor.
     pub user_object_delay: u64,
 }
 
@@ -143,7 +148,7 @@ impl MachineConfig {
     }
 }
 
-/// A computer with simulated devices. Safe from any thread. Several may exist; none knows another's handles.
+/// A computer with simulated devices. Safe from any thread. Several may exist; each refuses the handles of others.
 pub struct Machine {
     threads: Threads,
     hot: Arc<Hot>,
@@ -164,7 +169,7 @@ impl std::fmt::Debug for Machine {
     }
 }
 
-/// Ends the process, as a driver that was given a dead handle may.
+/// Ends the process, as a real driver may when it is given a handle of a destroyed object.
 #[cold]
 fn abort(why: &str) -> ! {
     use std::io::Write;
@@ -173,7 +178,7 @@ fn abort(why: &str) -> ! {
 }
 
 impl Machine {
-    /// A computer as `config` says. Where the host has no sparse files in memory, its devices have no memory to give.
+    /// A computer as `config` says. Where the host has no sparse files in memory, its devices have no memory.
     pub fn new(config: MachineConfig) -> Arc<Machine> {
         let config = MachineConfig {
             devices: config.devices.min(64),
@@ -199,7 +204,7 @@ impl Machine {
         })
     }
 
-    /// What was asked for in [`Machine::new`].
+    /// The configuration passed to [`Machine::new`].
     pub fn config(&self) -> &MachineConfig {
         &self.config
     }
@@ -213,10 +218,10 @@ impl Machine {
     pub fn advance(&self, nanoseconds: u64) {
         let mut state = self.state.lock();
         state.hot.advance(nanoseconds);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
     }
 
-    /// Everything that was done to memory that must not be: unmapping under pending work, kernels out of bounds.
+    /// All invalid uses of memory so far: unmapping under pending work, kernels out of bounds.
     pub fn faults(&self) -> Vec<String> {
         self.state.lock().faults.clone()
     }
@@ -226,18 +231,18 @@ impl Machine {
         self.state.lock().faults.clear();
     }
 
-    /// Begins a call: counts it, lets an injected failure strike, takes the lock, lets its latency pass.
+    /// Begins a call: counts it, applies injected failures, takes the lock and advances the clock by its latency.
     fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, State>)> {
         let thread = self.threads.here();
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
             if self.hot.flags.load(Relaxed) & hot::FLAG_ARMED != 0 {
-                self.strike(call)?;
+                self.apply_rules(call)?;
             }
         }
         let mut state = self.state.lock();
         self.hot.advance(self.latencies[call as usize].load(Relaxed));
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         Ok((thread, state))
     }
 
@@ -258,7 +263,7 @@ impl Machine {
     #[cold]
     fn ask_slowly(&self, call: Call, flags: u32) -> Result<()> {
         if flags & hot::FLAG_ARMED != 0 {
-            self.strike(call)?;
+            self.apply_rules(call)?;
         }
         self.hot.advance(self.latencies[call as usize].load(Relaxed));
         Ok(())

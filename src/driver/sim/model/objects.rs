@@ -1,4 +1,4 @@
-//! User objects: destructors that run late, on one thread for all, after graph, executables and their launches are over.
+//! User objects: destructors that run late, on one shared thread, after the graph, its executables and their launches.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ struct UserObject {
     destructor: Destructor,
     data: usize,
     owners: u32,
-    /// Launches that may still run.
+    /// Launches that may be pending.
     uses: Vec<Position>,
 }
 
 #[derive(Debug)]
 struct Due {
     object: UserObject,
-    /// When its destructor runs; none while a launch is not over.
+    /// When its destructor runs. `None` while a launch is pending.
     at: Option<u64>,
 }
 
@@ -50,9 +50,9 @@ impl Objects {
         }
     }
 
-    /// Takes out those whose time has come, and which launches are over by that.
-    fn ripe(&mut self, queues: &Queues, now: u64) -> (Vec<(Destructor, usize)>, Vec<Position>) {
-        let (mut ripe, mut over) = (Vec::new(), Vec::new());
+    /// Removes the objects whose destructors are due, and returns them with the launches that this proves complete.
+    fn take_ready(&mut self, queues: &Queues, now: u64) -> (Vec<(Destructor, usize)>, Vec<Position>) {
+        let (mut ready, mut over) = (Vec::new(), Vec::new());
         let delay = self.delay;
         self.due.retain_mut(|due| {
             if due.at.is_none() && queues.complete(&due.object.uses, now) {
@@ -60,12 +60,12 @@ impl Objects {
             }
             let wait = due.at.is_none_or(|at| at > now);
             if !wait {
-                ripe.push((due.object.destructor, due.object.data));
+                ready.push((due.object.destructor, due.object.data));
                 over.append(&mut due.object.uses);
             }
             wait
         });
-        (ripe, over)
+        (ready, over)
     }
 }
 
@@ -136,8 +136,8 @@ impl Callbacks {
         Ok(())
     }
 
-    fn push(&self, ripe: Vec<(Destructor, usize)>) {
-        self.shared.queue.lock().ready.extend(ripe);
+    fn push(&self, ready: Vec<(Destructor, usize)>) {
+        self.shared.queue.lock().ready.extend(ready);
         self.shared.changed.notify_all();
     }
 }
@@ -154,7 +154,8 @@ impl Shared {
             let (destructor, data) = queue.ready.remove(0);
             queue.running = true;
             MutexGuard::unlocked(&mut queue, || {
-                // SAFETY: whoever made the user object promised that this pair may be called from any thread, once.
+                // SAFETY: the code that made the user object declared that this pair may be called once, from any
+                // thread.
                 unsafe { destructor(data as *mut c_void) }
             });
             queue.running = false;
@@ -164,42 +165,44 @@ impl Shared {
 }
 
 impl Drop for Callbacks {
-    /// Destructors that have not run by now never will, as when a process ends.
+    /// Destructors that have not run by now never run, as when a process ends.
     fn drop(&mut self) {
         self.shared.queue.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // A destructor that panicked has aborted the process: there is no panic to pass on.
+            // A destructor that panicked has aborted the process, so there is no panic to handle.
             let _ = thread.join();
         }
     }
 }
 
 impl Machine {
-    /// Hands over to the callback thread what has fallen due.
-    pub(super) fn settle(&self, state: &mut State) {
+    /// Passes due user objects to the callback thread.
+    pub(super) fn run_due_destructors(&self, state: &mut State) {
         if state.objects.due.is_empty() {
             return;
         }
         let State {
             objects, queues, hot, ..
         } = state;
-        let (ripe, over) = objects.ripe(queues, hot.now());
-        // A destructor that runs tells the host that its graph's launches are over.
+        let (ready, over) = objects.take_ready(queues, hot.now());
+        // A running destructor tells the host that its graph's launches have completed.
         for position in over {
             state.observe_position(position);
         }
-        if !ripe.is_empty() {
-            self.callbacks.push(ripe);
+        if !ready.is_empty() {
+            self.callbacks.push(ready);
         }
     }
 
-    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs once,
-    /// after graph and executables are gone and their launches are over. The graph may be under capture.
+    /// `cuUserObjectCreate` and `cuGraphRetainUserObject` with `CU_GRAPH_USER_OBJECT_MOVE`: `destructor(data)` runs
+    /// once, after the graph and its executables are destroyed and their launches have completed. The graph may still
+    /// be captured into.
     ///
     /// # Safety
+    ///
     /// `destructor` may be called with `data` from any thread at any later time.
     pub unsafe fn graph_retain_user_object(
         &self,
@@ -229,13 +232,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets the delay pass for every user object whose graph, executables and launches are over, and waits until their
-    /// destructors have run. Those behind pending work stay.
+    /// Lets the delay pass for every user object whose graph, executables and launches have ended, and waits until
+    /// their destructors have run. User objects with pending work stay.
     pub fn drain_user_objects(&self) {
         let mut state = self.state.lock();
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         self.hot.advance(state.objects.delay);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         drop(state);
         let mut queue = self.callbacks.shared.queue.lock();
         while queue.running || !queue.ready.is_empty() {

@@ -1,7 +1,7 @@
-//! Queues: the work of one stream's life, in order, with the time at which each operation is done.
+//! Queues: the work of one stream's life, in order, with the time at which each operation completes.
 //!
-//! A queue outlives its stream until the host has observed the end of its work. A capture gives each stream in it a
-//! queue of its own ("virtual"), whose operations are never executed but are ordered like others.
+//! A queue outlives its stream until the host has observed the end of its work. A capture gives each of its streams a
+//! ("virtual") queue, whose operations are never executed but are ordered like others.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use super::vclock::Clock;
 /// (queue, number of its operations): everything in that queue up to and including that operation.
 pub(super) type Position = (u32, u64);
 
-/// Done at no time that is known yet.
+/// No completion time is known yet.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Operations a queue holds before a further launch makes its caller wait, as a GPU's queue does.
+/// How many operations a queue holds. A further launch makes the calling thread wait, as with a GPU.
 const DEPTH: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub(super) enum QueueKind {
 struct Operation {
     done: u64,
     duration: u64,
-    /// The number of the persistent kernel that this is; 0: none.
+    /// The number of this persistent kernel; 0: the operation is none.
     persistent: u64,
-    /// What it waits for, as long as `done` is not known.
+    /// What it waits for, while its completion time is not known.
     waits: Vec<Position>,
 }
 
@@ -46,17 +46,17 @@ pub(super) struct Queue {
     pub(super) dead: bool,
     /// Operations submitted.
     pub(super) issued: u64,
-    /// Of a virtual queue: the last one that is a node of the graph.
+    /// The last operation of a virtual queue that is a node of the graph.
     pub(super) last_node: u64,
-    /// Operations that the host has seen the end of.
+    /// Operations whose end the host has observed.
     pub(super) observed: u64,
-    /// What lies before the end of this queue, itself aside.
+    /// What precedes the end of this queue, without the queue itself.
     pub(super) clock: Clock,
     completed: u64,
     pending: VecDeque<Operation>,
-    /// How many at the end of `pending` have no known time.
+    /// How many operations at the end of `pending` have no known completion time.
     unresolved: usize,
-    /// When the last operation with a known time is done.
+    /// When the last operation with a known time completes.
     free_at: u64,
 }
 
@@ -78,7 +78,7 @@ impl Queue {
     }
 }
 
-/// All queues, by number. Numbers are never used again; a queue that is gone is one whose end was observed.
+/// All queues, by number. Numbers are never reused. A missing queue is one whose end was observed.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     all: Vec<Option<Box<Queue>>>,
@@ -119,17 +119,17 @@ impl Queues {
         }
     }
 
-    /// Whether the host has seen the end of everything up to `position`.
+    /// Whether the host has observed the end of everything up to `position`.
     pub(super) fn observed(&self, (queue, count): Position) -> bool {
         self.get(queue).is_none_or(|q| q.observed >= count)
     }
 
-    /// Whether all of `positions` is done at `now`.
+    /// Whether all of `positions` are complete at `now`.
     pub(super) fn complete(&self, positions: &[Position], now: u64) -> bool {
         self.done_at(positions) <= now
     }
 
-    /// When all of `positions` is done, or [`NEVER`].
+    /// When all of `positions` are complete, or [`NEVER`].
     pub(super) fn done_at(&self, positions: &[Position]) -> u64 {
         positions
             .iter()
@@ -138,12 +138,12 @@ impl Queues {
             .unwrap_or(0)
     }
 
-    /// The end of a queue as it is now.
+    /// The present end of a queue.
     pub(super) fn tail(&self, queue: u32) -> Position {
         (queue, self.get(queue).map_or(0, |q| q.issued))
     }
 
-    /// What the host knows to be over once it has seen the end of `queue`.
+    /// What the host knows to be complete once it has observed the end of `queue`.
     pub(super) fn tail_clock(&self, queue: u32) -> Clock {
         let mut clock = Clock::default();
         if let Some(q) = self.get(queue) {
@@ -210,13 +210,13 @@ impl Queues {
         position
     }
 
-    /// A number for a kernel that runs until it is released.
+    /// The number of a new kernel that runs until it is released.
     pub(super) fn new_persistent(&mut self) -> u64 {
         self.persistents += 1;
         self.persistents
     }
 
-    /// Ends a persistent kernel; whether there was one. What waited for it gets its times.
+    /// Ends a persistent kernel and computes the times of operations that waited for it. Returns whether there was one.
     pub(super) fn release(&mut self, persistent: u64, now: u64) -> bool {
         let mut found = false;
         for q in self.all.iter_mut().flatten() {
@@ -243,12 +243,12 @@ impl Queues {
         }
     }
 
-    /// Gives times to operations that waited for what has one now, or is gone.
+    /// Computes times for operations that waited for queues which have a time now, or are removed.
     pub(super) fn resume(&mut self, now: u64) {
         while self.blocked > 0 && self.resolve(now) {}
     }
 
-    /// Gives times to operations whose waits have them by now; whether there was any.
+    /// Computes times for operations whose waits have times now. Returns whether there were any.
     fn resolve(&mut self, now: u64) -> bool {
         let mut progress = false;
         for at in 0..self.all.len() {
@@ -276,7 +276,7 @@ impl Queues {
         progress
     }
 
-    /// As `done_at` while `queue` itself, numbered `number`, is taken out of the list.
+    /// As `done_at`, while `queue` itself, with that `number`, is out of the list.
     fn done_within(&self, queue: &Queue, number: u32, positions: &[Position]) -> u64 {
         let done = |&(other, count): &Position| match other == number {
             true => queue.done(count),

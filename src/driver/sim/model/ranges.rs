@@ -1,20 +1,20 @@
-//! What is known of each byte of physical memory: who owns it, and who used it last.
+//! The checker's data on each byte of physical memory: the block that owns it, and its last uses.
 
 use std::collections::BTreeMap;
 
 use super::queue::{Position, Queues};
 
-/// A use that the host has not seen the end of.
+/// A use whose end the host has not observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Use {
     pub(super) position: Position,
-    /// Through which mapping.
+    /// The mapping through which it is used.
     pub(super) alias: u32,
     pub(super) what: &'static str,
     pub(super) at: u64,
 }
 
-/// The block that bytes belong to, or did last.
+/// The block that bytes belong to, or belonged to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Past {
     /// 0: none.
@@ -31,7 +31,7 @@ pub(super) struct Past {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Segment {
     pub(super) end: u64,
-    /// The serial of the block that is out; 0: none.
+    /// The serial of the block that is handed out; 0: none.
     pub(super) owner: u64,
     pub(super) uses: Vec<Use>,
     pub(super) past: Past,
@@ -42,7 +42,7 @@ impl Segment {
         self.owner == other.owner && self.past == other.past && self.uses == other.uses
     }
 
-    /// Remembers a use, and forgets what it makes needless: uses that are over, and those that lie before it.
+    /// Records a use, and removes uses that it makes redundant: those that have ended, and those that precede it.
     pub(super) fn used(&mut self, queues: &Queues, new: Use) {
         if queues.observed(new.position) {
             return;
@@ -56,7 +56,7 @@ impl Segment {
     }
 }
 
-/// Segments by where they begin; they do not overlap.
+/// Segments by their start. They do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u64, Segment>);
 
@@ -65,7 +65,7 @@ impl Ranges {
         self.0.len()
     }
 
-    /// Makes a segment begin at `at`, where one covers it.
+    /// Splits the segment that covers `at`, so that one begins there.
     fn cut(&mut self, at: u64) {
         if let Some((&start, segment)) = self.0.range_mut(..at).next_back()
             && segment.end > at
@@ -77,7 +77,7 @@ impl Ranges {
         }
     }
 
-    /// Calls `f` with all that is known within a range, cut to it.
+    /// Calls `f` for each segment within a range, cut to it.
     pub(super) fn within(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Segment)) {
         if let Some(segment) = self.0.get_mut(&start)
             && segment.end == end
@@ -91,7 +91,7 @@ impl Ranges {
         }
     }
 
-    /// As [`Ranges::within`], with a new segment wherever nothing is known yet.
+    /// As [`Ranges::within`], and adds segments where there are none yet.
     pub(super) fn cover(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Segment)) {
         let mut gaps = Vec::new();
         let mut at = start;
@@ -115,7 +115,7 @@ impl Ranges {
         }
     }
 
-    /// Joins neighbours within a range of which the same is known.
+    /// Joins equal neighbours within a range.
     pub(super) fn merge(&mut self, start: u64, end: u64) {
         if self.0.get(&start).is_some_and(|segment| segment.end == end) {
             return;

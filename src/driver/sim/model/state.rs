@@ -19,7 +19,7 @@ use super::queue::{Position, Queues};
 use super::streams::StreamState;
 use super::vclock::Clock;
 
-/// For keys that are small numbers.
+/// A hasher for keys that are small numbers.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
 
@@ -51,18 +51,18 @@ pub(super) struct State {
     pub(super) hot: Arc<Hot>,
     pub(super) ids: u64,
     pub(super) contexts: Vec<ContextState>,
-    /// Handles of contexts and events are not given out again.
+    /// Handles of contexts and events are not reused.
     pub(super) handles_stay: bool,
-    /// Places of destroyed contexts.
+    /// Indices of destroyed contexts.
     pub(super) free_contexts: Vec<usize>,
     /// Index of each device's primary context.
     pub(super) primaries: Vec<usize>,
     pub(super) streams: Vec<StreamState>,
-    /// Slots of destroyed streams; the last one is taken first.
+    /// Slots of destroyed streams. The last one is reused first.
     pub(super) free_slots: Vec<u32>,
     pub(super) queues: Queues,
     pub(super) events: NumberMap<usize, EventState>,
-    /// Handles of events that are gone; the last one is taken first.
+    /// Handles of destroyed events. The last one is reused first.
     pub(super) free_events: Vec<usize>,
     pub(super) captures: Vec<CaptureState>,
     pub(super) graphs: NumberMap<usize, GraphState>,
@@ -109,13 +109,13 @@ impl State {
         state
     }
 
-    /// A number never given before in this machine: ids of contexts, streams and captures.
+    /// A unique number in this machine, for ids of contexts, streams and captures.
     pub(super) fn new_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
     }
 
-    /// Err unless the context lives and carries no sticky error.
+    /// An error unless the context is alive without a sticky error.
     pub(super) fn healthy(&self, context: usize) -> Result<()> {
         let context = &self.contexts[context];
         match (context.id, context.poison) {
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// The thread's current context, alive and well.
+    /// The thread's current context, if it is alive without a sticky error.
     pub(super) fn current(&self, thread: &super::ThreadState) -> Result<usize> {
         let context = thread.context.load(std::sync::atomic::Ordering::Relaxed);
         let context = context.checked_sub(1).ok_or(INVALID_CONTEXT)?;
@@ -133,14 +133,14 @@ impl State {
         Ok(context)
     }
 
-    /// Keeps one thing that went wrong; the first thousand are enough.
+    /// Records a fault. The first thousand are enough.
     pub(super) fn fault(&mut self, what: String) {
         if self.faults.len() < 1000 {
             self.faults.push(what);
         }
     }
 
-    /// The host has seen the end of everything in `clock`.
+    /// The host has observed the end of everything in `clock`.
     pub(super) fn observe(&mut self, clock: &Clock) {
         for &position in clock.entries() {
             self.observe_position(position);
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// The host has seen the end of a queue, and so of all that lies before.
+    /// The host has observed the end of a queue, and so of everything that precedes it.
     pub(super) fn observe_tail(&mut self, queue: u32) {
         let clock = self.queues.tail_clock(queue);
         self.observe(&clock);

@@ -10,7 +10,7 @@ use super::state::State;
 use super::vclock::Clock;
 use super::{Machine, ThreadState, abort};
 
-/// One place in the table of streams, with its present or last inhabitant.
+/// One entry in the table of streams: the stream that lives there, or lived there last.
 #[derive(Debug)]
 pub(super) struct StreamState {
     pub(super) alive: bool,
@@ -19,7 +19,7 @@ pub(super) struct StreamState {
     pub(super) queue: u32,
     /// The thread whose per-thread default stream this is; 0: none.
     pub(super) thread: u64,
-    /// The running capture it is in, and its queue there.
+    /// The running capture that it takes part in, and its queue there.
     pub(super) capture: Option<(u64, u32)>,
 }
 
@@ -58,7 +58,7 @@ impl State {
         Ok(slot)
     }
 
-    /// Takes the handle away. What was queued goes on.
+    /// Frees the handle. The queued work continues.
     pub(super) fn close_stream(&mut self, slot: u32) {
         self.abandon_capture(slot);
         self.hot.streams[slot as usize].id.store(0, Release);
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// The queues that the next operation of a stream waits for by itself: the rules of the legacy stream.
+    /// The queues that the next operation of a stream implicitly waits for: the rules of the legacy stream.
     pub(super) fn implied(&self, slot: u32) -> &[u32] {
         let stream = &self.streams[slot as usize];
         let context = &self.contexts[stream.context];
@@ -94,13 +94,14 @@ impl State {
             .submit(&self.hot, self.streams[slot as usize].queue, work, &behind)
     }
 
-    /// The queue that a stream's work goes to now: its own, or its part in a capture.
+    /// The queue that a stream's work goes to now: its own, or the one in a capture.
     pub(super) fn queue_of(&self, slot: u32) -> u32 {
         let stream = &self.streams[slot as usize];
         stream.capture.map_or(stream.queue, |(_, queue)| queue)
     }
 
-    /// Err for the legacy stream while a blocking stream of its context captures, which ends that capture.
+    /// An error for the legacy stream while a blocking stream of its context captures. The call invalidates that
+    /// capture.
     pub(super) fn refuse_implicit(&mut self, slot: u32) -> Result<()> {
         if self.streams[slot as usize].kind != QueueKind::Legacy || self.captures.is_empty() {
             return Ok(());
@@ -121,7 +122,7 @@ impl State {
 }
 
 impl Machine {
-    /// The slot of a handle, dead or alive, without a lock but where a thread first uses its own default stream.
+    /// The slot of a handle, alive or destroyed. It takes a lock only where a thread first uses its own default stream.
     #[inline]
     fn slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
         if handle <= 2 {
@@ -141,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// The slot of a living stream whose context is well, for calls under the lock.
+    /// The slot of a live stream whose context has no sticky error, for calls under the lock.
     pub(super) fn stream_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Result<u32> {
         let slot = match handle <= 2 {
             false => self.ordinary_slot(handle),
@@ -159,8 +160,8 @@ impl Machine {
         }
     }
 
-    /// The slot of a stream that may be dead, or of a default stream while there is a context, made where it was never
-    /// used: for the checker.
+    /// For the checker: the slot of a stream that may be destroyed, or of a default stream, which is made at its first
+    /// use. `None` for a default stream without a context.
     pub(super) fn any_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
             true => match self.special_slot(thread, handle).ok()? {
@@ -202,8 +203,9 @@ impl Machine {
             .handle(HandleKind::Context, slot.context.load(Acquire) as usize))
     }
 
-    /// `cuStreamIsCapturing`: 0 no, 1 yes, 2 invalidated. `CAPTURE_IMPLICIT`, without harm, for the legacy stream while a
-    /// blocking stream captures; the context's sticky error where it has one. A query.
+    /// `cuStreamIsCapturing`: 0 no, 1 yes, 2 invalidated. For the legacy stream while a blocking stream captures, it
+    /// returns `CAPTURE_IMPLICIT` and invalidates nothing. For a context with a sticky error it returns that error. A
+    /// query.
     #[inline]
     pub fn stream_is_capturing(&self, stream: usize) -> Result<u32> {
         let thread = self.ask(Call::StreamIsCapturing)?;
@@ -221,8 +223,8 @@ impl Machine {
         }
     }
 
-    /// `cuStreamGetCaptureInfo`: id and graph; none where the stream does not capture or its capture was invalidated. A
-    /// query.
+    /// `cuStreamGetCaptureInfo`: id and graph. `None` where the stream does not capture or its capture was invalidated.
+    /// A query.
     pub fn stream_capture_info(&self, stream: usize) -> Result<Option<(u64, usize)>> {
         let thread = self.ask(Call::StreamGetCaptureInfo)?;
         let mut state = self.state.lock();
@@ -238,7 +240,7 @@ impl Machine {
         }))
     }
 
-    /// `cuStreamCreate` in the current context. The handle is that of the stream destroyed last, if there is one.
+    /// `cuStreamCreate` in the current context. It reuses the handle of the stream that was destroyed last.
     pub fn stream_create(&self, non_blocking: bool) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::StreamCreate)?;
         let context = state.current(thread)?;
@@ -251,7 +253,7 @@ impl Machine {
         Ok(self.hot.handle(HandleKind::Stream, slot as usize))
     }
 
-    /// `cuStreamDestroy`: returns at once; queued work goes on. The default streams cannot be destroyed.
+    /// `cuStreamDestroy`: returns at once, and queued work continues. The default streams cannot be destroyed.
     pub fn stream_destroy(&self, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamDestroy)?;
         if stream <= 2 {
@@ -262,14 +264,15 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuStreamQuery`: whether everything queued is done; on the legacy stream, on blocking streams too.
+    /// `cuStreamQuery`: whether all queued work has completed. For the legacy stream this includes the blocking
+    /// streams.
     pub fn stream_query(&self, stream: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::StreamQuery)?;
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
         let done = state.queues.complete(&tails, self.hot.now());
         if done {
             state.observe(&clock);
-            self.settle(&mut state);
+            self.run_due_destructors(&mut state);
         }
         Ok(done)
     }
@@ -279,15 +282,15 @@ impl Machine {
         let (thread, mut state) = self.enter(Call::StreamSynchronize)?;
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
         self.finish(&mut state, &tails);
-        // The context may have gone wrong meanwhile.
+        // The context may have got a sticky error meanwhile.
         let slot = self.any_slot(&mut state, thread, stream).ok_or(CONTEXT_IS_DESTROYED)?;
         state.healthy(state.streams[slot as usize].context)?;
         state.observe(&clock);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         Ok(())
     }
 
-    /// Where a stream ends now, where one may ask, and what lies before.
+    /// The present end of a stream and what precedes it. An error where a wait or a query is not allowed.
     fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<(Vec<Position>, Clock)> {
         let slot = self.stream_slot(state, thread, stream)?;
         state.refuse_implicit(slot)?;

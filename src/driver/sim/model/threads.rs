@@ -1,4 +1,4 @@
-//! What a machine knows of each thread: its context, its capture mode, its counters. The way to it takes no lock.
+//! A machine's data on each thread: its context, its capture mode, its counters. Access takes no lock.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::calls::Call;
 #[cfg(loom)]
 use crate::sync::thread_local;
 
-/// One thread as one machine sees it. Only the thread itself writes here, except for `counts` being reset.
+/// One thread as one machine sees it. Only the thread itself writes here, except that `counts` may be reset.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ThreadState {
@@ -22,9 +22,9 @@ pub(super) struct ThreadState {
     pub(super) context: AtomicUsize,
     /// The thread's capture mode: 0 global, 1 thread-local, 2 relaxed.
     pub(super) mode: AtomicU32,
-    /// Above 0: calls are neither counted nor made to fail.
+    /// Above 0, calls are not counted and do not fail.
     pub(super) exempt: AtomicU32,
-    /// The slot of this thread's default stream in the context whose id is the first of the two.
+    /// The context's id, and the slot of this thread's default stream in that context.
     pub(super) own_stream: (AtomicU64, AtomicU32),
     /// Calls made, by `Call`.
     pub(super) counts: [AtomicU64; Call::COUNT],
@@ -53,7 +53,7 @@ impl ThreadState {
     }
 }
 
-/// All threads one machine has seen.
+/// All threads that used a machine.
 #[derive(Debug)]
 pub(super) struct Threads {
     /// Unique for the process's life, never 0.
@@ -64,7 +64,7 @@ pub(super) struct Threads {
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    // None of these has a destructor, so that they can be read while a thread ends.
+    // None of these has a destructor, so they can be read while a thread ends.
     static CACHED: Cell<(u64, *const ThreadState)> = const { Cell::new((0, std::ptr::null())) };
     static NUMBER: Cell<u64> = const { Cell::new(0) };
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
@@ -89,8 +89,8 @@ impl Threads {
     pub(super) fn here(&self) -> &ThreadState {
         let (machine, state) = CACHED.with(Cell::get);
         if machine == self.machine {
-            // SAFETY: the box belongs to `self.all` and is removed only when `self` is dropped; machine numbers are
-            // never reused, so a cached pointer under our number is ours.
+            // SAFETY: the box belongs to `self.all` and is removed only when `self` is dropped. Machine numbers are
+            // never reused, so a cached pointer with this machine's number belongs to this machine.
             return unsafe { &*state };
         }
         self.look_up()

@@ -1,8 +1,8 @@
-//! Who may touch which addresses, which physical memory lies under them, and changes of contents.
+//! Access to addresses, the physical memory behind them, and changes of contents.
 
 use super::memory::{Memory, Owner};
 
-/// What a piece of work does to memory, for those who read it from the host.
+/// What work does to the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -10,17 +10,17 @@ pub(super) enum Effect {
     Copy { to: u64, from: u64, bytes: u64 },
 }
 
-/// Who wants to touch memory.
+/// What accesses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Host,
     /// A kernel on that device.
     Device(u32),
-    /// A copy by that device, which also reaches `malloc` memory of another.
+    /// A copy by that device, which may also access `malloc` memory of another.
     Copy(u32),
 }
 
-/// Marks an address outside all device memory in the place of a physical one.
+/// Marks an address outside all device memory in place of a physical one.
 pub(super) const FOREIGN: u64 = 1 << 63;
 
 impl Memory {
@@ -40,7 +40,8 @@ impl Memory {
         )
     }
 
-    /// Calls `piece` with (physical start, bytes, mapping) for what is mapped within a range, in order; whether all of it is.
+    /// Calls `piece` with (physical start, bytes, mapping) for each mapped part of a range, in order. Returns whether
+    /// all of it is mapped.
     pub(super) fn pieces(
         &self,
         address: u64,
@@ -76,11 +77,11 @@ impl Memory {
         found.is_some_and(|(start, size)| (address - start).saturating_add(bytes) <= *size)
     }
 
-    /// Err, in words, where `who` may not touch all of a range.
-    pub(super) fn usable(&self, address: u64, bytes: u64, who: Access) -> std::result::Result<(), String> {
+    /// An error message where `access` may not access all of a range.
+    pub(super) fn usable(&self, address: u64, bytes: u64, access: Access) -> std::result::Result<(), String> {
         let mut refused = false;
         let whole = self.pieces(address, bytes, |_, _, mapping| {
-            let allowed = match who {
+            let allowed = match access {
                 Access::Host => mapping.access != 0,
                 Access::Copy(_) if matches!(mapping.owner, Owner::Malloc { .. }) => true,
                 Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
@@ -97,8 +98,8 @@ impl Memory {
         }
     }
 
-    /// Calls `piece` with (physical start, bytes, alias) for a range; whether all of it is mapped device memory or none
-    /// is. Memory that is no device's counts as its own physical memory.
+    /// Calls `piece` with (physical start, bytes, alias) for a range. Returns whether all of it is mapped device memory
+    /// or none is. Host memory counts as its own physical memory.
     pub(super) fn physical(&self, address: u64, bytes: u64, mut piece: impl FnMut(u64, u64, u32)) -> bool {
         if !self.is_device(address) {
             piece(address | FOREIGN, bytes, 0);
@@ -109,16 +110,17 @@ impl Memory {
         })
     }
 
-    /// Changes contents. The ranges have been found usable.
+    /// Changes contents. The ranges passed `usable` before.
     pub(super) fn perform(&self, effect: Effect) {
         match effect {
             _ if !self.contents => {}
             Effect::None => {}
-            // SAFETY: `usable` held for the range just now, under the machine's lock: it is mapped and writable.
+            // SAFETY: `usable` was true for the range just before, under the machine's lock: it is mapped and writable.
             Effect::Fill { address, byte, bytes } => unsafe {
                 std::ptr::write_bytes(address as *mut u8, byte, bytes as usize);
             },
-            // SAFETY: as above for device memory; a host address is the caller's to vouch for, as with the real call.
+            // SAFETY: as above for device memory. The caller guarantees that a host address is valid, as with the real
+            // call.
             Effect::Copy { to, from, bytes } => unsafe {
                 std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
             },

@@ -1,8 +1,8 @@
-//! Vector clocks: for each queue, how many of its operations are known to lie before a point.
+//! Vector clocks: for each queue, how many of its operations are known to precede a point.
 
 use super::queue::Position;
 
-/// A sorted list of (queue, operations of it that lie before). Queues not named count 0.
+/// A sorted list of (queue, preceding operations of it). Queues that are not listed count 0.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clock(Vec<Position>);
 

@@ -17,7 +17,7 @@ pub(super) struct NodeWork {
 }
 
 impl State {
-    /// Queues or captures a piece of work, and tells the checker of what it touches.
+    /// Queues or captures work, and passes its uses of memory to the checker.
     pub(super) fn work(&mut self, slot: u32, work: NodeWork, persistent: u64) -> Result<()> {
         self.refuse_implicit(slot)?;
         if let Some((capture, queue)) = self.streams[slot as usize].capture {
@@ -38,7 +38,7 @@ impl State {
         Ok(())
     }
 
-    /// Does to memory what work does, and remembers that it did. Work out of bounds poisons its context.
+    /// Applies work to memory, and records its uses. An access out of bounds gives the context a sticky error.
     pub(super) fn apply(&mut self, slot: u32, work: &NodeWork, position: Position) {
         let context = self.streams[slot as usize].context;
         let device = self.contexts[context].device;
@@ -88,7 +88,7 @@ impl Machine {
         let mut state = self.state.lock();
         let now = self.hot.now();
         let found = persistent != 0 && state.queues.release(persistent, now);
-        self.settle(&mut state);
+        self.run_due_destructors(&mut state);
         self.released.notify_all();
         found
     }
@@ -111,8 +111,8 @@ impl Machine {
         state.work(slot, work, 0)
     }
 
-    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`: a side that is neither
-    /// device memory nor pinned memory of this machine is taken for the host's own, and must be valid.
+    /// `cuMemcpyDtoDAsync`, and with host addresses `cuMemcpyHtoDAsync` and `cuMemcpyDtoHAsync`. A side that is neither
+    /// device memory nor pinned memory of this machine counts as the host's own memory, and must be valid.
     pub fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemcpyAsync)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
