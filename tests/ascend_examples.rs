@@ -1,6 +1,6 @@
-//! The programs for Ascend in examples/, and each of its allocation functions with its rule: linked with the shared library
-//! and over a stand-in for AscendCL's libraries, whose streams are done some time after they were given work, and which
-//! reports work on memory that is gone.
+//! The Ascend programs in examples/, and each of its allocation functions with its rule. They are linked with the
+//! shared library and run over a stand-in for AscendCL's libraries, whose streams complete with a delay and which
+//! reports work on freed memory.
 
 mod common;
 #[path = "common/simcuda.rs"]
@@ -30,7 +30,7 @@ fn build_by(mut compile: Command, name: &str, source: &Path, libraries: &Path, l
 
 fn run(program: &Path, libraries: &Path) -> Output {
     let mut command = Command::new(program);
-    // So slow that the model is far behind the decoder, as it is on a device.
+    // So slow that the model falls far behind the decoder, as on a device.
     command
         .env("LD_LIBRARY_PATH", libraries)
         .env("SIMASCEND_SPEED", "1")
@@ -38,25 +38,26 @@ fn run(program: &Path, libraries: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// It ends well, says so, and nobody complains: neither the allocator nor the device.
+/// Checks that the program succeeds and reports it, and that neither the allocator nor the device complains. Returns
+/// its output.
 fn works(source: &str, linked: &[&str]) -> String {
     let libraries = standin();
     let source = common::root().join(source);
     let name = source.file_stem().unwrap().to_str().unwrap();
     let output = run(&build(name, &source, &libraries, linked), &libraries);
-    let (told, complaints) = (
+    let (printed, complaints) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{}\n{told}\n{complaints}", output.status);
-    assert!(told.contains(", 0 wrong"), "{told}");
-    // What is refused on purpose is told of.
+    assert!(output.status.success(), "{}\n{printed}\n{complaints}", output.status);
+    assert!(printed.contains(", 0 wrong"), "{printed}");
+    // A refusal that the program causes on purpose is reported.
     let complaints: Vec<&str> = complaints
         .lines()
         .filter(|line| !line.contains("1 bytes asked for"))
         .collect();
-    assert!(complaints.is_empty(), "{complaints:?}\n{told}");
-    told.into_owned()
+    assert!(complaints.is_empty(), "{complaints:?}\n{printed}");
+    printed.into_owned()
 }
 
 #[test]
@@ -69,9 +70,9 @@ fn pictures() {
     works("examples/ascend_jpeg.c", &["-lascendcl", "-lacl_dvpp"]);
 }
 
-/// Most programs for Ascend are C++, and take such code over as it is.
+/// Most programs for Ascend are C++ and include such code unchanged.
 #[test]
-fn they_are_cpp_too() {
+fn programs_compile_as_cpp() {
     let libraries = standin();
     for name in ["ascend_video", "ascend_jpeg"] {
         let mut compile = common::cxx();
@@ -82,19 +83,19 @@ fn they_are_cpp_too() {
     }
 }
 
-/// The manual's table once more, over what the calls themselves give.
+/// The manual's table again, over memory of the calls themselves.
 #[test]
-fn every_allocation_function() {
-    let told = works(
+fn each_allocation_function_meets_its_rule() {
+    let printed = works(
         "tests/c/ascend_calls.c",
         &["-lascendcl", "-lacl_dvpp", "-lacl_dvpp_mpi"],
     );
-    assert_eq!(told.lines().count(), 8, "{told}");
+    assert_eq!(printed.lines().count(), 8, "{printed}");
 }
 
-/// The decoder gets no frame that the model still reads: where it may not wait for the model, there is none left.
+/// The decoder does not get a frame that the model still reads. If it may not wait for the model, it gets none.
 #[test]
-fn frames_that_the_model_reads_are_held_back() {
+fn decoder_gets_no_frames_that_the_model_reads() {
     let libraries = standin();
     let text = std::fs::read_to_string(common::root().join("examples/ascend_video.c")).unwrap();
     let impatient = text.replace("rule=ascend-media", "rule=ascend-media,wait_ms=0");

@@ -1,6 +1,6 @@
-//! Ascend's rules for memory that is carved from one big block ("secondary memory allocation"), and pools over memory that
-//! the caller brought where there is no driver: through the C functions, over this process's own memory, which is read and
-//! written directly.
+//! Ascend's rules for memory that is carved from one large block ("secondary memory allocation"), and pools over the
+//! caller's memory where there is no driver. The tests call the C functions over this process's own memory, which they
+//! read and write directly.
 
 mod ascend_rules {
     pub mod exact;

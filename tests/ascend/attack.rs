@@ -1,4 +1,4 @@
-//! What an application may do wrong, and what a machine may lack.
+//! Wrong calls of an application, and machines that lack functions.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_void};
@@ -18,7 +18,7 @@ use crate::standin::process::{Installed, exclusive};
 
 const MIB: u64 = 1 << 20;
 
-/// Every kind of memory there is.
+/// Every kind of memory.
 const KINDS: [&str; 5] = [
     "rule=ascend",
     "rule=ascend,backing=malloc",
@@ -27,7 +27,7 @@ const KINDS: [&str; 5] = [
     "rule=ascend-host,kind=pinned",
 ];
 
-/// Sizes and alignments at the edges of what is rounded.
+/// Sizes and alignments where rounding changes the result.
 const PIECES: [(u64, u64); 9] = [
     (1, 0),
     (1, 64),
@@ -40,7 +40,7 @@ const PIECES: [(u64, u64); 9] = [
     (2 * MIB, 128),
 ];
 
-/// What nothing can be given for.
+/// Requests that cannot succeed.
 const NOTHING: [(u64, u64); 7] = [
     (0, 0),
     (1 << 63, 0),
@@ -74,7 +74,7 @@ fn allocator(driver: &Arc<AscendDriver>, options: &str) -> Result<Arc<Allocator>
     Allocator::with_driver(driver.clone(), Config::parse(options)?)
 }
 
-/// Everything that a pool does, without a stream and on one.
+/// Uses everything that a pool does, without a stream and on one.
 fn life(allocator: &Allocator, stream: usize) -> Result<()> {
     for _ in 0..2 {
         let block = allocator.allocate(request(3 * MIB, 0, 0, Some(stream)))?;
@@ -89,7 +89,7 @@ fn life(allocator: &Allocator, stream: usize) -> Result<()> {
     allocator.validate().map_err(Error::InvalidArgument)
 }
 
-/// AscendCL without the function of that name, and the names that were looked for.
+/// Opens the driver over an AscendCL without the function of that name. Also returns the names that it looked up.
 fn without(missing: &str, media: bool) -> (std::result::Result<Arc<AscendDriver>, DriverError>, Vec<String>) {
     let asked = RefCell::new(Vec::new());
     let look = |name: &CStr, media: bool| {
@@ -103,7 +103,7 @@ fn without(missing: &str, media: bool) -> (std::result::Result<Arc<AscendDriver>
 }
 
 #[test]
-fn each_function_is_named_or_done_without() {
+fn missing_functions_are_named_or_replaced() {
     for media in [false, true] {
         let names = {
             let (_machine, _installed) = machine();
@@ -137,7 +137,7 @@ fn each_function_is_named_or_done_without() {
     }
 }
 
-/// Everything is refused with the reason from then on, and whatever goes back is taken.
+/// Checks that every request is refused with the reason, and that every free is accepted.
 fn dead(allocator: &Allocator, blocks: &[u64], stream: usize) {
     for flags in [0, RESIZABLE] {
         for on in [None, Some(stream)] {
@@ -160,7 +160,7 @@ fn call(name: &str) -> *const c_void {
 }
 
 #[test]
-fn finalized_or_reset_while_blocks_are_out() {
+fn finalize_or_reset_with_live_blocks_refuses_requests() {
     for options in KINDS {
         for finalize in [true, false] {
             let (machine, _installed) = machine();
@@ -184,7 +184,7 @@ fn finalized_or_reset_while_blocks_are_out() {
     }
 }
 
-/// What the owner of `size` bytes may touch.
+/// The bytes that the owner of `size` bytes may use.
 fn extent(rule: &str, pad: &str, size: u64) -> u64 {
     match (rule, pad) {
         ("cuda", _) => size,
@@ -194,7 +194,7 @@ fn extent(rule: &str, pad: &str, size: u64) -> u64 {
     }
 }
 
-/// Each block is where its rule and its request want it, all of it is there, and it has no byte in common with another.
+/// Checks that each block meets its rule and its request, is accessible to its last byte, and overlaps no other block.
 fn carve(options: &str, start: u64, extent: impl Fn(u64) -> u64) {
     let (machine, _installed) = machine();
     machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
@@ -212,14 +212,14 @@ fn carve(options: &str, start: u64, extent: impl Fn(u64) -> u64) {
     for (size, alignment) in PIECES {
         for flags in [0, RESIZABLE] {
             let outcome = allocator.allocate(request(size, alignment, flags, None));
-            let told = format!("{options}: {size} bytes at a multiple of {alignment}");
-            let at = outcome.unwrap_or_else(|why| panic!("{told}: {why}"));
+            let what = format!("{options}: {size} bytes at a multiple of {alignment}");
+            let at = outcome.unwrap_or_else(|why| panic!("{what}: {why}"));
             let bytes = extent(size);
-            assert!(at.is_multiple_of(start.max(alignment)), "{told}: {at:#x}");
+            assert!(at.is_multiple_of(start.max(alignment)), "{what}: {at:#x}");
             let apart = |(other, theirs): &(u64, u64)| at + bytes <= *other || other + theirs <= at;
-            assert!(out.iter().all(apart), "{told}: {at:#x}");
+            assert!(out.iter().all(apart), "{what}: {at:#x}");
             for byte in [at, at + bytes - 1] {
-                machine.write(byte, &[1]).unwrap_or_else(|why| panic!("{told}: {why}"));
+                machine.write(byte, &[1]).unwrap_or_else(|why| panic!("{what}: {why}"));
             }
             out.push((at, bytes));
         }
@@ -242,7 +242,7 @@ fn carve(options: &str, start: u64, extent: impl Fn(u64) -> u64) {
 }
 
 #[test]
-fn every_rule_with_every_option() {
+fn all_rules_hold_with_all_options() {
     for (rule, start) in [
         ("cuda", 512),
         ("ascend", 64),

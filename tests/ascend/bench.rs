@@ -1,4 +1,4 @@
-//! The pool's own fault sweep, over AscendCL: every driver call of a life that has everything in it, failed in turn.
+//! The pool's own fault sweep over AscendCL: each driver call of a sequence that uses everything fails in turn.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ mod faults;
 
 const MIB: u64 = 1 << 20;
 
-/// An allocator on a machine of its own, with its application; the checker hears of everything.
+/// An allocator on a machine of its own, with its application. The checker sees all hand-outs and frees.
 struct Bench {
     machine: Arc<Machine>,
     allocator: Arc<Allocator>,
@@ -25,9 +25,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// How often is asked depends on the time that passes.
+    /// The number of polls depends on the time that passes.
     const REPEATS: bool = false;
-    /// Memory of libacl_dvpp.so's.
+    /// Memory of libacl_dvpp.so.
     const MORE: &[&str] = &["limit=192MiB,wait_ms=100,rule=ascend-media"];
 
     /// A device of 1 GiB. This thread enters device 0's own context.
@@ -42,13 +42,13 @@ impl Bench {
         let installed = exclusive(machine.clone());
         let driver = open(options.contains("ascend-media")).unwrap();
         machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
-        // What AscendCL gives need not begin where a block of CUDA's may.
+        // AscendCL's memory is less aligned than CUDA's.
         let rule = if options.contains("passthrough") {
             ",rule=ascend"
         } else {
             ""
         };
-        // Time is the host's here, and waits are few and short.
+        // Time is real here, and waits are few and short.
         let options = options.replace("wait_ms=100", "wait_ms=10");
         let config = Config::parse(&format!("{options}{rule}")).unwrap();
         Bench {

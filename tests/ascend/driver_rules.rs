@@ -15,13 +15,13 @@ use crate::standin::process::{Installed, exclusive};
 const PAGE: u64 = 2 << 20;
 const MIB: u64 = 1 << 20;
 
-struct Here {
+struct Setup {
     machine: Arc<Machine>,
     driver: Arc<AscendDriver>,
     _installed: Installed,
 }
 
-fn on(config: MachineConfig, media: bool) -> Here {
+fn on(config: MachineConfig, media: bool) -> Setup {
     let machine = Machine::new(MachineConfig {
         devices: 2,
         memory: 256 * MIB,
@@ -29,19 +29,19 @@ fn on(config: MachineConfig, media: bool) -> Here {
     });
     let installed = exclusive(machine.clone());
     let driver = open(media).unwrap();
-    Here {
+    Setup {
         machine,
         driver,
         _installed: installed,
     }
 }
 
-fn here() -> Here {
+fn setup() -> Setup {
     on(MachineConfig::default(), false)
 }
 
-impl Here {
-    /// This thread gets the device's own context, as `aclrtSetDevice` would give it.
+impl Setup {
+    /// Makes the device's own context current to this thread, as `aclrtSetDevice` does.
     fn enter(&self, device: i32) -> usize {
         let context = self.machine.primary_retain(device).unwrap();
         self.machine.context_set_current(context).unwrap();
@@ -65,20 +65,20 @@ fn get(allocator: &Allocator, size: u64, flags: u32, device: Option<i32>, stream
 }
 
 #[test]
-fn initialized_before_and_never_finalized() {
-    let here = here();
-    // Somebody else, as the application.
+fn open_accepts_initialized_acl_and_never_finalizes_it() {
+    let setup = setup();
+    // A second user, like the application.
     let second = open(false).unwrap();
     assert_eq!(second.device_count(), Ok(2));
-    drop((second, here.driver.clone()));
-    assert_eq!(here.driver.device_count(), Ok(2));
-    assert!(here.driver.device_info(1).unwrap().name.contains("Ascend"));
+    drop((second, setup.driver.clone()));
+    assert_eq!(setup.driver.device_count(), Ok(2));
+    assert!(setup.driver.device_info(1).unwrap().name.contains("Ascend"));
 }
 
 #[test]
-fn no_thread_gets_a_context_or_another_one() {
-    let here = here();
-    let allocator = here.allocator("rule=ascend");
+fn context_of_threads_never_changes() {
+    let setup = setup();
+    let allocator = setup.allocator("rule=ascend");
     let life = |device: i32| {
         let block = get(&allocator, 3 * MIB, 0, Some(device), None);
         let grown = get(&allocator, MIB, RESIZABLE, Some(device), None);
@@ -91,273 +91,277 @@ fn no_thread_gets_a_context_or_another_one() {
         scope.spawn(|| {
             for device in [0, 1] {
                 life(device);
-                assert_eq!(here.machine.context_current(), Ok(0));
-                assert_eq!(here.driver.current_device(), Ok(None));
+                assert_eq!(setup.machine.context_current(), Ok(0));
+                assert_eq!(setup.driver.current_device(), Ok(None));
             }
         });
         scope.spawn(|| {
-            let own = here.enter(1);
+            let own = setup.enter(1);
             for device in [0, 1] {
                 life(device);
-                assert_eq!(here.machine.context_current(), Ok(own));
-                assert_eq!(here.driver.current_device(), Ok(Some(1)));
+                assert_eq!(setup.machine.context_current(), Ok(own));
+                assert_eq!(setup.driver.current_device(), Ok(Some(1)));
             }
         });
     });
     allocator.close();
-    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+    assert_eq!(setup.machine.memory_held(), [0, 0, 0]);
 }
 
 #[test]
-fn what_is_pushed_is_where_calls_are_made() {
-    let here = here();
-    let own = here.enter(0);
-    let other = here.driver.primary_retain(1).unwrap();
-    here.driver.context_push(other).unwrap();
-    assert_eq!(here.driver.current_context(), Ok(Some(other)));
-    assert_eq!(here.driver.current_device(), Ok(Some(1)));
-    let address = here.driver.malloc(MIB).unwrap();
-    assert_eq!(here.machine.memory_at(address).unwrap().device, 1);
-    let stream = here.driver.create_stream().unwrap();
-    assert_eq!(here.machine.stream_context(stream.0), Ok(other.0));
-    here.driver.fill_async(address, 7, MIB, stream).unwrap();
-    here.driver.context_synchronize().unwrap();
-    here.driver.context_pop().unwrap();
-    assert_eq!(here.driver.current_context().unwrap().unwrap().0, own);
-    assert_eq!(here.driver.context_pop().unwrap_err().failure, Failure::NoContext);
-    // A stream is of the thread's context.
-    let event = here.driver.event_create().unwrap();
-    assert_eq!(here.driver.event_record(event, stream).unwrap_err().code, 107_003);
-    here.driver.free(address).unwrap();
-    // A context that is gone is told at once.
-    here.driver.primary_release(1).unwrap();
-    let gone = here.driver.context_push(other).unwrap_err();
+fn calls_are_made_in_the_pushed_context() {
+    let setup = setup();
+    let own = setup.enter(0);
+    let other = setup.driver.primary_retain(1).unwrap();
+    setup.driver.context_push(other).unwrap();
+    assert_eq!(setup.driver.current_context(), Ok(Some(other)));
+    assert_eq!(setup.driver.current_device(), Ok(Some(1)));
+    let address = setup.driver.malloc(MIB).unwrap();
+    assert_eq!(setup.machine.memory_at(address).unwrap().device, 1);
+    let stream = setup.driver.create_stream().unwrap();
+    assert_eq!(setup.machine.stream_context(stream.0), Ok(other.0));
+    setup.driver.fill_async(address, 7, MIB, stream).unwrap();
+    setup.driver.context_synchronize().unwrap();
+    setup.driver.context_pop().unwrap();
+    assert_eq!(setup.driver.current_context().unwrap().unwrap().0, own);
+    assert_eq!(setup.driver.context_pop().unwrap_err().failure, Failure::NoContext);
+    // A stream belongs to the thread's context.
+    let event = setup.driver.event_create().unwrap();
+    assert_eq!(setup.driver.event_record(event, stream).unwrap_err().code, 107_003);
+    setup.driver.free(address).unwrap();
+    // A destroyed context is refused at once.
+    setup.driver.primary_release(1).unwrap();
+    let gone = setup.driver.context_push(other).unwrap_err();
     assert_eq!(gone.failure, Failure::ContextDestroyed, "{gone}");
-    assert_eq!(here.driver.current_context().unwrap().unwrap().0, own);
+    assert_eq!(setup.driver.current_context().unwrap().unwrap().0, own);
 }
 
 #[test]
-fn the_device_stays_open_for_those_who_use_it() {
-    let here = here();
-    assert_eq!(here.driver.primary_active(0), Ok(false));
-    let context = here.enter(0);
-    assert_eq!(here.driver.primary_retain(0).unwrap().0, context);
-    // The application's own is over; ours is not.
-    here.machine.primary_release(0).unwrap();
-    assert_eq!(here.driver.primary_active(0), Ok(true));
-    here.driver.primary_release(0).unwrap();
-    assert_eq!(here.driver.primary_active(0), Ok(false));
+fn device_stays_open_while_retained() {
+    let setup = setup();
+    assert_eq!(setup.driver.primary_active(0), Ok(false));
+    let context = setup.enter(0);
+    assert_eq!(setup.driver.primary_retain(0).unwrap().0, context);
+    // The application releases the device; the driver does not.
+    setup.machine.primary_release(0).unwrap();
+    assert_eq!(setup.driver.primary_active(0), Ok(true));
+    setup.driver.primary_release(0).unwrap();
+    assert_eq!(setup.driver.primary_active(0), Ok(false));
 }
 
 #[test]
-fn nothing_is_not_even_asked_for() {
-    let here = here();
-    here.enter(0);
-    let before = here.machine.calls_made();
-    assert!(here.driver.malloc(0).is_err() && here.driver.free(0).is_err());
-    assert!(here.driver.host_malloc(0).is_err() && here.driver.host_free(0).is_err());
-    assert!(here.driver.unreserve(0, PAGE).is_err() && here.driver.unmap(0, PAGE).is_err());
-    assert_eq!(here.machine.calls_made(), before);
-    let full = here.driver.malloc(1 << 40).unwrap_err();
+fn zero_sizes_and_addresses_make_no_call() {
+    let setup = setup();
+    setup.enter(0);
+    let before = setup.machine.calls_made();
+    assert!(setup.driver.malloc(0).is_err() && setup.driver.free(0).is_err());
+    assert!(setup.driver.host_malloc(0).is_err() && setup.driver.host_free(0).is_err());
+    assert!(setup.driver.unreserve(0, PAGE).is_err() && setup.driver.unmap(0, PAGE).is_err());
+    assert_eq!(setup.machine.calls_made(), before);
+    let full = setup.driver.malloc(1 << 40).unwrap_err();
     assert_eq!((full.failure, full.code), (Failure::OutOfMemory, 207_001));
-    let full = here.driver.create(0, 1 << 40, HandleKind::default()).unwrap_err();
+    let full = setup.driver.create(0, 1 << 40, HandleKind::default()).unwrap_err();
     assert_eq!((full.failure, full.code), (Failure::OutOfMemory, 207_001));
 }
 
 #[test]
-fn what_this_driver_does_not_offer() {
-    let here = here();
-    here.enter(0);
+fn unsupported_calls_are_refused() {
+    let setup = setup();
+    setup.enter(0);
     let shared = HandleKind {
         share_fd: true,
         ..HandleKind::default()
     };
-    let error = here.driver.create(0, PAGE, shared).unwrap_err();
+    let error = setup.driver.create(0, PAGE, shared).unwrap_err();
     assert_eq!(error.failure, Failure::Unsupported);
     let (base, handle) = (
-        here.driver.reserve(PAGE, PAGE).unwrap(),
-        here.driver.create(0, PAGE, HandleKind::default()).unwrap(),
+        setup.driver.reserve(PAGE, PAGE).unwrap(),
+        setup.driver.create(0, PAGE, HandleKind::default()).unwrap(),
     );
-    here.driver.map(base, PAGE, handle).unwrap();
+    setup.driver.map(base, PAGE, handle).unwrap();
     assert_eq!(
-        here.driver.set_access(base, PAGE, &[0, 1]).unwrap_err().failure,
+        setup.driver.set_access(base, PAGE, &[0, 1]).unwrap_err().failure,
         Failure::Unsupported
     );
     assert!(
-        here.driver
-            .event_record(here.driver.event_create().unwrap(), Stream::PER_THREAD)
+        setup
+            .driver
+            .event_record(setup.driver.event_create().unwrap(), Stream::PER_THREAD)
             .is_err()
     );
-    assert_eq!(here.driver.stream_capture(Stream::DEFAULT), Ok(Capture::None));
-    let features = here.driver.features();
+    assert_eq!(setup.driver.stream_capture(Stream::DEFAULT), Ok(Capture::None));
+    let features = setup.driver.features();
     assert!(!features.stream_ids && !features.context_events && !features.user_objects);
 }
 
 /// A range of three mappings.
-fn mapped(here: &Here) -> u64 {
-    let base = here.driver.reserve(4 * PAGE, PAGE).unwrap();
+fn mapped(setup: &Setup) -> u64 {
+    let base = setup.driver.reserve(4 * PAGE, PAGE).unwrap();
     for at in 0..3 {
-        let handle = here.driver.create(0, PAGE, HandleKind::default()).unwrap();
-        here.driver.map(base + at * PAGE, PAGE, handle).unwrap();
-        here.driver.release(handle).unwrap();
+        let handle = setup.driver.create(0, PAGE, HandleKind::default()).unwrap();
+        setup.driver.map(base + at * PAGE, PAGE, handle).unwrap();
+        setup.driver.release(handle).unwrap();
     }
     base
 }
 
 #[test]
-fn a_range_is_unmapped_mapping_by_mapping() {
-    let here = here();
-    here.enter(0);
-    let base = mapped(&here);
-    assert!(here.driver.set_access(base, 3 * PAGE, &[0]).is_ok());
+fn unmap_of_a_range_unmaps_each_mapping() {
+    let setup = setup();
+    setup.enter(0);
+    let base = mapped(&setup);
+    assert!(setup.driver.set_access(base, 3 * PAGE, &[0]).is_ok());
     assert!(
-        here.driver.set_access(base, 4 * PAGE, &[0]).is_err(),
+        setup.driver.set_access(base, 4 * PAGE, &[0]).is_err(),
         "not all of it is mapped"
     );
-    assert!(here.driver.set_access(base + 1, PAGE, &[0]).is_err());
-    // One is refused: what went before is gone, and the next call goes on.
-    assert!(here.machine.fail_nth(Some("cuMemUnmap"), 2, 999));
-    assert!(here.driver.unmap(base, 3 * PAGE).is_err());
-    assert_eq!(here.machine.memory_held(), [1, 2, 2]);
-    here.driver.unmap(base, 3 * PAGE).unwrap();
-    assert!(here.driver.unmap(base, 3 * PAGE).is_err(), "there is nothing left");
-    here.driver.unreserve(base, 4 * PAGE).unwrap();
-    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+    assert!(setup.driver.set_access(base + 1, PAGE, &[0]).is_err());
+    // One unmapping is refused: the mappings before it are gone, and the next call continues.
+    assert!(setup.machine.fail_nth(Some("cuMemUnmap"), 2, 999));
+    assert!(setup.driver.unmap(base, 3 * PAGE).is_err());
+    assert_eq!(setup.machine.memory_held(), [1, 2, 2]);
+    setup.driver.unmap(base, 3 * PAGE).unwrap();
+    assert!(setup.driver.unmap(base, 3 * PAGE).is_err(), "no mapping is left");
+    setup.driver.unreserve(base, 4 * PAGE).unwrap();
+    assert_eq!(setup.machine.memory_held(), [0, 0, 0]);
 }
 
 #[test]
-fn other_work_keeps_nothing_mapped() {
-    let here = here();
-    here.enter(0);
-    let stream = here.machine.stream_create(true).unwrap();
-    let (first, second) = (mapped(&here), mapped(&here));
-    let forever = here.machine.launch_persistent(stream, &[]).unwrap();
-    here.driver.unmap(first, 3 * PAGE).unwrap();
-    // Nor where nobody can be told how long to wait.
+fn unmap_succeeds_while_other_work_runs() {
+    let setup = setup();
+    setup.enter(0);
+    let stream = setup.machine.stream_create(true).unwrap();
+    let (first, second) = (mapped(&setup), mapped(&setup));
+    let forever = setup.machine.launch_persistent(stream, &[]).unwrap();
+    setup.driver.unmap(first, 3 * PAGE).unwrap();
+    // Nor does an AscendCL that has no wait with a limit.
     let older = open_without("aclrtSynchronizeDeviceWithTimeout", false).unwrap();
     let base = older.reserve(PAGE, PAGE).unwrap();
     let handle = older.create(0, PAGE, HandleKind::default()).unwrap();
     older.map(base, PAGE, handle).unwrap();
     older.unmap(base, PAGE).unwrap();
-    assert!(here.machine.release_persistent(forever));
-    // A capture is not ended by it.
-    here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
-    let relaxed = here
+    assert!(setup.machine.release_persistent(forever));
+    // It ends no capture.
+    setup.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
+    let relaxed = setup
         .driver
         .exchange_capture_mode(trtalloc::driver::CaptureMode::Relaxed)
         .unwrap();
-    here.driver.unmap(second, 3 * PAGE).unwrap();
-    here.driver.exchange_capture_mode(relaxed).unwrap();
-    assert_eq!(here.driver.stream_capture(Stream(stream)), Ok(Capture::Active));
-    assert_eq!(here.machine.faults(), Vec::<String>::new());
+    setup.driver.unmap(second, 3 * PAGE).unwrap();
+    setup.driver.exchange_capture_mode(relaxed).unwrap();
+    assert_eq!(setup.driver.stream_capture(Stream(stream)), Ok(Capture::Active));
+    assert_eq!(setup.machine.faults(), Vec::<String>::new());
 }
 
 /// AscendCL holds a lock over the context's streams while it waits.
 #[test]
-fn a_context_is_waited_for_in_turns() {
-    let here = here();
-    here.enter(0);
-    let stream = here.machine.stream_create(true).unwrap();
-    let hold = here.machine.launch_persistent(stream, &[]).unwrap();
-    let turns = || here.machine.count("cuCtxRecordEvent");
+fn context_synchronize_waits_in_slices() {
+    let setup = setup();
+    setup.enter(0);
+    let stream = setup.machine.stream_create(true).unwrap();
+    let hold = setup.machine.launch_persistent(stream, &[]).unwrap();
+    let turns = || setup.machine.count("cuCtxRecordEvent");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The second turn has begun, or a wait without turns.
-            while turns() < 2 && here.machine.count("cuCtxSynchronize") == 0 {
+            // Waits for the second slice, or for a wait without slices.
+            while turns() < 2 && setup.machine.count("cuCtxSynchronize") == 0 {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            assert!(here.machine.release_persistent(hold));
+            assert!(setup.machine.release_persistent(hold));
         });
-        here.driver.context_synchronize().unwrap();
+        setup.driver.context_synchronize().unwrap();
     });
-    assert!(turns() >= 2 && here.machine.count("cuCtxSynchronize") == 0);
-    // A capture is not waited for, in turns or otherwise, and an older AscendCL waits at once.
-    here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
-    assert_eq!(here.driver.context_synchronize().unwrap_err().failure, Failure::Capture);
-    here.machine.stream_end_capture(stream).unwrap();
+    assert!(turns() >= 2 && setup.machine.count("cuCtxSynchronize") == 0);
+    // It never waits for a capturing stream. An older AscendCL waits without slices.
+    setup.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
+    assert_eq!(
+        setup.driver.context_synchronize().unwrap_err().failure,
+        Failure::Capture
+    );
+    setup.machine.stream_end_capture(stream).unwrap();
     let older = open_without("aclrtSynchronizeDeviceWithTimeout", false).unwrap();
     older.context_synchronize().unwrap();
-    assert_eq!(here.machine.count("cuCtxSynchronize"), 1);
+    assert_eq!(setup.machine.count("cuCtxSynchronize"), 1);
 }
 
 #[test]
-fn a_pool_that_begins_in_a_capture_has_virtual_memory() {
-    let here = here();
-    here.enter(0);
-    let stream = here.machine.stream_create(true).unwrap();
-    let allocator = here.allocator("");
-    here.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
+fn pool_created_in_a_capture_has_virtual_memory() {
+    let setup = setup();
+    setup.enter(0);
+    let stream = setup.machine.stream_create(true).unwrap();
+    let allocator = setup.allocator("");
+    setup.machine.stream_begin_capture(stream, MODE_GLOBAL).unwrap();
     let block = get(&allocator, MIB, 0, None, Some(stream));
-    let info = here.driver.stream_capture_info(Stream(stream)).unwrap().unwrap();
+    let info = setup.driver.stream_capture_info(Stream(stream)).unwrap().unwrap();
     assert_eq!(info.id, info.graph.0 as u64);
-    let graph = here.machine.stream_end_capture(stream).unwrap();
+    let graph = setup.machine.stream_end_capture(stream).unwrap();
     assert_eq!(graph, info.graph.0);
-    assert_ne!(here.machine.memory_at(block).unwrap().handle, 0, "a mapping");
+    assert_ne!(setup.machine.memory_at(block).unwrap().handle, 0, "a mapping");
     allocator.deallocate(block, None).unwrap();
 }
 
 #[test]
-fn media_memory_is_its_librarys() {
-    let here = on(MachineConfig::default(), true);
-    here.enter(0);
-    assert!(!here.driver.device_info(0).unwrap().virtual_memory);
-    let allocator = here.allocator("rule=ascend-media");
-    let before = here.machine.count("cuMemAlloc");
+fn media_memory_comes_from_the_media_library() {
+    let setup = on(MachineConfig::default(), true);
+    setup.enter(0);
+    assert!(!setup.driver.device_info(0).unwrap().virtual_memory);
+    let allocator = setup.allocator("rule=ascend-media");
+    let before = setup.machine.count("cuMemAlloc");
     let blocks = [1000, 1000, 5 * MIB].map(|size| get(&allocator, size, 0, None, None));
     for block in blocks {
         assert_eq!(block % 128, 0);
-        // What `aclrtFree` would refuse.
-        let at = here.machine.memory_at(block).unwrap();
+        // `aclrtFree` would refuse this address.
+        let at = setup.machine.memory_at(block).unwrap();
         assert_eq!(at.handle, 0);
     }
-    assert!(here.machine.count("cuMemAlloc") > before);
+    assert!(setup.machine.count("cuMemAlloc") > before);
     for block in blocks {
         allocator.deallocate(block, None).unwrap();
     }
     allocator.trim(None, 0).unwrap();
     allocator.close();
-    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+    assert_eq!(setup.machine.memory_held(), [0, 0, 0]);
 }
 
-/// `hi_mpi_…` answers with numbers of its own.
+/// `hi_mpi_…` has error numbers of its own.
 #[test]
-fn the_other_media_library_is_full_in_its_own_words() {
-    let here = here();
-    here.enter(0);
+fn out_of_memory_of_the_other_media_library_is_recognized() {
+    let setup = setup();
+    setup.enter(0);
     let driver = open_without("acldvppMalloc", true).unwrap();
     let full = driver.malloc(1 << 40).unwrap_err();
     assert_eq!((full.failure, full.code), (Failure::OutOfMemory, 0xa002_800c));
     let wrong = driver.free(4096).unwrap_err();
     assert_eq!((wrong.failure, wrong.code), (Failure::Other, 0xa002_8003));
-    // What is kept is given back for it, and there is room.
+    // The pool releases cached memory for the request, and then there is enough.
     let allocator = Allocator::with_driver(driver, Config::parse("rule=ascend-media").unwrap()).unwrap();
     for size in [100 * MIB, 200 * MIB, 150 * MIB] {
         let block = get(&allocator, size, 0, None, None);
         allocator.deallocate(block, None).unwrap();
     }
     allocator.close();
-    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+    assert_eq!(setup.machine.memory_held(), [0, 0, 0]);
 }
 
 #[test]
-fn without_virtual_memory() {
-    let here = on(
+fn pool_works_without_virtual_memory() {
+    let setup = on(
         MachineConfig {
             virtual_memory: false,
             ..MachineConfig::default()
         },
         false,
     );
-    here.enter(0);
-    let allocator = here.allocator("rule=ascend");
+    setup.enter(0);
+    let allocator = setup.allocator("rule=ascend");
     let block = get(&allocator, 10 * MIB, RESIZABLE, None, None);
-    here.machine.write(block, &[7; 64]).unwrap();
+    setup.machine.write(block, &[7; 64]).unwrap();
     let block = allocator.reallocate(block, 0, 30 * MIB).unwrap();
     let mut kept = [0; 64];
-    here.machine.read(block, &mut kept).unwrap();
+    setup.machine.read(block, &mut kept).unwrap();
     assert_eq!(kept, [7; 64]);
     allocator.deallocate(block, None).unwrap();
-    let forced = here.allocator("backing=vmm");
+    let forced = setup.allocator("backing=vmm");
     let request = Request {
         size: MIB,
         alignment: 0,
@@ -374,27 +378,27 @@ fn without_virtual_memory() {
     );
 }
 
-/// No manual promises that one handle can be mapped at two addresses.
+/// The manuals do not say that one handle can be mapped at two addresses.
 #[test]
-fn a_second_mapping_is_refused() {
-    let here = here();
-    here.enter(0);
-    let allocator = here.allocator("rule=ascend");
+fn handles_are_mapped_only_once() {
+    let setup = setup();
+    setup.enter(0);
+    let allocator = setup.allocator("rule=ascend");
     let block = get(&allocator, MIB, RESIZABLE, None, None);
-    here.machine.write(block, &[7; 64]).unwrap();
-    assert!(here.machine.fail_every(Some("cuMemMap"), 1, 107_000));
-    // Far beyond its room.
+    setup.machine.write(block, &[7; 64]).unwrap();
+    assert!(setup.machine.fail_every(Some("cuMemMap"), 1, 107_000));
+    // Far larger than its reservation.
     assert!(allocator.reallocate(block, 0, 120 * MIB).is_err());
-    here.machine.clear_failures();
+    setup.machine.clear_failures();
     let mut kept = [0; 64];
-    here.machine.read(block, &mut kept).unwrap();
+    setup.machine.read(block, &mut kept).unwrap();
     assert_eq!(kept, [7; 64]);
     allocator.validate().unwrap();
     let grown = allocator.reallocate(block, 0, 120 * MIB).unwrap();
-    here.machine.read(grown, &mut kept).unwrap();
+    setup.machine.read(grown, &mut kept).unwrap();
     assert_eq!(kept, [7; 64]);
     allocator.deallocate(grown, None).unwrap();
     allocator.trim(None, 0).unwrap();
     allocator.close();
-    assert_eq!(here.machine.memory_held(), [0, 0, 0]);
+    assert_eq!(setup.machine.memory_held(), [0, 0, 0]);
 }

@@ -1,21 +1,22 @@
-//! A `libascendcl.so` over the simulated device, which is `libacl_dvpp.so` and `libacl_dvpp_mpi.so` too where links to it have
-//! these names: for what must go through AscendCL's own names, and child processes. `standin` says what it does and refuses.
+//! A `libascendcl.so` over the simulated device, for tests that need AscendCL's own names and for child processes.
+//! Links to it with the names `libacl_dvpp.so` and `libacl_dvpp_mpi.so` make it those libraries, too. `standin` lists
+//! what it does and refuses.
 //!
-//! One machine for each process, made by `aclInit`:
+//! There is one machine for each process, made by `aclInit`:
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `SIMASCEND_MEMORY` | bytes of each device | 24 GiB |
-//! | `SIMASCEND_DEVICES` | how many devices | 1 |
+//! | `SIMASCEND_DEVICES` | number of devices | 1 |
 //! | `SIMASCEND_SPEED` | bytes that a copy or a fill moves in a nanosecond | 1024 |
 //! | `SIMASCEND_VMM` | `0`: no virtual memory, as on Ascend RC | 1 |
 //! | `SIMASCEND_FAIL` | `call:n:code`, joined by `;`: the n-th call of the model's function of that name (`cuMemMap`) fails with that code, CUDA's or AscendCL's | none |
 //! | `SIMASCEND_MISSING` | names of functions, joined by `,`, that are not exported | none |
 //!
-//! A variable that cannot be read makes `aclInit` fail with 100000 and a line on stderr. The simulated clock follows the wall
-//! clock. Memory that is taken away under pending work, and work out of bounds, is a line on stderr.
+//! An invalid value makes `aclInit` fail with 100000 and print a line on stderr. The simulated clock follows the wall
+//! clock. Freeing memory under pending work, and work out of bounds, print a line on stderr.
 
-// The model has more than this face needs.
+// This library does not use all of the model.
 #[allow(dead_code)]
 #[path = "../../src/driver/sim/model/mod.rs"]
 mod model;
@@ -73,7 +74,7 @@ extern "C" fn load() {
     let missing = env::var("SIMASCEND_MISSING").unwrap_or_default();
     for name in missing.split(',').filter(|name| !name.is_empty()) {
         match standin::find(name, false).or_else(|| standin::find(name, true)) {
-            Some(function) => symbols::take_out(function),
+            Some(function) => symbols::hide_symbol(function),
             None => eprintln!("simascend: SIMASCEND_MISSING has {name}, which is no function here"),
         }
     }

@@ -1,4 +1,4 @@
-//! The driver through libascendcl.so, in child processes whose `LD_LIBRARY_PATH` has the stand-in.
+//! The driver through libascendcl.so, in child processes that find the stand-in by `LD_LIBRARY_PATH`.
 
 use std::env;
 use std::ffi::CStr;
@@ -25,18 +25,18 @@ fn folder() -> &'static PathBuf {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     All,
-    /// libascendcl.so alone.
+    /// Only libascendcl.so.
     Alone,
     Nothing,
 }
 
-/// Where they are.
+/// The folder with these libraries.
 fn path(found: Found) -> PathBuf {
     match found {
         Found::All => folder().clone(),
         Found::Alone => {
             let alone = folder().join("alone");
-            // Another test may have made it.
+            // Another test may have made it already.
             let _ = std::fs::create_dir(&alone);
             let _ = std::os::unix::fs::symlink("../libascendcl.so", alone.join("libascendcl.so"));
             alone
@@ -45,8 +45,8 @@ fn path(found: Found) -> PathBuf {
     }
 }
 
-/// Whether this process is the child of that test; else starts it and demands that it passes, without a word of the
-/// stand-in's.
+/// Returns whether this process is the child of that test. Otherwise starts the child and checks that it passes and
+/// that the stand-in prints nothing.
 fn in_child(test: &str, found: Found, variables: &[(&str, &str)]) -> bool {
     let test = format!("library::{test}");
     if env::var(ROLE).is_ok_and(|role| role == test) {
@@ -58,25 +58,25 @@ fn in_child(test: &str, found: Found, variables: &[(&str, &str)]) -> bool {
     command.env("LD_LIBRARY_PATH", path(found));
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (told, complaints) = (text(&output.stdout), text(&output.stderr));
+    let (printed, complaints) = (text(&output.stdout), text(&output.stderr));
     assert!(
-        output.status.success() && told.contains("1 passed"),
-        "{test} {variables:?}: {}\n{told}\n{complaints}",
+        output.status.success() && printed.contains("1 passed"),
+        "{test} {variables:?}: {}\n{printed}\n{complaints}",
         output.status
     );
     assert!(!complaints.contains("simascend:"), "{test}:\n{complaints}");
     false
 }
 
-/// What opening an allocator says that is refused.
+/// The error of opening an allocator that is refused.
 fn refusal(options: &str) -> String {
     let outcome = Allocator::from_config(Config::parse(options).unwrap());
     outcome.err().expect(options).to_string()
 }
 
 #[test]
-fn through_c() {
-    if !in_child("through_c", Found::All, &[("SIMASCEND_MEMORY", "268435456")]) {
+fn c_functions_work() {
+    if !in_child("c_functions_work", Found::All, &[("SIMASCEND_MEMORY", "268435456")]) {
         return;
     }
     let mut allocator = null_mut();
@@ -88,7 +88,7 @@ fn through_c() {
         let first = capi::trtalloc_allocate(allocator, 1000, 0, 0);
         let second = capi::trtalloc_allocate(allocator, 1000, 0, 0);
         assert!(!first.is_null() && !second.is_null(), "{error:?}");
-        // The rule is Ascend's where no other was asked for: 1000 is 1024 and 32 more, and starts are multiples of 64.
+        // Ascend's rule is the default: 1000 becomes 1024 and 32 more, and starts are multiples of 64.
         assert!((first as usize).is_multiple_of(64) && first.addr().abs_diff(second.addr()) >= 1088);
         let mut stats: capi::trtalloc_stats = std::mem::zeroed();
         let status = capi::trtalloc_stats_get(allocator, 0, &mut stats, size_of_val(&stats));
@@ -133,7 +133,7 @@ fn pinned_and_media_memory() {
 fn no_library() {
     if in_child("no_library", Found::Nothing, &[]) {
         assert!(refusal("driver=ascend").contains("libascendcl.so is missing"));
-        // What is found out by itself is CUDA, or an error.
+        // The automatic choice finds CUDA, or fails.
         assert!(refusal("driver=auto").contains("libcuda.so.1"));
     }
 }
@@ -146,7 +146,7 @@ fn no_media_library() {
             error.contains("libacl_dvpp.so and libacl_dvpp_mpi.so is missing"),
             "{error}"
         );
-        // Other memory does not need them.
+        // Other memory does not need the media libraries.
         Allocator::create("driver=ascend,rule=ascend-media,kind=pinned").unwrap();
         Allocator::create("driver=ascend").unwrap();
     }
@@ -172,7 +172,7 @@ fn what_may_be_missing() {
     let optional = "aclrtMallocAlign32,aclrtMapMem,aclrtGetPrimaryCtxState,aclrtSynchronizeDeviceWithTimeout,\
                     aclmdlRICaptureGetInfo,aclmdlRICaptureThreadExchangeMode,aclrtGetSocName,acldvppMalloc";
     if in_child("what_may_be_missing", Found::All, &[("SIMASCEND_MISSING", optional)]) {
-        // Without one of them there is no virtual memory, and media memory comes from the other library.
+        // Without one of these functions there is no virtual memory, or media memory comes from the other library.
         for options in ["", "rule=ascend-media"] {
             let allocator = Allocator::create(&format!("driver=ascend,{options}")).unwrap();
             let request = trtalloc::allocator::Request {

@@ -1,6 +1,6 @@
-//! The driver of Ascend devices, over a stand-in for AscendCL: there is no such device here.
+//! The driver of Ascend devices over a stand-in for AscendCL, because there is no Ascend device here.
 
-// What the pool's fault sweep, which is the library's own, calls these.
+// `bench` uses these through the pool's own fault sweep.
 use trtalloc::driver::sim::model;
 use trtalloc::{allocator, config, driver, error};
 

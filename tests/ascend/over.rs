@@ -1,4 +1,4 @@
-//! The driver of Ascend devices over the stand-in that is installed in this process.
+//! The driver of Ascend devices over the stand-in in this process.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use trtalloc::driver::ascend::AscendDriver;
 
 use crate::standin::find;
 
-/// Opens it; with `media`, for media memory.
+/// Opens the driver; with `media`, for media memory.
 pub fn open(media: bool) -> Result<Arc<AscendDriver>> {
     open_without("", media)
 }

@@ -1,4 +1,4 @@
-//! The stand-in refuses what CANN refuses: a test over one that takes everything would show nothing.
+//! The stand-in refuses what CANN refuses. Tests over a stand-in that accepts everything would show nothing.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -14,7 +14,7 @@ use crate::standin::{
 
 const PAGE: usize = 2 << 20;
 
-/// A function of the stand-in by its name, as who loads the library has it.
+/// Calls a function of the stand-in by its name, as a program that loads the library does.
 macro_rules! call {
     ($name:ident ( $($argument:expr => $kind:ty),* $(,)? )) => {{
         let found = find(stringify!($name), false).or_else(|| find(stringify!($name), true)).unwrap();
@@ -71,7 +71,7 @@ fn free(address: *mut c_void) -> c_int {
 }
 
 #[test]
-fn once_and_first() {
+fn init_comes_first_and_once() {
     let (_machine, _installed) = machine(MachineConfig::default());
     assert_eq!(call!(aclrtSetDevice(0 => i32)), UNINITIALIZED);
     assert_eq!(call!(aclInit(null() => *const c_void)), 0);
@@ -82,7 +82,7 @@ fn once_and_first() {
 }
 
 #[test]
-fn a_context_is_a_threads() {
+fn contexts_belong_to_threads() {
     let (_machine, _installed) = device();
     let there = malloc(1000).unwrap() as usize;
     std::thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn a_context_is_a_threads() {
             let mut host = null_mut();
             let code = call!(aclrtMallocHost(&mut host => *mut *mut c_void, 64 => usize));
             assert_eq!(code, CONTEXT_NULL);
-            assert_eq!(free(there as *mut c_void), 0, "what is freed needs none");
+            assert_eq!(free(there as *mut c_void), 0, "a free needs no context");
             assert_eq!(call!(aclrtCreateStream(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtCreateEvent(&mut out => *mut usize)), CONTEXT_NULL);
             assert_eq!(call!(aclrtSynchronizeDevice()), CONTEXT_NULL);
@@ -101,7 +101,7 @@ fn a_context_is_a_threads() {
             assert_eq!(call!(aclrtSetCurrentContext(0 => usize)), RT_PARAM_INVALID);
         });
     });
-    // What is gone is nobody's any more.
+    // A destroyed context is current to no thread.
     let mut context = 0usize;
     let own = |context: &mut usize| call!(aclrtGetCurrentContext(context => *mut usize));
     assert_eq!(own(&mut context), 0);
@@ -112,7 +112,7 @@ fn a_context_is_a_threads() {
 }
 
 #[test]
-fn a_stream_is_a_contexts() {
+fn streams_belong_to_contexts() {
     let (_machine, _installed) = device();
     let (mut stream, mut event) = (0usize, 0usize);
     assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);
@@ -126,7 +126,7 @@ fn a_stream_is_a_contexts() {
 }
 
 #[test]
-fn a_stream_is_done_before_it_goes() {
+fn stream_destroy_waits_for_its_work() {
     let (machine, _installed) = device();
     let mut stream = 0usize;
     assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);
@@ -144,7 +144,7 @@ fn a_stream_is_done_before_it_goes() {
 }
 
 #[test]
-fn an_event_is_for_what_it_was_made_for() {
+fn event_flags_limit_its_uses() {
     let (_machine, _installed) = device();
     let create = |flags| {
         let mut event = 0usize;
@@ -174,7 +174,7 @@ fn an_event_is_for_what_it_was_made_for() {
 }
 
 #[test]
-fn nothing_is_no_memory() {
+fn zero_sizes_are_refused() {
     let (_machine, _installed) = device();
     assert_eq!(malloc(0), Err(INVALID_PARAM));
     assert_eq!(malloc(usize::MAX), Err(INVALID_PARAM));
@@ -184,7 +184,7 @@ fn nothing_is_no_memory() {
         INVALID_PARAM
     );
     let mut out = null_mut();
-    // What is no policy is the default one.
+    // An unknown policy counts as the default.
     assert_eq!(
         call!(aclrtMalloc(&mut out => *mut *mut c_void, 8 => usize, 9 => u32)),
         0
@@ -195,7 +195,7 @@ fn nothing_is_no_memory() {
     assert_eq!(
         (address as usize % 64, address as usize % 128),
         (0, 64),
-        "no more than promised"
+        "no larger alignment than documented"
     );
     assert_eq!(free(address.wrapping_byte_add(64)), RT_PARAM_INVALID);
     assert_eq!(free(address), 0);
@@ -208,7 +208,7 @@ fn nothing_is_no_memory() {
 }
 
 #[test]
-fn freeing_waits_for_nothing() {
+fn free_does_not_wait() {
     let (machine, _installed) = device();
     let mut stream = 0usize;
     assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);
@@ -229,7 +229,7 @@ fn media_memory_has_its_own_functions() {
         call!(hi_mpi_dvpp_malloc(0 => u32, &mut second => *mut *mut c_void, 1000 => u64)),
         0
     );
-    // The number means nothing.
+    // The device number is ignored.
     let mut third = null_mut();
     assert_eq!(
         call!(hi_mpi_dvpp_malloc(1 => u32, &mut third => *mut *mut c_void, 1000 => u64)),
@@ -292,7 +292,7 @@ fn handles_are_mapped_whole() {
     let release = |address| call!(aclrtReleaseMemAddress(address => *mut c_void));
     assert_eq!(unmap(at(1)), RT_PARAM_INVALID, "a part of a mapping");
     assert_eq!(release(base), RT_PARAM_INVALID, "something is mapped");
-    // The memory goes once nothing maps it.
+    // The memory is freed once it is not mapped any more.
     assert_eq!(call!(aclrtFreePhysical(handle => usize)), 0);
     assert_eq!(machine.read(at(0) as u64, &mut [0]), Ok(()));
     assert_eq!(unmap(at(0)), 0);
@@ -318,7 +318,7 @@ fn some_devices_have_no_virtual_memory() {
 }
 
 #[test]
-fn a_capturing_context_is_not_waited_for() {
+fn capturing_context_refuses_to_synchronize() {
     let (_machine, _installed) = device();
     let (mut stream, mut model, mut status) = (0usize, 0usize, 9u32);
     assert_eq!(call!(aclrtCreateStream(&mut stream => *mut usize)), 0);

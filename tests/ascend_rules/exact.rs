@@ -1,10 +1,10 @@
-//! The first and the last bytes of what the caller brought, and what is not enough.
+//! The first and the last bytes of the caller's memory, and memory that is too small.
 
 use trtalloc::capi::trtalloc_status;
 
 use super::pool::{Memory, PAGE, Pool};
 
-/// Options, the distance of pieces of 1000 bytes, the least piece, and where pieces start.
+/// Options, the distance between pieces of 1000 bytes, the smallest piece, and the alignment of pieces.
 const RULES: &[(&str, u64, u64, usize)] = &[
     ("driver=none,rule=ascend", 1088, 64, 64),
     ("driver=none,rule=ascend,pad=16", 1088, 64, 64),
@@ -18,7 +18,7 @@ const RULES: &[(&str, u64, u64, usize)] = &[
 fn a_pool_of_exactly_one_piece() {
     for &(options, stride, _, start) in RULES {
         let memory = Memory::new(4 * PAGE);
-        // At a start; one byte behind one, with what it takes to the next; and one byte before one.
+        // At a start; one byte after a start, which loses the bytes up to the next; and one byte before a start.
         for (shift, lost) in [(start, 0), (start + 1, start - 1), (3 * start - 1, 1)] {
             let base = memory.address() + shift;
             let pool = Pool::over(base, stride + lost as u64, options).unwrap();
@@ -28,21 +28,21 @@ fn a_pool_of_exactly_one_piece() {
             assert_eq!(pool.stats().reserved, stride);
             assert!(pool.put(block));
             assert_eq!(pool.get(1000, 0), block, "{options} +{shift}");
-            // One byte less, at either end, is one piece too little.
+            // With one byte less, at either end, one piece less fits.
             let pool = Pool::over(base, stride + lost as u64 - 1, options).unwrap();
             assert_eq!(pool.get(1000, 0), 0, "{options} +{shift}");
             assert_eq!(pool.stats().out_of_memory, 1);
             let less = 1000 - start as u64;
             assert!(
                 less == 488 || pool.get(less, 0) != 0,
-                "{options} +{shift}: what is left can be had"
+                "{options} +{shift}: the remaining memory can be allocated"
             );
         }
     }
 }
 
 #[test]
-fn less_than_one_piece_is_refused_with_the_reason() {
+fn memory_below_one_piece_is_refused() {
     for &(options, _, least, start) in RULES {
         let memory = Memory::new(PAGE);
         let base = memory.address();
@@ -63,7 +63,7 @@ fn less_than_one_piece_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_is_no_memory_is_refused() {
+fn invalid_memory_is_refused() {
     for (base, bytes, says) in [
         (0, 1 << 20, "nothing is there"),
         (PAGE, 0, "nothing is there"),
@@ -96,9 +96,9 @@ fn what_is_no_memory_is_refused() {
     assert_eq!(status, trtalloc_status::InvalidArgument);
 }
 
-/// The larger of the request's alignment and the rule's holds, of addresses and not of distances from the base.
+/// The larger of the request's alignment and the rule's applies, to addresses and not to distances from the base.
 #[test]
-fn a_requests_own_alignment() {
+fn larger_of_both_alignments_applies() {
     let memory = Memory::new(8 << 20);
     for &(options, _, _, start) in RULES {
         for shift in [0, 1, 100, 4000] {
@@ -119,11 +119,11 @@ fn a_requests_own_alignment() {
 
 /// A block of one pool is memory like any other.
 #[test]
-fn a_pool_over_a_block_of_another() {
+fn pool_over_a_block_of_another_pool_works() {
     let memory = Memory::new(16 * PAGE);
     let outer = Pool::over(memory.address(), 16 * PAGE as u64, "driver=none,rule=ascend").unwrap();
     let block = outer.get(4000, 0);
-    // ALIGN_UP[4000, 32] + 32: all that its owner may touch.
+    // ALIGN_UP[4000, 32] + 32: all bytes that its owner may use.
     let inner = Pool::over(block, 4032, "driver=none,rule=ascend-media").unwrap();
     let pieces: Vec<usize> = std::iter::repeat_with(|| inner.get(1000, 0))
         .take_while(|piece| *piece != 0)

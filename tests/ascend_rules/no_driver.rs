@@ -1,4 +1,4 @@
-//! What holds where there is no driver, and nothing can be known of work.
+//! Pools without a driver, which cannot know whether work has completed.
 
 use trtalloc::capi::trtalloc_status;
 
@@ -6,9 +6,9 @@ use super::pool::{Memory, Pool, last_error};
 
 const BYTES: u64 = 1 << 20;
 
-/// Whoever frees without a stream says that every use is over.
+/// A free without a stream declares that every use has ended.
 #[test]
-fn what_is_freed_is_anybodys_at_once() {
+fn free_without_stream_is_reusable_at_once() {
     let memory = Memory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none").unwrap();
     for _ in 0..100 {
@@ -30,7 +30,7 @@ fn what_is_freed_is_anybodys_at_once() {
     assert!(memory.is(memory.address(), BYTES, 0), "never touched");
 }
 
-/// A handle may have come back as another stream, and there is nobody to ask.
+/// A handle may have been reused by another stream, and there is no driver to query.
 #[test]
 fn streams_are_refused() {
     let memory = Memory::new(BYTES as usize);
@@ -47,7 +47,7 @@ fn streams_are_refused() {
         assert!(last_error().contains("streams=trusted"), "{}", last_error());
         assert_eq!(pool.record(stream, block), trtalloc_status::Unsupported);
         assert_eq!(pool.release(stream), trtalloc_status::Ok);
-        // It is still the caller's.
+        // The block still belongs to the caller.
         assert_eq!((pool.stats().allocated, pool.stats().pending), (1024, 0));
         assert!(pool.put(block) && !pool.put(block));
     }
@@ -66,9 +66,9 @@ fn bad_frees_do_no_harm() {
     assert_eq!((stats.allocated, stats.cached, stats.frees), (0, BYTES, 1));
 }
 
-/// Where streams outlive the allocator, what was freed on one is that one's, and nobody else's ever.
+/// Where streams outlive the allocator, memory freed on a stream can only be reused on that stream.
 #[test]
-fn trusted_streams_keep_what_they_freed() {
+fn trusted_streams_reuse_only_their_own_frees() {
     let memory = Memory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none,streams=trusted,wait_ms=5000").unwrap();
     let (one, other) = (0x1000, 0x2000);
@@ -81,7 +81,8 @@ fn trusted_streams_keep_what_they_freed() {
         let halves = [pool.get_on(one, BYTES / 2), pool.get_on(one, BYTES / 2)];
         assert!(halves.iter().all(|half| *half != 0));
         assert_eq!(pool.record(other, halves[0]), trtalloc_status::Unsupported);
-        // Freed without a stream it is anybody's; freed on another stream it is that one's.
+        // Memory freed without a stream can be reused anywhere; memory freed on another stream can be reused on that
+        // one.
         assert!(pool.put(halves[0]));
         let taken = pool.get_on(other, BYTES / 2);
         assert_eq!(taken, halves[0], "{}", last_error());
@@ -92,14 +93,14 @@ fn trusted_streams_keep_what_they_freed() {
         assert!(pool.put(whole));
         assert_eq!(pool.get_on(one, BYTES), all);
     }
-    // A block that no stream was named for, freed on a stream that never asked for memory.
+    // A block allocated without a stream, freed on a stream that has allocated nothing.
     assert!(pool.put(all));
     let plain = pool.get(BYTES, 0);
     let third = 0x3000;
     assert!(pool.put_on(third, plain));
     assert_eq!((pool.get(1000, 0), pool.get_on(one, 1000)), (0, 0));
     assert_eq!(pool.get_on(third, BYTES), plain, "{}", last_error());
-    // What a stream has left that is gone, or goes, is nobody's: its work may not be over.
+    // Memory of a stream that was released is not reused: its work may be pending.
     assert!(pool.put_on(third, plain));
     assert_eq!(pool.release(third), trtalloc_status::Ok);
     assert_eq!(
@@ -109,9 +110,9 @@ fn trusted_streams_keep_what_they_freed() {
     assert!(memory.is(memory.address(), BYTES, 0), "never touched");
 }
 
-/// The host may write to pinned memory at once, whatever the stream: no stream's memory is safe there.
+/// The host may write to pinned memory at once, so reuse on the same stream is not safe either.
 #[test]
-fn pinned_memory_has_no_streams_even_where_they_are_trusted() {
+fn pinned_memory_refuses_trusted_streams() {
     let memory = Memory::new(BYTES as usize);
     let options = "driver=none,rule=ascend-host,kind=pinned,streams=trusted";
     let pool = Pool::over(memory.address(), BYTES, options).unwrap();
@@ -123,7 +124,7 @@ fn pinned_memory_has_no_streams_even_where_they_are_trusted() {
 
 /// The driver's own memory needs a driver.
 #[test]
-fn only_memory_that_is_brought_does_without() {
+fn create_without_memory_needs_a_driver() {
     let mut out = std::ptr::null_mut();
     // SAFETY: a C string and a place to write to.
     let status = unsafe { trtalloc::capi::trtalloc_create(c"driver=none".as_ptr(), &mut out) };

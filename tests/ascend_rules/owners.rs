@@ -1,5 +1,5 @@
-//! Every owner writes all that the rule lets it touch, and nobody's bytes change: on random sizes, alignments and frees,
-//! over real memory, with bytes around it that belong to nobody.
+//! Each owner writes all bytes that the rule lets it use, and all other bytes stay unchanged: with random sizes,
+//! alignments and frees, over real memory, with guard bytes around it.
 
 use std::sync::Mutex;
 
@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::pool::{Memory, PAGE, Pool};
 
 const ROOM: usize = 64 << 10;
-/// Bytes before and behind what the pool has.
-const AROUND: usize = 512;
-const NOBODYS: u8 = 0xee;
+/// Guard bytes before and behind the pool's memory.
+const GUARD_BYTES: usize = 512;
+const GUARD: u8 = 0xee;
 
 #[derive(Debug, Clone, Copy)]
 struct Rule {
@@ -48,7 +48,8 @@ const RULES: &[Rule] = &[
 ];
 
 impl Rule {
-    /// What the owner of `length` bytes may touch, in the manual's words: ((len - 1) / k + 1) * k, and the pad.
+    /// The bytes that the owner of `length` bytes may use, by the manual's formula: ((len - 1) / k + 1) * k, and the
+    /// pad.
     fn extent(&self, length: u64) -> u64 {
         ((length - 1) / 32 + 1) * 32 + self.pad
     }
@@ -68,7 +69,7 @@ enum Step {
 }
 
 fn size() -> impl Strategy<Value = u64> {
-    // Mostly at the edges of what is rounded.
+    // Mostly sizes where rounding changes the result.
     prop_oneof![
         3 => (0..64u64, 0..3u64).prop_map(|(thirties, off)| (thirties * 32 + off).max(1)),
         2 => 1..5000u64,
@@ -84,21 +85,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A block, and what was written to all of it.
+/// A block, and the byte that was written to all of it.
 struct Block {
     address: usize,
     size: u64,
     byte: u8,
 }
 
-/// The pool, its memory with the bytes around, and the blocks that are out.
+/// The pool, its memory with the guard bytes, and the blocks that are handed out.
 struct World<'a> {
     memory: &'a Memory,
     pool: &'a Pool,
     rule: Rule,
     base: usize,
     bytes: usize,
-    /// Streams mean something here.
+    /// Whether requests name streams.
     streams: bool,
 }
 
@@ -141,13 +142,13 @@ impl World<'_> {
 
 fn surrounded(memory: &Memory, base: usize, bytes: usize) -> bool {
     let end = base + bytes;
-    memory.is(base - AROUND, AROUND as u64, NOBODYS) && memory.is(end, AROUND as u64, NOBODYS)
+    memory.is(base - GUARD_BYTES, GUARD_BYTES as u64, GUARD) && memory.is(end, GUARD_BYTES as u64, GUARD)
 }
 
 fn bring(shift: usize, less: usize) -> (Memory, usize, usize) {
     let memory = Memory::new(ROOM + 2 * PAGE);
-    memory.fill(memory.address(), (ROOM + 2 * PAGE) as u64, NOBODYS);
-    let (base, bytes) = (memory.address() + AROUND + shift, ROOM - less);
+    memory.fill(memory.address(), (ROOM + 2 * PAGE) as u64, GUARD);
+    let (base, bytes) = (memory.address() + GUARD_BYTES + shift, ROOM - less);
     (memory, base, bytes)
 }
 
@@ -155,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobodys_bytes_change(
+    fn owners_write_only_their_bytes(
         rule in 0..RULES.len(),
         shift in 0..300usize,
         less in 0..300usize,
@@ -164,7 +165,7 @@ proptest! {
     ) {
         let (memory, base, bytes) = bring(shift, less);
         let rule = RULES[rule];
-        // The simulated device has no context here, so that its streams cannot be told apart: they are those of no driver.
+        // The simulated device has no context here and so no stream ids: streams are as with no driver.
         let driver = ["driver=none", "driver=none,streams=trusted", "driver=sim"][driver];
         let streams = driver.contains("trusted") && !rule.options.contains("pinned");
         let pool = Pool::over(base, bytes as u64, &format!("wait_ms=0,{driver},{}", rule.options)).unwrap();
@@ -192,7 +193,7 @@ proptest! {
 }
 
 #[test]
-fn nobodys_bytes_change_on_four_threads() {
+fn owners_write_only_their_bytes_on_four_threads() {
     for rule in RULES {
         on_four_threads(*rule, "driver=none");
     }
@@ -200,7 +201,7 @@ fn nobodys_bytes_change_on_four_threads() {
 
 /// Each thread has a stream, and frees what others allocated on theirs.
 #[test]
-fn nobodys_bytes_change_on_four_streams() {
+fn owners_write_only_their_bytes_on_four_streams() {
     for rule in RULES.iter().filter(|rule| !rule.options.contains("pinned")) {
         on_four_threads(*rule, "driver=none,streams=trusted");
     }
@@ -217,7 +218,7 @@ fn on_four_threads(rule: Rule, driver: &str) {
         bytes,
         streams: driver.contains("trusted"),
     };
-    // Blocks change hands between threads, too.
+    // Blocks pass from thread to thread, too.
     let market = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for thread in 1..=4usize {

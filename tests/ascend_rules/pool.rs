@@ -11,7 +11,7 @@ pub struct Memory {
     layout: Layout,
 }
 
-// SAFETY: an address; whoever uses it on several threads writes to different parts.
+// SAFETY: an address. Threads that use it write to different parts.
 unsafe impl Sync for Memory {}
 
 pub const PAGE: usize = 4096;
@@ -37,7 +37,7 @@ impl Memory {
 
     /// Whether all `bytes` bytes at `address` are `byte`.
     pub fn is(&self, address: usize, bytes: u64, byte: u8) -> bool {
-        // SAFETY: checked to lie inside; nobody writes to what the caller owns.
+        // SAFETY: checked to lie inside; other threads do not write to the caller's bytes.
         let found = unsafe { std::slice::from_raw_parts(self.at(address, bytes), bytes as usize) };
         found.iter().all(|found| *found == byte)
     }
@@ -67,15 +67,15 @@ pub struct Pool(*mut trtalloc_allocator);
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Over `bytes` bytes at `base`; or the status and the reason.
+    /// Creates a pool over `bytes` bytes at `base`, or returns the status and the reason.
     pub fn over(base: usize, bytes: u64, options: &str) -> Result<Pool, (trtalloc_status, String)> {
-        // Refusals are what much of this is about; TRTALLOC_LOG shows them.
+        // These tests cause many refusals; TRTALLOC_LOG shows them.
         if std::env::var_os("TRTALLOC_LOG").is_none() {
             trtalloc::log::init(trtalloc::config::LogLevel::Off);
         }
         let options = CString::new(options).unwrap();
         let mut out = std::ptr::null_mut();
-        // SAFETY: a C string and a place to write to; the memory outlives the pool, and is not touched by it.
+        // SAFETY: a C string and a place to write to. The memory outlives the pool, and the pool does not touch it.
         match unsafe { trtalloc_create_from(base as *mut c_void, bytes, options.as_ptr(), &mut out) } {
             trtalloc_status::Ok => Ok(Pool(out)),
             status => {
@@ -85,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// A block; 0 where it is refused.
+    /// Allocates a block; 0 where it is refused.
     pub fn get(&self, size: u64, alignment: u64) -> usize {
         // SAFETY: a handle.
         unsafe { trtalloc_allocate(self.0, size, alignment, 0) as usize }

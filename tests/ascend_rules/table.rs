@@ -1,25 +1,25 @@
-//! The table of the manual, row by row: what memory each call gives, and what each piece carved from it must be.
+//! The manual's table, row by row: the memory that each call returns, and the rules for pieces carved from it.
 
 use super::pool::{Memory, Pool, last_error};
 
-/// What one call gives, and what is demanded of the pieces carved from it.
+/// The memory that one call returns, and what pieces carved from it must meet.
 struct Row {
-    /// The call that the big block comes from.
+    /// The call that allocates the large block.
     call: &'static str,
     /// The rule for it.
     rule: &'static str,
-    /// What the block's address is a multiple of, at least.
+    /// The guaranteed alignment of the block's address.
     given: usize,
     /// Bytes behind each piece, on this chip.
     pad: u64,
-    /// What each piece's address must be a multiple of.
+    /// The required alignment of each piece.
     start: usize,
-    /// Bytes asked for, what their owner may touch, and the distance to the next piece.
+    /// For each piece: the requested bytes, the bytes that its owner may use, and the distance to the next piece.
     pieces: &'static [(u64, u64, u64)],
 }
 
-// ALIGN_UP[len, 32] + 32 bytes, to the next multiple of 64 or of 128. Worked out by hand, as the manual's example is: 1000
-// → 1024 → 1056 → 1088 at 64 and 1152 at 128.
+// ALIGN_UP[len, 32] + 32 bytes, rounded up to a multiple of 64 or 128. Computed by hand, like the manual's example:
+// 1000 → 1024 → 1056 → 1088 at 64 and 1152 at 128.
 const AT_64: &[(u64, u64, u64)] = &[
     (1, 64, 64),
     (31, 64, 64),
@@ -91,13 +91,14 @@ const fn padded(rule: &'static str, start: usize, pad: u64, pieces: &'static [(u
 
 const TABLE: &[Row] = &[
     row("aclrtMalloc", "ascend", 64, 64),
-    // It adds no 32 bytes and does not say where its memory starts: the pieces' own 32 bytes stay, and so does their start.
+    // It adds no 32 bytes, and its alignment is not documented: the pieces keep their own 32 bytes and their own
+    // alignment.
     row("aclrtMallocAlign32", "ascend", 32, 64),
     row("aclrtMallocCached", "ascend", 64, 64),
     row("acldvppMalloc", "ascend-media", 128, 128),
     row("hi_mpi_dvpp_malloc", "ascend-media", 128, 128),
     row("aclrtMallocHost", "ascend-host", 64, 64),
-    // Where memory of several calls is carved alike, 128 is advised for all of it.
+    // The manual advises 128 where memory of several calls is carved in the same way.
     row("several of them", "ascend-media", 32, 128),
     padded("ascend", 64, 16, AT_64_PAD_16),
     padded("ascend", 64, 0, AT_64_PAD_0),
@@ -107,10 +108,10 @@ const TABLE: &[Row] = &[
 ];
 
 #[test]
-fn the_table() {
+fn pieces_follow_the_manuals_table() {
     let room = 1 << 20;
     for row in TABLE {
-        // The least that the call promises and no more, and addresses that no call gives.
+        // Exactly the guaranteed alignment, and addresses that no call returns.
         for shift in [0, row.given, 3 * row.given, 1, 33, 63, 127] {
             let memory = Memory::new(room);
             let (base, bytes) = (memory.address() + shift, room - shift - 77);
@@ -134,7 +135,7 @@ fn the_table() {
                 (asked, carved) = (asked + 2 * length, carved + 2 * stride);
                 let stats = pool.stats();
                 assert_eq!((stats.requested, stats.allocated), (asked, carved), "{what}: {length}");
-                // Both write all that is theirs.
+                // Both owners write all of their bytes.
                 memory.fill(second, extent, 2);
                 memory.fill(first, extent, 1);
                 assert!(

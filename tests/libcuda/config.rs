@@ -1,4 +1,4 @@
-//! What the environment says, and what the result codes are called.
+//! Settings from the environment, and the names of result codes.
 
 use std::env;
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ pub(crate) type Injected = (String, u64, u32);
 /// How long calls take on the wall clock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Latency {
-    /// Their own work only.
+    /// Only the call's own work.
     Zero,
     /// As published for an A100.
     Peers,
@@ -48,7 +48,7 @@ fn failure(rule: &str) -> Option<Injected> {
 }
 
 impl Config {
-    /// Reads the environment; an error says which variable has no meaning.
+    /// Reads the environment. An error names the variable with an invalid value.
     pub(crate) fn read() -> Result<Config, String> {
         let latency = match env::var("SIMCUDA_LATENCY").as_deref() {
             Err(_) | Ok("" | "zero") => Latency::Zero,
@@ -76,7 +76,8 @@ impl Config {
     }
 }
 
-/// Nanoseconds of a call: published for an A100 (kvcached's bench_vmm; cuMemGetInfo from PyTorch's). Zero for the rest.
+/// Nanoseconds of a call as published for an A100 (kvcached's bench_vmm; cuMemGetInfo from PyTorch's). Zero for other
+/// calls.
 pub(crate) fn published_nanoseconds(call: &str) -> u64 {
     match call {
         "cuMemAddressReserve" => 19_000,
@@ -89,7 +90,7 @@ pub(crate) fn published_nanoseconds(call: &str) -> u64 {
     }
 }
 
-/// A code's name and what it says.
+/// A code's name and description.
 pub(crate) fn error_names(code: u32) -> Option<(&'static CStr, &'static CStr)> {
     Some(match code {
         0 => (c"CUDA_SUCCESS", c"no error"),

@@ -6,7 +6,7 @@ use crate::model::Machine;
 use crate::model::code::{INVALID_DEVICE, INVALID_VALUE, Result};
 use crate::{functions, put};
 
-/// What every device calls itself.
+/// The name of every device.
 const NAME: &str = "Simulated device";
 
 fn known(machine: &Machine, device: c_int) -> Result<()> {
@@ -16,7 +16,7 @@ fn known(machine: &Machine, device: c_int) -> Result<()> {
     }
 }
 
-/// The value of a `CU_DEVICE_ATTRIBUTE_`; 0, which means "no" or "none", for those that say nothing here.
+/// The value of a `CU_DEVICE_ATTRIBUTE_`. Attributes that are not listed are 0, which means "no" or "none".
 fn attribute(machine: &Machine, attribute: u32) -> c_int {
     match attribute {
         1 => 1024,                                           // MAX_THREADS_PER_BLOCK

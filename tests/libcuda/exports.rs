@@ -1,7 +1,8 @@
-//! An older driver does not export what came later: such names are taken out of the symbol table when the library is loaded.
+//! Hides functions that are newer than the simulated driver: their names are removed from the symbol table when the
+//! library is loaded.
 
 use crate::config::Config;
-use crate::symbols::take_out;
+use crate::symbols::hide_symbol;
 use crate::{capture, contexts, copies, devices, events, graphs, kernels, memory, streams};
 
 #[used]
@@ -9,7 +10,7 @@ use crate::{capture, contexts, copies, devices, events, graphs, kernels, memory,
 static AT_LOAD: extern "C" fn() = hide;
 
 extern "C" fn hide() {
-    // What cannot be read is said by `cuInit`.
+    // `cuInit` reports an invalid environment.
     let Ok(version) = Config::read().map(|config| config.version) else {
         return;
     };
@@ -26,7 +27,7 @@ extern "C" fn hide() {
     ];
     for (since, function) in all.into_iter().flatten() {
         if *since > version {
-            take_out(*function);
+            hide_symbol(*function);
         }
     }
 }

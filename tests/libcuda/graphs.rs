@@ -1,4 +1,4 @@
-//! Graphs, and what hangs on them.
+//! Graphs and their user objects.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -12,43 +12,44 @@ use crate::{functions, put, put_optional};
 /// `CU_GRAPH_USER_OBJECT_MOVE`.
 const MOVE: u32 = 1;
 
-/// What a `CUuserObject` points to.
+/// The target of a `CUuserObject`.
 struct UserObject {
     destroy: HostFunction,
     data: *mut c_void,
     references: AtomicU32,
 }
 
-/// The references that one graph holds.
+/// The references that a graph holds.
 struct Held {
     object: *mut UserObject,
     count: u32,
 }
 
-/// Gives references up; true for the last, when the object is the caller's to destroy.
+/// Releases references. Returns true for the last one; then the caller has to destroy the object.
 ///
 /// # Safety
+///
 /// `object` is alive and has that many references.
-unsafe fn give_up(object: *mut UserObject, count: u32) -> bool {
+unsafe fn release_references(object: *mut UserObject, count: u32) -> bool {
     // SAFETY: as above.
     unsafe { &*object }.references.fetch_sub(count, Ordering::AcqRel) == count
 }
 
-/// The model calls this once graph and executables are gone.
-unsafe extern "C" fn graph_is_gone(held: *mut c_void) {
-    // SAFETY: what `cuGraphRetainUserObject` gave to the model, which calls once.
+/// The model calls this once the graph and its executables are destroyed.
+unsafe extern "C" fn release_held(held: *mut c_void) {
+    // SAFETY: the data that `cuGraphRetainUserObject` passed to the model, which calls this once.
     let held = unsafe { Box::from_raw(held.cast::<Held>()) };
     // SAFETY: the references counted in `held` keep the object alive.
-    if unsafe { give_up(held.object, held.count) } {
-        // SAFETY: the last reference is gone, so nobody else knows the object.
+    if unsafe { release_references(held.object, held.count) } {
+        // SAFETY: the last reference was released, so the object has no other user.
         unsafe { destroy(held.object.cast()) };
     }
 }
 
 unsafe extern "C" fn destroy(object: *mut c_void) {
-    // SAFETY: callers gave up the last reference to it.
+    // SAFETY: callers have released the last reference to it.
     let object = unsafe { Box::from_raw(object.cast::<UserObject>()) };
-    // SAFETY: the client promised that this pair may be called, once.
+    // SAFETY: the client declared that this pair may be called once.
     unsafe { (object.destroy)(object.data) };
 }
 
@@ -83,7 +84,7 @@ functions! {
     11030 fn cuUserObjectCreate(
         object: *mut *mut c_void, data: *mut c_void, destroy: Option<HostFunction>, references: u32, flags: u32,
     ) |_machine| {
-        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC is demanded.
+        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC is required.
         let destroy = destroy.filter(|_| flags == 1 && references > 0).ok_or(INVALID_VALUE)?;
         if object.is_null() {
             return Err(INVALID_VALUE);
@@ -107,7 +108,7 @@ functions! {
             return Err(INVALID_VALUE);
         }
         // SAFETY: the caller holds that many references.
-        if unsafe { give_up(object.cast(), count) } {
+        if unsafe { release_references(object.cast(), count) } {
             return host_functions::call_soon(machine, destroy, object);
         }
         Ok(())
@@ -123,14 +124,15 @@ functions! {
             unsafe { &*object }.references.fetch_add(count, Ordering::Relaxed);
         }
         let held = Box::into_raw(Box::new(Held { object, count }));
-        // SAFETY: the pair may be called from any thread: it hands over to the client, who promised as much.
-        let retained = unsafe { machine.graph_retain_user_object(graph, graph_is_gone, held.cast()) };
+        // SAFETY: the pair may be called from any thread: it calls the client's pair, for which the client declared the
+        // same.
+        let retained = unsafe { machine.graph_retain_user_object(graph, release_held, held.cast()) };
         if retained.is_err() {
             // SAFETY: the model did not take it.
             drop(unsafe { Box::from_raw(held) });
             if flags != MOVE {
                 // SAFETY: taken above; the caller's own keep the object alive.
-                unsafe { give_up(object, count) };
+                unsafe { release_references(object, count) };
             }
         }
         retained

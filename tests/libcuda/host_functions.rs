@@ -1,8 +1,8 @@
 //! Host functions, and the thread that they run on.
 //!
-//! In the model a host function is a kernel that runs until it is released: when all that was queued before it is done,
-//! the thread calls the function and then releases the kernel. As with NVIDIA's driver there is one such thread, so a
-//! function that waits delays the others, and a driver call in one is refused.
+//! In the model a host function is a kernel that runs until it is released. Once all work queued before it has
+//! completed, the thread calls the function and then releases the kernel. As with NVIDIA's driver there is only one
+//! such thread, so a function that waits delays the others, and a driver call in a host function is refused.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -19,8 +19,8 @@ use crate::model::code::{CAPTURE_UNSUPPORTED, OUT_OF_MEMORY, Result};
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 struct Job {
-    /// Done when the function may run; and the kernel to release after it. None: run at once.
-    turn: Option<(usize, u64)>,
+    /// An event that completes when the function may run, and the kernel to release after it. `None`: run at once.
+    ready: Option<(usize, u64)>,
     function: HostFunction,
     data: usize,
 }
@@ -37,7 +37,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a host function, where no driver call is permitted.
+/// Whether this thread is in a host function, where driver calls are not permitted.
 #[inline]
 pub(crate) fn inside() -> bool {
     INSIDE.with(Cell::get)
@@ -64,7 +64,7 @@ pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFuncti
     let event = machine.event_create();
     machine.context_pop()?;
     let event = event?;
-    // Under the lock, so that the functions of one stream stand in the list in their order.
+    // The lock keeps the functions of one stream in their order.
     let mut jobs = shared.jobs.lock();
     let kernel = machine
         .event_record(event, stream)
@@ -72,7 +72,7 @@ pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFuncti
     match kernel {
         Ok(kernel) => {
             jobs.push(Job {
-                turn: Some((event, kernel)),
+                ready: Some((event, kernel)),
                 function,
                 data: data as usize,
             });
@@ -86,11 +86,11 @@ pub(crate) fn launch(machine: &Arc<Machine>, stream: usize, function: HostFuncti
     }
 }
 
-/// Calls `function` on the thread, soon.
+/// Makes the thread call `function` soon.
 pub(crate) fn call_soon(machine: &Arc<Machine>, function: HostFunction, data: *mut c_void) -> Result<()> {
     let shared = shared(machine)?;
     shared.jobs.lock().push(Job {
-        turn: None,
+        ready: None,
         function,
         data: data as usize,
     });
@@ -101,7 +101,7 @@ pub(crate) fn call_soon(machine: &Arc<Machine>, function: HostFunction, data: *m
 impl Shared {
     fn run(&self, machine: &Arc<Machine>) {
         let _exempt = machine.exempt();
-        // This thread's questions are to end nobody's capture.
+        // This thread's queries must not invalidate a capture.
         let _ = machine.exchange_capture_mode(MODE_RELAXED);
         let mut jobs = self.jobs.lock();
         loop {
@@ -110,7 +110,7 @@ impl Shared {
                 continue;
             }
             let ready = |job: &Job| {
-                job.turn
+                job.ready
                     .is_none_or(|(event, _)| machine.event_query(event) != Ok(false))
             };
             let Some(at) = jobs.iter().position(ready) else {
@@ -119,14 +119,14 @@ impl Shared {
             };
             let job = jobs.remove(at);
             drop(jobs);
-            // An event that is gone went with its context, and so did the work.
-            if job.turn.is_none_or(|(event, _)| machine.event_destroy(event).is_ok()) {
+            // If the event is gone, its context was destroyed, and the work with it.
+            if job.ready.is_none_or(|(event, _)| machine.event_destroy(event).is_ok()) {
                 INSIDE.with(|inside| inside.set(true));
-                // SAFETY: the client promised that this pair may be called.
+                // SAFETY: the client declared that this pair may be called.
                 unsafe { (job.function)(job.data as *mut c_void) };
                 INSIDE.with(|inside| inside.set(false));
             }
-            if let Some((_, kernel)) = job.turn {
+            if let Some((_, kernel)) = job.ready {
                 machine.release_persistent(kernel);
             }
             jobs = self.jobs.lock();

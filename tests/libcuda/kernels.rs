@@ -1,9 +1,9 @@
-//! Kernels are not simulated. Their functions are there because programs look for them as they are loaded.
+//! Kernels are not simulated. Their functions exist because programs look them up when they are loaded.
 
 use crate::functions;
 use crate::model::code::NOT_SUPPORTED;
 
-// Arguments are not looked at, so none are named: C's calling convention lets the caller pass them.
+// The functions ignore their arguments, so they declare none; C's calling convention lets the caller pass them.
 functions! {
     2000 fn cuModuleLoadData() |_machine| { Err(NOT_SUPPORTED) }
     2000 fn cuModuleUnload() |_machine| { Err(NOT_SUPPORTED) }

@@ -1,28 +1,29 @@
-//! A `libcuda.so.1` over the simulated device, for what must go through the driver's own names: the crate's CUDA
-//! driver, the probe, clients that know nothing of this crate, and child processes.
+//! A `libcuda.so.1` over the simulated device, for tests that need the driver's own names: the crate's CUDA driver, the
+//! probe, clients that do not use this crate, and child processes.
 //!
-//! Documented driver functions only, under their exported names, and nothing else is exported. What it answers is the
-//! model's, which it takes in by path; no code of the crate is linked. One machine for each process, made by `cuInit`:
+//! It exports only documented driver functions, under their exported names. It includes the model by path and links no
+//! code of the crate. There is one machine for each process, made by `cuInit`:
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `SIMCUDA_MEMORY` | bytes of each device | 24 GiB |
-//! | `SIMCUDA_DEVICES` | how many devices | 1 |
-//! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; functions that came later are not exported | 12090 |
-//! | `SIMCUDA_LATENCY` | `zero`: a call costs its own work; `peers`: it spins as long as published for an A100 | zero |
-//! | `SIMCUDA_ADDRESSES` | where memory lies: `ascending`, `descending`, `returning`, `apart`, `odd`, or the seed of a draw | 0 |
+//! | `SIMCUDA_DEVICES` | number of devices | 1 |
+//! | `SIMCUDA_VERSION` | `cuDriverGetVersion`; functions that are newer are not exported | 12090 |
+//! | `SIMCUDA_LATENCY` | `zero`: a call takes only its own work; `peers`: it spins as long as published for an A100 |
+//! zero |
+//! | `SIMCUDA_ADDRESSES` | where memory lies: `ascending`, `descending`, `returning`, `apart`, `odd`, or a random seed | 0 |
 //! | `SIMCUDA_FAIL` | `call:n:code`, joined by `;`: the n-th call of that function fails with that `CUresult` | none |
 //!
-//! The simulated clock follows the wall clock, and a call that waits moves it on at once. Memory that is unmapped under
-//! pending work, and work out of bounds, is a line on stderr. Not here: timing of events, priorities, kernels, modules,
-//! managed and peer-to-peer memory, exporting, memory pools, graph editing, host functions inside a capture.
+//! The simulated clock follows the wall clock, and a call that waits advances it at once. Unmapping under pending work,
+//! and work out of bounds, print a line on stderr. Not simulated: timing of events, priorities, kernels, modules,
+//! managed and peer-to-peer memory, exporting, memory pools, graph editing, and host functions inside a capture.
 //!
-//! A variable that cannot be read makes `cuInit` fail with CUDA_ERROR_INVALID_VALUE and a line on stderr.
+//! An invalid value makes `cuInit` fail with CUDA_ERROR_INVALID_VALUE and print a line on stderr.
 
-// Each argument's contract is the driver's documentation; the names are the driver's.
+// Each argument's requirements and the names are the driver's.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
-// The model has more than this face needs.
+// This library does not use all of the model.
 #[allow(dead_code)]
 #[path = "../../src/driver/sim/model/mod.rs"]
 mod model;
@@ -53,9 +54,10 @@ const NOT_INITIALIZED: u32 = 3;
 /// `CUDA_ERROR_NOT_PERMITTED`.
 const NOT_PERMITTED: u32 = 800;
 
-/// Writes an output that the caller must have asked for.
+/// Writes an output, which must not be null.
 ///
 /// # Safety
+///
 /// `to` is null or may be written.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<()> {
     if to.is_null() {
@@ -66,9 +68,10 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// Writes an output that the caller may have asked for.
+/// Writes an optional output.
 ///
 /// # Safety
+///
 /// `to` is null or may be written.
 unsafe fn put_optional<T>(to: *mut T, value: T) {
     if !to.is_null() {
@@ -77,7 +80,7 @@ unsafe fn put_optional<T>(to: *mut T, value: T) {
     }
 }
 
-/// Runs one function on the machine; the result as a `CUresult`.
+/// Runs a function on the machine and returns the result as a `CUresult`.
 #[inline]
 fn answer(name: &'static str, since: u32, run: impl FnOnce(&Arc<Machine>) -> Result<()>) -> u32 {
     let process = match process::get(name, since) {
@@ -90,8 +93,8 @@ fn answer(name: &'static str, since: u32, run: impl FnOnce(&Arc<Machine>) -> Res
     }
 }
 
-/// Defines exported functions: the CUDA version that brought each, its exported name, its parameters, and what it
-/// does with the machine.
+/// Defines exported functions: the CUDA version that added each, its exported name, its parameters, and its work on the
+/// machine.
 macro_rules! functions {
     ($(
         $since:literal fn $name:ident ( $($parameter:ident : $kind:ty),* $(,)? ) |$machine:pat_param| $body:block
@@ -104,7 +107,7 @@ macro_rules! functions {
             }
         )*
 
-        /// Each function with the CUDA version that brought it.
+        /// Each function with the CUDA version that added it.
         pub(crate) const SINCE: &[(u32, *const std::ffi::c_void)] = &[
             $(($since, $name as *const std::ffi::c_void),)*
         ];
@@ -122,7 +125,7 @@ pub extern "C" fn cuInit(flags: u32) -> u32 {
     }
 }
 
-/// `cuDriverGetVersion`: answers before `cuInit`, too.
+/// `cuDriverGetVersion`: works before `cuInit`, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
     let known = match config::Config::read() {

@@ -1,4 +1,4 @@
-//! Virtual memory, allocations and what can be asked of an address.
+//! Virtual memory, allocations, and queries of addresses.
 
 use std::ffi::{c_int, c_void};
 
@@ -39,10 +39,11 @@ const ON_DEVICE: c_int = 1;
 const NO_ACCESS: c_int = 0;
 const READ_WRITE: c_int = 3;
 
-/// The device that a handle of these properties would be on. Handles that can be exported, or reached by other cards,
-/// are not modelled.
+/// The device for a handle with these properties. Handles that can be exported, or accessed by other devices, are not
+/// modelled.
 ///
 /// # Safety
+///
 /// `properties` is null or may be read.
 unsafe fn device_of(properties: *const AllocationProperties) -> Result<i32> {
     // SAFETY: as above.
@@ -75,7 +76,7 @@ functions! {
         unsafe { put(bytes, machine.config().granularity as usize) }
     }
 
-    // A wish for an address is a hint, which is not followed.
+    // The requested address is a hint, which is ignored.
     10020 fn cuMemAddressReserve(address: *mut u64, bytes: usize, alignment: usize, _wish: u64, flags: u64) |machine| {
         if address.is_null() || flags != 0 {
             return Err(INVALID_VALUE);
@@ -179,7 +180,7 @@ functions! {
         Ok(())
     }
 
-    // Memory type, device pointer, buffer's device.
+    // Memory type, device pointer, and the buffer's device.
     4000 fn cuPointerGetAttribute(value: *mut c_void, attribute: u32, address: u64) |machine| {
         let found = machine.memory_at(address).ok_or(INVALID_VALUE)?;
         // SAFETY: the caller's pointer, to a value of the attribute's documented type.

@@ -11,21 +11,21 @@ use crate::model::code::{INVALID_VALUE, NOT_SUPPORTED};
 use crate::model::{Machine, MachineConfig};
 use crate::{NOT_INITIALIZED, NOT_PERMITTED, host_functions};
 
-/// What `cuInit` made.
+/// The state that `cuInit` made.
 pub(crate) struct Process {
     pub(crate) machine: Arc<Machine>,
     version: u32,
     spins: bool,
     start: Instant,
-    /// Nanoseconds since `start` that the machine's clock has been told of.
-    told: AtomicU64,
+    /// How many nanoseconds since `start` the machine's clock has followed.
+    followed: AtomicU64,
 }
 
 impl Process {
-    /// Lets the simulated clock follow the wall clock. Waiting calls move it further by themselves.
+    /// Lets the simulated clock follow the wall clock. Calls that wait advance it further.
     pub(crate) fn tick(&self) {
         let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let before = self.told.fetch_max(now, Ordering::Relaxed);
+        let before = self.followed.fetch_max(now, Ordering::Relaxed);
         if now > before {
             self.machine.advance(now - before);
         }
@@ -33,21 +33,21 @@ impl Process {
 }
 
 static PROCESS: OnceLock<Result<Process, u32>> = OnceLock::new();
-/// Set in the child of a fork: the driver does not survive one.
+/// Set in the child of a fork, in which the driver cannot be used.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// `cuInit`: makes the machine the first time.
+/// `cuInit`: makes the machine at the first call.
 pub(crate) fn initialize() -> u32 {
     if FORKED.load(Ordering::Relaxed) {
         return NOT_INITIALIZED;
     }
     match PROCESS.get_or_init(make) {
         Ok(_) => TICKER.call_once(|| {
-            // Without the thread, time passes in calls only.
+            // Without the thread, only calls advance the time.
             let _ = std::thread::Builder::new()
                 .name("simcuda-clock".into())
                 .spawn(keep_time);
@@ -57,14 +57,14 @@ pub(crate) fn initialize() -> u32 {
     0
 }
 
-/// [`Process::tick`] of the process's machine.
+/// Calls [`Process::tick`] of the process's machine.
 pub(crate) fn tick() {
     if let Some(Ok(process)) = PROCESS.get() {
         process.tick();
     }
 }
 
-/// Writes new faults of the model on stderr: a real device would have no word for them, or a sticky error.
+/// Prints new faults of the model on stderr. A real device would not report them, or only as a sticky error.
 pub(crate) fn report_faults() {
     static PRINTED: Mutex<usize> = Mutex::new(0);
     let Some(Ok(process)) = PROCESS.get() else {
@@ -78,7 +78,7 @@ pub(crate) fn report_faults() {
     *printed = faults.len().max(*printed);
 }
 
-/// What a client sees happen by itself happens at these ticks: work completes, user objects are destroyed.
+/// Advances the clock in the background, so that work completes and user objects are destroyed without calls.
 fn keep_time() {
     while let Some(Ok(process)) = PROCESS.get() {
         std::thread::sleep(Duration::from_millis(1));
@@ -117,11 +117,11 @@ fn make() -> Result<Process, u32> {
         version: config.version,
         spins: config.latency == Latency::Peers,
         start: Instant::now(),
-        told: AtomicU64::new(0),
+        followed: AtomicU64::new(0),
     })
 }
 
-/// The machine, for a function that came with CUDA `since`; lets its latency pass.
+/// The machine, for a function that CUDA `since` added. Waits for the call's latency.
 #[inline]
 pub(crate) fn get(name: &'static str, since: u32) -> Result<&'static Process, u32> {
     let Some(Ok(process)) = PROCESS.get() else {

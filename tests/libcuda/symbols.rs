@@ -1,20 +1,21 @@
-//! Taking a name out of this library's symbol table while it is loaded.
+//! Removes a name from this library's symbol table while the library is loaded.
 
 use std::ffi::{c_int, c_void};
 
-/// `RTLD_DL_SYMENT`: asks for the symbol's entry.
+/// `RTLD_DL_SYMENT`: requests the symbol's entry.
 const ENTRY: c_int = 1;
 
 unsafe extern "C" {
     fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
 }
 
-/// A symbol without a value is none: the loader's look-ups pass over it.
-pub fn take_out(function: *const c_void) {
+/// The loader's look-ups ignore a symbol without a value.
+pub fn hide_symbol(function: *const c_void) {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let mut entry: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the arguments are as dladdr1 wants them for this flag; the entry it gives is this library's own, in pages that
-    // are private to this process, and nobody looks names up here while the library is being loaded.
+    // SAFETY: the arguments are as dladdr1 requires for this flag. The entry that it returns belongs to this library,
+    // in pages that are private to this process, and no other thread looks names up here while the library is being
+    // loaded.
     unsafe {
         assert_ne!(dladdr1(function, info.as_mut_ptr(), &mut entry, ENTRY), 0);
         let entry: *mut libc::Elf64_Sym = entry.cast();

@@ -1,4 +1,5 @@
-//! The allocators that an application may register for a stream (`acl_rt_allocator.h`): kept, and told to who asks.
+//! The allocators that an application may register for a stream (`acl_rt_allocator.h`): stored, and returned on
+//! request.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -25,7 +26,7 @@ static NUMBERS: Mutex<usize> = Mutex::new(0);
 /// By stream.
 static REGISTERED: Mutex<Option<Descriptions>> = Mutex::new(None);
 
-/// Another machine has other streams.
+/// The next machine has other streams.
 pub(super) fn forget() {
     *REGISTERED.lock() = None;
 }
@@ -38,10 +39,12 @@ fn change(description: usize, pointer: *const c_void, set: impl FnOnce(&mut Desc
     Ok(())
 }
 
-/// Asks the allocator of `stream` for memory and gives it back, as dynamic execution does: the address of the block between.
+/// Allocates memory with the allocator of `stream`, passes the block's address to `between`, and frees the block, as
+/// dynamic execution does.
 ///
 /// # Safety
-/// What was registered for the stream keeps what `acl_rt_allocator.h` says.
+///
+/// The functions registered for the stream do what `acl_rt_allocator.h` says.
 pub unsafe fn ask(stream: usize, size: usize, between: impl FnOnce(*mut c_void)) -> bool {
     let Some(known) = REGISTERED.lock().as_ref().and_then(|all| all.get(&stream).copied()) else {
         return false;
@@ -65,9 +68,10 @@ pub unsafe fn ask(stream: usize, size: usize, between: impl FnOnce(*mut c_void))
     true
 }
 
-/// Not AscendCL's: [`ask`] for tests that are not written in Rust; the address of the block that was asked for, or null.
+/// [`ask`] for tests that are not written in Rust; not a function of AscendCL. Returns the block's address, or null.
 ///
 /// # Safety
+///
 /// As [`ask`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simascend_ask_allocator(stream: usize, size: usize) -> *mut c_void {
@@ -77,7 +81,7 @@ pub unsafe extern "C" fn simascend_ask_allocator(stream: usize, size: usize) -> 
     found
 }
 
-/// `aclrtAllocatorCreateDesc`: the description, not an error code.
+/// `aclrtAllocatorCreateDesc`: returns the description, not an error code.
 #[unsafe(no_mangle)]
 pub extern "C" fn aclrtAllocatorCreateDesc() -> usize {
     let mut numbers = NUMBERS.lock();

@@ -1,11 +1,11 @@
-//! Capture. A model running instance is a graph of the model and, once captured to its end, one executable of it.
+//! Capture. A model running instance stands for a graph and, once its capture has ended, for one executable of it.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 
 use parking_lot::Mutex;
 
-use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, context, functions, put, stream_here, told};
+use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, checked, context, functions, put, stream_here};
 use crate::model::Machine;
 use crate::model::code::CAPTURE_IMPLICIT;
 
@@ -15,7 +15,7 @@ const NONE: u32 = 0;
 /// The executables of graphs whose capture has ended.
 static EXECUTABLES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
-/// Another machine has other graphs.
+/// The next machine has other graphs.
 pub(super) fn forget() {
     *EXECUTABLES.lock() = None;
 }
@@ -26,7 +26,7 @@ fn executable(machine: &Machine, graph: usize) -> Result<usize> {
     if let Some(known) = all.get(&graph) {
         return Ok(*known);
     }
-    let made = told(machine.graph_instantiate(graph))?;
+    let made = checked(machine.graph_instantiate(graph))?;
     all.insert(graph, made);
     Ok(made)
 }
@@ -37,7 +37,7 @@ functions! {
             return Err(INVALID_PARAM);
         }
         stream_here(machine, stream)?;
-        told(machine.stream_begin_capture(stream, mode))
+        checked(machine.stream_begin_capture(stream, mode))
     }
 
     fn aclmdlRICaptureGetInfo(stream: usize, status: *mut u32, model: *mut usize) |machine| {
@@ -47,11 +47,11 @@ functions! {
         context(machine)?;
         let known = match machine.stream_is_capturing(stream) {
             Err(CAPTURE_IMPLICIT) => NONE,
-            known => told(known)?,
+            known => checked(known)?,
         };
         let graph = match known {
             NONE => 0,
-            _ => told(machine.stream_capture_info(stream))?.map_or(0, |(_, graph)| graph),
+            _ => checked(machine.stream_capture_info(stream))?.map_or(0, |(_, graph)| graph),
         };
         for (to, value) in [(status.cast::<c_int>(), known as c_int)] {
             if !to.is_null() {
@@ -69,7 +69,7 @@ functions! {
     fn aclmdlRICaptureEnd(stream: usize, model: *mut usize) |machine| {
         super::wanted(model)?;
         stream_here(machine, stream)?;
-        let graph = told(machine.stream_end_capture(stream))?;
+        let graph = checked(machine.stream_end_capture(stream))?;
         // SAFETY: the caller's pointer, not null.
         unsafe { put(model, graph) }
     }
@@ -77,7 +77,7 @@ functions! {
     fn aclmdlRICaptureThreadExchangeMode(mode: *mut u32) |machine| {
         // SAFETY: null, or the caller's readable pointer.
         let wanted = unsafe { mode.as_ref() }.copied().ok_or(INVALID_PARAM)?;
-        let before = told(machine.exchange_capture_mode(wanted))?;
+        let before = checked(machine.exchange_capture_mode(wanted))?;
         // SAFETY: the caller's pointer.
         unsafe { put(mode, before) }
     }
@@ -88,7 +88,7 @@ functions! {
         }
         stream_here(machine, stream)?;
         let executable = executable(machine, model)?;
-        told(machine.graph_launch(executable, stream))
+        checked(machine.graph_launch(executable, stream))
     }
 
     fn aclmdlRIDestroy(model: usize) |machine| {
@@ -96,7 +96,7 @@ functions! {
             return Err(INVALID_PARAM);
         }
         if let Some(executable) = EXECUTABLES.lock().as_mut().and_then(|all| all.remove(&model)) {
-            told(machine.graph_exec_destroy(executable))?;
+            checked(machine.graph_exec_destroy(executable))?;
         }
         machine.graph_destroy(model).map_err(|_| RT_PARAM_INVALID)
     }

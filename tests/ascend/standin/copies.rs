@@ -2,10 +2,10 @@
 
 use std::ffi::c_void;
 
-use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, context, functions, stream_here, told, wanted};
+use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, checked, context, functions, stream_here, wanted};
 use crate::model::Machine;
 
-/// `ACL_MEMCPY_INTER_DEVICE_TO_DEVICE`, the last of the kinds there are.
+/// `ACL_MEMCPY_INTER_DEVICE_TO_DEVICE`, the last kind.
 const LAST_KIND: u32 = 7;
 
 fn copy(
@@ -29,7 +29,7 @@ fn copy(
         return Err(RT_PARAM_INVALID);
     }
     stream_here(machine, stream)?;
-    told(machine.copy_async(to as u64, from as u64, bytes as u64, stream))
+    checked(machine.copy_async(to as u64, from as u64, bytes as u64, stream))
 }
 
 fn fill(machine: &Machine, to: *mut c_void, room: usize, byte: i32, bytes: usize, stream: usize) -> Result<()> {
@@ -41,12 +41,12 @@ fn fill(machine: &Machine, to: *mut c_void, room: usize, byte: i32, bytes: usize
         return Err(RT_PARAM_INVALID);
     }
     stream_here(machine, stream)?;
-    told(machine.fill_async(to as u64, byte as u8, bytes as u64, stream))
+    checked(machine.fill_async(to as u64, byte as u8, bytes as u64, stream))
 }
 
 fn finish(machine: &Machine) -> Result<()> {
     context(machine)?;
-    told(machine.stream_synchronize(0))
+    checked(machine.stream_synchronize(0))
 }
 
 functions! {

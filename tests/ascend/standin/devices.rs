@@ -1,42 +1,42 @@
-//! Devices and contexts, and waiting for all of one.
+//! Devices and contexts, and waits for all work of a context.
 
 use std::time::{Duration, Instant};
 
-use super::{CONTEXT_NULL, INVALID_PARAM, RT_PARAM_INVALID, Result, STREAM_CAPTURED, context, functions, put, told};
+use super::{CONTEXT_NULL, INVALID_PARAM, RT_PARAM_INVALID, Result, STREAM_CAPTURED, checked, context, functions, put};
 use crate::model::Machine;
 
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 const TIMEOUT: i32 = 507_046;
 
-/// Refuses to wait where a stream of the context captures; that ends no capture, as it would in CUDA.
+/// Refuses to wait where a stream of the context captures. Unlike in CUDA, that ends no capture.
 fn no_capture(machine: &Machine) -> Result<()> {
     match machine.context_captures(context(machine)?) {
         Ok(false) => Ok(()),
         Ok(true) => Err(STREAM_CAPTURED),
-        Err(code) => told(Err(code)),
+        Err(code) => checked(Err(code)),
     }
 }
 
 functions! {
     fn aclrtGetDeviceCount(count: *mut u32) |machine| {
-        let known = told(machine.device_count())?;
+        let known = checked(machine.device_count())?;
         // SAFETY: the caller's pointer.
         unsafe { put(count, known) }
     }
 
-    // The device's own context, kept alive once more, is this thread's from now on.
+    // Retains the device's own context and makes it current to this thread.
     fn aclrtSetDevice(device: i32) |machine| {
-        let context = told(machine.primary_retain(device))?;
+        let context = checked(machine.primary_retain(device))?;
         let _exempt = machine.exempt();
-        told(machine.context_set_current(context))
+        checked(machine.context_set_current(context))
     }
 
-    fn aclrtResetDevice(device: i32) |machine| { told(machine.primary_release(device)) }
+    fn aclrtResetDevice(device: i32) |machine| { checked(machine.primary_release(device)) }
 
-    fn aclrtResetDeviceForce(device: i32) |machine| { told(machine.primary_reset(device)) }
+    fn aclrtResetDeviceForce(device: i32) |machine| { checked(machine.primary_reset(device)) }
 
     fn aclrtGetDevice(device: *mut i32) |machine| {
-        let known = told(machine.context_current_device())?;
+        let known = checked(machine.context_current_device())?;
         // SAFETY: the caller's pointer.
         unsafe { put(device, known) }
     }
@@ -45,7 +45,7 @@ functions! {
         if !flags.is_null() {
             return Err(INVALID_PARAM);
         }
-        let known = told(machine.primary_active(device))?;
+        let known = checked(machine.primary_active(device))?;
         // SAFETY: the caller's pointer.
         unsafe { put(active, i32::from(known)) }
     }
@@ -53,24 +53,24 @@ functions! {
     fn aclrtCreateContext(out: *mut usize, device: i32) |machine| {
         super::wanted(out)?;
         let had = machine.context_current();
-        let made = told(machine.context_create(device))?;
-        // CANN has one place for it, no stack: what was there before is gone.
+        let made = checked(machine.context_create(device))?;
+        // CANN has one current context and no stack: the new context replaces the old one.
         if had != Ok(0) {
             let _exempt = machine.exempt();
             let _ = machine.context_pop();
-            told(machine.context_set_current(made))?;
+            checked(machine.context_set_current(made))?;
         }
         // SAFETY: the caller's pointer.
         unsafe { put(out, made) }
     }
 
-    fn aclrtDestroyContext(context: usize) |machine| { told(machine.context_destroy(context)) }
+    fn aclrtDestroyContext(context: usize) |machine| { checked(machine.context_destroy(context)) }
 
     fn aclrtSetCurrentContext(context: usize) |machine| {
         if context == 0 {
             return Err(RT_PARAM_INVALID);
         }
-        told(machine.context_set_current(context)).map_err(|code| match code {
+        checked(machine.context_set_current(context)).map_err(|code| match code {
             CONTEXT_NULL => RT_PARAM_INVALID,
             code => code,
         })
@@ -78,7 +78,7 @@ functions! {
 
     fn aclrtGetCurrentContext(out: *mut usize) |machine| {
         super::wanted(out)?;
-        told(machine.context_current())?;
+        checked(machine.context_current())?;
         let known = context(machine)?;
         // SAFETY: the caller's pointer, not null.
         unsafe { put(out, known) }
@@ -86,19 +86,19 @@ functions! {
 
     fn aclrtSynchronizeDevice() |machine| {
         no_capture(machine)?;
-        told(machine.context_synchronize())
+        checked(machine.context_synchronize())
     }
 
     fn aclrtSynchronizeDeviceWithTimeout(milliseconds: i32) |machine| {
         no_capture(machine)?;
         if milliseconds < 0 {
-            return told(machine.context_synchronize());
+            return checked(machine.context_synchronize());
         }
-        let event = told(machine.event_create())?;
+        let event = checked(machine.event_create())?;
         let until = Instant::now() + Duration::from_millis(milliseconds as u64);
         let wait = || {
-            told(machine.context_current().and_then(|context| machine.context_record_event(context, event)))?;
-            while !told(machine.event_query(event))? {
+            checked(machine.context_current().and_then(|context| machine.context_record_event(context, event)))?;
+            while !checked(machine.event_query(event))? {
                 if Instant::now() >= until {
                     return Err(TIMEOUT);
                 }

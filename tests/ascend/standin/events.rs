@@ -4,26 +4,27 @@ use std::collections::HashSet;
 
 use parking_lot::Mutex;
 
-use super::{INVALID_PARAM, NOT_SUPPORTED, RT_PARAM_INVALID, Result, context, functions, put, stream_here, told};
+use super::{INVALID_PARAM, NOT_SUPPORTED, RT_PARAM_INVALID, Result, checked, context, functions, put, stream_here};
 use crate::model::Machine;
 
-/// `ACL_EVENT_SYNC`: streams may be made to wait for it.
+/// `ACL_EVENT_SYNC`: streams may wait for the event.
 const SYNC: u32 = 0x1;
-/// What `aclrtCreateEvent` is.
+/// The flags of `aclrtCreateEvent`.
 const DEFAULT: u32 = 0xe;
 /// Bits that `aclrtCreateEventExWithFlag` knows.
 const KNOWN_EX: u32 = 0x4f;
 /// Bits that `aclrtCreateEventWithFlag` knows.
 const KNOWN: u32 = 0x3f;
-/// Bits that stand alone: `ACL_EVENT_DEVICE_USE_ONLY`, `ACL_EVENT_EXTERNAL`, `ACL_EVENT_IPC`. They are not modelled.
+/// Flags that exclude others: `ACL_EVENT_DEVICE_USE_ONLY`, `ACL_EVENT_EXTERNAL`, `ACL_EVENT_IPC`. They are not
+/// modelled.
 const ALONE: u32 = 0x70;
-/// Bits of which one has to be there for a stream to wait.
+/// A stream can wait only for an event with one of these flags.
 const WAITED_FOR: u32 = SYNC | 0x4;
 
-/// Events that no stream waits for.
+/// Events that streams cannot wait for.
 static FOR_QUESTIONS: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Another machine has other events.
+/// The next machine has other events.
 pub(super) fn forget() {
     *FOR_QUESTIONS.lock() = None;
 }
@@ -38,12 +39,12 @@ fn create(machine: &Machine, out: *mut usize, flags: u32, known: u32) -> Result<
     if alone {
         return Err(NOT_SUPPORTED);
     }
-    let made = told(machine.event_create())?;
+    let made = checked(machine.event_create())?;
     let mut for_questions = FOR_QUESTIONS.lock();
     let for_questions = for_questions.get_or_insert_default();
     match flags & WAITED_FOR {
         0 => for_questions.insert(made),
-        // Its handle may have been another event's.
+        // Another event may have had this handle.
         _ => for_questions.remove(&made),
     };
     // SAFETY: the caller's pointer, not null.
@@ -63,22 +64,22 @@ functions! {
 
     fn aclrtDestroyEvent(event: usize) |machine| {
         known(event)?;
-        told(machine.event_destroy(event))
+        checked(machine.event_destroy(event))
     }
 
     fn aclrtRecordEvent(event: usize, stream: usize) |machine| {
         known(event)?;
         stream_here(machine, stream)?;
-        told(machine.event_record(event, stream))
+        checked(machine.event_record(event, stream))
     }
 
-    // 1: complete, as where it was never recorded.
+    // 1: complete, also where the event was never recorded.
     fn aclrtQueryEventStatus(event: usize, status: *mut u32) |machine| {
         known(event)?;
         super::wanted(status)?;
-        let complete = told(machine.event_query(event))?;
+        let complete = checked(machine.event_query(event))?;
         if !complete {
-            // Whoever asks again has let time pass.
+            // A caller that polls lets time pass.
             machine.advance(100_000);
         }
         // SAFETY: the caller's pointer, not null.
@@ -87,7 +88,7 @@ functions! {
 
     fn aclrtSynchronizeEvent(event: usize) |machine| {
         known(event)?;
-        while !told(machine.event_query(event))? {
+        while !checked(machine.event_query(event))? {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         Ok(())
@@ -99,6 +100,6 @@ functions! {
             return Err(NOT_SUPPORTED);
         }
         stream_here(machine, stream)?;
-        told(machine.stream_wait_event(stream, event))
+        checked(machine.stream_wait_event(stream, event))
     }
 }

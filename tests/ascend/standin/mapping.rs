@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{INVALID_PARAM, NOT_SUPPORTED, RT_PARAM_INVALID, Result, UNALIGNED, context, functions, put, told};
+use super::{INVALID_PARAM, NOT_SUPPORTED, RT_PARAM_INVALID, Result, UNALIGNED, checked, context, functions, put};
 use crate::model::Machine;
 
 /// `aclrtMemLocation`.
@@ -35,13 +35,14 @@ pub struct Access {
 const ON_DEVICE: c_int = 1;
 /// `ACL_RT_MEM_ACCESS_FLAGS_READWRITE`.
 const READ_WRITE: c_int = 3;
-/// Attributes of physical memory on a device that are there everywhere: `ACL_HBM_MEM_HUGE`, `ACL_HBM_MEM_NORMAL`,
+/// Attributes of physical memory on a device that exist on all chips: `ACL_HBM_MEM_HUGE`, `ACL_HBM_MEM_NORMAL`,
 /// `ACL_MEM_NORMAL`, `ACL_MEM_HUGE`; and the two of 1 GiB.
 const ATTRIBUTES: [c_int; 6] = [4, 5, 12, 13, 10, 14];
 
-/// The device that a handle of these properties would be on.
+/// The device for a handle with these properties.
 ///
 /// # Safety
+///
 /// `properties` is null or may be read.
 unsafe fn device_of(properties: *const PhysicalProperties) -> Result<i32> {
     // SAFETY: as above.
@@ -88,7 +89,7 @@ functions! {
         if !(size as u64).is_multiple_of(granularity(machine)?) {
             return Err(UNALIGNED);
         }
-        let address = told(machine.memory_reserve(size as u64, 0))?;
+        let address = checked(machine.memory_reserve(size as u64, 0))?;
         // SAFETY: the caller's pointer, not null.
         unsafe { put(out, address as *mut c_void) }
     }
@@ -96,7 +97,7 @@ functions! {
     fn aclrtReleaseMemAddress(address: *mut c_void) |machine| {
         super::wanted(address)?;
         context(machine)?;
-        told(machine.memory_unreserve_at(address as u64))
+        checked(machine.memory_unreserve_at(address as u64))
     }
 
     fn aclrtMallocPhysical(out: *mut usize, size: usize, properties: *const PhysicalProperties, flags: u64) |machine| {
@@ -110,7 +111,7 @@ functions! {
         if !(size as u64).is_multiple_of(granularity(machine)?) {
             return Err(UNALIGNED);
         }
-        let handle = told(machine.memory_create(device, size as u64))?;
+        let handle = checked(machine.memory_create(device, size as u64))?;
         // SAFETY: the caller's pointer, not null.
         unsafe { put(out, handle as usize) }
     }
@@ -120,10 +121,10 @@ functions! {
             return Err(INVALID_PARAM);
         }
         context(machine)?;
-        told(machine.memory_release(handle as u64))
+        checked(machine.memory_release(handle as u64))
     }
 
-    // The owner may touch what is mapped: there is no further call for that.
+    // Mapping gives access to the handle's own device, without a further call.
     fn aclrtMapMem(address: *mut c_void, size: usize, offset: usize, handle: usize, flags: u64) |machine| {
         super::wanted(address)?;
         if size == 0 || flags != 0 || handle == 0 {
@@ -133,10 +134,10 @@ functions! {
             return Err(RT_PARAM_INVALID);
         }
         context(machine)?;
-        told(machine.memory_map(address as u64, size as u64, 0, handle as u64))?;
+        checked(machine.memory_map(address as u64, size as u64, 0, handle as u64))?;
         let _exempt = machine.exempt();
         let owner = machine.memory_at(address as u64).map_or(0, |at| at.device);
-        told(machine.memory_set_access(address as u64, size as u64, &[owner], true))
+        checked(machine.memory_set_access(address as u64, size as u64, &[owner], true))
     }
 
     fn aclrtUnmapMem(address: *mut c_void) |machine| {
@@ -144,7 +145,7 @@ functions! {
         context(machine)?;
         let at = machine.memory_at(address as u64).filter(|at| at.base == address as u64 && at.handle != 0);
         let size = at.ok_or(RT_PARAM_INVALID)?.size;
-        told(machine.memory_unmap(address as u64, size))
+        checked(machine.memory_unmap(address as u64, size))
     }
 
     fn aclrtMemSetAccess(address: *mut c_void, size: usize, access: *const Access, count: usize) |machine| {
@@ -159,7 +160,7 @@ functions! {
             return Err(NOT_SUPPORTED);
         }
         let devices: Vec<i32> = access.iter().map(|one| one.location.id as i32).collect();
-        told(machine.memory_set_access(address as u64, size as u64, &devices, true))
+        checked(machine.memory_set_access(address as u64, size as u64, &devices, true))
     }
 }
 

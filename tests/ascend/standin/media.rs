@@ -3,12 +3,12 @@
 use std::ffi::c_void;
 
 use super::memory::{allocate, base_of};
-use super::{INVALID_PARAM, OUT_OF_MEMORY, RT_PARAM_INVALID, Result, context, functions, told};
+use super::{INVALID_PARAM, OUT_OF_MEMORY, RT_PARAM_INVALID, Result, checked, context, functions};
 use crate::model::Machine;
 
-/// Media memory begins at a multiple of this, and of nothing more.
+/// Media memory begins at multiples of this and of no larger power of two.
 const START: u64 = 128;
-/// What both round up to and add.
+/// Both functions round sizes up to this and add it.
 const PAD: u64 = 32;
 
 /// The media libraries' own numbers: `HI_ERR_SYS_NO_MEM`, `HI_ERR_SYS_ILLEGAL_PARAM`.
@@ -23,7 +23,7 @@ fn media(result: Result<()>) -> Result<()> {
 fn free(machine: &Machine, address: *mut c_void) -> Result<()> {
     let base = base_of(address, START)?;
     context(machine)?;
-    told(machine.memory_free_at_once(base))
+    checked(machine.memory_free_at_once(base))
 }
 
 functions! {
@@ -31,7 +31,7 @@ functions! {
 
     fn acldvppFree(address: *mut c_void) |machine| { free(machine, address) }
 
-    // The number is reserved and means nothing: it is the device of this thread's context.
+    // The device number is reserved and ignored: the device is that of this thread's context.
     fn hi_mpi_dvpp_malloc(_device: u32, out: *mut *mut c_void, size: u64) |machine| {
         media(allocate(machine, out, size, PAD, START))
     }

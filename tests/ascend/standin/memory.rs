@@ -1,25 +1,26 @@
-//! Allocations of the device's memory and of the host's, and what is free.
+//! Allocations of device memory and host memory, and free memory.
 
 use std::ffi::c_void;
 
-use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, context, functions, put, told};
+use super::{INVALID_PARAM, RT_PARAM_INVALID, Result, checked, context, functions, put};
 use crate::model::Machine;
 
-/// What `aclrtMalloc` gives is a multiple of this, and of nothing more.
+/// Addresses of `aclrtMalloc` are multiples of this and of no larger power of two.
 const START: u64 = 64;
 /// The model's own addresses are multiples of this.
 const PLACE: u64 = 256;
-/// `ACL_MEM_MALLOC_HUGE1G_ONLY` and `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, which add nothing. What is no policy is as good as one.
+/// `ACL_MEM_MALLOC_HUGE1G_ONLY` and `ACL_MEM_MALLOC_HUGE1G_ONLY_P2P`, which add no bytes. Unknown policies are
+/// accepted.
 const HUGE_1G: [u32; 2] = [6, 7];
 
-/// Bytes rounded as AscendCL rounds them, or none where that is too much.
+/// Rounds bytes as AscendCL does. An error where that is too much.
 pub(super) fn rounded(size: u64, pad: u64) -> Result<u64> {
     size.checked_add(31 + pad)
         .map(|size| size / 32 * 32)
         .ok_or(INVALID_PARAM)
 }
 
-/// Memory that begins `start` bytes behind where the model's does.
+/// Memory that begins `start` bytes after the model's allocation.
 pub(super) fn allocate(machine: &Machine, out: *mut *mut c_void, size: u64, pad: u64, start: u64) -> Result<()> {
     super::wanted(out)?;
     if size == 0 {
@@ -27,12 +28,12 @@ pub(super) fn allocate(machine: &Machine, out: *mut *mut c_void, size: u64, pad:
     }
     context(machine)?;
     let whole = rounded(size, pad)?.checked_add(start).ok_or(INVALID_PARAM)?;
-    let base = told(machine.memory_malloc(whole))?;
+    let base = checked(machine.memory_malloc(whole))?;
     // SAFETY: the caller's pointer, not null.
     unsafe { put(out, (base + start) as *mut c_void) }
 }
 
-/// Where the model's allocation begins. Null and everything that is not `start` bytes behind such a place are refused.
+/// Where the model's allocation begins. Refuses null and addresses that are not `start` bytes after such a place.
 pub(super) fn base_of(address: *mut c_void, start: u64) -> Result<u64> {
     super::wanted(address)?;
     match address as u64 {
@@ -57,15 +58,15 @@ functions! {
         malloc(machine, out, size, 32, policy)
     }
 
-    // It wants no context.
+    // It needs no context.
     fn aclrtFree(address: *mut c_void) |machine| {
         let base = base_of(address, START)?;
-        told(machine.memory_free_at_once(base))
+        checked(machine.memory_free_at_once(base))
     }
 
     fn aclrtFreeWithDevSync(address: *mut c_void) |machine| {
         let base = base_of(address, START)?;
-        told(machine.memory_free(base))
+        checked(machine.memory_free(base))
     }
 
     fn aclrtMallocHost(out: *mut *mut c_void, size: usize) |machine| {
@@ -75,14 +76,14 @@ functions! {
         }
         context(machine)?;
         let whole = (size as u64).checked_add(START).ok_or(INVALID_PARAM)?;
-        let base = told(machine.memory_host_malloc(whole))?;
+        let base = checked(machine.memory_host_malloc(whole))?;
         // SAFETY: the caller's pointer, not null.
         unsafe { put(out, (base + START) as *mut c_void) }
     }
 
     fn aclrtFreeHost(address: *mut c_void) |machine| {
         let base = base_of(address, START)?;
-        told(machine.memory_host_free(base))
+        checked(machine.memory_host_free(base))
     }
 
     fn aclrtMemFlush(address: *mut c_void, size: usize) |_machine| {
@@ -99,8 +100,8 @@ functions! {
         context(machine)?;
         super::wanted(free)?;
         super::wanted(total)?;
-        let here = { let _exempt = machine.exempt(); told(machine.context_current_device())? };
-        let known = told(machine.memory_info(here))?;
+        let here = { let _exempt = machine.exempt(); checked(machine.context_current_device())? };
+        let known = checked(machine.memory_info(here))?;
         let known = if HBM.contains(&attribute) { known } else { (0, 0) };
         // SAFETY: the caller's pointers.
         unsafe {

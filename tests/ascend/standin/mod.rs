@@ -1,20 +1,24 @@
-//! AscendCL's functions over the simulated device: a stand-in, from public signatures, for tests on machines without one.
+//! A stand-in for AscendCL over the simulated device, written from public signatures, for tests on machines without
+//! one.
 //!
-//! One machine for the process. It refuses what CANN's sources (hicann/runtime) refuse, and where they say nothing it takes
-//! the stricter reading. Nothing here was compared with an Ascend device.
+//! There is one machine for the process. The stand-in refuses what CANN's sources (hicann/runtime) refuse, and where
+//! they say nothing it takes the stricter reading. Nothing here was compared with an Ascend device.
 //!
-//! * `aclInit` comes first; a second one is 100002. Null and zero are 100000.
-//! * Streams, events, copies and memory want a context of this thread: 107002. `aclrtSetDevice` gives it the device's own and
-//!   counts; `aclrtSetCurrentContext` of none is refused, so a thread that has a context keeps one.
-//! * A stream of another context is 107003. There are neither stream ids that last nor events for a whole context.
-//! * `aclrtMalloc` and its like round as documented, and what they give is a multiple of 64 and of no more; media memory of 128.
-//!   `aclrtFree` waits for nothing: work still to come there is a fault, and so it is with unmapping.
-//! * Virtual memory: alignment, wish and offset are 0, a handle is mapped whole, by its size, and unmapped whole.
-//! * Full is 207001. A dead stream handle aborts, as everywhere on the simulated device.
+//! * `aclInit` comes first; a second one is 100002. Null and zero arguments are 100000.
+//! * Streams, events, copies and memory require a context of this thread (107002). `aclrtSetDevice` makes the device's
+//!   own context current and retains it. `aclrtSetCurrentContext` of none is refused, so a thread that has a context
+//!   keeps one.
+//! * A stream of another context is 107003. There are no stream ids that stay unique, and no events for a whole
+//!   context.
+//! * `aclrtMalloc` and the like round as documented. Their addresses are multiples of 64 and of no larger power of two;
+//!   those of media memory, of 128. `aclrtFree` and unmapping do not wait: pending work on the memory is a fault.
+//! * Virtual memory: alignment, requested address and offset are 0. A handle is mapped whole, with its size, and
+//!   unmapped whole.
+//! * Exhausted memory is 207001. A destroyed stream's handle aborts, as everywhere on the simulated device.
 //!
-//! Whoever takes this file in has the model as `crate::model`.
+//! A crate that includes this file has the model as `crate::model`.
 
-// Each argument's contract is AscendCL's documentation; the names are AscendCL's. No user takes all of it.
+// Each argument's requirements and the names are AscendCL's. No including crate uses all of it.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments, dead_code)]
 
 use std::ffi::{c_char, c_void};
@@ -58,10 +62,10 @@ pub const NOT_SUPPORTED: i32 = 207_000;
 /// `ACL_ERROR_RT_MEMORY_ALLOCATION`.
 pub const OUT_OF_MEMORY: i32 = 207_001;
 
-/// What one function gives back inside: an `aclError` other than 0 where it fails.
+/// The result of a function in this module: an `aclError` other than 0 where it fails.
 pub type Result<T> = std::result::Result<T, i32>;
 
-/// The model's number as AscendCL's. Failures may be injected by either number.
+/// Translates the model's number to AscendCL's. Failures may be injected by either number.
 pub fn translated(code: u32) -> i32 {
     match code {
         cuda::INVALID_VALUE | cuda::ILLEGAL_STATE => RT_PARAM_INVALID,
@@ -97,14 +101,15 @@ pub fn translated(code: u32) -> i32 {
     }
 }
 
-/// A model's answer as AscendCL's.
-fn told<T>(result: cuda::Result<T>) -> Result<T> {
+/// A model's result with AscendCL's error.
+fn checked<T>(result: cuda::Result<T>) -> Result<T> {
     result.map_err(translated)
 }
 
-/// Writes an output that the caller must have asked for.
+/// Writes an output, which must not be null.
 ///
 /// # Safety
+///
 /// `to` is null or may be written.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<()> {
     if to.is_null() {
@@ -119,35 +124,35 @@ fn wanted<T>(pointer: *const T) -> Result<()> {
     if pointer.is_null() { Err(INVALID_PARAM) } else { Ok(()) }
 }
 
-/// This thread's context; the question is nobody's driver call.
+/// This thread's context. The query does not count as a driver call.
 fn context(machine: &Machine) -> Result<usize> {
     let _exempt = machine.exempt();
-    match told(machine.context_current())? {
+    match checked(machine.context_current())? {
         0 => Err(CONTEXT_NULL),
-        // One that is gone is none.
-        context => told(machine.context_id(context)).map(|_| context),
+        // A destroyed context counts as none.
+        context => checked(machine.context_id(context)).map(|_| context),
     }
 }
 
-/// Refuses a stream that is not of this thread's context. Numbers that mean something in CUDA mean nothing here.
+/// Refuses a stream that is not of this thread's context. CUDA's special handles have no meaning here.
 fn stream_here(machine: &Machine, stream: usize) -> Result<()> {
     let here = context(machine)?;
     let _exempt = machine.exempt();
     match stream {
         0 => Ok(()),
         1 | 2 => Err(RT_PARAM_INVALID),
-        _ if told(machine.stream_context(stream))? != here => Err(STREAM_CONTEXT),
+        _ if checked(machine.stream_context(stream))? != here => Err(STREAM_CONTEXT),
         _ => Ok(()),
     }
 }
 
-/// Runs one function on the machine; the result as an `aclError`.
+/// Runs a function on the machine and returns the result as an `aclError`.
 #[inline]
 fn answer(run: impl FnOnce(&Arc<Machine>) -> Result<()>) -> i32 {
     process::get().and_then(|machine| run(&machine)).err().unwrap_or(0)
 }
 
-/// Defines exported functions: each one's exported name, its parameters, and what it does with the machine.
+/// Defines exported functions: each one's exported name, its parameters, and its work on the machine.
 macro_rules! functions {
     ($(
         fn $name:ident ( $($parameter:ident : $kind:ty),* $(,)? ) |$machine:pat_param| $body:block
@@ -168,7 +173,7 @@ macro_rules! functions {
 }
 use functions;
 
-/// `aclInit`: makes the machine where none is there.
+/// `aclInit`: makes the machine if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aclInit(_config: *const c_char) -> i32 {
     process::initialize().err().unwrap_or(0)
@@ -186,7 +191,8 @@ pub extern "C" fn aclrtGetSocName() -> *const c_char {
     c"Ascend910B-standin".as_ptr()
 }
 
-/// The function of that name, for who takes the stand-in in and loads no library; `media`: of one of the media libraries.
+/// The function of that name, for crates that include the stand-in and load no library. With `media`, of a media
+/// library.
 pub fn find(name: &str, media: bool) -> Option<*const c_void> {
     let of = |table: &[(&str, *const c_void)]| table.iter().find(|(known, _)| *known == name).map(|(_, at)| *at);
     if media {

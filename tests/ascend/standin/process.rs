@@ -9,19 +9,19 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::{REPEATED_INIT, Result, UNINITIALIZED, allocators, capture, events, host_functions};
 use crate::model::Machine;
 
-/// What makes the machine where `aclInit` finds none.
+/// Makes a machine for `aclInit` where there is none.
 pub type Make = fn() -> std::result::Result<Arc<Machine>, String>;
 
 static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
 static MAKE: RwLock<Option<Make>> = RwLock::new(None);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
-/// How `aclInit` makes a machine of its own.
+/// Sets how `aclInit` makes a machine.
 pub fn make_with(make: Make) {
     *MAKE.write() = Some(make);
 }
 
-/// From now on every function means `machine`, and `aclInit` was not called yet. None takes it away.
+/// From now on every function uses `machine`, and `aclInit` has not been called. `None` removes the machine.
 pub fn install(machine: Option<Arc<Machine>>) {
     if let Some(machine) = &machine {
         keep_time(Arc::downgrade(machine));
@@ -34,10 +34,10 @@ pub fn install(machine: Option<Arc<Machine>>) {
     INITIALIZED.store(false, Ordering::SeqCst);
 }
 
-/// While this lives, every function means one machine. The next who wants one waits.
+/// While this exists, every function uses one machine, and other calls of [`exclusive`] wait.
 pub struct Installed(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-/// [`install`] for as long as the value lives.
+/// Calls [`install`], and removes the machine when the value is dropped.
 pub fn exclusive(machine: Arc<Machine>) -> Installed {
     static ONE: Mutex<()> = Mutex::new(());
     let installed = Installed(ONE.lock());
@@ -84,17 +84,17 @@ pub(super) fn get() -> Result<Arc<Machine>> {
     MACHINE.read().clone().ok_or(UNINITIALIZED)
 }
 
-/// Lets the simulated clock follow the wall clock for as long as the machine lives. In a process that has no more than the
-/// library, what the model complains of is a line on stderr: a real device would have no word for it.
+/// Lets the simulated clock follow the wall clock while the machine exists. In a process that has only the library, the
+/// model's faults are printed on stderr; a real device would not report them.
 fn keep_time(machine: Weak<Machine>) {
     let run = move || {
-        let (start, mut told, mut printed) = (Instant::now(), 0, 0);
+        let (start, mut passed, mut printed) = (Instant::now(), 0, 0);
         loop {
             std::thread::sleep(Duration::from_millis(1));
             let Some(machine) = machine.upgrade() else { return };
             let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            machine.advance(now - told);
-            told = now;
+            machine.advance(now - passed);
+            passed = now;
             if MAKE.read().is_some() {
                 let faults = machine.faults();
                 for fault in faults.iter().skip(printed) {
@@ -104,6 +104,6 @@ fn keep_time(machine: Weak<Machine>) {
             }
         }
     };
-    // Without the thread, time passes in calls only.
+    // Without the thread, only calls advance the time.
     let _ = std::thread::Builder::new().name("simascend-clock".into()).spawn(run);
 }

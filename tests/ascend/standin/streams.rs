@@ -4,17 +4,17 @@ use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 use super::host_functions::{self, HostFunction};
-use super::{INVALID_PARAM, Result, STREAM_CAPTURED, context, functions, put, stream_here, told};
+use super::{INVALID_PARAM, Result, STREAM_CAPTURED, checked, context, functions, put, stream_here};
 use crate::model::Machine;
 
 /// `ACL_ERROR_RT_STREAM_SYNC_TIMEOUT`.
 const TIMEOUT: i32 = 507_046;
 
-// Ascend's default stream is ordered with no other.
+// Ascend's default stream is not ordered with other streams.
 fn create(machine: &Machine, out: *mut usize) -> Result<()> {
     super::wanted(out)?;
     context(machine)?;
-    let made = told(machine.stream_create(true))?;
+    let made = checked(machine.stream_create(true))?;
     // SAFETY: the caller's pointer, not null.
     unsafe { put(out, made) }
 }
@@ -24,7 +24,7 @@ fn destroy(machine: &Machine, stream: usize) -> Result<()> {
         return Err(INVALID_PARAM);
     }
     stream_here(machine, stream)?;
-    told(machine.stream_destroy(stream))
+    checked(machine.stream_destroy(stream))
 }
 
 functions! {
@@ -33,14 +33,14 @@ functions! {
     // Priorities and flags are not modelled.
     fn aclrtCreateStreamWithConfig(out: *mut usize, _priority: u32, _flags: u32) |machine| { create(machine, out) }
 
-    // It waits for what the stream has to do; the other does not.
+    // It waits for the stream's work; aclrtDestroyStreamForce does not.
     fn aclrtDestroyStream(stream: usize) |machine| {
         if stream != 0 {
             stream_here(machine, stream)?;
-            if told(machine.stream_is_capturing(stream))? != 0 {
+            if checked(machine.stream_is_capturing(stream))? != 0 {
                 return Err(STREAM_CAPTURED);
             }
-            told(machine.stream_synchronize(stream))?;
+            checked(machine.stream_synchronize(stream))?;
         }
         destroy(machine, stream)
     }
@@ -49,16 +49,16 @@ functions! {
 
     fn aclrtSynchronizeStream(stream: usize) |machine| {
         stream_here(machine, stream)?;
-        told(machine.stream_synchronize(stream))
+        checked(machine.stream_synchronize(stream))
     }
 
     fn aclrtSynchronizeStreamWithTimeout(stream: usize, milliseconds: i32) |machine| {
         stream_here(machine, stream)?;
         if milliseconds < 0 {
-            return told(machine.stream_synchronize(stream));
+            return checked(machine.stream_synchronize(stream));
         }
         let until = Instant::now() + Duration::from_millis(milliseconds as u64);
-        while !told(machine.stream_query(stream))? {
+        while !checked(machine.stream_query(stream))? {
             if Instant::now() >= until {
                 return Err(TIMEOUT);
             }
@@ -70,12 +70,12 @@ functions! {
     // 0: complete.
     fn aclrtStreamQuery(stream: usize, status: *mut u32) |machine| {
         stream_here(machine, stream)?;
-        let complete = told(machine.stream_query(stream))?;
+        let complete = checked(machine.stream_query(stream))?;
         // SAFETY: the caller's pointer.
         unsafe { put(status, u32::from(!complete)) }
     }
 
-    // A number of the hardware's, which another stream has after this one.
+    // The hardware's number. A later stream may have it, too.
     fn aclrtStreamGetId(stream: usize, id: *mut i32) |machine| {
         stream_here(machine, stream)?;
         // SAFETY: the caller's pointer.
