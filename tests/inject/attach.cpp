@@ -1,4 +1,4 @@
-// A program that gives TensorRT's objects the allocator itself.
+// A program that gives the allocator to TensorRT's objects itself.
 #include <NvInfer.h>
 #include <trtalloc/tensorrt.hpp>
 
@@ -10,7 +10,7 @@ class Logger final : public nvinfer1::ILogger {
     void log(Severity, char const*) noexcept override {}
 };
 
-// As an IExecutionContext has it.
+// Has the same setter as an IExecutionContext.
 struct Context {
     bool takes;
     nvinfer1::IGpuAllocator* given;
@@ -32,7 +32,7 @@ bool refuses(trtalloc::Allocator const& memory) {
 }
 
 #if NV_TENSORRT_MAJOR != 8 && NV_TENSORRT_MAJOR != 9
-// It compiles for NVIDIA's own class; an object of it takes a GPU.
+// It compiles for NVIDIA's own class; creating an object of it needs a GPU.
 [[maybe_unused]] void (*const of_a_context)(nvinfer1::IExecutionContext&, trtalloc_allocator*) = &trtalloc::attach;
 #endif
 

@@ -1,5 +1,5 @@
-// A program that is linked with TensorRT, and calls what trtalloc only passes on. It has a copy of the declarations that no
-// header of NVIDIA's has.
+// A program that is linked with TensorRT and calls functions that trtalloc only forwards. It declares those that are in
+// no header of NVIDIA.
 #include <cstdint>
 #include <cstdio>
 

@@ -1,11 +1,11 @@
-//! What TensorRT gives, says or does not know; others who stand in front of it as well.
+//! Unusual results, versions and functions of TensorRT, and other libraries that interpose the same names.
 
 use std::process::Command;
 
 use crate::standin::{self, VERSIONS, attached, build, of, own, preloaded, start, tested, text, texts};
 use crate::table::Outcome;
 
-/// A client's runs by both ways in.
+/// Runs a client in both ways.
 fn both_ways(name: &str, what: &str) -> Result<[Command; 2], Outcome> {
     let built = of(name).built()?;
     let library = text(&built.library);
@@ -15,12 +15,13 @@ fn both_ways(name: &str, what: &str) -> Result<[Command; 2], Outcome> {
     ])
 }
 
-/// Without a GPU, real libraries give an address of the first page. What else could be no object is passed on with a word.
+/// Without a GPU, real libraries return an address in the first page. Other invalid objects are passed on with a
+/// warning.
 #[test]
-fn what_is_no_object_is_passed_on() {
+fn invalid_objects_are_passed_on() {
     tested(|| {
         let nothing = "\n0 allocations, 0 resizes, 0 frees, 0 bytes left\n";
-        for (instead, shown, told) in [
+        for (instead, shown, reported) in [
             ("0", "(nil)", false),
             ("0x228", "0x228", false),
             ("0xff8", "0xff8", false),
@@ -34,7 +35,7 @@ fn what_is_no_object_is_passed_on() {
             for mut command in both_ways("10.16", "none")? {
                 let (stdout, stderr) = texts(command.env("STANDIN", instead));
                 assert!(stdout.starts_with(shown) && stdout.ends_with(nothing), "{stdout}");
-                match told {
+                match reported {
                     true => says(&stderr, "the object is not laid out as it should be"),
                     false => assert_eq!(stderr, ""),
                 }
@@ -44,7 +45,7 @@ fn what_is_no_object_is_passed_on() {
     });
 }
 
-/// One line for the runtime and one for the builder, with these words in each.
+/// Checks that there is one line for the runtime and one for the builder, with these words in each.
 fn says(stderr: &str, words: &str) {
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{stderr}");
@@ -54,9 +55,9 @@ fn says(stderr: &str, words: &str) {
 }
 
 #[test]
-fn an_unknown_version_is_left_alone() {
+fn objects_of_unknown_versions_keep_their_allocator() {
     tested(|| {
-        // The program's, as it was compiled; then what the library says that it is.
+        // First the version that the program was compiled with, then the version that the library reports.
         for mut command in both_ways("11.4", "version=120000")? {
             let (stdout, stderr) = texts(&mut command);
             assert_eq!(stdout, own("libnvinfer.so.11"));
@@ -75,7 +76,7 @@ fn an_unknown_version_is_left_alone() {
                 "10800",
                 "the layout of version 10800 is not known",
             ),
-            // Laid out otherwise, under the same name.
+            // Another layout under the same name.
             (
                 "RTX 1.7",
                 "libtensorrt_rtx.so.1",
@@ -100,7 +101,7 @@ fn an_unknown_version_is_left_alone() {
 }
 
 #[test]
-fn an_allocator_that_cannot_be_opened_is_not_given() {
+fn objects_keep_their_allocator_if_ours_cannot_be_opened() {
     tested(|| {
         for mut command in both_ways("RTX 1.3", "")? {
             let (stdout, stderr) = texts(command.env("TRTALLOC_DRIVER", "ascend"));
@@ -112,7 +113,7 @@ fn an_allocator_that_cannot_be_opened_is_not_given() {
 }
 
 #[test]
-fn what_the_program_sets_itself_holds() {
+fn programs_own_allocator_replaces_ours() {
     tested(|| {
         for mut command in both_ways("9.3", "own")? {
             let (stdout, stderr) = texts(&mut command);
@@ -124,7 +125,7 @@ fn what_the_program_sets_itself_holds() {
 }
 
 #[test]
-fn the_log_tells_which_library() {
+fn log_names_the_library() {
     tested(|| {
         for mut command in both_ways("11.0", "")? {
             let (_, stderr) = texts(command.env("TRTALLOC_LOG", "info"));
@@ -137,9 +138,9 @@ fn the_log_tells_which_library() {
     });
 }
 
-/// Without knowing what they take: every register that may have an argument, and the stack.
+/// The forwarder does not know the arguments, so it keeps every register that may have one, and the stack.
 #[test]
-fn what_takes_no_allocator_is_passed_on_as_it_was() {
+fn other_functions_are_forwarded_unchanged() {
     tested(|| {
         let built = of("10.16").built()?;
         let program = built.link("calls", &[], &[&standin::sources().join("calls.cpp"), &built.library]);
@@ -152,9 +153,9 @@ fn what_takes_no_allocator_is_passed_on_as_it_was() {
     });
 }
 
-/// dlsym's special handles mean what they mean to the caller, and its errors are the caller's.
+/// dlsym's special handles mean what they mean to the caller, and its errors go to the caller.
 #[test]
-fn next_and_default_are_the_callers() {
+fn special_handles_are_resolved_for_the_caller() {
     let needed = build("special.cpp", "libneeded.so", &["-shared", "-fPIC", "-DNEEDED"]);
     let rpath = format!("-Wl,-rpath,{}", needed.parent().unwrap().display());
     let library = [
@@ -180,24 +181,24 @@ fn next_and_default_are_the_callers() {
     }
 }
 
-/// Whose dlsym the dynamic linker finds first is not ours to decide; nobody is passed over who stands behind us.
+/// The load order decides whose dlsym the dynamic linker finds first. The library skips no dlsym that comes after it.
 #[test]
-fn somebody_elses_dlsym() {
+fn another_dlsym_stays_in_the_chain() {
     tested(|| {
         let built = of("11.4").built()?;
         let (library, soname) = (text(&built.library), "libnvinfer.so.11");
         let hook = build("hook.cpp", "hook.so", &["-shared", "-fPIC"]);
         let (ours, theirs) = (standin::ours(), hook.as_path());
-        let told = "somebody else's dlsym\n";
+        let line = "another dlsym\n";
         let run = |order: [&std::path::Path; 2]| {
             let mut command = start(&built.looks_up(), &[library]);
             let order = order.map(text).join(":");
             texts(command.env("LD_PRELOAD", order)).0
         };
-        assert_eq!(run([&ours, theirs]), format!("{told}{}", attached(soname)));
-        assert_eq!(run([theirs, &ours]), format!("{told}{}", own(soname)));
+        assert_eq!(run([&ours, theirs]), format!("{line}{}", attached(soname)));
+        assert_eq!(run([theirs, &ours]), format!("{line}{}", own(soname)));
 
-        // In the program itself, it is before everybody's; a program that is linked needs no dlsym.
+        // A dlsym in the program itself comes first. A program that is linked with TensorRT needs no dlsym.
         let sources = standin::sources();
         let (main, hook) = (sources.join("main.cpp"), sources.join("hook.cpp"));
         let hooked = built.link("hooked", &[], &[&main, &hook, &built.client, &built.library]);
@@ -205,14 +206,14 @@ fn somebody_elses_dlsym() {
         assert_eq!((stdout, stderr), (attached(soname), String::new()));
         let hooked = built.link("looks_up_hooked", &[], &[&main, &hook, &built.looks_up]);
         let (stdout, stderr) = texts(&mut preloaded(&hooked, &[library]));
-        assert_eq!((stdout, stderr), (format!("{told}{}", own(soname)), String::new()));
+        assert_eq!((stdout, stderr), (format!("{line}{}", own(soname)), String::new()));
         Ok(())
     });
 }
 
-/// tensorrt.hpp's own way to give an object the allocator, in a program that is compiled for trtalloc.
+/// A program that is compiled for trtalloc gives an object the allocator with tensorrt.hpp.
 #[test]
-fn attached_by_the_program_itself() {
+fn program_attaches_the_allocator_itself() {
     tested(|| {
         for version in &VERSIONS {
             let built = version.built()?;
@@ -226,9 +227,9 @@ fn attached_by_the_program_itself() {
     });
 }
 
-/// trtalloc_inject, called from a module of Python's that the library was preloaded into.
+/// A Python module calls trtalloc_inject with the library preloaded.
 #[test]
-fn switched_off_and_on() {
+fn inject_switches_off_and_on() {
     tested(|| {
         standin::python()?;
         let version = of("10.16");
@@ -248,7 +249,7 @@ assert plugin.client(b'', b'') == 0
         let (attached, own) = (attached(version.soname), own(version.soname));
         assert_eq!(run(&["0", "0"], "0"), (own.clone(), String::new()));
         assert_eq!(run(&["0", "0", "1", "0"], "0"), (attached, String::new()));
-        // TRTALLOC_STATUS_UNSUPPORTED: the environment has the last word.
+        // TRTALLOC_STATUS_UNSUPPORTED: the environment takes precedence.
         assert_eq!(run(&["0", "0", "1", "3"], "1"), (own, String::new()));
         Ok(())
     });

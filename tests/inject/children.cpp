@@ -1,5 +1,5 @@
-// A program of TensorRT with children of every kind. Argument: which. A child that is started anew has "child". "title" has
-// none: it is a server that shows its state in place of its name.
+// A program of TensorRT with children of every kind. Its argument chooses the kind. A child that is executed has the
+// argument "child". "title" starts no child: it is a server that writes its state over its name.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ extern char** environ;
 
 namespace {
 
-// What a child left: its exit status, or 100 and the signal.
+// A child's exit status, or 100 plus its signal.
 int end_of(pid_t child) {
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child) {
@@ -51,7 +51,7 @@ int spawned(char** arguments) {
     return end_of(child);
 }
 
-// As setproctitle does: the variables move, and where they were there is room.
+// As setproctitle does: moves the environment, and overwrites its old place.
 void retitle() {
     std::vector<std::string> variables;
     char* const start = environ[0];

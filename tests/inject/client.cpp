@@ -1,5 +1,5 @@
-// A program of TensorRT, or the plugin of one, that knows nothing of trtalloc: it creates a runtime and a builder, puts them to
-// work, and looks then at what trtalloc has counted, where that is in the process. With LOOK_UP it opens TensorRT itself.
+// A program or plugin of TensorRT that does not use trtalloc. It creates a runtime and a builder and uses them. Then it
+// prints trtalloc's counts, if trtalloc is in the process. With LOOK_UP it opens TensorRT itself.
 #include <NvInfer.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -51,7 +51,7 @@ void* make_builder(std::int32_t version) { return createInferBuilder_INTERNAL(&l
 void open(char const*) {}
 #endif
 
-// "version=N": what the program says it was compiled with.
+// "version=N": the version that the program passes as the one it was compiled with.
 std::int32_t version(std::string const& what) {
     return what.rfind("version=", 0) == 0 ? std::atoi(what.c_str() + 8) : static_cast<std::int32_t>(NV_TENSORRT_VERSION);
 }

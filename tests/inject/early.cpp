@@ -1,4 +1,4 @@
-// A library that uses TensorRT as it is loaded.
+// A library that uses TensorRT while it is loaded.
 extern "C" int client(char const* library, char const* what);
 
 namespace {

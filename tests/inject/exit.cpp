@@ -1,5 +1,5 @@
-// A program whose TensorRT outlives main: an object that was created before goes, and another is created, in destructors of
-// what is static.
+// A program that uses TensorRT after main: destructors of static objects destroy an object that was created before, and
+// create another.
 #include <NvInfer.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// A dlsym of somebody else's, in a program or in a library that is preloaded: it tells of a name, and passes everything on.
+// Another dlsym, in a program or in a preloaded library: it reports one name and forwards every call.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ extern "C" __attribute__((visibility("default"))) void* dlsym(void* library, cha
         }
     }
     if (std::strcmp(name, "createInferRuntime_INTERNAL") == 0) {
-        std::printf("somebody else's dlsym\n");
+        std::printf("another dlsym\n");
         std::fflush(stdout);
     }
     return real(library, name);

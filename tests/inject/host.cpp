@@ -1,5 +1,5 @@
-// A program that opens plugins, one behind the other. Arguments: "local" or "deep", the client's second argument, the plugins;
-// behind a plugin's name, and a colon, the client's first argument.
+// A program that opens plugins one after another. Arguments: "local" or "deep", the client's second argument, and the
+// plugins. A plugin's name may be followed by a colon and the client's first argument.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// A program of TensorRT's lean runtime that knows nothing of trtalloc. It writes what it is given for an IRuntime: without a
-// driver, an address that is no object's.
+// A program of TensorRT's lean runtime that does not use trtalloc. It prints the result of creating an IRuntime, which
+// without a driver is an invalid address.
 #include <NvInferRuntime.h>
 #include <dlfcn.h>
 
@@ -22,7 +22,7 @@ int main(int, [[maybe_unused]] char** argv) {
 #else
     void* const runtime = createInferRuntime_INTERNAL(&logger, NV_TENSORRT_VERSION);
 #endif
-    // A real object's address is another each time.
+    // The address of a real object differs in each run.
     bool const object = reinterpret_cast<std::uintptr_t>(runtime) >= 4096;
     if (object) {
         std::printf("runtime of its own\n");

@@ -1,9 +1,8 @@
-//! A program that was not written for trtalloc, with trtalloc in front of its TensorRT: every TensorRT, in every way that a
-//! program can reach it.
+//! Injects trtalloc into programs that do not use it, with every TensorRT and in every way that a program can call it.
 //!
-//! A stand-in for TensorRT is compiled from NVIDIA's headers (or, for 8 and 9, from a declaration of our own) and uses the
-//! allocator that it is given, on the simulated device. NVIDIA's own libraries are tried as far as they go without a GPU. The
-//! tables are part of docs/injection.md:
+//! A stand-in for TensorRT is compiled from NVIDIA's headers (for 8 and 9, from declarations of this project) and uses
+//! the allocator that it gets, on the simulated device. NVIDIA's own libraries run as far as they can without a GPU.
+//! The tables are part of docs/injection.md:
 //!
 //!     TRTALLOC_TEST_REQUIRE=all cargo test --test inject table
 

@@ -1,5 +1,4 @@
-// A malloc of somebody else's, to be preloaded: it finds the real one by dlsym when it is first called, and has no memory to
-// give meanwhile.
+// Another malloc, to be preloaded. Its first call finds the real malloc by dlsym, and until then it cannot allocate.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -12,7 +11,7 @@ bool called = false;
 
 void say(char const* text, std::size_t size) {
     if (write(2, text, size) < 0) {
-        // Some programs close it before they end.
+        // Some programs close stdout before they end.
     }
 }
 

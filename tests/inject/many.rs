@@ -1,4 +1,4 @@
-//! Several TensorRTs in one process, many threads, and libraries that come and go.
+//! Several TensorRTs in one process, many threads, and libraries that are opened and closed.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::table::Outcome;
 
 const APART: [&str; 4] = ["8.6", "10.16", "11.4", "RTX 1.7"];
 
-/// What clients of these write one behind the other: the counts are the process's.
+/// The output of clients that run one after another. The counts are those of the process.
 fn each_its_own(sonames: &[&str]) -> String {
     let mut text = String::new();
     for (i, soname) in sonames.iter().enumerate() {
@@ -27,7 +27,7 @@ fn sonames(names: &[&str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn plugins_of_several_tensorrts_reach_their_own() {
+fn plugins_of_several_tensorrts_use_their_own() {
     tested(|| {
         let mut linked = Vec::new();
         let mut looking = Vec::new();
@@ -49,9 +49,9 @@ fn plugins_of_several_tensorrts_reach_their_own() {
     });
 }
 
-/// A program that is linked with one, and opens a plugin of another.
+/// A program that is linked with one TensorRT and opens a plugin of another.
 #[test]
-fn a_plugin_of_another_tensorrt_than_the_programs() {
+fn plugin_of_another_tensorrt_uses_its_own() {
     tested(|| {
         let plugin = of("10.16").built()?.plugin();
         let built = of("11.4").built()?;
@@ -63,9 +63,9 @@ fn a_plugin_of_another_tensorrt_than_the_programs() {
     });
 }
 
-/// A plugin whose TensorRT the linker left out, in a process that has another.
+/// A plugin whose TensorRT the linker left out, in a process that has another TensorRT.
 #[test]
-fn a_plugin_whose_tensorrt_was_left_out() {
+fn plugin_finds_the_tensorrt_that_the_linker_left_out() {
     tested(|| {
         let other = of("10.16").built()?.plugin();
         let built = of("11.4").built()?;
@@ -78,9 +78,9 @@ fn a_plugin_whose_tensorrt_was_left_out() {
     });
 }
 
-/// The full and the lean library of one version: nothing but what the caller needs tells them apart.
+/// The full and the lean library of one version: only the libraries that the caller needs tell them apart.
 #[test]
-fn the_same_version_twice() {
+fn full_and_lean_library_of_one_version_are_distinguished() {
     tested(|| {
         let version = of("10.16");
         let built = version.built()?;
@@ -100,9 +100,10 @@ fn the_same_version_twice() {
     });
 }
 
-/// A call that comes by a jump has the address of somebody who needs no TensorRT: the version tells which is meant.
+/// A call by a jump has the return address of a caller that needs no TensorRT: the version shows which TensorRT is
+/// meant.
 #[test]
-fn a_tail_call() {
+fn tail_calls_use_the_version() {
     tested(|| {
         let mut arguments: Vec<String> = Vec::new();
         for (name, version) in [("8.6", "8601"), ("10.16", "101600"), ("9.3", "9300")] {
@@ -128,7 +129,7 @@ fn a_tail_call() {
 }
 
 #[test]
-fn eight_threads_create_at_once() {
+fn eight_threads_create_objects_at_once() {
     tested(|| {
         for name in ["9.3", "11.4"] {
             let built = of(name).built()?;
@@ -145,12 +146,12 @@ fn eight_threads_create_at_once() {
     });
 }
 
-/// More libraries than there are places for functions that were looked up.
+/// More libraries than the table of looked-up functions has entries.
 fn copies(version: &Version, count: usize) -> Result<(PathBuf, Vec<String>), Outcome> {
     let built = version.built()?;
     let program = built.program(version, "reopen.cpp", &[])?;
     let dir = common::scratch("inject_copies");
-    // What stays loaded for a name that is unique in the process would not be closed.
+    // A library with a symbol that is unique in the process would not be closed.
     let once = dir.join("once.so");
     version.library_with(version.soname, &once, &["-fno-gnu-unique"])?;
     let mut all = Vec::new();
@@ -163,16 +164,16 @@ fn copies(version: &Version, count: usize) -> Result<(PathBuf, Vec<String>), Out
 }
 
 #[test]
-fn libraries_that_come_and_go() {
+fn opened_and_closed_libraries_reuse_entries() {
     tested(|| {
         let version = of("11.4");
         let (program, libraries) = copies(version, 20)?;
         let line = |state: &str| format!("{} runtime: {state}\n", version.soname);
-        // One at a time, there is room for any number: twice, for a place that has been used.
+        // One at a time, any number works. Twice, so that entries are reused.
         let mut command = preloaded(&program, &["one"]);
         let (stdout, stderr) = texts(command.args(&libraries).args(&libraries));
         assert_eq!((stdout, stderr), (line("attached").repeat(40), String::new()));
-        // All at once, there is not, and what is beyond keeps its own.
+        // All at once, the table is full, and further libraries keep their own allocator.
         let mut command = preloaded(&program, &["all"]);
         let (stdout, stderr) = texts(command.args(&libraries));
         assert_eq!(stdout, line("attached").repeat(16) + &line("own").repeat(4));

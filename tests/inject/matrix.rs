@@ -1,4 +1,4 @@
-//! Every TensorRT in every way in.
+//! Every TensorRT with every way to inject.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use crate::standin::{self, Built, VERSIONS, Version, attached, own, preloaded, start, text, texts};
 use crate::table::{self, Outcome, Row};
 
-/// Whether the way leads past the library.
+/// The allocator that is expected.
 #[derive(Clone, Copy, PartialEq)]
 enum Expected {
     Attached,
     Own,
-    /// As `Own`, in a program that has TensorRT in it under that name.
+    /// As `Own`, in a program that contains TensorRT under that name.
     Static,
 }
 
@@ -22,7 +22,7 @@ struct Way {
     command: fn(&Built) -> Command,
 }
 
-/// The client behind Python: a plugin opened RTLD_LOCAL, with trtalloc opened RTLD_GLOBAL before.
+/// The client in Python: a plugin opened with RTLD_LOCAL, after trtalloc was opened with RTLD_GLOBAL.
 const PYTHON: &str = "
 import ctypes, sys
 ours = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
@@ -182,6 +182,6 @@ impl Way {
 }
 
 #[test]
-fn every_way_into_every_tensorrt() {
+fn injection_works_in_every_way_for_every_tensorrt() {
     table::check(rows());
 }

@@ -8,7 +8,7 @@ use crate::{common, matrix, real};
 
 const PAGE: &str = "docs/injection.md";
 
-/// The page up to here is written by hand.
+/// The page up to this line is written by hand.
 const MARK: &str = "<!-- The rest is written by the tests. -->\n";
 
 fn cell(row: &Row) -> String {
@@ -19,7 +19,7 @@ fn cell(row: &Row) -> String {
     }
 }
 
-/// A line for each way, a column for each TensorRT.
+/// A row for each way, a column for each TensorRT.
 fn crossed(rows: &[Row]) -> String {
     let names = VERSIONS.each_ref().map(|version| version.name);
     let mut text = format!("| TensorRT is | trtalloc is | {} |\n", names.join(" | "));
@@ -56,7 +56,7 @@ fn tables(matrix: &[Row], real: &[Row]) -> String {
 }
 
 #[test]
-fn the_table_is_what_was_tried() {
+fn table_matches_the_results() {
     let (matrix, real) = (matrix::rows(), real::rows());
     let tables = tables(matrix, real);
     println!("{tables}");

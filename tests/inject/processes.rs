@@ -13,13 +13,13 @@ fn program() -> Result<PathBuf, Outcome> {
     Ok(built.link("children", &[], &[&children, &built.client, &built.library]))
 }
 
-/// What the same process writes the second time.
+/// What the same process prints the second time.
 fn again() -> String {
     attached(SONAME).replace("4 allocations, 2 resizes, 4 frees", "8 allocations, 4 resizes, 8 frees")
 }
 
 #[test]
-fn a_child_that_comes_before_the_first_use_is_a_process_like_any() {
+fn child_forked_before_the_first_use_is_injected() {
     tested(|| {
         let (stdout, stderr) = texts(&mut preloaded(&program()?, &["before"]));
         let once = attached(SONAME);
@@ -28,9 +28,9 @@ fn a_child_that_comes_before_the_first_use_is_a_process_like_any() {
     });
 }
 
-/// It must not use its parent's context, so what it creates is left alone.
+/// It must not use its parent's context, so its objects keep their own allocator.
 #[test]
-fn a_forked_child_is_left_alone_and_its_parent_goes_on() {
+fn forked_child_keeps_its_allocator_and_parent_continues() {
     tested(|| {
         let (stdout, stderr) = texts(&mut preloaded(&program()?, &["after"]));
         let before = attached(SONAME);
@@ -46,7 +46,7 @@ fn a_forked_child_is_left_alone_and_its_parent_goes_on() {
 }
 
 #[test]
-fn children_that_are_started_anew_have_it_too() {
+fn executed_children_are_injected() {
     tested(|| {
         let once = attached(SONAME);
         for how in ["vfork", "spawn"] {
@@ -64,7 +64,7 @@ fn children_that_are_started_anew_have_it_too() {
 }
 
 #[test]
-fn what_is_created_as_the_process_ends_is_left_alone() {
+fn objects_created_at_exit_keep_their_allocator() {
     tested(|| {
         let version = of("11.4");
         let built = version.built()?;
@@ -80,9 +80,9 @@ fn what_is_created_as_the_process_ends_is_left_alone() {
     });
 }
 
-/// A library creates its objects before the program has begun, and before this one may have been started.
+/// A library creates its objects before main, and perhaps before this library is initialized.
 #[test]
-fn what_is_created_before_main_is_attached() {
+fn objects_created_before_main_are_attached() {
     tested(|| {
         let built = of("11.4").built()?;
         let early = standin::sources().join("early.cpp");
@@ -99,9 +99,9 @@ fn what_is_created_before_main_is_attached() {
     });
 }
 
-/// Servers have threads with small stacks; the first object of a process is the one that opens the allocator.
+/// Servers have threads with small stacks. The first object of a process opens the allocator.
 #[test]
-fn a_small_stack_is_enough() {
+fn small_stack_is_enough() {
     tested(|| {
         let built = of("11.4").built()?;
         let program = built.linked("linked", &[]);
@@ -111,9 +111,9 @@ fn a_small_stack_is_enough() {
     });
 }
 
-/// No thread, no driver and no word in a process that has no TensorRT; its own names are found as ever.
+/// In a process without TensorRT there is no thread, no driver and no output, and its own names are found as before.
 #[test]
-fn a_process_without_tensorrt() {
+fn process_without_tensorrt_is_unchanged() {
     let (with, said) =
         texts(preloaded("cat".as_ref(), &["/proc/self/status", "/proc/self/maps"]).env("TRTALLOC_LOG", "trace"));
     assert!(
@@ -124,9 +124,9 @@ fn a_process_without_tensorrt() {
     assert_eq!(said, "");
 }
 
-/// Python looks up every module's function by dlsym.
+/// Python looks up the function of every module by dlsym.
 #[test]
-fn a_python_without_tensorrt() {
+fn python_without_tensorrt_is_unchanged() {
     tested(|| {
         standin::python()?;
         let script = "import json, ssl, sqlite3, ctypes; ctypes.CDLL(None).getpid(); print(json.dumps([1]))";
@@ -140,9 +140,9 @@ fn a_python_without_tensorrt() {
     });
 }
 
-/// A malloc of the program's own finds the real one by dlsym, before it can allocate anything.
+/// The program's own malloc finds the real one by dlsym, before it can allocate.
 #[test]
-fn somebody_elses_malloc() {
+fn another_malloc_is_supported() {
     tested(|| {
         let malloc = build("malloc.cpp", "malloc.so", &["-shared", "-fPIC"]);
         let built = of("11.4").built()?;
@@ -153,7 +153,7 @@ fn somebody_elses_malloc() {
                 (build("tails.cpp", "tails_malloc", &[]), String::new()),
                 (built.looks_up(), attached("libnvinfer.so.11")),
             ] {
-                // For the shell, a script of nothing.
+                // An empty script for the shell.
                 let argument = if said.is_empty() {
                     "/dev/null"
                 } else {
@@ -168,16 +168,16 @@ fn somebody_elses_malloc() {
     });
 }
 
-/// The process is injected that was started with LD_PRELOAD, whatever it makes of the variable; and a value that is nothing
-/// of ours, or set later, injects nobody.
+/// A process is injected if it was started with LD_PRELOAD, even if it changes the variable later. Other values, or a
+/// value that is set later, inject nothing.
 #[test]
-fn what_counts_is_how_the_process_was_started() {
+fn injection_depends_on_the_initial_environment() {
     tested(|| {
         let built = of("RTX 1.7").built()?;
         let both = built.linked_with_both();
         let soname = "libtensorrt_rtx.so.1";
         let script = "exec \"$0\"";
-        // A shell that was preloaded starts a program that is not.
+        // A preloaded shell starts a program that is not preloaded.
         let mut command = preloaded(
             "/bin/sh".as_ref(),
             &["-c", &format!("unset LD_PRELOAD; {script}"), text(&both)],
@@ -185,15 +185,15 @@ fn what_counts_is_how_the_process_was_started() {
         assert_eq!(texts(&mut command).0, own(soname));
         let mut command = preloaded("/bin/sh".as_ref(), &["-c", script, text(&both)]);
         assert_eq!(texts(&mut command).0, attached(soname));
-        // Another library of that name, and one that is not there.
+        // Another library of that name, and a missing one.
         for other in ["/nowhere/libtrtalloc.so", "libtrtalloc.so.1"] {
             let mut command = start(&both, &[]);
             assert_eq!(texts(command.env("LD_PRELOAD", other)).0, own(soname), "{other}");
         }
-        // One that has written over what it was started with.
+        // A process that has overwritten its initial environment.
         let (stdout, stderr) = texts(&mut preloaded(&program()?, &["title"]));
         assert_eq!((stdout, stderr), (attached(SONAME), String::new()));
-        // By its bare name, where the loader finds it.
+        // By the bare name, which the loader searches.
         let linked = built.linked("linked", &[]);
         let mut command = start(&linked, &[]);
         command

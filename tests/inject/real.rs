@@ -1,5 +1,5 @@
-//! NVIDIA's own libraries, as far as they go without a GPU: TensorRT-RTX creates its objects and builds plans, TensorRT's lean
-//! runtime fails, with an address that is no object's.
+//! NVIDIA's own libraries, as far as they run without a GPU: TensorRT-RTX creates its objects and builds plans;
+//! TensorRT's lean runtime fails and returns an invalid address.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +67,7 @@ impl Library {
     }
 }
 
-/// What a program of TensorRT-RTX writes with trtalloc in front, and what trtalloc writes.
+/// Checks the output of a TensorRT-RTX program with trtalloc injected, and trtalloc's messages.
 fn rtx(mut command: Command) -> Result<(), Outcome> {
     let (stdout, stderr) = texts(command.env("TRTALLOC_LOG", "info"));
     assert_eq!(stdout, "a plan\n", "{stderr}");
@@ -109,7 +109,7 @@ print('a plan')
 ";
 
 fn python(by: fn(&Path, &[&str]) -> Command, arguments: &[&str]) -> Result<(), Outcome> {
-    // Its name has the versions of Python that it is for.
+    // The file's name contains the Python versions that it supports.
     let bindings = wheel::fetch("tensorrt-rtx-cu12-bindings", RTX.version)
         .map_err(|reason| Outcome::Skipped("tensorrt", format!("tensorrt-rtx-cu12-bindings: {reason}")))?;
     let paths = [bindings.as_path(), RTX.libraries()?.parent().unwrap()]
@@ -123,7 +123,7 @@ fn python(by: fn(&Path, &[&str]) -> Command, arguments: &[&str]) -> Result<(), O
     rtx(command)
 }
 
-/// The driver that is not there is ours to miss as well: TensorRT keeps its own, and the plan is built all the same.
+/// trtalloc cannot open a driver either, so TensorRT keeps its own allocator, and the plan is built all the same.
 fn without_a_driver() -> Result<(), Outcome> {
     let program = RTX_1_7.program("rtx.cpp", "rtx_no_driver", true)?;
     let mut command = preloaded(&program, &[]);
@@ -131,7 +131,7 @@ fn without_a_driver() -> Result<(), Outcome> {
     assert_eq!(stdout, "a plan\n");
     let kept = |line: &str| line.starts_with("trtalloc: warn: I") && line.contains("keeps TensorRT's own allocator");
     let ours: Vec<&str> = stderr.lines().filter(|line| line.starts_with("trtalloc")).collect();
-    // On a machine with a GPU there is nothing to miss.
+    // On a machine with a GPU there is a driver.
     assert!(
         ours.is_empty() || ours.len() == 2 && ours.iter().all(|line| kept(line)),
         "{stderr}"
@@ -139,7 +139,7 @@ fn without_a_driver() -> Result<(), Outcome> {
     Ok(())
 }
 
-/// What the program gets is what it gets without trtalloc.
+/// The program gets the same result as without trtalloc.
 fn lean(library: &Library) -> Result<(), Outcome> {
     let path = library.path()?;
     for (name, linked) in [("lean", true), ("lean_dlsym", false)] {
@@ -195,6 +195,6 @@ pub fn rows() -> &'static [Row] {
 }
 
 #[test]
-fn nvidias_libraries() {
+fn nvidias_libraries_work_without_a_gpu() {
     table::check(rows());
 }

@@ -1,4 +1,4 @@
-// A program that opens TensorRTs by the dozen. Arguments: "one" (each is closed before the next is opened) or "all", and the
+// A program that opens many TensorRTs. Arguments: "one" (each is closed before the next is opened) or "all", and the
 // libraries.
 #include <NvInfer.h>
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// A program of TensorRT-RTX that knows nothing of trtalloc, and needs no GPU: it creates a runtime, and builds a plan. With
+// A program of TensorRT-RTX that does not use trtalloc and needs no GPU: it creates a runtime and builds a plan. With
 // LOOK_UP it opens the library itself; its argument is the path.
 #include <NvInfer.h>
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-// Prints the version of NVIDIA's header that it is compiled with, and the places of IRuntime's and IBuilder's setGpuAllocator.
+// Prints the version of the NVIDIA header that it is compiled with, and the slots of setGpuAllocator in IRuntime and
+// IBuilder.
 #include "slots.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-//! Where setGpuAllocator stands in the tables of every header of NVIDIA's that can be had.
+//! The slot of setGpuAllocator in every available header of NVIDIA.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::table::Outcome;
 use crate::{common, headers};
 
 #[test]
-fn the_setter_is_where_nvidias_headers_have_it() {
+fn setter_slots_match_nvidias_headers() {
     for headers in headers::all() {
         let id = format!("{}_{}", headers.crate_version, headers.name.replace(' ', "_"));
         let program = common::scratch(&format!("inject_slots_{id}")).join("slots");
@@ -32,7 +32,7 @@ fn the_setter_is_where_nvidias_headers_have_it() {
 }
 
 #[test]
-fn what_nobody_has_seen_is_not_known() {
+fn unpublished_versions_have_no_slot() {
     for version in [
         i32::MIN,
         -1,

@@ -1,5 +1,5 @@
-// Where special handles of dlsym lead, as seen from here: in a program, and in a library that it opens (LIBRARY). Both define
-// `known`, and so does what the library needs (NEEDED).
+// Shows where special handles of dlsym lead: from a program, and from a library that it opens (LIBRARY). Both define
+// `known`, and so does the library that this one needs (NEEDED).
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -29,7 +29,7 @@ EXPORT void look(char const* who) {
     say("next malloc", dlsym(RTLD_NEXT, "malloc"));
     say("default unknown", dlsym(RTLD_DEFAULT, "nobody_has_this"));
     say("next unknown", dlsym(RTLD_NEXT, "nobody_has_this"));
-    // Not TensorRT's: names that only begin as its do.
+    // Names that only begin like TensorRT's.
     say("default alike", dlsym(RTLD_DEFAULT, "createInferRuntime"));
     say("null alike", dlsym(nullptr, "createInfer"));
 }

@@ -1,9 +1,9 @@
-// A TensorRT for tests: it creates objects that a program handles by NVIDIA's own inline methods, and uses their allocator as
-// TensorRT would. For each object that is put to work it writes a line: "attached" where it was given an allocator, "own"
-// where not.
+// A TensorRT for tests: it creates objects that a program uses by NVIDIA's own inline methods, and uses their allocator
+// as TensorRT does. For each object that is used it prints a line: "attached" where it got an allocator, "own" where
+// not.
 //
-// STANDIN in the environment: a number that createInfer* gives instead of an object, or "hollow": objects with nothing behind
-// them. STANDIN_VERSION is the version that the library says it has.
+// STANDIN in the environment is a number that createInfer* returns in place of an object, or "hollow" for objects
+// without an implementation. STANDIN_VERSION is the version that the library reports.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +26,7 @@ using nvinfer1::IGpuAllocator;
 constexpr std::size_t mib = 1U << 20;
 
 [[noreturn]] void unexpected() {
-    std::fprintf(stderr, "%s: a virtual function was called that nobody should call\n", STANDIN_NAME);
+    std::fprintf(stderr, "%s: a virtual function was called that must not be called\n", STANDIN_NAME);
     std::abort();
 }
 
@@ -39,7 +39,7 @@ bool filled(unsigned char const* bytes, std::size_t size, unsigned char value) {
     return true;
 }
 
-// All that TensorRT does with an allocator. The memory can be written to: it is the simulated device's.
+// Does everything that TensorRT does with an allocator. The memory is the simulated device's and can be written to.
 void live(IGpuAllocator& allocator) {
     auto const resizable = 1U << static_cast<unsigned>(nvinfer1::AllocatorFlag::kRESIZABLE);
     void* block = allocator.allocate(mib, 256, resizable);
@@ -61,7 +61,7 @@ void live(IGpuAllocator& allocator) {
 #endif
 }
 
-// What stands behind an object, whose inline methods call it through the table.
+// An object's implementation, which its inline methods call through the table.
 struct Implementation {
     void* const* table;
     char const* what;
@@ -154,7 +154,7 @@ void* create(void* logger) {
     if (!what.empty()) {
         return reinterpret_cast<void*>(std::strtoull(instead, nullptr, 0));
     }
-    // As its base, which is what the inline function casts it to.
+    // Returns its base, because the inline function casts the result to that.
     return static_cast<nvinfer1::INoCopy*>(new Object);
 }
 
@@ -174,7 +174,7 @@ EXPORT void* createInferRefitter_INTERNAL(void* engine, void* logger, std::int32
     return engine;
 }
 
-// Nobody but NVIDIA knows what it takes: here, more than there are registers.
+// The real parameters are not published. These are more than there are registers.
 EXPORT double createLeanRuntime(long a, long b, long c, long d, long e, long f, long g, long h, long i, double r, double s,
                                 double t, double u, double v, double w, double x, double y, double z) {
     std::printf("%s lean: %ld%ld%ld%ld%ld%ld%ld%ld%ld\n", STANDIN_NAME, a, b, c, d, e, f, g, h, i);

@@ -7,13 +7,13 @@ use std::sync::{Mutex, OnceLock};
 use crate::table::{self, Outcome};
 use crate::{common, headers};
 
-/// A TensorRT there is a stand-in for.
+/// A TensorRT with a stand-in.
 pub struct Version {
-    /// As the table names it.
+    /// Its name in the table.
     pub name: &'static str,
-    /// As NVIDIA names the library.
+    /// NVIDIA's name of the library.
     pub soname: &'static str,
-    /// Major, minor and patch, where the headers are our own.
+    /// Major, minor and patch version, where this project declares the classes.
     own: Option<[u32; 3]>,
     built: OnceLock<Result<Built, Outcome>>,
 }
@@ -29,7 +29,7 @@ impl Version {
     }
 }
 
-/// The oldest and newest of each layout that there is.
+/// The oldest and the newest version of each layout.
 pub static VERSIONS: [Version; 7] = [
     Version::new("8.6", "libnvinfer.so.8", Some([8, 6, 1])),
     Version::new("9.3", "libnvinfer.so.9", Some([9, 3, 0])),
@@ -40,9 +40,9 @@ pub static VERSIONS: [Version; 7] = [
     Version::new("RTX 1.7", "libtensorrt_rtx.so.1", None),
 ];
 
-/// What is compiled once for a TensorRT.
+/// The files that are compiled once for each TensorRT.
 pub struct Built {
-    /// A folder of its own, with the library.
+    /// A folder for this TensorRT, with the library.
     pub dir: PathBuf,
     /// The library.
     pub library: PathBuf,
@@ -50,7 +50,7 @@ pub struct Built {
     archive: PathBuf,
     /// tests/inject/client.cpp
     pub client: PathBuf,
-    /// The same, looking up TensorRT's functions itself.
+    /// The same client, which looks up TensorRT's functions itself.
     pub looks_up: PathBuf,
 }
 
@@ -59,11 +59,11 @@ pub fn sources() -> PathBuf {
     common::root().join("tests/inject")
 }
 
-/// One of these at a time for each program that is made of it.
+/// Held while a program is linked.
 static LINKING: Mutex<()> = Mutex::new(());
 
 impl Version {
-    /// Adds what finds its headers.
+    /// Adds the include paths of its headers.
     pub fn include(&self, compile: &mut Command) -> Result<(), Outcome> {
         match self.own {
             Some(parts) => {
@@ -78,7 +78,7 @@ impl Version {
         }
     }
 
-    /// Compiles a source of this folder into `to`, with what `arguments` add.
+    /// Compiles a source of this folder to `to`, with additional arguments.
     fn compile(&self, source: &str, to: &Path, arguments: &[&str]) -> Result<(), Outcome> {
         let mut compile = common::cxx();
         self.include(&mut compile)?;
@@ -88,19 +88,19 @@ impl Version {
         Ok(())
     }
 
-    /// Its stand-in under another name, or its own.
+    /// Builds its stand-in under `soname`.
     pub fn library(&self, soname: &str, to: &Path) -> Result<(), Outcome> {
         let name = format!("-Wl,-soname,{soname}");
         self.library_with(soname, to, &[&name])
     }
 
-    /// The same, that has no name for the linker but what `arguments` give it.
+    /// The same library, whose soname comes only from `arguments`.
     pub fn library_with(&self, name: &str, to: &Path, arguments: &[&str]) -> Result<(), Outcome> {
         let name = format!("-DSTANDIN_NAME=\"{name}\"");
         self.compile("standin.cpp", to, &[&["-shared", &name], arguments].concat())
     }
 
-    /// The library, and what programs are made of.
+    /// The library, and the object files of its programs.
     pub fn built(&self) -> Result<&Built, Outcome> {
         let built = self.built.get_or_init(|| {
             let dir = common::scratch(&format!("inject_{}", self.name.replace([' ', '.'], "_")));
@@ -122,7 +122,7 @@ impl Version {
 }
 
 impl Built {
-    /// A source of this folder, compiled with its headers.
+    /// Compiles a source of this folder with its headers.
     pub fn program(&self, version: &Version, source: &str, arguments: &[&str]) -> Result<PathBuf, Outcome> {
         let program = self.dir.join(source.replace(".cpp", ""));
         let mut all = arguments.to_vec();
@@ -132,7 +132,7 @@ impl Built {
         Ok(program)
     }
 
-    /// Links `parts` into `name`, unless that was done before.
+    /// Links `parts` to `name`, unless that was done before.
     pub fn link(&self, name: &str, arguments: &[&str], parts: &[&Path]) -> PathBuf {
         let _one = LINKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let program = self.dir.join(name);
@@ -154,7 +154,7 @@ impl Built {
         )
     }
 
-    /// Our library under its name for the linker, beside TensorRT's.
+    /// This library under its linker name, next to TensorRT's.
     pub fn ours(&self) -> PathBuf {
         static MAKING: Mutex<()> = Mutex::new(());
         let _one = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -170,7 +170,7 @@ impl Built {
         self.linked_behind("both", "-Wl,--no-as-needed")
     }
 
-    /// The same with a linker that leaves TensorRT out, as every name is there before it.
+    /// The same with a linker that leaves TensorRT out, because trtalloc before it has all the names.
     pub fn left_out(&self) -> PathBuf {
         self.linked_behind("left_out", "-Wl,--as-needed")
     }
@@ -180,7 +180,7 @@ impl Built {
         self.link(name, &[needed], &[&main, &self.client, &self.ours(), &self.library])
     }
 
-    /// A program that has TensorRT in it.
+    /// A program that contains TensorRT.
     pub fn linked_in(&self) -> PathBuf {
         let main = sources().join("main.cpp");
         self.link("static", &[], &[&main, &self.client, &self.archive])
@@ -208,7 +208,7 @@ pub fn host() -> &'static Path {
     HOST.get_or_init(|| build("host.cpp", "host", &[]))
 }
 
-/// A program or a library of one file of this folder that knows no TensorRT.
+/// A program or library from one file of this folder that does not use TensorRT.
 pub fn build(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     let built = common::scratch(&format!("inject_{name}")).join(name);
     let mut compile = common::cxx();
@@ -217,7 +217,7 @@ pub fn build(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     built
 }
 
-/// Whether there is a Python, or what to say where there is none.
+/// An error if there is no Python.
 pub fn python() -> Result<(), Outcome> {
     match Command::new("python3").arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -238,7 +238,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs a test, or says what it lacks.
+/// Runs a test, or reports what it lacks.
 pub fn tested(body: impl FnOnce() -> Result<(), Outcome>) {
     match body() {
         Ok(()) | Err(Outcome::Passed) => {}
@@ -247,12 +247,12 @@ pub fn tested(body: impl FnOnce() -> Result<(), Outcome>) {
     }
 }
 
-/// The library of this build.
+/// This build's library.
 pub fn ours() -> PathBuf {
     common::library_dir().join("libtrtalloc.so")
 }
 
-/// A program's run on the simulated device.
+/// The command that runs a program on the simulated device.
 pub fn start(program: &Path, arguments: &[&str]) -> Command {
     let mut command = table::program(program);
     command.args(arguments).env_remove("LD_PRELOAD");
@@ -269,19 +269,19 @@ pub fn preloaded(program: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a run wrote to stdout and to stderr. It has to end well.
+/// A run's stdout and stderr. Checks that it succeeds.
 pub fn texts(command: &mut Command) -> (String, String) {
     let Output { stdout, stderr, .. } = common::run(command);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (text(stdout), text(stderr))
 }
 
-/// What a client writes whose objects were given our allocator, each of which uses it for a block that is resized and one more.
+/// The output of a client whose objects use this allocator: each uses it for a block that is resized and for one more.
 pub fn attached(soname: &str) -> String {
     format!("{soname} runtime: attached\n{soname} builder: attached\n4 allocations, 2 resizes, 4 frees, 0 bytes left\n")
 }
 
-/// What one writes whose objects have TensorRT's own, with trtalloc in the process.
+/// The output of a client whose objects use TensorRT's own allocator, with trtalloc in the process.
 pub fn own(soname: &str) -> String {
     format!("{soname} runtime: own\n{soname} builder: own\n0 allocations, 0 resizes, 0 frees, 0 bytes left\n")
 }

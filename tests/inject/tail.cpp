@@ -1,4 +1,4 @@
-// A plugin's function that ends with the call, as the compiler makes of it a jump: who called cannot be seen.
+// A plugin's function that ends with the call, which the compiler makes a jump: the call does not show its caller.
 #include <cstdint>
 
 extern "C" void* createInferRuntime_INTERNAL(void* logger, std::int32_t version) noexcept;

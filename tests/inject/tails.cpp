@@ -1,4 +1,4 @@
-// A program that knows no TensorRT and has plugins create objects for it. Arguments: pairs of a plugin and a version.
+// A program without TensorRT whose plugins create objects for it. Arguments: pairs of a plugin and a version.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// As TensorRT 8 to 10 have ILogger: `log` first.
+// ILogger in TensorRT 8 to 10: `log` comes first.
 struct Logger {
     virtual void log(int, char const*) noexcept {}
 };

@@ -1,4 +1,5 @@
-# A repository, two branches with a conflict, a clone, garbage collection: no network, no clock, nobody's settings.
+# A repository, two branches with a conflict, a clone and garbage collection, without network, clock
+# or the user's settings.
 set -e
 export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.org

@@ -1,4 +1,4 @@
-// Goroutines, a timer, a child process, an environment variable and a panic that is recovered.
+// Goroutines, a timer, a child process, an environment variable, and a panic that is recovered.
 package main
 
 import (

@@ -1,4 +1,4 @@
-/* A program with a dlsym of its own, as profilers and overlays have, which counts what is asked and passes it on. */
+/* A program with its own dlsym, as profilers and overlays have, which counts the calls and forwards them. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! Programs that have nothing to do with TensorRT are the same with the library preloaded: their output, their status, their
-//! threads and descriptors, and what the dynamic linker answers them. ONNX Runtime, whose plugin has to do with TensorRT, is too.
+//! Programs that do not use TensorRT behave the same with the library preloaded: their output, their status, their
+//! threads and descriptors, and the dynamic linker's results. So does ONNX Runtime, whose plugin uses TensorRT.
 
 #[macro_use]
 extern crate trial;
@@ -40,7 +40,8 @@ fn source(name: &str) -> PathBuf {
     common::root().join("tests/preload").join(name)
 }
 
-/// Runs what `make` gives, without and with the library, and compares all that can be seen. Gives what it wrote.
+/// Runs the command that `make` returns, without and with the library, and compares everything visible. Returns the
+/// output.
 #[track_caller]
 fn same(make: impl Fn() -> Command) -> Output {
     let run = |preload: Option<PathBuf>| {
@@ -96,7 +97,7 @@ fn compile(mut compiler: Command, name: &str, to: &Path, arguments: &[&str]) {
 }
 
 #[test]
-fn a_shell() {
+fn shell_is_unchanged() {
     let bash = || {
         let mut command = Command::new("bash");
         command.arg(source("script.sh"));
@@ -145,7 +146,7 @@ fn python() {
 }
 
 #[test]
-fn a_rust_program() {
+fn rust_program_is_unchanged() {
     let program = common::scratch("preload_rust").join("program");
     let mut rustc = Command::new("rustc");
     rustc
@@ -157,8 +158,8 @@ fn a_rust_program() {
 }
 
 #[test]
-fn a_go_program() {
-    // gccgo's programs are linked with its runtime, so that there is a dynamic linker to preload anything.
+fn go_program_is_unchanged() {
+    // gccgo's programs are linked dynamically with its runtime, so the library can be preloaded.
     let Some(compiler) = ["gccgo", "gccgo-12", "gccgo-13", "gccgo-14"]
         .into_iter()
         .find(|name| has(name))
@@ -181,7 +182,7 @@ fn a_go_program() {
 }
 
 #[test]
-fn a_cpp_program_with_a_runtime_in_its_own_folder() {
+fn cpp_program_with_its_own_runtime_is_unchanged() {
     let dir = common::scratch("preload_cpp");
     let mut ask = common::cxx();
     let output = common::run(ask.arg("-print-file-name=libstdc++.so.6"));
@@ -197,9 +198,9 @@ fn a_cpp_program_with_a_runtime_in_its_own_folder() {
     expect(&same(|| Command::new(&program)), 2, "4950 4950");
 }
 
-/// As conda's Python is: it opens a module that needs a version of the C++ runtime which only the one beside it has.
+/// Like conda's Python: it opens a module that needs a version of the C++ runtime which only its own folder has.
 #[test]
-fn a_program_with_a_newer_cpp_runtime_than_the_systems() {
+fn program_with_a_newer_cpp_runtime_is_unchanged() {
     let dir = common::scratch("preload_newer");
     let write = |name: &str, text: &str| {
         std::fs::write(dir.join(name), text).unwrap();
@@ -236,7 +237,7 @@ fn a_program_with_a_newer_cpp_runtime_than_the_systems() {
         command
     };
     expect(&same(program), 6, "");
-    // What this is about: another library that is preloaded, and needs the system's.
+    // The other preloaded library needs the system's C++ runtime, which causes the conflict.
     let other = write("other.cpp", "#include <iostream>\nvoid say() { std::cout << 1; }\n");
     let other = (other, dir.with_file_name("preload_newer_other"));
     std::fs::create_dir_all(&other.1).unwrap();
@@ -261,7 +262,7 @@ fn plugin(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn threads_descriptors_and_what_the_linker_answers() {
+fn threads_descriptors_and_linker_results_are_unchanged() {
     let dir = common::scratch("preload_probe");
     let (probe, plugin) = (dir.join("probe"), plugin(&dir));
     compile(common::cc(), "probe.c", &probe, &["-pthread"]);
@@ -278,14 +279,14 @@ fn threads_descriptors_and_what_the_linker_answers() {
 }
 
 #[test]
-fn a_program_with_its_own_dlsym() {
+fn program_with_its_own_dlsym_is_unchanged() {
     let dir = common::scratch("preload_hook");
     let (hook, plugin) = (dir.join("hook"), plugin(&dir));
     let version = match cfg!(target_arch = "aarch64") {
         true => "-DVERSION=\"GLIBC_2.17\"",
         false => "-DVERSION=\"GLIBC_2.2.5\"",
     };
-    // One that its libraries find, and one that is its own alone.
+    // A dlsym that its libraries find, and one that only the program itself uses.
     for how in ["-rdynamic", "-no-pie"] {
         compile(common::cc(), "hook.c", &hook, &[version, how]);
         let output = same(|| {
@@ -297,9 +298,9 @@ fn a_program_with_its_own_dlsym() {
     }
 }
 
-/// In a process that never meets TensorRT the library makes no system call once it is loaded.
+/// In a process that never uses TensorRT, the library makes no system call once it is loaded.
 #[test]
-fn nothing_is_done_in_a_process_without_tensorrt() {
+fn process_without_tensorrt_makes_no_system_calls() {
     if !has("strace") {
         common::skip("strace", "no strace");
     }
@@ -312,8 +313,8 @@ fn nothing_is_done_in_a_process_without_tensorrt() {
         let output = common::run(command.arg("true").env_remove("LD_PRELOAD"));
         let text = String::from_utf8(output.stdout).unwrap();
         let names = |line: &str| Some(line.split_once(' ')?.1.trim_start().split('(').next()?.to_owned());
-        // From where the loader has done: it frees its cache last. The C++ runtime that is linked in sets memory for exceptions
-        // aside, by malloc, and wakes nobody, once.
+        // The calls after the loader's work, which ends when it frees its cache. The linked C++ runtime allocates
+        // memory for exceptions once, by malloc, and wakes no thread, once.
         let all: Vec<String> = text.lines().filter_map(names).collect();
         let begun = all
             .iter()

@@ -1,4 +1,4 @@
-/* A program that opens a module and does what it says. */
+/* A program that opens a module and calls its function. */
 #include <dlfcn.h>
 #include <stdio.h>
 

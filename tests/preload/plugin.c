@@ -1,4 +1,4 @@
-/* A plugin that stands in front of a function, as tools do, and asks who comes next. */
+/* A plugin that interposes a function, as tools do, and looks up the next definition. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What a process has that was not asked for: threads, descriptors, files in its memory, children; and how the dynamic linker
-   answers: dlsym with every special handle, dlerror, and names that stand in front of others. */
+/* Prints what else is in the process: threads, descriptors, mapped files, children; and the dynamic linker's
+   results: dlsym with every special handle, dlerror, and interposed names. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +22,7 @@ static int entries(char const* path)
     return count;
 }
 
-/* Files that are mapped, each once, but what is being tried and what it needs. */
+/* Mapped files, each once, without the library under test and the libraries that it needs. */
 static void mapped(void)
 {
     FILE* const maps = fopen("/proc/self/maps", "r");
@@ -53,7 +53,7 @@ static char const* of(void* address)
     {
         return "nothing";
     }
-    return dladdr(address, &info) == 0 || info.dli_fname == NULL ? "nobody" : strrchr(info.dli_fname, '/') + 1;
+    return dladdr(address, &info) == 0 || info.dli_fname == NULL ? "no file" : strrchr(info.dli_fname, '/') + 1;
 }
 
 static void look_up(char const* name)
@@ -70,7 +70,7 @@ static void look_up(char const* name)
         printf("%s %s: of %s, %s, errno %d\n", handles[i], name, of(found), error != NULL ? error : "no error", errno);
         if (dlerror() != NULL)
         {
-            printf("told twice\n");
+            printf("registered twice\n");
         }
     }
     dlclose(libc);
@@ -104,7 +104,7 @@ int main(int count, char** arguments)
     {
         printf("%s\n", dlerror());
     }
-    /* A plugin that asks for what stands behind it. */
+    /* A plugin that looks up the next definition. */
     for (int i = 1; i < count; ++i)
     {
         void* const plugin = dlopen(arguments[i], RTLD_NOW | RTLD_LOCAL);
@@ -133,7 +133,7 @@ int main(int count, char** arguments)
         printf("child %d\n", WEXITSTATUS(status));
         fflush(stdout);
     }
-    /* One that was joined is seen until the kernel has done with it. */
+    /* A joined thread is visible until the kernel has removed it. */
     for (int i = 0; i < 1000 && entries("/proc/self/task") > 3; ++i)
     {
         usleep(10000);

@@ -1,4 +1,4 @@
-//! A Rust program: threads, a panic that is caught and one that is not, a child process.
+//! A Rust program: threads, a caught and an uncaught panic, a child process.
 
 fn main() {
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));

@@ -1,4 +1,4 @@
-//! ONNX Runtime's TensorRT provider, as PyPI has it: a plugin that is opened and is linked with TensorRT.
+//! ONNX Runtime's TensorRT provider from PyPI: a plugin that is opened at run time and is linked with TensorRT.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,8 @@ fn source(name: &str) -> PathBuf {
     common::root().join("tests/preload/onnxruntime").join(name)
 }
 
-/// Folders of libraries that the provider needs: stand-ins for TensorRT, its parser and plugins, CUDA's libraries and driver.
+/// Folders of the libraries that the provider needs: stand-ins for TensorRT, its parser and plugins, and CUDA's
+/// libraries and driver.
 fn libraries(onnxruntime: &Path) -> Result<Vec<PathBuf>, Outcome> {
     let tensorrt = VERSIONS
         .iter()
@@ -36,7 +37,7 @@ fn libraries(onnxruntime: &Path) -> Result<Vec<PathBuf>, Outcome> {
 }
 
 #[test]
-fn onnx_runtimes_tensorrt_provider() {
+fn onnx_runtimes_tensorrt_provider_is_injected() {
     if !cfg!(target_arch = "x86_64") {
         common::skip("onnxruntime", "its wheel with TensorRT is for x86-64");
     }

@@ -1,4 +1,4 @@
-//! `trtalloc run`: the program is what it would be without, and one line at the end says what it used.
+//! `trtalloc run`: the program behaves as without it, and a last line reports what it used.
 
 #[macro_use]
 extern crate trial;
@@ -18,8 +18,8 @@ mod table;
 
 mod programs;
 mod signals;
+mod statistics;
 mod tensorrt;
-mod told;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn main() -> std::process::ExitCode {
     common::harness::main()
 }
 
-/// `trtalloc run` with those arguments, and none of the environment's options.
+/// `trtalloc run` with those arguments, without TRTALLOC options in the environment.
 fn trtalloc_run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRTALLOC_")) {
@@ -40,7 +40,7 @@ fn trtalloc_run(arguments: &[&str]) -> Command {
     command
 }
 
-/// A shell starts what runs in the background with some signals ignored, and nohup another.
+/// A shell starts background jobs with some signals ignored, and nohup ignores another.
 fn hearing(command: &mut Command) {
     let hear = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
@@ -63,7 +63,7 @@ fn expect(output: &Output, status: i32) {
     assert_eq!(output.status.code(), Some(status), "stdout:\n{out}stderr:\n{err}");
 }
 
-/// The one line that the command says at the end, without its name.
+/// The last line, which the command prints, without its name.
 #[track_caller]
 fn last(output: &Output) -> &str {
     let said = text(&output.stderr);

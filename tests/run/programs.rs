@@ -1,4 +1,4 @@
-//! What can be started, what cannot, and what the environment says to it.
+//! Programs that can be started and that cannot, and their environment.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::process::Stdio;
 use crate::{common, expect, last, text, trtalloc_run};
 
 #[test]
-fn output_input_and_status_are_the_programs() {
+fn output_input_and_status_pass_through() {
     for status in [0, 1, 3, 255] {
         let output = trtalloc_run(&["sh", "-c", &format!("echo out; exit {status}")])
             .output()
@@ -24,13 +24,13 @@ fn output_input_and_status_are_the_programs() {
     let mut child = child.spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"in\n").unwrap();
     let output = child.wait_with_output().unwrap();
-    // The arguments too, whatever they look like: cat takes what follows its own "--" as a file.
+    // The arguments too, whatever they look like: cat takes those after its own "--" as files.
     expect(&output, 1);
     assert_eq!(text(&output.stdout), "in\n");
 }
 
 #[test]
-fn what_cannot_be_started_has_the_statuses_of_env() {
+fn start_failures_have_the_statuses_of_env() {
     let dir = common::scratch("run_cannot");
     let plain = dir.join("plain");
     std::fs::write(&plain, "no program").unwrap();
@@ -51,14 +51,14 @@ fn what_cannot_be_started_has_the_statuses_of_env() {
         assert!(last(&output).starts_with(&format!("{name}: ")), "{}", last(&output));
         assert!(output.stdout.is_empty());
     }
-    // Nothing is the program's fault where this command has no descriptors left to start it.
+    // This command has no descriptors left to start the program, which is not the program's error.
     let command = env!("CARGO_BIN_EXE_trtalloc");
     let output = std::process::Command::new("sh")
         .args(["-c", &format!("ulimit -n 4; exec {command} run -- true")])
         .output()
         .unwrap();
     expect(&output, 125);
-    // A script without a first line is the shell's, as for any execvp.
+    // The shell runs a script without a first line, as with any execvp.
     let script = dir.join("script");
     std::fs::write(&script, "echo script\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -67,9 +67,9 @@ fn what_cannot_be_started_has_the_statuses_of_env() {
     assert_eq!(text(&output.stdout), "script\n");
 }
 
-/// Once: the library under it does not say so again, but of what the program adds by itself.
+/// The library in the program does not repeat the warning, except for names that the program adds.
 #[test]
-fn names_that_are_no_options_are_named_once() {
+fn unknown_options_are_reported_once() {
     let dir = common::scratch("run_unknown");
     let program = crate::program("uses.c", &dir);
     let uses = program.to_str().unwrap();
@@ -95,7 +95,7 @@ fn names_that_are_no_options_are_named_once() {
     expect(&output, 5);
     assert_eq!(named(&output, "TRTALLOC_LIMTI"), 1, "{}", text(&output.stderr));
     assert_eq!(named(&output, "TRTALLOC_GAURD"), 1, "{}", text(&output.stderr));
-    // Where there are none, the program's environment has nothing of it.
+    // Without such names, the program's environment has no list of them.
     let output = trtalloc_run(&["--", "sh", "-c", "env | grep -c TRTALLOC_NAMED"])
         .output()
         .unwrap();
@@ -117,7 +117,7 @@ fn names_that_are_no_options_are_named_once() {
 }
 
 #[test]
-fn options_are_the_programs_environment() {
+fn options_set_the_programs_environment() {
     let show = ["--", "sh", "-c", "env | grep ^TRTALLOC_ | sort"];
     let output = trtalloc_run(&["--limit", "4GiB", "--stats", "--driver=sim", "--log", "info"])
         .args(show)
@@ -128,7 +128,8 @@ fn options_are_the_programs_environment() {
         text(&output.stdout),
         "TRTALLOC_DRIVER=sim\nTRTALLOC_LIMIT=4GiB\nTRTALLOC_LOG=info\nTRTALLOC_STATS=1\n"
     );
-    // Over those that are there already, in a list too; a path does not depend on where the program goes.
+    // They replace options that are already set, also in a list. A path does not depend on the program's current
+    // folder.
     let dir = common::scratch("run_options");
     let mut command = trtalloc_run(&["--options", "wait_ms=5, limit=1G", "--limit", "80%", "--stats=off"]);
     command.args(["--snapshot", "a%p.pickle"]).args(show);
@@ -147,7 +148,7 @@ fn options_are_the_programs_environment() {
 }
 
 #[test]
-fn what_makes_no_sense_is_an_error_before_the_program_starts() {
+fn invalid_options_fail_before_the_program_starts() {
     let dir = common::scratch("run_errors");
     let begun = dir.join("begun");
     for arguments in [
@@ -196,7 +197,7 @@ fn what_makes_no_sense_is_an_error_before_the_program_starts() {
 }
 
 #[test]
-fn the_library_is_found_where_it_is_installed() {
+fn library_is_found_where_it_is_installed() {
     let dir = common::scratch("run_installed");
     let (bin, lib) = (dir.join("bin"), dir.join("lib"));
     std::fs::create_dir_all(&bin).unwrap();
@@ -225,7 +226,7 @@ fn the_library_is_found_where_it_is_installed() {
 }
 
 #[test]
-fn preloading_keeps_what_is_there_and_is_not_done_twice() {
+fn preload_keeps_other_libraries_and_is_not_repeated() {
     let library = common::library_dir().join("libtrtalloc.so").canonicalize().unwrap();
     let other = common::scratch("run_preload").join("libother.so");
     let source = other.with_extension("c");
@@ -243,7 +244,7 @@ fn preloading_keeps_what_is_there_and_is_not_done_twice() {
     expect(&output, 0);
     let both = format!("{}:{}\nloaded\n", library.display(), other.display());
     assert_eq!(text(&output.stdout), both);
-    // Under itself.
+    // `trtalloc run` under `trtalloc run`.
     let command = env!("CARGO_BIN_EXE_trtalloc");
     let mut nested = trtalloc_run(&["--", command, "run", "--", "sh", "-c", show]);
     let output = nested.env("LD_PRELOAD", &other).output().unwrap();
@@ -260,7 +261,7 @@ fn compiles_statically(dir: &Path) -> bool {
 }
 
 #[test]
-fn what_cannot_be_preloaded_is_said_and_runs_as_it_is() {
+fn programs_that_cannot_be_preloaded_run_with_a_warning() {
     let dir = common::scratch("run_refuses");
     if compiles_statically(&dir) {
         let empty = dir.join("empty");
@@ -281,7 +282,7 @@ fn what_cannot_be_preloaded_is_said_and_runs_as_it_is() {
         common::skip_part("static", "the C compiler links nothing statically");
     }
 
-    // SAFETY: only asks.
+    // SAFETY: a query.
     if unsafe { libc::geteuid() } != 0 {
         common::skip("setuid", "only root can give a file away");
     }

@@ -1,4 +1,4 @@
-//! Signals, jobs, and how a program's end reaches who waits for it.
+//! Signals, jobs, and how the parent process sees the program's end.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{expect, hearing, last, trtalloc_run};
 
-/// A shell script under the command, which has said "ready". A job of its own, as under a shell: in a job that nobody
-/// controls any more, as where checks run in the background, the kernel stops nothing.
+/// Starts a shell script under the command and waits until it prints "ready". It is a job of its own, as under a shell:
+/// the kernel does not stop an orphaned job, such as checks that run in the background.
 fn started(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = trtalloc_run(&["--", "sh", "-c", script])
         .process_group(0)
@@ -28,7 +28,7 @@ fn send(child: &Child, signal: i32) {
 }
 
 #[test]
-fn what_is_sent_to_the_command_reaches_the_program() {
+fn signals_to_the_command_reach_the_program() {
     for (name, number) in [
         ("HUP", libc::SIGHUP),
         ("INT", libc::SIGINT),
@@ -47,10 +47,10 @@ fn what_is_sent_to_the_command_reaches_the_program() {
     }
 }
 
-/// A program that sends to its group, as `kill 0` does, has the signal already; who starts this command may be of that group,
-/// too, so that is not what tells them apart.
+/// A program that signals its group, as `kill 0` does, has already got the signal. The parent of this command may be in
+/// that group, too, so the group does not tell the two cases apart.
 #[test]
-fn what_the_program_sends_to_its_group_does_not_come_back() {
+fn signals_from_the_program_to_its_group_are_not_returned() {
     let script =
         "trap 'echo got' USR1; trap 'exit 5' USR2; echo ready; kill -USR1 0; echo sent; while :; do sleep 0.05; done";
     let (mut child, mut output) = started(script);
@@ -58,16 +58,17 @@ fn what_the_program_sends_to_its_group_does_not_come_back() {
     while !line.ends_with("sent\n") {
         assert_ne!(output.read_line(&mut line).unwrap(), 0, "{line}");
     }
-    // What is pending for the command comes to it in the order of the signals' numbers, so this is the last.
+    // Pending signals arrive in the order of their numbers, so this is the last.
     send(&child, libc::SIGUSR2);
     output.read_to_string(&mut line).unwrap();
     assert_eq!(line, "got\nsent\n");
     assert_eq!(child.wait().unwrap().code(), Some(5));
 }
 
-/// `perl -e 'alarm 60; exec @ARGV'` is a way to give a program so much time: what is execed has the timer, and no sender.
+/// `perl -e 'alarm 60; exec @ARGV'` limits a program's time: the executed program has the timer, and the signal has no
+/// sender.
 #[test]
-fn a_timer_from_before_reaches_the_program() {
+fn inherited_timer_reaches_the_program() {
     let mut command = trtalloc_run(&["--", "sleep", "600"]);
     // SAFETY: the call is allowed between fork and exec.
     unsafe {
@@ -81,14 +82,14 @@ fn a_timer_from_before_reaches_the_program() {
 }
 
 #[test]
-fn a_signal_that_ends_the_program_ends_the_command() {
+fn signal_that_ends_the_program_ends_the_command() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT, libc::SIGPIPE] {
         let script = format!("kill -{signal} $$");
         let output = trtalloc_run(&["--", "sh", "-c", &script]).output().unwrap();
         assert_eq!(output.status.signal(), Some(signal));
         assert_eq!(last(&output), "no TensorRT was met");
     }
-    // As a shell tells it.
+    // As a shell reports it.
     let command = env!("CARGO_BIN_EXE_trtalloc");
     let script = format!("{command} run -- sh -c 'kill -9 $$'; echo $?");
     let output = std::process::Command::new("bash")
@@ -99,7 +100,7 @@ fn a_signal_that_ends_the_program_ends_the_command() {
 }
 
 #[test]
-fn it_stops_and_goes_on_with_the_program() {
+fn command_stops_and_continues_with_the_program() {
     let (mut child, mut output) = started("trap 'echo went on; exit 3' USR1; echo ready; while :; do sleep 0.05; done");
     let changed = |how| {
         let mut status = 0;
@@ -123,9 +124,9 @@ fn it_stops_and_goes_on_with_the_program() {
     assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
-/// Some services are started with it ignored, and then the system tells nobody of a child's end.
+/// Some services start with SIGCHLD ignored, and then the system does not report a child's end.
 #[test]
-fn the_end_is_seen_where_sigchld_is_ignored() {
+fn program_end_is_seen_with_sigchld_ignored() {
     let ignoring = |mut command: Command| {
         // SAFETY: the call is allowed between fork and exec.
         unsafe {
@@ -145,9 +146,10 @@ fn the_end_is_seen_where_sigchld_is_ignored() {
     assert_eq!(with.stdout, ignoring(alone).stdout);
 }
 
-/// What is blocked, ignored or caught at a program's start, and which descriptors it has, is what it would be without.
+/// The program starts with the same blocked, ignored and caught signals and the same descriptors as without the
+/// command.
 #[test]
-fn the_program_starts_as_it_would_have() {
+fn program_starts_with_unchanged_signals_and_descriptors() {
     let command = env!("CARGO_BIN_EXE_trtalloc");
     // A pipe to read from, and a descriptor beyond the usual ones.
     let probe = "grep -E '^(Sig|Shd)' /proc/self/status | grep -v SigQ; ls /proc/self/fd";

@@ -1,4 +1,4 @@
-//! Programs that use TensorRT, for which stand-ins of tests/inject stand: what `run` says of them, and `doctor` before.
+//! Programs that use the stand-ins for TensorRT of tests/inject: what `run` reports about them, and `doctor` before.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,7 +7,7 @@ use crate::standin::{Built, VERSIONS};
 use crate::table::Outcome;
 use crate::{common, expect, last, text, trtalloc_run};
 
-/// The stand-ins of 8.6, whose declarations are our own, and of the newest TensorRT-RTX.
+/// The stand-ins for 8.6, whose declarations are this project's, and for the newest TensorRT-RTX.
 fn built(name: &str) -> Option<&'static Built> {
     let version = VERSIONS.iter().find(|version| version.name == name).unwrap();
     match version.built() {
@@ -28,7 +28,7 @@ fn on_sim(program: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_last_line_says_which_tensorrt_was_met_and_what_it_used() {
+fn last_line_names_tensorrt_and_its_use() {
     for (name, words) in [("8.6", "TensorRT 8.6.1"), ("RTX 1.7", "TensorRT-RTX 1.7.")] {
         let Some(built) = built(name) else { continue };
         let library = built.library.to_str().unwrap();
@@ -48,7 +48,7 @@ fn the_last_line_says_which_tensorrt_was_met_and_what_it_used() {
 }
 
 #[test]
-fn eight_threads_meet_it_at_once() {
+fn last_line_counts_eight_threads() {
     let Some(built) = built("8.6") else { return };
     let output = on_sim(&built.linked("linked", &[]), &["", "threads"]);
     let said = last(&output);
@@ -60,7 +60,7 @@ fn eight_threads_meet_it_at_once() {
 }
 
 #[test]
-fn a_snapshot_and_a_summary_are_written_where_they_were_asked_for() {
+fn snapshot_and_summary_are_written_on_request() {
     let Some(built) = built("8.6") else { return };
     let dir = common::scratch("run_snapshot");
     let mut command = trtalloc_run(&[
@@ -96,7 +96,7 @@ fn a_snapshot_and_a_summary_are_written_where_they_were_asked_for() {
 }
 
 #[test]
-fn what_keeps_its_own_allocator_is_told() {
+fn last_line_reports_objects_with_their_own_allocator() {
     let Some(built) = built("8.6") else { return };
     let output = on_sim(&built.linked("linked", &[]), &["", "version=7000"]);
     assert!(text(&output.stdout).contains("runtime: own"));
@@ -105,7 +105,7 @@ fn what_keeps_its_own_allocator_is_told() {
         said.starts_with("TensorRT 7.0.0 was met by one process; 2 of its 2 objects kept its own allocator"),
         "{said}"
     );
-    // One that nobody sees.
+    // A TensorRT that the library cannot see.
     let output = on_sim(&built.linked_in(), &[]);
     assert_eq!(last(&output), "no TensorRT was met");
 }
@@ -113,13 +113,13 @@ fn what_keeps_its_own_allocator_is_told() {
 fn doctor(program: &Path) -> (Option<i32>, String) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_trtalloc"));
     let output = command.arg("doctor").arg(program).args(["--", "-x"]).output().unwrap();
-    // Advice is wrapped.
+    // Advice is wrapped over lines.
     let said: Vec<&str> = text(&output.stdout).split_whitespace().collect();
     (output.status.code(), said.join(" "))
 }
 
 #[test]
-fn the_doctor_says_beforehand_what_would_be_caught() {
+fn doctor_predicts_what_would_be_caught() {
     let Some(built) = built("8.6") else { return };
     let (status, said) = doctor(&built.linked("linked", &[]));
     assert_eq!(status, Some(0), "{said}");
@@ -142,7 +142,7 @@ fn the_doctor_says_beforehand_what_would_be_caught() {
 }
 
 #[test]
-fn the_doctor_knows_programs_that_cannot_be_looked_into() {
+fn doctor_reports_programs_it_cannot_read() {
     let (status, said) = doctor(Path::new("/nowhere/program"));
     assert_eq!((status, said.as_str()), (Some(1), ""));
     let dir = common::scratch("run_doctor");
@@ -157,7 +157,7 @@ fn the_doctor_knows_programs_that_cannot_be_looked_into() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("/bash preloading works"), "{said}");
     assert!(said.contains("what it starts is not known from here"), "{said}");
-    // Names that it has among its bytes, and libraries that are not there.
+    // Library names in the program's bytes, and libraries that are missing.
     let source = dir.join("opens.c");
     std::fs::write(
         &source,
@@ -195,7 +195,7 @@ fn the_doctor_knows_programs_that_cannot_be_looked_into() {
 }
 
 #[test]
-fn programs_of_other_machines_and_of_musl_are_known() {
+fn doctor_recognizes_other_machines_and_musl() {
     use std::os::unix::fs::PermissionsExt;
     let dir = common::scratch("run_other");
     let path = dir.join("narrow");
@@ -205,7 +205,7 @@ fn programs_of_other_machines_and_of_musl_are_known() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("is for another machine than libtrtalloc.so"), "{said}");
 
-    // Its loader is named, but need not be here: then the kernel does not find it.
+    // Its loader is named but may be missing here; then the kernel does not find it.
     let (source, program) = (dir.join("main.c"), dir.join("musl"));
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     let loader = "-Wl,--dynamic-linker=/nowhere/ld-musl-machine.so.1";
@@ -225,9 +225,9 @@ fn programs_of_other_machines_and_of_musl_are_known() {
     );
 }
 
-/// A stand-in for Python's own packages, found by an interpreter that says where they are.
+/// A stand-in for Python's packages, and an interpreter that reports where they are.
 #[test]
-fn the_doctor_looks_into_the_packages_of_a_python() {
+fn doctor_finds_python_packages() {
     let Some(built) = built("8.6") else { return };
     if std::process::Command::new("python3").arg("--version").output().is_err() {
         common::skip("python", "no python3");

@@ -1,4 +1,4 @@
-/* Uses the process's own allocator, and comes to an end as it is told to: exit, _exit, kill, signal, exec, fork. */
+/* Uses the process's own allocator and ends as its argument says: exit, _exit, kill, signal, exec, fork. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +20,11 @@ static void use(uint64_t bytes)
     trtalloc_deallocate(trtalloc_default(), block);
 }
 
-/* Until the figures are where `run` finds them: most bytes in use, bytes held, most of them, and requests, behind each other. */
-static void wait_until_told(uint64_t bytes)
+/* Waits until the figures are where `run` finds them, in this order: peak bytes in use, bytes reserved, their peak,
+   and requests. */
+static void wait_for_figures(uint64_t bytes)
 {
-    uint64_t const told[] = {bytes, bytes, bytes, 1};
+    uint64_t const expected[] = {bytes, bytes, bytes, 1};
     uint64_t file[4096];
     for (;;)
     {
@@ -36,7 +37,7 @@ static void wait_until_told(uint64_t bytes)
         fclose(figures);
         for (size_t i = 0; i + 4 <= count; ++i)
         {
-            if (memcmp(file + i, told, sizeof told) == 0)
+            if (memcmp(file + i, expected, sizeof expected) == 0)
             {
                 return;
             }
@@ -61,7 +62,7 @@ int main(int count, char** arguments)
     }
     if (strcmp(how, "worker") == 0)
     {
-        /* As servers do that fork first: the child is the one that uses memory. */
+        /* As servers that fork first: the child uses the memory. */
         pid_t const child = fork();
         if (child == 0)
         {
@@ -79,12 +80,12 @@ int main(int count, char** arguments)
     }
     if (strcmp(how, "_exit") == 0)
     {
-        wait_until_told(8u << 20);
+        wait_for_figures(8u << 20);
         _exit(4);
     }
     if (strcmp(how, "kill") == 0)
     {
-        wait_until_told(8u << 20);
+        wait_for_figures(8u << 20);
         kill(getpid(), SIGKILL);
     }
     if (strcmp(how, "signal") == 0)
@@ -98,7 +99,8 @@ int main(int count, char** arguments)
     }
     if (strcmp(how, "fork") == 0)
     {
-        /* A child that goes on by itself gets no memory, and tells nothing; its exit is none of its parent's. */
+        /* A child that goes on after the fork gets no memory and reports nothing. Its exit does not count as its
+           parent's. */
         pid_t const child = fork();
         if (child == 0)
         {

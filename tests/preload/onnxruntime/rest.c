@@ -1,5 +1,5 @@
-/* Beside the stand-in for TensorRT: what ONNX Runtime asks TensorRT's parser and its plugins for. A registry without plugins,
-   every one of whose functions gives nothing; what must not be called says so. */
+/* Complements the stand-in for TensorRT with what ONNX Runtime needs from TensorRT's parser and plugins: a registry
+   without plugins, whose functions all return nothing. Functions that must not be called report the call. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,52 +1,52 @@
-//! What the last line says of processes that came to their ends in different ways.
+//! The figures in the last line for processes that end in different ways.
 
 use crate::{common, expect, last, program, trtalloc_run};
 use std::os::unix::process::ExitStatusExt;
 
 #[test]
-fn the_last_line_has_the_figures_however_the_program_ends() {
-    let dir = common::scratch("run_told");
+fn last_line_has_the_figures_for_every_kind_of_end() {
+    let dir = common::scratch("run_statistics");
     let uses = program("uses.c", &dir);
     let uses = uses.to_str().unwrap();
-    let told = |how: &[&str]| {
+    let run = |how: &[&str]| {
         let mut command = trtalloc_run(&["--driver", "sim", "--"]);
         command.args(how).output().unwrap()
     };
 
-    let output = told(&[uses, "nothing"]);
+    let output = run(&[uses, "nothing"]);
     expect(&output, 0);
     assert_eq!(last(&output), "no TensorRT was met");
 
-    let output = told(&[uses, "exit"]);
+    let output = run(&[uses, "exit"]);
     expect(&output, 5);
     assert_eq!(
         last(&output),
         "no TensorRT was met; peak 8.0 MiB in use, 8.0 MiB reserved; 1 allocations, 0 refused"
     );
-    // `exit` in a signal's handler is an exit.
-    let output = told(&[uses, "signal"]);
+    // `exit` in a signal handler is an exit.
+    let output = run(&[uses, "signal"]);
     expect(&output, 6);
     assert!(last(&output).ends_with("1 allocations, 0 refused"), "{}", last(&output));
 
     let cut = "1 allocations, 0 refused; one process did not exit by itself, so its figures are of shortly before";
-    let output = told(&[uses, "_exit"]);
+    let output = run(&[uses, "_exit"]);
     expect(&output, 4);
     assert!(last(&output).ends_with(cut), "{}", last(&output));
-    let output = told(&[uses, "kill"]);
+    let output = run(&[uses, "kill"]);
     assert_eq!(output.status.signal(), Some(libc::SIGKILL));
     assert!(last(&output).contains("peak 8.0 MiB in use"), "{}", last(&output));
     assert!(last(&output).ends_with(cut), "{}", last(&output));
 
-    // A process that becomes another program has told what it has told.
-    let output = told(&[uses, "exec"]);
+    // A process that executes another program has already reported its figures.
+    let output = run(&[uses, "exec"]);
     expect(&output, 5);
     assert!(
         last(&output).contains("peak of one process 8.0 MiB in use"),
         "{}",
         last(&output)
     );
-    // A child without exec is no process of its own here.
-    let output = told(&[uses, "fork"]);
+    // A forked child without exec does not count as a process of its own.
+    let output = run(&[uses, "fork"]);
     expect(&output, 0);
     assert!(last(&output).contains("peak 16.0 MiB in use"), "{}", last(&output));
     assert!(
@@ -54,17 +54,17 @@ fn the_last_line_has_the_figures_however_the_program_ends() {
         "{}",
         last(&output)
     );
-    // One that begins to use it by itself is.
-    let output = told(&[uses, "worker"]);
+    // A child that is the first to use the library counts.
+    let output = run(&[uses, "worker"]);
     expect(&output, 0);
     assert!(
         last(&output).ends_with("peak 4.0 MiB in use, 4.0 MiB reserved; 1 allocations, 0 refused"),
         "{}",
         last(&output)
     );
-    // Grandchildren are.
+    // Grandchildren count.
     let script = format!("{uses} exit; {uses} exit; exit 2");
-    let output = told(&["sh", "-c", &script]);
+    let output = run(&["sh", "-c", &script]);
     expect(&output, 2);
     assert!(
         last(&output).ends_with("; 2 allocations, 0 refused"),
