@@ -1,26 +1,26 @@
-//! The application: every legal sequence of calls, of the driver's and of the pool's.
+//! The application: every legal sequence of calls of the driver and of the pool.
 
 use crate::model::{Driver, Model};
+use crate::reclaim::DeadEvents;
 use crate::rules::Rule;
-use crate::settle::DeadEvents;
 use crate::state::*;
 
-/// One step. Pieces, stream handles and contexts are named by number.
+/// One step. Pieces, stream handles and contexts are given by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// A stream is made at the handle, in the context.
+    /// A stream is created with the handle, in the context.
     MakeStream(u8, u8),
-    /// The stream at the handle is destroyed; its work goes on.
+    /// The stream with the handle is destroyed. Its work continues.
     EndStream(u8),
-    /// A context is made at the handle.
+    /// A context is created with the handle.
     MakeContext(u8),
     /// The context is destroyed, with its streams, events and work.
     EndContext(u8),
     /// Work on the piece is queued on the stream.
     Launch(u8, u8),
-    /// The second stream is made to wait for the first.
+    /// The second stream waits for the first.
     Order(u8, u8),
-    /// That piece of work is over.
+    /// That piece of work completes.
     Complete(u8),
     /// The stream begins a capture.
     BeginCapture(u8),
@@ -28,19 +28,19 @@ pub enum Step {
     EndCapture,
     /// The graph is launched on the stream.
     LaunchGraph(u8),
-    /// The graph and all that was made of it are gone.
+    /// The graph and all its executables are destroyed.
     EndGraph,
-    /// The piece is asked for on the stream.
+    /// The piece is requested on the stream.
     Allocate(u8, u8),
-    /// The piece is asked for without a stream, in the context.
+    /// The piece is requested without a stream, in the context.
     AllocateAnywhere(u8, u8),
-    /// A request on the stream is refused, or is met elsewhere: it records a completion event.
+    /// A request on the stream fails, or gets other memory: it records a completion event.
     Miss(u8),
     /// A request finds no memory and waits without the lock.
     Wait(u8),
-    /// It goes on, and gets the piece.
+    /// The waiting request continues, and gets the piece.
     GoOn(u8),
-    /// It gives up.
+    /// The waiting request gives up.
     GiveUp,
     /// The piece is freed on the stream, with the context current.
     Free(u8, u8, u8),
@@ -50,16 +50,16 @@ pub enum Step {
     Declare(u8, u8),
     /// `trtalloc_stream_release` of the handle.
     Release(u8),
-    /// The pool covers what was freed without a stream, or everything, by an event in each context.
+    /// The pool covers all frees without a stream, or all frees, by an event in each context.
     Cover(bool),
-    /// A thread of the pool's synchronizes the context.
+    /// A thread of the pool synchronizes the context.
     Synchronise(u8),
-    /// The pool asks what is over.
-    Settle(DeadEvents),
+    /// The pool polls its events.
+    Reclaim(DeadEvents),
 }
 
 impl Model {
-    /// Every step that may be legal; `step` decides.
+    /// All steps that may be legal; `step` decides.
     pub fn steps(&self, state: &State) -> Vec<Step> {
         let bounds = self.bounds;
         let mut steps = Vec::new();
@@ -97,14 +97,14 @@ impl Model {
         if self.driver != Driver::Full {
             steps.extend(contexts.map(Step::Synchronise));
         }
-        steps.push(Step::Settle(DeadEvents::Pending));
+        steps.push(Step::Reclaim(DeadEvents::Pending));
         if state.events.contains(&Event::Dead) {
-            steps.extend([DeadEvents::Over, DeadEvents::Refused].map(Step::Settle));
+            steps.extend([DeadEvents::Over, DeadEvents::Refused].map(Step::Reclaim));
         }
         steps
     }
 
-    /// What comes of a step; none where it is not legal, does nothing, or is beyond the bounds.
+    /// The state after a step. `None` where the step is not legal, does nothing, or exceeds the bounds.
     pub fn step(&self, before: &State, step: Step) -> Option<State> {
         if before.fault.is_some() {
             return None;
@@ -118,7 +118,7 @@ impl Model {
     fn act(&self, state: &mut State, step: Step) -> Option<()> {
         match step {
             Step::MakeStream(..) | Step::EndStream(_) | Step::MakeContext(_) | Step::EndContext(_) => {
-                self.come_and_go(state, step)
+                self.create_and_destroy(state, step)
             }
             Step::Launch(..) | Step::Order(..) | Step::Complete(_) => self.work(state, step),
             Step::BeginCapture(_) | Step::EndCapture | Step::LaunchGraph(_) | Step::EndGraph => {
@@ -130,15 +130,15 @@ impl Model {
                 state.batches.iter().any(owed).then_some(())?;
                 self.synchronise(state, context)
             }
-            Step::Settle(dead) => {
-                self.settle(state, dead);
+            Step::Reclaim(dead) => {
+                self.reclaim(state, dead);
                 Some(())
             }
             _ => self.call(state, step),
         }
     }
 
-    fn come_and_go(&self, state: &mut State, step: Step) -> Option<()> {
+    fn create_and_destroy(&self, state: &mut State, step: Step) -> Option<()> {
         match step {
             Step::MakeStream(handle, context) => {
                 let lower = &state.streams[..handle as usize];
@@ -183,7 +183,7 @@ impl Model {
                 let Place::Live(block) = &state.pieces[piece as usize] else {
                     return None;
                 };
-                // The device waits for what is queued for a former owner, and so does the application's new work.
+                // The device waits for the queued work of a former owner, and so does the application's new work.
                 let former = |work: &&Work| work.piece == piece && work.former;
                 let ordered = |work: &Work| work.before & stream_point(handle) != 0;
                 let may = state.is_live(handle)
@@ -225,7 +225,7 @@ impl Model {
             }
             Step::EndCapture => {
                 (state.graph.stage == Stage::Capturing).then_some(())?;
-                // A graph that no memory belongs to does not matter.
+                // A graph without memory has no effect on the pool.
                 let stage = if state.graph.pieces == 0 {
                     Stage::None
                 } else {
@@ -252,7 +252,7 @@ impl Model {
                 Some(())
             }
             Step::EndGraph => {
-                // References of a graph live as long as what was launched of it.
+                // A graph's references exist as long as its launches.
                 let idle = !state.work.iter().any(|work| work.graph);
                 (state.graph.stage == Stage::Made && idle).then(|| state.graph.stage = Stage::Gone)
             }
@@ -273,11 +273,11 @@ impl Model {
             Step::Miss(handle) => {
                 (self.has_ids() && !state.captures(handle)).then_some(())?;
                 state.names(handle)?;
-                self.bury(state);
+                self.reclaim_graph(state);
                 if self.holds(Rule::IdsAreComparedBeforeEvents) {
                     self.join(state, handle)?;
                 }
-                self.stamp(state, handle).map(|_| ())
+                self.record_completion_event(state, handle).map(|_| ())
             }
             Step::Wait(handle) => {
                 let may = self.has_ids() && state.waiting.is_none() && !state.captures(handle);
@@ -319,7 +319,7 @@ impl Model {
                 (self.has_ids() && state.is_live(handle) && !state.captures(handle)).then_some(())?;
                 state.caches[handle as usize].serves?;
                 if !self.holds(Rule::IdsAreComparedBeforeEvents) || state.serves_present(handle) {
-                    self.stamp(state, handle)?;
+                    self.record_completion_event(state, handle)?;
                 }
                 self.retire(state, handle);
                 Some(())
@@ -328,9 +328,8 @@ impl Model {
         }
     }
 
-    /// A block may be freed on a stream that all its work is ordered before, or was declared for. The stream may be gone
-    /// where the block is its own. Where the context is gone that the block was handed out in, the application knows of no work
-    /// but its own, unless it had made that context's streams wait for another's.
+    /// A block may be freed on a stream that all its work precedes, or that it was declared for. The stream may be
+    /// destroyed where the block was allocated on it.
     fn may_free(&self, state: &State, piece: u8, handle: u8, current: u8) -> Option<Block> {
         let Place::Live(block) = &state.pieces[piece as usize] else {
             return None;
@@ -351,7 +350,7 @@ impl Model {
 }
 
 impl State {
-    /// A call names the stream, so its context uses the pool.
+    /// A call names the stream, so the stream's context uses the pool.
     fn names(&mut self, handle: u8) -> Option<()> {
         self.is_live(handle).then_some(())?;
         self.used[self.streams[handle as usize].context as usize] = true;
@@ -365,7 +364,7 @@ impl State {
         Some(())
     }
 
-    /// No call that names the stream is running.
+    /// Whether no running call names the stream.
     fn may_end(&self, handle: u8) -> bool {
         self.waiting.is_none_or(|waiting| waiting.handle != handle)
     }
@@ -376,7 +375,7 @@ impl State {
         users.fold(0, |all, of| all | context_point(of))
     }
 
-    /// Whether the cache serves the stream that is there now.
+    /// Whether the cache serves the stream that the handle has now.
     pub fn serves_present(&self, handle: u8) -> bool {
         let serves = self.caches[handle as usize].serves;
         serves.is_some_and(|served| served.id == self.streams[handle as usize].id)

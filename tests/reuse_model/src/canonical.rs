@@ -1,10 +1,10 @@
-//! States that no step can tell apart are made equal: numbers are renamed in the order in which they are found, and what
-//! means nothing any more is forgotten.
+//! Makes equivalent states equal: numbers are assigned in the order in which they occur, and data without further
+//! effect is removed.
 
 use crate::state::*;
 
 impl State {
-    /// Makes the state canonical. Owners keep their numbers where the application's notes have them.
+    /// Makes the state canonical. Owners keep their numbers where the application's notes contain them.
     pub fn canonicalise(&mut self, owners: bool) {
         self.forget();
         self.rename_ids();
@@ -14,15 +14,15 @@ impl State {
         (0..OWNERS as u8).for_each(|owner| self.rank_numbers(owner));
         self.rename_events();
         for place in &mut self.pieces {
-            if let Place::Behind(stamps) = place {
-                stamps.sort_unstable();
+            if let Place::Behind(recorded) = place {
+                recorded.sort_unstable();
             }
         }
         self.work.sort_unstable();
         self.work.dedup();
     }
 
-    /// What means nothing any more.
+    /// Removes data without further effect.
     fn forget(&mut self) {
         for handle in 0..HANDLES as u8 {
             let at = handle as usize;
@@ -39,19 +39,19 @@ impl State {
         for work in self.work.iter_mut().filter(|work| free[work.piece as usize]) {
             (work.former, work.declared) = (true, false);
         }
-        (0..OWNERS as u8).for_each(|owner| self.forget_stamps(owner));
+        (0..OWNERS as u8).for_each(|owner| self.forget_completion_events(owner));
         self.forget_batches();
         self.forget_spares();
     }
 
-    /// Completion events that nothing waits for; their handles serve again.
-    fn forget_stamps(&mut self, owner: u8) {
+    /// Removes completion events that no piece waits for, and makes their handles reusable.
+    fn forget_completion_events(&mut self, owner: u8) {
         let at = owner as usize;
         let mut waiting = Vec::new();
         for place in &self.pieces {
             match place {
                 Place::Own(of, number) if *of == owner => waiting.push(*number),
-                Place::Behind(stamps) => waiting.extend(stamps.iter().filter(|of| of.0 == owner).map(|of| of.1)),
+                Place::Behind(recorded) => waiting.extend(recorded.iter().filter(|of| of.0 == owner).map(|of| of.1)),
                 _ => {}
             }
         }
@@ -67,11 +67,11 @@ impl State {
         if least.is_none_or(|least| ledger.complete < *least) {
             ledger.complete = 0;
         }
-        while let Some((number, event)) = ledger.stamps.first().copied() {
+        while let Some((number, event)) = ledger.recorded.first().copied() {
             if least.is_some_and(|least| number >= *least) {
                 break;
             }
-            ledger.stamps.remove(0);
+            ledger.recorded.remove(0);
             self.spare[ledger.context as usize] |= 1 << event;
         }
         let named = self
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Batches that cover nothing.
+    /// Removes batches that cover nothing.
     fn forget_batches(&mut self) {
         let mut at = 0;
         while at < self.batches.len() {
@@ -106,7 +106,8 @@ impl State {
         }
     }
 
-    /// Events that serve again are alike: one of each kind is enough, and none of a context that is never gone.
+    /// Reusable events of one context are equivalent: one of each kind is enough, and none for a context that is never
+    /// destroyed.
     fn forget_spares(&mut self) {
         let used = self.used_events();
         for context in 0..CONTEXTS {
@@ -121,10 +122,10 @@ impl State {
         }
     }
 
-    /// Events that something waits for.
+    /// Events that are waited for.
     fn used_events(&self) -> u8 {
-        let stamps = self.ledgers.iter().flatten().flat_map(|ledger| &ledger.stamps);
-        let mut used = stamps.fold(0, |all, (_, event)| all | 1 << event);
+        let recorded = self.ledgers.iter().flatten().flat_map(|ledger| &ledger.recorded);
+        let mut used = recorded.fold(0, |all, (_, event)| all | 1 << event);
         for awaited in self.batches.iter().flat_map(|batch| batch.events) {
             if let Awaited::Event(event) = awaited {
                 used |= 1 << event;
@@ -138,7 +139,7 @@ impl State {
         used
     }
 
-    /// The ids of a handle's streams that are remembered somewhere.
+    /// All stored ids of a handle's streams.
     fn ids(&mut self, handle: u8) -> Vec<&mut u8> {
         let mut ids = Vec::new();
         let stream = &mut self.streams[handle as usize];
@@ -163,7 +164,7 @@ impl State {
         ids
     }
 
-    /// An id that no stream at the handle ever had, as far as anything remembers.
+    /// An id that is not stored for any stream of the handle.
     pub fn next_id(&mut self, handle: u8) -> u8 {
         self.ids(handle).iter().map(|id| **id).max().unwrap_or(0) + 1
     }
@@ -203,7 +204,7 @@ impl State {
         for place in &mut self.pieces {
             match place {
                 Place::Own(owner, _) => *owner = new(*owner),
-                Place::Behind(stamps) => stamps.iter_mut().for_each(|(owner, _)| *owner = new(*owner)),
+                Place::Behind(recorded) => recorded.iter_mut().for_each(|(owner, _)| *owner = new(*owner)),
                 _ => {}
             }
         }
@@ -228,7 +229,7 @@ impl State {
         let mut numbers = Vec::new();
         if let Some(ledger) = &mut self.ledgers[at] {
             numbers.push(&mut ledger.complete);
-            numbers.extend(ledger.stamps.iter_mut().map(|(number, _)| number));
+            numbers.extend(ledger.recorded.iter_mut().map(|(number, _)| number));
         }
         for cache in &mut self.caches {
             if cache.serves.is_some_and(|served| served.owner == owner) {
@@ -238,8 +239,8 @@ impl State {
         for place in &mut self.pieces {
             match place {
                 Place::Own(of, number) if *of == owner => numbers.push(number),
-                Place::Behind(stamps) => {
-                    let of = stamps.iter_mut().filter(|(of, _)| *of == owner);
+                Place::Behind(recorded) => {
+                    let of = recorded.iter_mut().filter(|(of, _)| *of == owner);
                     numbers.extend(of.map(|(_, number)| number));
                 }
                 _ => {}
@@ -258,7 +259,7 @@ impl State {
     fn rename_events(&mut self) {
         let mut seen = Vec::new();
         for ledger in self.ledgers.iter().flatten() {
-            seen.extend(ledger.stamps.iter().map(|(_, event)| *event));
+            seen.extend(ledger.recorded.iter().map(|(_, event)| *event));
         }
         for batch in &self.batches {
             let event = |awaited: &Awaited| match awaited {
@@ -294,7 +295,7 @@ impl State {
             }
         }
         for ledger in self.ledgers.iter_mut().flatten() {
-            ledger.stamps.iter_mut().for_each(|(_, event)| *event = new(*event));
+            ledger.recorded.iter_mut().for_each(|(_, event)| *event = new(*event));
         }
         for awaited in self.batches.iter_mut().flat_map(|batch| &mut batch.events) {
             if let Awaited::Event(event) = awaited {
@@ -328,7 +329,7 @@ fn is_owned(place: &Place) -> bool {
     matches!(place, Place::Live(_) | Place::InGraph | Place::OfGraph)
 }
 
-/// The place of a number among those seen, where it is put at the end if it is new.
+/// The index of a number in the list. A new number is appended.
 fn renamed(seen: &mut Vec<u8>, number: u8) -> u8 {
     let at = seen.iter().position(|of| *of == number);
     at.unwrap_or_else(|| {

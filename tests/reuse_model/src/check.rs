@@ -1,4 +1,4 @@
-//! Every state that can be reached, breadth first, so that what is found is found by the shortest way.
+//! Visits every reachable state, breadth first, so that counterexamples are the shortest.
 
 use std::fmt::Write as _;
 
@@ -6,29 +6,29 @@ use stateright::{Checker, HasDiscoveries, Property};
 
 use crate::application::Step;
 use crate::model::Model;
-use crate::settle::DeadEvents;
+use crate::reclaim::DeadEvents;
 use crate::state::*;
 
 const ONE_OWNER: &str = "no byte has two owners";
-const NOTHING_LOST: &str = "what is freed comes back once all work is over";
+const NOTHING_LOST: &str = "freed memory becomes reusable once all work has completed";
 
-/// What a check has shown.
+/// The result of a check.
 pub struct Outcome {
-    /// How many states there are.
+    /// The number of states.
     pub states: usize,
-    /// The longest shortest way to one of them.
+    /// The maximum distance of a state from the start.
     pub depth: usize,
-    /// What went wrong first, as a story.
-    pub story: Option<Story>,
+    /// The first violation.
+    pub counterexample: Option<Counterexample>,
 }
 
-/// How something went wrong.
-pub struct Story {
-    /// Which promise was broken.
-    pub promise: &'static str,
-    /// How many steps it took.
+/// A sequence of steps that violates an invariant.
+pub struct Counterexample {
+    /// The violated invariant.
+    pub invariant: &'static str,
+    /// The number of steps.
     pub steps: usize,
-    /// Each step on a line, and how it ends.
+    /// Each step on a line, and the violation at the end.
     pub text: String,
 }
 
@@ -57,7 +57,8 @@ impl stateright::Model for Model {
 }
 
 impl Model {
-    /// Whether every free piece comes back once all work is over, every graph is gone, and a caller without a stream asks.
+    /// Whether every free piece becomes reusable once all work has completed, every graph is destroyed, and a caller
+    /// without a stream requests it.
     fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
         if state.fault.is_some() || state.pieces.iter().all(is_at_hand) {
@@ -67,17 +68,18 @@ impl Model {
         if state.graph.stage != Stage::None {
             state.graph.stage = Stage::Gone;
         }
-        // The application may have events at handles of the pool's that never complete; without ids nothing tells.
+        // The application may have events that never complete at handles of the pool; without ids the pool cannot
+        // recognize them.
         let dead = if self.has_ids() {
             DeadEvents::Pending
         } else {
             DeadEvents::Refused
         };
-        self.bury(&mut state);
+        self.reclaim_graph(&mut state);
         for _ in 0..=BATCHES {
-            self.settle(&mut state, dead);
+            self.reclaim(&mut state, dead);
             if self.cover(&mut state, true).is_none() {
-                // Beyond the bounds.
+                // The state exceeds the bounds.
                 return true;
             }
             for context in 0..CONTEXTS as u8 {
@@ -90,7 +92,7 @@ impl Model {
                     return true;
                 }
             }
-            self.settle(&mut state, dead);
+            self.reclaim(&mut state, dead);
         }
         state.pieces.iter().all(is_at_hand)
     }
@@ -100,7 +102,7 @@ fn is_at_hand(place: &Place) -> bool {
     matches!(place, Place::Common | Place::Live(_))
 }
 
-/// Visits every state. More threads are faster, and what they find need not be the shortest story.
+/// Visits all states. More threads are faster, but then the counterexample need not be the shortest.
 pub fn check(model: Model, threads: usize) -> Outcome {
     use stateright::Model as _;
     let steps = model.bounds.steps;
@@ -120,12 +122,12 @@ pub fn check(model: Model, threads: usize) -> Outcome {
     Outcome {
         states: checker.unique_state_count(),
         depth: checker.max_depth(),
-        story: found.map(|(promise, path)| model.story(promise, path)),
+        counterexample: found.map(|(invariant, path)| model.counterexample(invariant, path)),
     }
 }
 
 impl Model {
-    fn story(&self, promise: &'static str, path: stateright::Path<State, Step>) -> Story {
+    fn counterexample(&self, invariant: &'static str, path: stateright::Path<State, Step>) -> Counterexample {
         let (mut text, mut last) = (String::new(), self.begin());
         let steps = path.into_actions();
         for (number, step) in steps.iter().enumerate() {
@@ -136,16 +138,16 @@ impl Model {
         }
         let end = match last.fault {
             Some(Fault::TooEarlyOn(piece, handle)) => {
-                format!("work of block {piece}'s former owner is not ordered before what s{handle} does next")
+                format!("work of block {piece}'s former owner does not precede the next work on s{handle}")
             }
-            Some(Fault::TooEarly(piece)) => format!("work of block {piece}'s former owner is not over"),
+            Some(Fault::TooEarly(piece)) => format!("work of block {piece}'s former owner is pending"),
             Some(Fault::UsedByGraph(piece)) => format!("a graph that may be launched again uses block {piece}"),
             Some(Fault::ForeignEvent(_)) => "the pool has recorded an event that may be the application's".into(),
-            None => format!("the pool cannot get back what was freed: {:?}", last.pieces),
+            None => format!("the pool cannot reuse freed memory: {:?}", last.pieces),
         };
         let _ = writeln!(text, "   > {end}");
-        Story {
-            promise,
+        Counterexample {
+            invariant,
             steps: steps.len(),
             text,
         }

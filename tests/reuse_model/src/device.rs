@@ -1,9 +1,9 @@
-//! The device by CUDA's rules. Work is never ordered but by streams, events and contexts, and ends when it likes.
+//! The device, by CUDA's rules. Only streams, events and contexts order work, and work may complete at any time.
 
 use crate::state::*;
 
 impl State {
-    /// The points that new work on the stream is ordered behind, and that its context's work is too.
+    /// The points that new work on the stream precedes: the stream's and its context's.
     fn points_of(&self, handle: u8) -> Points {
         stream_point(handle) | context_point(self.streams[handle as usize].context)
     }
@@ -18,7 +18,7 @@ impl State {
         self.graph.stage == Stage::Capturing && self.graph.handle == handle
     }
 
-    /// Whether something is queued that the point is ordered behind.
+    /// Whether queued work precedes the point.
     pub fn is_pending(&self, point: Points) -> bool {
         self.work.iter().any(|work| work.before & point != 0)
     }
@@ -35,14 +35,14 @@ impl State {
         });
     }
 
-    /// What comes next on the stream waits for whatever the point is ordered behind.
+    /// The next work on the stream waits for all work that precedes the point.
     pub fn wait(&mut self, handle: u8, point: Points) {
         let points = self.points_of(handle);
         let behind = self.work.iter_mut().filter(|work| work.before & point != 0);
         behind.for_each(|work| work.before |= points);
     }
 
-    /// Records an event behind whatever the point is ordered behind.
+    /// Records an event after all work that precedes the point.
     pub fn record(&mut self, event: u8, point: Points) {
         for work in &mut self.work {
             work.before &= !event_point(event);
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// Another stream has the handle from now on, with an id that none ever had.
+    /// Gives the handle to a new stream, with a new id.
     pub fn make_stream(&mut self, handle: u8, context: u8) {
         let id = self.next_id(handle);
         self.forget_points(stream_point(handle));
@@ -61,14 +61,14 @@ impl State {
         self.undeclare(handle);
     }
 
-    /// The stream is gone. What it had queued goes on, and is still said to be behind its handle, for the application may
-    /// free by it what it allocated there.
+    /// Destroys the stream. Its queued work continues and still precedes the handle's point, because the application
+    /// may free memory that was allocated there by that handle.
     pub fn end_stream(&mut self, handle: u8) {
         self.streams[handle as usize].life = Life::Gone;
         self.undeclare(handle);
     }
 
-    /// What is launched on the handle from now on was not declared.
+    /// From now on launches on the handle are not declared.
     fn undeclare(&mut self, handle: u8) {
         for place in &mut self.pieces {
             if let Place::Live(block) = place {
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// The context is gone with its streams, its events and its work.
+    /// Destroys the context with its streams, its events and its work.
     pub fn end_context(&mut self, context: u8) {
         let at = context as usize;
         self.contexts[at] = Life::Gone;
@@ -108,12 +108,12 @@ impl State {
         }
     }
 
-    /// Nothing is said to be ordered behind anything at these points any more.
+    /// From now on no work precedes these points.
     pub fn forget_points(&mut self, points: Points) {
         self.work.iter_mut().for_each(|work| work.before &= !points);
     }
 
-    /// Makes an event in a context. The driver gives handles out again: the first that may be had.
+    /// Creates an event in a context. The driver reuses handles: it returns the first available one.
     pub fn make_event(&mut self, context: u8, dead: bool) -> Option<u8> {
         let wanted = if dead { Event::Dead } else { Event::None };
         let event = self.events.iter().position(|event| *event == wanted)?;
@@ -121,8 +121,8 @@ impl State {
         Some(event as u8)
     }
 
-    /// Whether work that a former owner of the piece had launched need not be over when new work on the stream begins; with
-    /// no stream, whether it need not be over now.
+    /// Whether work of a former owner of the piece may be pending when new work on the stream begins; without a stream,
+    /// whether it may be pending now.
     pub fn is_in_use(&self, piece: u8, handle: Option<u8>) -> bool {
         let behind = handle.map_or(0, stream_point);
         let mut using = self.work.iter().filter(|work| work.piece == piece);

@@ -1,20 +1,20 @@
-//! The model: which driver, how small, and which rule is taken out.
+//! The model: its driver, its bounds, and the rule that is removed.
 
 use crate::rules::Rule;
 use crate::state::*;
 
-/// What a driver has.
+/// The features of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
     /// CUDA 12.5 and later.
     Full,
-    /// CUDA 12.0 to 12.4: no context events. A batch is owed a synchronisation.
+    /// CUDA 12.0 to 12.4: no context events. A batch needs a synchronization instead.
     NoContextEvents,
     /// Before CUDA 12.0: no ids of streams and contexts either. Each free on a stream has an event of its own.
     NoIds,
 }
 
-/// The application may do only so much, so that the whole space can be visited.
+/// Limits of the application, so that the whole state space can be visited.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Pieces of memory.
@@ -23,7 +23,7 @@ pub struct Bounds {
     pub handles: u8,
     /// Context handles.
     pub contexts: u8,
-    /// Pieces of work that differ and are not over.
+    /// The maximum of different pieces of pending work.
     pub work: usize,
     /// Whether `record_stream` is called.
     pub declares: bool,
@@ -33,15 +33,15 @@ pub struct Bounds {
     pub waits: bool,
     /// Whether calls without a stream are made.
     pub without_stream: bool,
-    /// The most steps; 0: as many as there are.
+    /// The maximum of steps; 0: no limit.
     pub steps: usize,
 }
 
-/// Calls that the application may not make, and that the pool does not stand: see docs/ARCHITECTURE.md.
+/// Calls that the application may not make, because the pool does not support them: see docs/ARCHITECTURE.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gaps {
-    /// A free on a stream that came to a known handle, and was not allocated on, is made while another context than the
-    /// stream's is current.
+    /// A free on a stream that reused a known handle and has allocated nothing, while a context other than the stream's
+    /// is current.
     pub other_context_current: bool,
 }
 
@@ -50,16 +50,16 @@ pub struct Gaps {
 pub struct Model {
     /// The driver.
     pub driver: Driver,
-    /// How small.
+    /// The bounds.
     pub bounds: Bounds,
-    /// The rule that is taken out.
+    /// The rule that is removed.
     pub broken: Option<Rule>,
-    /// Calls that are allowed although they are known to go wrong.
+    /// Calls that are allowed although they are known to fail.
     pub gaps: Gaps,
 }
 
 impl Model {
-    /// Whether the pool keeps the rule.
+    /// Whether the pool follows the rule.
     pub fn holds(&self, rule: Rule) -> bool {
         self.broken != Some(rule)
     }
@@ -69,7 +69,7 @@ impl Model {
         self.driver != Driver::NoIds
     }
 
-    /// Nothing was used yet: all memory is free, and the pool's own context is there.
+    /// The first state: all memory is free, and the pool's own context exists.
     pub fn begin(&self) -> State {
         let mut contexts = [Life::Unused; CONTEXTS];
         contexts[0] = Life::Live;

@@ -1,5 +1,5 @@
-//! The pool by its rules: who may have what, and what it remembers. Each function names the source that it stands for. An
-//! answer of none means that the model's bounds do not hold what would come of it.
+//! The pool's rules: who may get which memory, and which data the pool keeps. Each function names the source that it
+//! models. `None` means that the result exceeds the model's bounds.
 
 use crate::model::{Driver, Model};
 use crate::rules::Rule;
@@ -17,12 +17,12 @@ impl Model {
             Known::Any | Known::Former => self.forget_context(state, context),
             Known::No => {}
         }
-        // One that does not tell its id counts as long as it answers at all.
-        let tells = self.has_ids() && live;
-        state.known[at] = if tells { Known::Present } else { Known::Any };
+        // A context without an id counts as long as the driver accepts it.
+        let has_id = self.has_ids() && live;
+        state.known[at] = if has_id { Known::Present } else { Known::Any };
     }
 
-    /// `Grace::context_gone`: the context is gone, and with it its events and its own work.
+    /// `Grace::context_gone`: the context was destroyed, with its events and its own work.
     pub fn forget_context(&self, state: &mut State, context: u8) {
         let at = context as usize;
         state.known[at] = Known::No;
@@ -41,12 +41,12 @@ impl Model {
             batch.events[at] = Awaited::Nothing;
         }
         for ledger in state.ledgers.iter_mut().flatten().filter(|of| of.context == context) {
-            if let Some((number, _)) = ledger.stamps.pop()
+            if let Some((number, _)) = ledger.recorded.pop()
                 && !self.holds(Rule::WaitsOutliveContexts)
             {
                 ledger.complete = ledger.complete.max(number);
             }
-            ledger.stamps.clear();
+            ledger.recorded.clear();
             ledger.orphan |= !self.holds(Rule::OwnersOutliveContexts);
         }
     }
@@ -70,7 +70,8 @@ impl Model {
         }
     }
 
-    /// `Pool::join_stream`: the owner of what the stream frees; another id at a known handle orphans the one before.
+    /// `Pool::join_stream`: the owner of the stream's frees. A new id at a known handle makes the previous stream's
+    /// frees an orphan's.
     pub fn join(&self, state: &mut State, handle: u8) -> Option<u8> {
         let Stream { id, context, .. } = state.streams[handle as usize];
         let cache = &mut state.caches[handle as usize];
@@ -102,7 +103,7 @@ impl Model {
         Some(owner)
     }
 
-    /// `Pool::retire`: what the cache's stream has freed becomes an orphan's.
+    /// `Pool::retire`: the frees of the cache's stream become an orphan's.
     pub fn retire(&self, state: &mut State, handle: u8) {
         let cache = &mut state.caches[handle as usize];
         cache.next = 1;
@@ -113,7 +114,7 @@ impl Model {
         }
     }
 
-    /// `Grace::new_event`, and the driver that gives handles out again at once.
+    /// `Grace::new_event`, and a driver that reuses handles at once.
     fn new_event(&self, state: &mut State, context: u8) -> Option<u8> {
         let event = state
             .make_event(context, true)
@@ -124,7 +125,7 @@ impl Model {
         Some(event)
     }
 
-    /// `Grace::event`: one that serves again, or a new one.
+    /// `Grace::event`: a reusable event, or a new one.
     fn event(&self, state: &mut State, context: u8) -> Option<u8> {
         let spare = state.spare[context as usize];
         if spare == 0 {
@@ -138,15 +139,15 @@ impl Model {
         Some(event)
     }
 
-    /// `Pool::stamp_cache`: a completion event on the stream, inside a call that was given it. Whether something waited for
-    /// one.
-    pub fn stamp(&self, state: &mut State, handle: u8) -> Option<bool> {
+    /// `Pool::stamp_cache`: records a completion event on the stream, inside a call on that stream. Returns whether
+    /// memory waited for one.
+    pub fn record_completion_event(&self, state: &mut State, handle: u8) -> Option<bool> {
         let cache = state.caches[handle as usize];
         let Some(served) = cache.serves else { return Some(false) };
         let waits = |owner: &u8, number: &u8| *owner == served.owner && *number >= cache.next;
         let something = state.pieces.iter().any(|place| match place {
             Place::Own(owner, number) => waits(owner, number),
-            Place::Behind(stamps) => stamps.iter().any(|(owner, number)| waits(owner, number)),
+            Place::Behind(recorded) => recorded.iter().any(|(owner, number)| waits(owner, number)),
             _ => false,
         });
         let Some(ledger) = &state.ledgers[served.owner as usize] else {
@@ -155,7 +156,7 @@ impl Model {
         if !something {
             return Some(false);
         }
-        if ledger.stamps.len() == STAMPS {
+        if ledger.recorded.len() == COMPLETION_EVENTS {
             return None;
         }
         let event = self.event(state, ledger.context)?;
@@ -164,13 +165,13 @@ impl Model {
             state.caches[handle as usize].next += 1;
         }
         if let Some(ledger) = &mut state.ledgers[served.owner as usize] {
-            ledger.stamps.push((cache.next, event));
+            ledger.recorded.push((cache.next, event));
         }
         Some(true)
     }
 
-    /// `Pool::cover_all`, or `Pool::cover_owners` of nothing but what was freed without a stream: an event in every context.
-    /// Whether there was something to cover.
+    /// `Pool::cover_all`, or `Pool::cover_owners` of only the frees without a stream: an event in every context.
+    /// Returns whether there was memory to cover.
     pub fn cover(&self, state: &mut State, all: bool) -> Option<bool> {
         if self.has_ids() {
             self.drop_dead_contexts(state);
@@ -230,8 +231,8 @@ impl Model {
         Some(true)
     }
 
-    /// `Pool::bury_graphs`: what a graph that is gone leaves.
-    pub fn bury(&self, state: &mut State) {
+    /// `Pool::bury_graphs`: reclaims the memory of a destroyed graph.
+    pub fn reclaim_graph(&self, state: &mut State) {
         if state.graph.stage != Stage::Gone {
             return;
         }
@@ -256,11 +257,11 @@ impl Model {
         state.caches.iter_mut().for_each(|cache| cache.captured = false);
     }
 
-    /// `Pool::mark`: an event behind what is queued on a stream without an id.
+    /// `Pool::mark`: an event after the queued work of a stream without an id.
     pub fn mark(&self, state: &mut State, handle: u8) -> Option<u8> {
         let context = state.streams[handle as usize].context;
         let mut spare = state.spare[context as usize];
-        // The record of one that went with its context is refused; it is kept all the same.
+        // Recording an event of a destroyed context is refused; the event stays in the list all the same.
         spare &= !state.dead_events();
         let event = if spare == 0 {
             self.new_event(state, context)?
@@ -273,7 +274,7 @@ impl Model {
         Some(event)
     }
 
-    /// `Pool::know`: without ids a context is known by its handle.
+    /// `Pool::know`: without ids a context is identified by its handle.
     pub fn know(&self, state: &mut State, context: u8) {
         if state.known[context as usize] == Known::No && self.holds(Rule::ContextsOfPerFreeEventsAreKnown) {
             state.known[context as usize] = Known::Any;
@@ -282,7 +283,7 @@ impl Model {
 }
 
 impl State {
-    /// `Grace::forget_event`: what is known by a handle that the driver has given to a new event.
+    /// `Grace::forget_event`: removes data on a handle that the driver has given to a new event.
     fn forget_event(&mut self, event: u8, waits_outlive: bool) {
         self.spare.iter_mut().for_each(|spare| *spare &= !(1 << event));
         for place in &mut self.pieces {
@@ -293,11 +294,11 @@ impl State {
             }
         }
         for ledger in self.ledgers.iter_mut().flatten() {
-            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+            if let Some(at) = ledger.recorded.iter().position(|(_, of)| *of == event) {
                 if !waits_outlive {
-                    ledger.complete = ledger.complete.max(ledger.stamps[at].0);
+                    ledger.complete = ledger.complete.max(ledger.recorded[at].0);
                 }
-                ledger.stamps.drain(..=at);
+                ledger.recorded.drain(..=at);
             }
         }
         for batch in &mut self.batches {
@@ -314,18 +315,18 @@ impl State {
         dead.fold(0, |all, event| all | 1 << event)
     }
 
-    /// The number of the last completion event of an owner that was recorded or is over.
-    pub fn last_stamp(&self, owner: u8) -> u8 {
+    /// The number of an owner's last completion event that was recorded or has completed.
+    pub fn last_recorded(&self, owner: u8) -> u8 {
         let ledger = self.ledgers[owner as usize].as_ref();
-        ledger.map_or(0, |of| of.stamps.last().map_or(of.complete, |(number, _)| *number))
+        ledger.map_or(0, |of| of.recorded.last().map_or(of.complete, |(number, _)| *number))
     }
 
-    /// Whether something of the owner's waits for an event.
+    /// Whether a piece of the owner waits for an event.
     fn waits_for(&self, owner: u8) -> bool {
-        let last = self.last_stamp(owner);
+        let last = self.last_recorded(owner);
         self.pieces.iter().any(|place| match place {
             Place::Own(of, _) => *of == owner,
-            Place::Behind(stamps) => stamps.iter().any(|(of, number)| *of == owner && *number > last),
+            Place::Behind(recorded) => recorded.iter().any(|(of, number)| *of == owner && *number > last),
             _ => false,
         })
     }

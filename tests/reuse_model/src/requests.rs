@@ -1,26 +1,26 @@
-//! Requests and frees, as the pool answers them.
+//! The pool's requests and frees.
 
 use crate::model::Model;
 use crate::rules::Rule;
 use crate::state::*;
 
-/// Where the memory of a request comes from.
+/// Where a request gets its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The stream's own free memory.
     Own,
-    /// What is free for every caller.
+    /// Memory that is free for every caller.
     Common,
-    /// Another stream's, behind that one's event.
+    /// Another stream's, after its completion event.
     Taken,
     /// The capture's.
     Capture,
 }
 
 impl Model {
-    /// A request on a stream, met from that piece. Where it comes from.
+    /// A request on a stream that gets that piece. Returns where the piece came from.
     pub fn allocate(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
-        self.bury(state);
+        self.reclaim_graph(state);
         if state.captures(handle) {
             return self.allocate_captured(state, piece, handle);
         }
@@ -32,7 +32,7 @@ impl Model {
         self.take(state, piece, handle, owner)
     }
 
-    /// The steps of a stream's request, in its own free memory, common memory and other streams' memory.
+    /// The steps of a stream's request: its own free memory, common memory, and other streams' memory.
     pub fn take(&self, state: &mut State, piece: u8, handle: u8, owner: u8) -> Option<Source> {
         let source = match state.pieces[piece as usize] {
             Place::Common => Source::Common,
@@ -43,7 +43,7 @@ impl Model {
                 if !near && self.holds(Rule::TakingStaysInTheContext) {
                     return None;
                 }
-                let (last, event) = *ledger.stamps.last()?;
+                let (last, event) = *ledger.recorded.last()?;
                 if number > last && self.holds(Rule::OnlyWhatTheEventCovers) {
                     return None;
                 }
@@ -62,7 +62,7 @@ impl Model {
         Some(source)
     }
 
-    /// Before CUDA 12.0: what was freed on any stream, behind the event of that free.
+    /// Before CUDA 12.0: memory freed on any stream, after the event of that free.
     fn take_per_free(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
         let source = match state.pieces[piece as usize] {
             Place::Common => Source::Common,
@@ -85,7 +85,7 @@ impl Model {
         Some(source)
     }
 
-    /// A capturing stream has what its capture freed, and common memory.
+    /// A capturing stream gets memory that its capture freed, and common memory.
     fn allocate_captured(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
         let context = state.streams[handle as usize].context;
         if self.has_ids() {
@@ -105,9 +105,10 @@ impl Model {
         Some(source)
     }
 
-    /// A request without a stream, in that context, met from that piece: only what is free for every caller serves it.
+    /// A request without a stream, in that context, that gets that piece. It can only get memory that is free for every
+    /// caller.
     pub fn allocate_anywhere(&self, state: &mut State, piece: u8, context: u8) -> Option<()> {
-        self.bury(state);
+        self.reclaim_graph(state);
         self.note_caller(state, context);
         if state.pieces[piece as usize] != Place::Common {
             return None;
@@ -130,7 +131,7 @@ impl Model {
         let at = handle as usize;
         let plain = !block.graph && !block.unknown && block.uses.is_empty();
         if block.home.is_some_and(|home| home != handle) && state.caches[at].serves.is_none() {
-            // It was chosen for work that ran there, so it may be named to the driver.
+            // The block was chosen for work that ran there, so the handle may be passed to the driver.
             self.join(state, handle)?;
         }
         if self.holds(Rule::ContextsOfFreesAreKnown) {
@@ -147,7 +148,7 @@ impl Model {
 
     /// `Pool::free` on a stream.
     fn free_slowly(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) {
-        self.bury(state);
+        self.reclaim_graph(state);
         let Cache {
             serves,
             next,
@@ -171,7 +172,7 @@ impl Model {
             }
             _ => {
                 if self.holds(Rule::ContextsOfForeignFreesAreKnown) {
-                    // A stream that was never allocated on is asked.
+                    // The driver is queried about a stream that has allocated nothing.
                     let asked = if joined {
                         current
                     } else {
@@ -184,7 +185,7 @@ impl Model {
         };
     }
 
-    /// `Pool::free_shared`: a number of each stream that the block was declared for, where all are known.
+    /// `Pool::free_shared`: a number for each stream that the block was declared for, if all are known.
     fn behind(&self, state: &State, block: &Block, handle: u8, freeing: Served) -> Option<Vec<(u8, u8)>> {
         let own = Use {
             handle,
@@ -211,7 +212,7 @@ impl Model {
 
     /// `Pool::free_nameless`: a free on a stream without an id.
     fn free_with_event(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) -> Option<()> {
-        self.bury(state);
+        self.reclaim_graph(state);
         let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
         if graph {
             let inside = state.captures(handle) && !block.unknown;
@@ -224,7 +225,7 @@ impl Model {
             self.know(state, context);
             let event = self.mark(state, handle)?;
             if !self.holds(Rule::PerFreeEventsAreNotShared) {
-                // One event for all that was freed on the handle and waits.
+                // One event for all waiting frees of the handle.
                 state.spare[context as usize] |= 1 << event;
             }
             state.pieces[piece as usize] = Place::PerFree(context, Some(event));
@@ -234,7 +235,7 @@ impl Model {
 
     /// A free without a stream, with that context current.
     pub fn free_anywhere(&self, state: &mut State, piece: u8, context: u8) {
-        self.bury(state);
+        self.reclaim_graph(state);
         let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
         state.pieces[piece as usize] = match graph {
             true if self.holds(Rule::GraphsOwnTheirMemory) => Place::OfGraph,
@@ -244,7 +245,7 @@ impl Model {
         self.note_caller(state, context);
     }
 
-    /// `Pool::share_with`, or `Pool::share` where the stream is not all that has to be waited for.
+    /// `Pool::share_with`, or `Pool::share` where waiting for the stream is not enough.
     pub fn declare(&self, state: &mut State, piece: u8, handle: u8) -> Option<()> {
         let Stream { id, context, .. } = state.streams[handle as usize];
         let exact = self.has_ids() && !state.captures(handle);
@@ -272,7 +273,7 @@ impl Model {
         Some(())
     }
 
-    /// A request that waited goes on, with what it remembers of its stream. None where it is refused.
+    /// A waiting request continues, with its data on its stream. `None` where it is refused.
     pub fn go_on(&self, state: &mut State, waiting: Waiting, piece: u8) -> Option<Source> {
         let Waiting { handle, id, owner } = waiting;
         let serves = state.caches[handle as usize].serves;
@@ -286,7 +287,7 @@ impl Model {
 }
 
 impl State {
-    /// The piece has a new owner. Whatever a former one queued has to be over, or before all that the new one queues.
+    /// The piece has a new owner. All work of former owners must have completed, or precede all work of the new one.
     fn hand_out(&mut self, piece: u8, home: Option<u8>, graph: bool) {
         let used_by_graph = !graph && self.graph.stage != Stage::None && self.graph.pieces & 1 << piece != 0;
         if used_by_graph {
@@ -309,7 +310,7 @@ impl State {
         });
     }
 
-    /// What the stream has queued on the piece was declared.
+    /// Declares the stream's queued work on the piece.
     fn declare_work(&mut self, piece: u8, handle: u8) {
         let of = |work: &&mut Work| work.piece == piece && work.before & stream_point(handle) != 0;
         self.work.iter_mut().filter(of).for_each(|work| work.declared = true);

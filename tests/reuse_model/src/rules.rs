@@ -1,69 +1,70 @@
-//! The pool's rules, by name. Each can be taken out, and the checker then has to find a violation.
+//! The pool's rules, by name. When one is removed, the checker has to find a violation.
 
-/// A rule of the pool's.
+/// A rule of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// A cache serves the stream whose id was seen, and not another one that came to its handle.
+    /// A cache serves only the stream whose id was seen, not another stream with the same handle.
     IdsAreCompared,
-    /// A completion event is recorded on a stream only after its id was compared with the cache's.
+    /// A completion event is recorded on a stream only after the stream's id was compared with the cache's.
     IdsAreComparedBeforeEvents,
-    /// What another stream freed is taken behind its event, which the taking stream is made to wait for.
+    /// Another stream's memory is taken after its completion event, which the taking stream waits for.
     TakingWaitsForTheEvent,
     /// What another stream freed is taken behind its event within one context only: the wait would go with the taker's.
     TakingStaysInTheContext,
-    /// Of another stream's memory only what was freed before its last event is taken.
+    /// Only memory that another stream freed before its last event is taken.
     OnlyWhatTheEventCovers,
-    /// With each completion event the number is raised: what is freed from then on belongs to the next one.
+    /// Each completion event raises the number: later frees belong to the next event.
     NumbersAreRaisedByEvents,
-    /// So it is with a batch of context events.
+    /// So does each batch of context events.
     NumbersAreRaisedByBatches,
-    /// What a stream freed is common only once its completion event is over.
+    /// A stream's free becomes common only once its completion event has completed.
     CommonOnceComplete,
-    /// What was freed without a stream waits for a batch of context events.
+    /// Memory that is freed without a stream waits for a batch of context events.
     FreesWithoutStreamWait,
-    /// A batch has an event in every context that is known.
+    /// A batch has an event in every known context.
     EveryKnownContext,
-    /// The context of a stream that allocates is known from then on.
+    /// A request registers the context of its stream.
     ContextsOfStreamsAreKnown,
-    /// The context of a caller without a stream is known from then on.
+    /// A request without a stream registers the caller's context.
     ContextsOfCallersAreKnown,
-    /// The context that is current to a free on a stream is known from then on.
+    /// A free on a stream registers the current context.
     ContextsOfFreesAreKnown,
-    /// The context of a stream that was never allocated on, and that a block is freed on, is known from then on.
+    /// A free on a stream that has allocated nothing registers the stream's context.
     ContextsOfForeignFreesAreKnown,
-    /// Contexts are known by their ids: another one at a known handle is not the one before.
+    /// Contexts are identified by ids: a new context with a known handle is another context.
     ContextIdsAreCompared,
-    /// What is remembered of a context's events goes with it.
+    /// Data on a context's events is removed with the context.
     EventsGoWithTheirContext,
-    /// What a stream waited for in another context is not over because its own context is gone.
+    /// Work of another context that a stream waited for does not count as completed when the stream's context is
+    /// destroyed.
     WaitsOutliveContexts,
-    /// An event says that it is over only while its context is there.
+    /// The result of an event query counts only if the event's context still exists.
     AnswersOfDeadContextsAreNone,
-    /// A handle that the driver gives to a new event stands for no event of before.
+    /// A handle that the driver gives to a new event does not stand for an earlier event.
     NewEventsAreNoOldOnes,
-    /// An event serves again only once it is over.
+    /// An event is reused only once it has completed.
     EventsServeOnceComplete,
-    /// Declared uses count: such a block waits for every stream that it was declared for.
+    /// Declared uses count: the block waits for every stream that it was declared for.
     DeclaredUsesCount,
-    /// A declared use is known by the stream's id, and not by the number of its owner.
+    /// A declared use is identified by the stream's id, not by its owner's number.
     DeclaredUsesHaveIds,
-    /// Where a stream of a declared use is not known any more, the block waits for the contexts.
+    /// If the stream of a declared use is not known any more, the block waits for the contexts.
     UnknownUsesWaitForContexts,
-    /// A request that waited without the lock looks again whether its place is still its own.
+    /// A request that waited without the lock checks again whether its handle still has the same stream.
     WaitersLookAgain,
-    /// Memory of a capture is the graph's until that is gone.
+    /// Memory of a capture belongs to the graph until the graph is destroyed.
     GraphsOwnTheirMemory,
-    /// What a graph that is gone leaves counts as freed just now.
+    /// Memory of a destroyed graph counts as freed just now.
     GraphsLeaveFreshFrees,
-    /// What a graph leaves is the stream's that captured, known by its id.
+    /// Memory of a graph belongs to the stream that captured it, identified by its id.
     GraphsLeaveByIds,
-    /// A handle whose context is gone keeps its owner until another stream comes to it.
+    /// A handle whose context was destroyed keeps its owner until another stream gets the handle.
     OwnersOutliveContexts,
-    /// Before CUDA 12.0 a stream waits for the event of each free that it takes.
+    /// Before CUDA 12.0 a stream waits for the event of each free that it reuses.
     PerFreeEventsAreWaitedFor,
     /// Before CUDA 12.0 each free has an event of its own.
     PerFreeEventsAreNotShared,
-    /// Before CUDA 12.0 the context of a stream that allocates or frees is known from then on.
+    /// Before CUDA 12.0 a request or free on a stream registers the stream's context.
     ContextsOfPerFreeEventsAreKnown,
 }
 

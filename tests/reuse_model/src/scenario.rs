@@ -1,10 +1,10 @@
-//! How small the numbers are. A scenario has the calls that a part of the argument is about, so that its whole space, or all
-//! that so many steps lead to, can be visited.
+//! The bounds of the scenarios. A scenario allows the calls that one part of the argument concerns, so that all its
+//! states, or all states within a number of steps, can be visited.
 
 use crate::model::{Bounds, Driver, Gaps, Model};
 
-/// One or two streams, one context, one block, on a driver that has everything.
-const LEAST: Model = Model {
+/// One or two streams, one context and one block, on a driver with all features.
+const MINIMAL: Model = Model {
     driver: Driver::Full,
     bounds: Bounds {
         pieces: 1,
@@ -23,42 +23,42 @@ const LEAST: Model = Model {
     },
 };
 
-/// Streams of one context come and go.
+/// Streams of one context are created and destroyed.
 pub fn streams() -> Model {
-    LEAST
+    MINIMAL
 }
 
-/// The same with two blocks, so that one may be freed after what an event covers.
+/// The same with two blocks, so that one may be freed after the event that covers the other.
 pub fn two_blocks() -> Model {
-    let mut model = LEAST;
+    let mut model = MINIMAL;
     model.bounds.pieces = 2;
     model
 }
 
 /// Requests wait without the lock, and streams are released meanwhile.
 pub fn waits() -> Model {
-    let mut model = LEAST;
+    let mut model = MINIMAL;
     model.bounds.waits = true;
     model
 }
 
 /// Blocks are declared for other streams.
 pub fn declares() -> Model {
-    let mut model = LEAST;
+    let mut model = MINIMAL;
     model.bounds.declares = true;
     model
 }
 
 /// A stream captures, and its graph is launched on any stream.
 pub fn captures() -> Model {
-    let mut model = LEAST;
+    let mut model = MINIMAL;
     model.bounds.captures = true;
     model
 }
 
-/// A second context comes and goes, and its handle, its streams' and its events' come back.
+/// A second context is created and destroyed, and its handle, its streams' and its events' are reused.
 pub fn contexts() -> Model {
-    let mut model = LEAST;
+    let mut model = MINIMAL;
     model.bounds.contexts = 2;
     model
 }
@@ -71,7 +71,7 @@ pub fn contexts_without_events() -> Model {
     }
 }
 
-/// The same before CUDA 12.0: nothing has an id.
+/// The same before CUDA 12.0: there are no ids.
 pub fn contexts_without_ids() -> Model {
     Model {
         driver: Driver::NoIds,
@@ -79,14 +79,14 @@ pub fn contexts_without_ids() -> Model {
     }
 }
 
-/// Before CUDA 12.0, with two blocks that could share an event, and a third stream that takes what they leave.
+/// Before CUDA 12.0, with two blocks that could share an event, and a third stream that reuses them.
 pub fn two_blocks_without_ids() -> Model {
     let mut model = contexts_without_ids();
     (model.bounds.pieces, model.bounds.handles, model.bounds.without_stream) = (2, 3, false);
     model
 }
 
-/// All of it together.
+/// All features together.
 pub fn everything() -> Model {
     let mut model = contexts();
     model.bounds = Bounds {
@@ -100,7 +100,7 @@ pub fn everything() -> Model {
     model
 }
 
-/// At most so many steps.
+/// Limits the number of steps.
 pub fn within(mut model: Model, steps: usize) -> Model {
     model.bounds.steps = steps;
     model

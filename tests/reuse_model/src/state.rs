@@ -1,27 +1,27 @@
-//! What the model remembers. Every number is small, and equal states are equal values (`canonical.rs`).
+//! The model's state. Every number is small, and equal states are equal values (`canonical.rs`).
 //!
-//! Three parties share a state. The *device* has streams, contexts, events and unfinished work. The *pool* has pieces of
-//! memory, a cache for each stream handle, a ledger of completion events for each owner of free memory, batches of context
-//! events, and a list of contexts. The *application* leaves a few notes, which say what it may do next.
+//! A state has three parts. The *device* has streams, contexts, events and pending work. The *pool* has pieces of
+//! memory, a cache for each stream handle, a ledger of completion events for each owner of free memory, batches of
+//! context events, and a list of contexts. The *application* has a few notes on its next legal calls.
 
 /// Pieces of memory, all of one size.
 pub const PIECES: usize = 2;
-/// Stream handles. A handle that a stream has left may come back as another stream, with another id.
+/// Stream handles. The handle of a destroyed stream may be reused by another stream, with another id.
 pub const HANDLES: usize = 3;
-/// Context handles. The first is the pool's own context and stays; the others come and go.
+/// Context handles. The first is the pool's own context and stays; the others are created and destroyed.
 pub const CONTEXTS: usize = 2;
-/// Event handles. One goes with its context and may come back.
+/// Event handles. An event is destroyed with its context, and its handle may be reused.
 pub const EVENTS: usize = 4;
-/// Owners of free memory, by number; a number may come back.
+/// Owners of free memory, by number. A number may be reused.
 pub const OWNERS: usize = 4;
-/// Batches of context events that are not over.
+/// The maximum of pending batches of context events.
 pub const BATCHES: usize = 2;
-/// Completion events of one owner that are not over.
-pub const STAMPS: usize = 2;
-/// The number that covers all that an orphan owns.
+/// The maximum of pending completion events of one owner.
+pub const COMPLETION_EVENTS: usize = 2;
+/// The number that covers all frees of an orphan.
 pub const ALL: u8 = 255;
 
-/// What new work may be ordered behind: a bit for each stream, context and event.
+/// The points that work may precede: a bit for each stream, context and event.
 pub type Points = u16;
 
 /// The next work of a stream.
@@ -29,7 +29,7 @@ pub const fn stream_point(handle: u8) -> Points {
     1 << handle
 }
 
-/// Everything that is queued in a context.
+/// All work queued in a context.
 pub const fn context_point(context: u8) -> Points {
     1 << (HANDLES as u8 + context)
 }
@@ -39,28 +39,28 @@ pub const fn event_point(event: u8) -> Points {
     1 << ((HANDLES + CONTEXTS) as u8 + event)
 }
 
-/// Unfinished work that uses a piece of memory. Two pieces of work that everything is ordered behind alike are one: what
-/// holds for the one that ends last holds for both.
+/// Pending work that uses a piece of memory. Two pieces of work that precede the same points count as one: what holds
+/// for the later one holds for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Work {
-    /// What it uses.
+    /// The piece that it uses.
     pub piece: u8,
     /// The context it runs in, and ends with.
     pub context: u8,
     /// The piece was freed and handed out again since it was launched.
     pub former: bool,
-    /// It runs on a stream that `record_stream` named for this life of the piece.
+    /// It runs on a stream that `record_stream` named for the present block in this piece.
     pub declared: bool,
     /// A graph launched it.
     pub graph: bool,
-    /// What is ordered behind it.
+    /// The points that it precedes.
     pub before: Points,
 }
 
 /// A stream handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream {
-    /// Whether the handle was ever used, and is now.
+    /// Whether the handle was ever used, and is in use now.
     pub life: Life,
     /// The driver's id of the stream.
     pub id: u8,
@@ -68,34 +68,34 @@ pub struct Stream {
     pub context: u8,
 }
 
-/// What became of a handle.
+/// The use of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Life {
-    /// It was never given out.
+    /// It was never used.
     #[default]
     Unused,
-    /// It names something.
+    /// An object has it.
     Live,
-    /// It names nothing any more, and may come back.
+    /// Its object was destroyed. It may be reused.
     Gone,
 }
 
-/// An event handle of the pool's.
+/// One of the pool's event handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Event {
-    /// Nothing remembers it.
+    /// The pool does not use it.
     #[default]
     None,
-    /// It belongs to the present context at that handle.
+    /// It belongs to the present context with that handle.
     Of(u8),
-    /// It went with its context, and the handle may be an event of the application's by now.
+    /// Its context was destroyed. An application's event may have the handle by now.
     Dead,
 }
 
 /// A capture and the graph that it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Graph {
-    /// Where it stands.
+    /// Its stage.
     pub stage: Stage,
     /// The stream that captured it.
     pub handle: u8,
@@ -105,7 +105,7 @@ pub struct Graph {
     pub pieces: u8,
 }
 
-/// Where a capture stands.
+/// The stage of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Stage {
     /// There was none, or the pool has forgotten it.
@@ -115,30 +115,30 @@ pub enum Stage {
     Capturing,
     /// It is a graph, and may be launched.
     Made,
-    /// It is gone, and the pool was notified.
+    /// It was destroyed, and the pool was notified.
     Gone,
 }
 
-/// Where a piece is in the pool's books.
+/// Where the pool has a piece.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Free for every caller.
     Common,
     /// Handed out.
     Live(Block),
-    /// Freed on a stream: free space of its owner, safe for others behind the completion event of that number.
+    /// Freed on a stream: free space of its owner, safe for others after the completion event of that number.
     Own(u8, u8),
-    /// Freed without a stream, and covered by no batch yet.
+    /// Freed without a stream, and not yet covered by a batch.
     Open,
-    /// Freed while declared for several streams: behind a completion event of each owner.
+    /// Freed while declared for several streams: after a completion event of each owner.
     Behind(Vec<(u8, u8)>),
-    /// Covered by the batch at that place.
+    /// Covered by the batch with that index.
     Batch(u8),
-    /// Freed inside a capture, for that capture.
+    /// Freed inside a capture, for reuse in that capture.
     InGraph,
     /// Freed elsewhere while it belongs to a graph.
     OfGraph,
-    /// Freed on a stream without an id, of that context: behind an event of its own. None: the context is gone.
+    /// Freed on a stream without an id, of that context: after an event of its own. `None`: the context was destroyed.
     PerFree(u8, Option<u8>),
 }
 
@@ -152,7 +152,7 @@ pub struct Block {
     pub home: Option<u8>,
     /// Declared for streams of which not all are known.
     pub unknown: bool,
-    /// Declared for these.
+    /// The streams that it was declared for.
     pub uses: Vec<Use>,
     /// It belongs to the graph.
     pub graph: bool,
@@ -170,7 +170,7 @@ pub struct Use {
     pub handle: u8,
     /// Its id, which is how the pool knows it.
     pub id: u8,
-    /// The number of its owner, which is how an earlier pool did; 0 where the rule holds.
+    /// Its owner's number, by which an earlier pool identified it; 0 where the rule is followed.
     pub owner: u8,
 }
 
@@ -183,18 +183,18 @@ pub struct Cache {
     pub next: u8,
     /// The stream was last seen in the capture.
     pub captured: bool,
-    /// A stream was allocated on at the handle.
+    /// A stream with this handle has allocated.
     pub joined: bool,
-    /// Another stream came to the handle since.
+    /// Another stream has got the handle since.
     pub stray: bool,
 }
 
-/// A stream that a cache serves: a generation of its handle.
+/// A stream that a cache serves. Each stream with the handle counts separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Served {
     /// The driver's id of it.
     pub id: u8,
-    /// Whose free space its frees become.
+    /// The owner of its frees.
     pub owner: u8,
     /// The handle of its context.
     pub context: u8,
@@ -205,18 +205,18 @@ pub struct Served {
 pub struct Ledger {
     /// The handle of the context they are recorded in.
     pub context: u8,
-    /// Recorded and not known to be over, oldest first.
-    pub stamps: Vec<(u8, u8)>,
-    /// The highest number that is over.
+    /// Recorded and not known to have completed, oldest first.
+    pub recorded: Vec<(u8, u8)>,
+    /// The highest number that has completed.
     pub complete: u8,
-    /// Its stream gets no more of them.
+    /// Its stream records no more events.
     pub orphan: bool,
 }
 
 /// Events of all contexts, and what they cover.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Batch {
-    /// For each context what is not over.
+    /// For each context, what has not completed.
     pub events: [Awaited; CONTEXTS],
     /// The number up to which it covers the frees of each owner; 0: not at all.
     pub covers: [u8; OWNERS],
@@ -230,21 +230,21 @@ pub enum Awaited {
     Nothing,
     /// A context event.
     Event(u8),
-    /// A synchronisation that has to be made, on drivers without context events.
+    /// A synchronization that has to be made, on drivers without context events.
     Owed,
 }
 
-/// What the pool knows of a context handle.
+/// What the pool knows about a context handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Known {
     /// Nothing.
     #[default]
     No,
-    /// The context that is there now.
+    /// The context that has the handle now.
     Present,
-    /// One that is gone.
+    /// A destroyed context.
     Former,
-    /// A context without a known id: whichever is there.
+    /// A context without a known id: any that has the handle.
     Any,
 }
 
@@ -253,26 +253,26 @@ pub enum Known {
 pub struct Waiting {
     /// Its stream.
     pub handle: u8,
-    /// The id it was asked with.
+    /// The stream's id at the request.
     pub id: u8,
     /// The owner it found.
     pub owner: u8,
 }
 
-/// What must not happen.
+/// Violations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// A piece was handed out for use on that stream, and work of its former owner is not ordered before.
+    /// A piece was handed out for use on that stream, and work of its former owner does not precede that use.
     TooEarlyOn(u8, u8),
-    /// A piece was handed out to a caller without a stream, and work of its former owner is not over.
+    /// A piece was handed out to a caller without a stream, and work of its former owner is pending.
     TooEarly(u8),
-    /// A graph that may still be launched uses a piece that was handed out.
+    /// A piece was handed out while a graph that may still be launched uses it.
     UsedByGraph(u8),
-    /// The pool recorded an event that may be the application's.
+    /// The pool recorded an event that may belong to the application.
     ForeignEvent(u8),
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The device's streams.
@@ -285,7 +285,7 @@ pub struct State {
     pub work: Vec<Work>,
     /// The capture.
     pub graph: Graph,
-    /// The application's note: contexts that have used the pool, by a call in them or for a stream of theirs.
+    /// The application's note: contexts that have used the pool, by a call in them or on one of their streams.
     pub used: [bool; CONTEXTS],
     /// The application's note: contexts of which a stream was made to wait for another context's.
     pub crossed: [bool; CONTEXTS],
@@ -299,10 +299,10 @@ pub struct State {
     pub batches: Vec<Batch>,
     /// The contexts that the pool knows.
     pub known: [Known; CONTEXTS],
-    /// Events that serve again, for each context.
+    /// Reusable events, for each context.
     pub spare: [u8; CONTEXTS],
     /// A request that waits.
     pub waiting: Option<Waiting>,
-    /// What went wrong.
+    /// The violation.
     pub fault: Option<Fault>,
 }

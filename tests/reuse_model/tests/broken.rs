@@ -1,34 +1,38 @@
-//! Each rule is taken out once, and the checker has to find out. It prints the shortest story: `cargo test -- --nocapture`.
+//! Removes each rule once; the checker has to find a violation. Prints the shortest counterexample: `cargo test --
+//! --nocapture`.
 
 use trtalloc_reuse_model::check;
 use trtalloc_reuse_model::model::{Gaps, Model};
 use trtalloc_reuse_model::rules::Rule;
 use trtalloc_reuse_model::scenario::*;
 
-/// The story takes so many steps.
-fn goes_wrong(what: &str, model: Model, steps: usize) {
+/// Checks that there is a counterexample with that number of steps.
+fn fails(what: &str, model: Model, steps: usize) {
     let outcome = check(model, 1);
-    let story = outcome
-        .story
-        .unwrap_or_else(|| panic!("{what}: not noticed in {} states", outcome.states));
-    println!("{what}: not so: {}\n{}", story.promise, story.text);
+    let counterexample = outcome
+        .counterexample
+        .unwrap_or_else(|| panic!("{what}: no violation found in {} states", outcome.states));
+    println!(
+        "{what}: violated: {}\n{}",
+        counterexample.invariant, counterexample.text
+    );
     assert_eq!(
-        story.steps, steps,
+        counterexample.steps, steps,
         "{what}: docs/ARCHITECTURE.md has another number of steps"
     );
 }
 
-/// A test for each rule: the scenario in which it is missed, and the steps of the story.
+/// Defines a test for each rule: the scenario in which the rule is needed, and the steps of the counterexample.
 macro_rules! broken {
     ($($test:ident: $rule:ident in $scenario:expr, $steps:expr;)*) => {
         $(#[test]
         fn $test() {
             let broken = Some(Rule::$rule);
-            goes_wrong(stringify!($rule), Model { broken, ..$scenario }, $steps);
+            fails(stringify!($rule), Model { broken, ..$scenario }, $steps);
         })*
 
         #[test]
-        fn every_rule_is_taken_out_once() {
+        fn every_rule_is_removed_once() {
             let tried = [$(Rule::$rule),*];
             for rule in Rule::ALL {
                 assert_eq!(tried.iter().filter(|of| **of == rule).count(), 1, "{rule:?}");
@@ -81,12 +85,12 @@ fn taking_stays_in_the_context_without_ids() {
     goes_wrong("TakingStaysInTheContext without ids", model, 11);
 }
 
-/// Documented: a free on a stream that was not allocated on is made in the stream's own context.
+/// Documented: a free on a stream that has allocated nothing has to be made in the stream's own context.
 #[test]
 fn gap_of_frees_in_another_context() {
     let mut model = contexts();
     model.gaps = Gaps {
         other_context_current: true,
     };
-    goes_wrong("a free in another context", model, 10);
+    fails("a free in another context", model, 10);
 }

@@ -1,23 +1,27 @@
-//! With every rule in force no legal sequence of calls breaks a promise. What is visited is printed: `cargo test -- --nocapture`.
+//! With all rules, no legal sequence of calls violates an invariant. Prints the number of states: `cargo test --
+//! --nocapture`.
 
 use trtalloc_reuse_model::check;
 use trtalloc_reuse_model::model::Model;
 use trtalloc_reuse_model::scenario::*;
 
-/// `TRTALLOC_REUSE_MODEL_STEPS` adds so many steps where there is a bound.
+/// `TRTALLOC_REUSE_MODEL_STEPS` adds steps where there is a limit.
 fn holds(name: &str, mut model: Model) {
     let more = std::env::var("TRTALLOC_REUSE_MODEL_STEPS").map_or(0, |more| more.parse().expect("a number of steps"));
     let steps = &mut model.bounds.steps;
     *steps += if *steps == 0 { 0 } else { more };
     let bound = if *steps == 0 {
-        "all there are".into()
+        "all of them".into()
     } else {
-        format!("all that {steps} steps lead to")
+        format!("those within {steps} steps")
     };
     let outcome = check(model, 1);
     println!("{name}: {} states, {bound}", outcome.states);
-    if let Some(story) = outcome.story {
-        panic!("{name}: not so: {}\n{}", story.promise, story.text);
+    if let Some(counterexample) = outcome.counterexample {
+        panic!(
+            "{name}: violated: {}\n{}",
+            counterexample.invariant, counterexample.text
+        );
     }
     assert!(outcome.states > 1000, "the application does nothing");
 }

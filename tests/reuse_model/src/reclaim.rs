@@ -1,22 +1,22 @@
-//! What has completed, as the pool finds out.
+//! How the pool finds out what has completed.
 
 use crate::model::{Driver, Model};
 use crate::rules::Rule;
 use crate::state::*;
 
-/// What an event handle answers that went with its context. It may be an event of the application's by now.
+/// The result of a query of an event whose context was destroyed. The handle may be an application's event by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadEvents {
-    /// It is over.
+    /// The event has completed.
     Over,
-    /// It is not over.
+    /// The event is pending.
     Pending,
     /// There is no such event.
     Refused,
 }
 
 impl Model {
-    /// `Synchronisation::begin` of a context: every batch that is owed one waits for what is queued there now.
+    /// `Synchronisation::begin` of a context: every batch that needs one waits for the work that is queued there now.
     pub fn synchronise(&self, state: &mut State, context: u8) -> Option<()> {
         let at = context as usize;
         if state.contexts[at] != Life::Live {
@@ -33,11 +33,11 @@ impl Model {
         Some(())
     }
 
-    /// `Pool::settle`: polls the events, and returns what they cover to common memory.
-    pub fn settle(&self, state: &mut State, dead: DeadEvents) {
+    /// `Pool::settle`: polls the events, and returns the frees that they cover to common memory.
+    pub fn reclaim(&self, state: &mut State, dead: DeadEvents) {
         let mut dead = dead;
         if dead == DeadEvents::Over && self.holds(Rule::AnswersOfDeadContextsAreNone) {
-            // What an event says counts only where its context is still there afterwards.
+            // The result of an event query counts only if its context still exists afterwards.
             dead = DeadEvents::Refused;
         }
         let lenient = !self.holds(Rule::CommonOnceComplete);
@@ -49,22 +49,22 @@ impl Model {
             let Some(mut ledger) = state.ledgers[owner].take() else {
                 continue;
             };
-            while let Some((number, event)) = ledger.stamps.first().copied() {
+            while let Some((number, event)) = ledger.recorded.first().copied() {
                 if !over(state, event) && !lenient {
                     break;
                 }
                 ledger.complete = ledger.complete.max(number);
-                ledger.stamps.remove(0);
+                ledger.recorded.remove(0);
                 state.spare[ledger.context as usize] |= 1 << event;
             }
             if !self.holds(Rule::EventsServeOnceComplete) {
-                let last = ledger.stamps.last().map_or(0, |(_, event)| 1 << event);
+                let last = ledger.recorded.last().map_or(0, |(_, event)| 1 << event);
                 state.spare[ledger.context as usize] |= last;
             }
             state.ledgers[owner] = Some(ledger);
         }
-        self.settle_batches(state, over);
-        self.settle_per_free(state, dead);
+        self.reclaim_batches(state, over);
+        self.reclaim_per_free(state, dead);
         for piece in 0..state.pieces.len() {
             let is_over = |owner: u8, number: u8| {
                 let ledger = &state.ledgers[owner as usize];
@@ -72,7 +72,7 @@ impl Model {
             };
             let common = match &state.pieces[piece] {
                 Place::Own(owner, number) => is_over(*owner, *number),
-                Place::Behind(stamps) => stamps.iter().all(|(owner, number)| is_over(*owner, *number)),
+                Place::Behind(recorded) => recorded.iter().all(|(owner, number)| is_over(*owner, *number)),
                 _ => false,
             };
             if common {
@@ -87,8 +87,8 @@ impl Model {
         }
     }
 
-    /// Batches are over in the order in which they were made.
-    fn settle_batches(&self, state: &mut State, over: impl Fn(&State, u8) -> bool) {
+    /// Batches complete in the order in which they were made.
+    fn reclaim_batches(&self, state: &mut State, over: impl Fn(&State, u8) -> bool) {
         while let Some(mut batch) = state.batches.first().cloned() {
             for (context, awaited) in batch.events.iter_mut().enumerate() {
                 let synchronising = self.driver != Driver::Full;
@@ -96,7 +96,7 @@ impl Model {
                     && synchronising
                     && state.events[event as usize] == Event::Dead
                 {
-                    // The synchronisation has failed, and is owed again if its context is not found to be gone.
+                    // The synchronization has failed. It is needed again unless its context turns out to be destroyed.
                     *awaited = Awaited::Owed;
                 } else if let Awaited::Event(event) = *awaited
                     && over(state, event)
@@ -128,7 +128,7 @@ impl Model {
     }
 
     /// `Pool::settle_nameless`.
-    fn settle_per_free(&self, state: &mut State, dead: DeadEvents) {
+    fn reclaim_per_free(&self, state: &mut State, dead: DeadEvents) {
         for piece in 0..state.pieces.len() {
             let Place::PerFree(context, event) = state.pieces[piece] else {
                 continue;
@@ -156,16 +156,16 @@ impl Model {
 }
 
 impl State {
-    /// `Pool::forget_orphan`: the number of an orphan that nothing waits for may be another owner's.
+    /// `Pool::forget_orphan`: the number of an orphan that no piece waits for may become another owner's.
     fn forget_orphan(&mut self, owner: u8) {
         let at = owner as usize;
         let idle = self.ledgers[at]
             .as_ref()
-            .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty());
+            .is_some_and(|ledger| ledger.orphan && ledger.recorded.is_empty());
         let covered = self.batches.iter().any(|batch| batch.covers[at] != 0);
         let named = self.pieces.iter().any(|place| match place {
             Place::Own(of, _) => *of == owner,
-            Place::Behind(stamps) => stamps.iter().any(|(of, _)| *of == owner),
+            Place::Behind(recorded) => recorded.iter().any(|(of, _)| *of == owner),
             _ => false,
         });
         if idle && !covered && !named {
