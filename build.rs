@@ -1,4 +1,4 @@
-//! Compiles the C++ side and says how the library is linked.
+//! Compiles the C++ side and sets how the library is linked.
 
 #[path = "src/soname.rs"]
 mod soname;
@@ -41,20 +41,20 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
 
-    // Whether the library has names of others, which takes instructions of the machine's own.
+    // Whether the library interposes names of other libraries, which needs code for the machine.
     println!("cargo:rustc-check-cfg=cfg(interposes)");
     let machine = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     if std::env::var_os("CARGO_FEATURE_INTERPOSE").is_some() && ["x86_64", "aarch64"].contains(&machine.as_str()) {
         println!("cargo:rustc-cfg=interposes");
     }
 
-    // The C++ runtime is linked in: a program that preloads the library may bring a newer one of its own. In our own
-    // artefacts by its file name, so that the compiler finds it in its own folder, and at the end of the line, so that
-    // every object may need it. (link-cplusplus, which cxx uses, is told to link nothing.)
+    // The C++ runtime is linked in, because a program that preloads the library may bring a newer runtime. In this
+    // crate's artefacts it is linked by its file name, so that the compiler finds it in its own folder, and at the end
+    // of the line, so that every object can use it. (link-cplusplus, which cxx uses, is configured to link nothing.)
     for argument in ["-l:libstdc++.a", "-lm"] {
         println!("cargo:rustc-link-arg={argument}");
     }
-    // In a Rust program that depends on this crate those arguments are not heard; what is said of a library is.
+    // These arguments do not reach a Rust program that depends on this crate; a declared library does.
     if let Some(folder) = runtime_folder() {
         println!("cargo:rustc-link-search=native={}", folder.display());
         println!("cargo:rustc-link-lib=static:-bundle=stdc++");
@@ -64,12 +64,12 @@ fn main() {
     println!("cargo:rustc-env=TRTALLOC_SONAME={soname}");
     for argument in [
         &format!("-Wl,-soname,{soname}"),
-        // cxx's own names, and the C++ runtime's, are nobody else's to find.
+        // Hides cxx's names and the C++ runtime's from other libraries.
         "-Wl,--exclude-libs,ALL",
         // TensorRT may call back after dlclose.
         "-Wl,-z,nodelete",
         "-Wl,-z,defs",
-        // Nobody prints to a C++ stream here: cpp/no_streams.cpp.
+        // The library prints to no C++ stream: see cpp/no_streams.cpp.
         "-Wl,--wrap=_ZNSt8ios_base4InitC1Ev",
         "-Wl,--wrap=_ZNSt8ios_base4InitD1Ev",
         "-Wl,--wrap=_ZSt21ios_base_library_initv",
@@ -78,7 +78,7 @@ fn main() {
     }
 }
 
-/// The soname that Cargo.toml has, where CMake reads it too. It has to follow the version.
+/// The soname in Cargo.toml, which CMake reads, too. It has to match the version.
 fn soname() -> String {
     for path in ["Cargo.toml", "src/soname.rs"] {
         println!("cargo:rerun-if-changed={path}");
@@ -97,18 +97,18 @@ fn soname() -> String {
     needed
 }
 
-/// The folder in which the C++ compiler has the static library of its runtime.
+/// The folder with the static library of the C++ compiler's runtime.
 fn runtime_folder() -> Option<std::path::PathBuf> {
     let mut compiler = cc::Build::new().cpp(true).get_compiler().to_command();
     let output = compiler.arg("-print-file-name=libstdc++.a").output().ok()?;
-    // Where it has none, it says the bare name.
+    // If the compiler has none, it prints the bare name.
     let file = std::path::PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     file.is_absolute()
         .then(|| file.parent().map(std::path::Path::to_owned))?
 }
 
-/// The report's page: its frame, its style and its scripts, packed, with a zero byte between them. So it takes a quarter of
-/// the room in the library.
+/// The report's page: its frame, its style and its scripts, compressed, with a zero byte between them. This takes a
+/// quarter of the space in the library.
 fn page() {
     use std::io::Write;
     let folder = std::path::Path::new("src/record/report/page");

@@ -1,4 +1,4 @@
-# What tells one version's file from another's: a link's target, or a sum over a file's content. Empty where nothing is there.
+# Distinguishes the files of two versions: a link's target, or a hash of a file's content. Empty where there is no file.
 function(trtalloc_fingerprint path result)
   set(print "")
   if(IS_SYMLINK "${path}")

@@ -1,4 +1,4 @@
-// What makes TensorRT's interfaces out of an allocator: a function for each generation of them.
+// Functions that make TensorRT's allocators out of a handle, one for each ABI generation.
 #pragma once
 
 #include "tensorrt10.h"
@@ -6,10 +6,11 @@
 
 namespace trtalloc {
 
-// The Rust side: what every adapter forwards to.
+// The Rust side, to which every adapter forwards.
 struct Handle;
 
-// The handle is kept and lives for ever, as does the adapter. Null where host memory is out.
+// The adapter refers to the handle, which must never be freed, and is never freed itself. Returns null if host memory is
+// exhausted.
 
 // TensorRT 8 and 9.
 nvinfer1::IGpuAllocator* make_tensorrt8(Handle const& handle) noexcept;

@@ -2,7 +2,7 @@
 
 namespace trtalloc {
 
-// In a file of its own, the compiler does not know which class is behind the pointer: the calls stay virtual.
+// In a separate file the compiler does not know which class the pointer refers to, so the calls stay virtual.
 
 std::size_t client_allocate(Base* allocator, std::uint64_t size, std::uint64_t alignment,
                             std::uint32_t flags) noexcept {

@@ -1,4 +1,4 @@
-// A caller of nvinfer1::IGpuAllocator, as TensorRT is one: each function is one call of a virtual function.
+// A caller of nvinfer1::IGpuAllocator, like TensorRT: each function makes one virtual call.
 #pragma once
 
 #include <cstddef>

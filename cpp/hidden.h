@@ -1,8 +1,8 @@
-// Included last of the headers by a bridge, and by nothing else: what the generated file then declares is hidden.
+// Only bridges include this, as the last header: the declarations of the generated file after it are hidden.
 //
-// Rust would export its side of the bridge from the shared library, for cxx gives it unmangled names; but a symbol that
-// one object of the library calls hidden is hidden in the library. What cxx itself includes comes before, so that the
-// standard library's names stay as they are.
+// Rust would export its side of the bridge from the shared library, because cxx gives it unmangled names. A symbol that
+// one object of the library declares hidden is hidden in the library. The headers that cxx itself includes come before,
+// so that the standard library's names stay as they are.
 #include <algorithm>
 #include <array>
 #include <cassert>

@@ -25,7 +25,7 @@ public:
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims64 const& dims) noexcept override {
-        tell(output_, tensorName, dims);
+        notify(output_, tensorName, dims);
     }
 
     static void operator delete(void* memory) noexcept { Slot<Adapter10, Output>::revive(memory); }
@@ -46,7 +46,7 @@ public:
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims32 const& dims) noexcept override {
-        tell(output_, tensorName, dims);
+        notify(output_, tensorName, dims);
     }
 
     static void operator delete(void* memory) noexcept { Slot<Adapter8, Output>::revive(memory); }

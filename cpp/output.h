@@ -1,15 +1,16 @@
-// What makes TensorRT's output allocators: a function for each of their shapes.
+// Functions that make TensorRT's output allocators, one for each ABI generation.
 #pragma once
 
 #include <cstddef>
 
 namespace trtalloc {
 
-// The Rust side: what every adapter forwards to.
+// The Rust side, to which every adapter forwards.
 struct Output;
 
-// Each gives an nvinfer1::IOutputAllocator*, as a number: the class has the same qualified name in two of the shapes. The output
-// is kept and lives for ever, as does the adapter. 0 where host memory is out.
+// Each returns an nvinfer1::IOutputAllocator* as a number, because the class has the same qualified name in two
+// generations. The adapter refers to the output, which must never be freed, and is never freed itself. Returns 0 if host
+// memory is exhausted.
 
 // TensorRT 8.5 to 9.
 std::size_t make_output8(Output const& output) noexcept;

@@ -1,5 +1,5 @@
-// nvinfer1::IOutputAllocator as TensorRT 10 and 11 have it, in our own words (see tensorrt10.h). Never include both, nor
-// output_rtx.h beside it.
+// nvinfer1::IOutputAllocator of TensorRT 10 and 11, declared by this project (see tensorrt10.h). Do not include it
+// together with NVIDIA's header or with output_rtx.h.
 #pragma once
 
 #include "tensorrt10.h"

@@ -1,6 +1,7 @@
-// nvinfer1::IOutputAllocator as TensorRT 8.5 to 9 have it, in our own words (see tensorrt8.h). Never include both.
+// nvinfer1::IOutputAllocator of TensorRT 8.5 to 9, declared by this project (see tensorrt8.h). Do not include it
+// together with NVIDIA's header.
 //
-// 8.5 ends with slot 2; the destructor came with 8.6, behind it, so one table serves both.
+// 8.5 ends with slot 2. 8.6 added the destructor after it, so one table serves both.
 #pragma once
 
 #include <cstdint>

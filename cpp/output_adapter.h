@@ -1,4 +1,4 @@
-// What the output allocators' own files have in common.
+// Code that the output allocators share.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline rust::Slice<std::uint8_t const> text(char const* name) noexcept {
 }
 
 template <class Dims>
-void tell(Output const& output, char const* name, Dims const& dims) noexcept {
+void notify(Output const& output, char const* name, Dims const& dims) noexcept {
     std::int64_t extents[8];
     std::size_t count = 0;
     for (; count < 8 && static_cast<std::int64_t>(count) < dims.nbDims; ++count) {

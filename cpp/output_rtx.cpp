@@ -20,7 +20,7 @@ public:
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims64 const& dims) noexcept override {
-        tell(output_, tensorName, dims);
+        notify(output_, tensorName, dims);
     }
 
     static void operator delete(void* memory) noexcept { Slot<AdapterRtx, Output>::revive(memory); }

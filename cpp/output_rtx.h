@@ -1,5 +1,5 @@
-// nvinfer1::IOutputAllocator as TensorRT-RTX has it, in our own words (see tensorrt10.h): what TensorRT 10 deprecated is
-// gone. Never include both, nor output10.h beside it.
+// nvinfer1::IOutputAllocator of TensorRT-RTX, declared by this project (see tensorrt10.h), without what TensorRT 10
+// deprecated. Do not include it together with NVIDIA's header or with output10.h.
 #pragma once
 
 #include "tensorrt10.h"

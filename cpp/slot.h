@@ -1,4 +1,4 @@
-// Where an adapter lives: for ever, beside what it forwards to. For the adapters' own files.
+// Memory for an adapter, which is never freed, and its reference to the Rust side. Only adapters' files include it.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ inline std::size_t number(void const* pointer) noexcept { return reinterpret_cas
 
 inline void* pointer(std::size_t number) noexcept { return reinterpret_cast<void*>(number); }
 
-// An adapter belongs to its allocator. An application that deletes it all the same gets it back as it was, so that later
-// calls through the pointer find a live object: the adapter's operator delete calls `revive`. What it forwards to stands
-// beside the object, for it is needed after the object's destructor has run.
+// An adapter belongs to its allocator. If an application deletes it all the same, the adapter's operator delete calls
+// `revive`, which constructs it again, so that later calls through the pointer find a live object. The slot also
+// refers to the object that the adapter forwards to, because `revive` needs it after the adapter's destructor.
 template <class Adapter, class Target = Handle>
 struct Slot {
     Target const* target;

@@ -5,8 +5,8 @@
 #include "trtalloc/src/bridge.rs.h"
 
 #ifdef __GLIBCXX__
-// cxx's own object needs this of the C++ runtime and comes after it where a Rust program is linked. GNU ld does not look back
-// then, so the runtime's part is asked for from here. (lld does look back.)
+// cxx's own object needs this symbol of the C++ runtime, and comes after the runtime where a Rust program is linked.
+// GNU ld does not search the runtime again, so this file requests the symbol. (lld does search again.)
 extern "C" char const _ZNSt8ios_base4InitC1Ev;
 [[gnu::used]] static char const* const ask_for_streams = &_ZNSt8ios_base4InitC1Ev;
 #endif

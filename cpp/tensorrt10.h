@@ -1,8 +1,9 @@
-// nvinfer1::IGpuAllocator as TensorRT 10, TensorRT 11 and TensorRT-RTX have it, in our own words: the names, the order of
-// the virtual functions and their signatures are what NvInferRuntime.h says, for that is the ABI. Never include both.
+// nvinfer1::IGpuAllocator of TensorRT 10, TensorRT 11 and TensorRT-RTX, declared by this project. The names, the order
+// of the virtual functions and their signatures are those of NvInferRuntime.h, because they are the ABI. Do not include
+// it together with NVIDIA's header.
 //
-// The names are NVIDIA's so that type information agrees with what the application and TensorRT have. What has a body
-// there is pure here: nothing of ours can then take the place of NVIDIA's where both are linked into one program.
+// The names are NVIDIA's, so that type information agrees with the application's and TensorRT's. Functions that have a
+// body there are pure here: so no function of this library can replace NVIDIA's where both are linked into one program.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ protected:
     IGpuAllocator() = default;
 };
 
-// The same slots. To derive from it says that allocation is ordered by streams.
+// The same slots. A class that derives from it declares that its allocations are ordered by streams.
 class IGpuAsyncAllocator : public IGpuAllocator {
 public:
     ~IGpuAsyncAllocator() override = default;

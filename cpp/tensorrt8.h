@@ -1,8 +1,9 @@
-// nvinfer1::IGpuAllocator as TensorRT 8 and 9 have it, in our own words: name, order and signatures of the virtual functions
-// are the ABI. Never include an application's NvInferRuntime.h beside it.
+// nvinfer1::IGpuAllocator of TensorRT 8 and 9, declared by this project: name, order and signatures of the virtual
+// functions are the ABI. Do not include it together with an application's NvInferRuntime.h.
 //
-// 8.0 and 8.1 end with slot 4, later ones have slot 5 too. The first five are the same, so one table serves both: who does
-// not know of the last never calls it. TensorRT 10 has another class of this name, in namespace v_1_0 (tensorrt10.h).
+// 8.0 and 8.1 end with slot 4; later versions add slot 5. The first five are the same, so one table serves both: a
+// caller that does not know the last slot never calls it. TensorRT 10 has another class of this name, in namespace
+// v_1_0 (tensorrt10.h).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ public:
     virtual ~IGpuAllocator() = default;
     // Slot 4.
     virtual void* reallocate(void* address, std::uint64_t alignment, std::uint64_t newSize) noexcept = 0;
-    // Slot 5, from 8.2: `free` that says whether it could.
+    // Slot 5, since 8.2: `free` that returns whether it succeeded.
     virtual bool deallocate(void* memory) noexcept = 0;
 
 protected:
