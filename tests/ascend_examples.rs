@@ -61,12 +61,12 @@ fn works(source: &str, linked: &[&str]) -> String {
 }
 
 #[test]
-fn video() {
+fn video_example_works() {
     works("examples/ascend_video.c", &["-lascendcl", "-lacl_dvpp_mpi"]);
 }
 
 #[test]
-fn pictures() {
+fn pictures_example_works() {
     works("examples/ascend_jpeg.c", &["-lascendcl", "-lacl_dvpp"]);
 }
 

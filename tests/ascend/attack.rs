@@ -41,7 +41,7 @@ const PIECES: [(u64, u64); 9] = [
 ];
 
 /// Requests that cannot succeed.
-const NOTHING: [(u64, u64); 7] = [
+const IMPOSSIBLE: [(u64, u64); 7] = [
     (0, 0),
     (1 << 63, 0),
     (u64::MAX, 0),
@@ -225,7 +225,7 @@ fn carve(options: &str, start: u64, extent: impl Fn(u64) -> u64) {
         }
     }
     assert_eq!(out.len(), 2 * PIECES.len());
-    for (size, alignment) in NOTHING {
+    for (size, alignment) in IMPOSSIBLE {
         for flags in [0, RESIZABLE] {
             let outcome = allocator.allocate(request(size, alignment, flags, None));
             assert!(outcome.is_err(), "{options}: {size} bytes at a multiple of {alignment}");

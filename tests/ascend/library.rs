@@ -107,8 +107,8 @@ fn c_functions_work() {
 }
 
 #[test]
-fn pinned_and_media_memory() {
-    if !in_child("pinned_and_media_memory", Found::All, &[]) {
+fn pinned_and_media_memory_work() {
+    if !in_child("pinned_and_media_memory_work", Found::All, &[]) {
         return;
     }
     for (options, start) in [("kind=pinned,rule=ascend-host", 64), ("rule=ascend-media", 128)] {
@@ -130,8 +130,8 @@ fn pinned_and_media_memory() {
 }
 
 #[test]
-fn no_library() {
-    if in_child("no_library", Found::Nothing, &[]) {
+fn missing_library_is_reported() {
+    if in_child("missing_library_is_reported", Found::Nothing, &[]) {
         assert!(refusal("driver=ascend").contains("libascendcl.so is missing"));
         // The automatic choice finds CUDA, or fails.
         assert!(refusal("driver=auto").contains("libcuda.so.1"));
@@ -139,8 +139,8 @@ fn no_library() {
 }
 
 #[test]
-fn no_media_library() {
-    if in_child("no_media_library", Found::Alone, &[]) {
+fn missing_media_library_is_reported() {
+    if in_child("missing_media_library_is_reported", Found::Alone, &[]) {
         let error = refusal("driver=ascend,rule=ascend-media");
         assert!(
             error.contains("libacl_dvpp.so and libacl_dvpp_mpi.so is missing"),
@@ -153,10 +153,10 @@ fn no_media_library() {
 }
 
 #[test]
-fn a_missing_function_is_named() {
+fn missing_required_function_is_named() {
     for function in ["aclInit", "aclrtQueryEventStatus", "aclrtStreamWaitEvent", "aclrtFree"] {
         if in_child(
-            "a_missing_function_is_named",
+            "missing_required_function_is_named",
             Found::All,
             &[("SIMASCEND_MISSING", function)],
         ) {
@@ -168,10 +168,14 @@ fn a_missing_function_is_named() {
 }
 
 #[test]
-fn what_may_be_missing() {
+fn optional_functions_may_be_missing() {
     let optional = "aclrtMallocAlign32,aclrtMapMem,aclrtGetPrimaryCtxState,aclrtSynchronizeDeviceWithTimeout,\
                     aclmdlRICaptureGetInfo,aclmdlRICaptureThreadExchangeMode,aclrtGetSocName,acldvppMalloc";
-    if in_child("what_may_be_missing", Found::All, &[("SIMASCEND_MISSING", optional)]) {
+    if in_child(
+        "optional_functions_may_be_missing",
+        Found::All,
+        &[("SIMASCEND_MISSING", optional)],
+    ) {
         // Without one of these functions there is no virtual memory, or media memory comes from the other library.
         for options in ["", "rule=ascend-media"] {
             let allocator = Allocator::create(&format!("driver=ascend,{options}")).unwrap();
@@ -190,9 +194,13 @@ fn what_may_be_missing() {
 }
 
 #[test]
-fn no_media_memory() {
+fn missing_media_functions_are_reported() {
     let media = "acldvppMalloc,hi_mpi_dvpp_malloc";
-    if in_child("no_media_memory", Found::All, &[("SIMASCEND_MISSING", media)]) {
+    if in_child(
+        "missing_media_functions_are_reported",
+        Found::All,
+        &[("SIMASCEND_MISSING", media)],
+    ) {
         let error = refusal("driver=ascend,rule=ascend-media");
         assert!(
             error.contains("acldvppMalloc and hi_mpi_dvpp_malloc is missing"),
@@ -202,8 +210,8 @@ fn no_media_memory() {
 }
 
 #[test]
-fn no_device() {
-    if in_child("no_device", Found::All, &[("SIMASCEND_DEVICES", "0")]) {
+fn missing_device_is_reported() {
+    if in_child("missing_device_is_reported", Found::All, &[("SIMASCEND_DEVICES", "0")]) {
         assert!(refusal("driver=ascend").contains("knows no device"));
     }
 }

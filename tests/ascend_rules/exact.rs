@@ -2,7 +2,7 @@
 
 use trtalloc::capi::trtalloc_status;
 
-use super::pool::{Memory, PAGE, Pool};
+use super::pool::{HostMemory, PAGE, Pool};
 
 /// Options, the distance between pieces of 1000 bytes, the smallest piece, and the alignment of pieces.
 const RULES: &[(&str, u64, u64, usize)] = &[
@@ -15,9 +15,9 @@ const RULES: &[(&str, u64, u64, usize)] = &[
 ];
 
 #[test]
-fn a_pool_of_exactly_one_piece() {
+fn pool_of_exactly_one_piece_works() {
     for &(options, stride, _, start) in RULES {
-        let memory = Memory::new(4 * PAGE);
+        let memory = HostMemory::new(4 * PAGE);
         // At a start; one byte after a start, which loses the bytes up to the next; and one byte before a start.
         for (shift, lost) in [(start, 0), (start + 1, start - 1), (3 * start - 1, 1)] {
             let base = memory.address() + shift;
@@ -44,7 +44,7 @@ fn a_pool_of_exactly_one_piece() {
 #[test]
 fn memory_below_one_piece_is_refused() {
     for &(options, _, least, start) in RULES {
-        let memory = Memory::new(PAGE);
+        let memory = HostMemory::new(PAGE);
         let base = memory.address();
         let refused = |base: usize, bytes: u64| {
             let Err((status, why)) = Pool::over(base, bytes, options) else {
@@ -77,7 +77,7 @@ fn invalid_memory_is_refused() {
         assert_eq!(status, trtalloc_status::InvalidArgument, "{base:#x}+{bytes:#x}");
         assert!(why.contains(says), "{base:#x}+{bytes:#x}: {why}");
     }
-    let memory = Memory::new(PAGE);
+    let memory = HostMemory::new(PAGE);
     for (options, says) in [
         ("passthrough=1", "passthrough=1 with memory of the caller's"),
         ("guard=1", "guard=1 with memory of the caller's"),
@@ -99,7 +99,7 @@ fn invalid_memory_is_refused() {
 /// The larger of the request's alignment and the rule's applies, to addresses and not to distances from the base.
 #[test]
 fn larger_of_both_alignments_applies() {
-    let memory = Memory::new(8 << 20);
+    let memory = HostMemory::new(8 << 20);
     for &(options, _, _, start) in RULES {
         for shift in [0, 1, 100, 4000] {
             let pool = Pool::over(memory.address() + shift, (8 << 20) - shift as u64, options).unwrap();
@@ -120,7 +120,7 @@ fn larger_of_both_alignments_applies() {
 /// A block of one pool is memory like any other.
 #[test]
 fn pool_over_a_block_of_another_pool_works() {
-    let memory = Memory::new(16 * PAGE);
+    let memory = HostMemory::new(16 * PAGE);
     let outer = Pool::over(memory.address(), 16 * PAGE as u64, "driver=none,rule=ascend").unwrap();
     let block = outer.get(4000, 0);
     // ALIGN_UP[4000, 32] + 32: all bytes that its owner may use.

@@ -2,14 +2,14 @@
 
 use trtalloc::capi::trtalloc_status;
 
-use super::pool::{Memory, Pool, last_error};
+use super::pool::{HostMemory, Pool, last_error};
 
 const BYTES: u64 = 1 << 20;
 
 /// A free without a stream declares that every use has ended.
 #[test]
 fn free_without_stream_is_reusable_at_once() {
-    let memory = Memory::new(BYTES as usize);
+    let memory = HostMemory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none").unwrap();
     for _ in 0..100 {
         let all = pool.get(BYTES, 0);
@@ -25,7 +25,7 @@ fn free_without_stream_is_reusable_at_once() {
     assert_eq!(
         (pool.trim(), pool.stats().reserved),
         (0, BYTES),
-        "it is not the allocator's to give back"
+        "the caller's memory is not released"
     );
     assert!(memory.is(memory.address(), BYTES, 0), "never touched");
 }
@@ -33,7 +33,7 @@ fn free_without_stream_is_reusable_at_once() {
 /// A handle may have been reused by another stream, and there is no driver to query.
 #[test]
 fn streams_are_refused() {
-    let memory = Memory::new(BYTES as usize);
+    let memory = HostMemory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none").unwrap();
     for stream in [0, 1, 2, 0x1000] {
         assert_eq!(pool.get_on(stream, 1000), 0);
@@ -55,7 +55,7 @@ fn streams_are_refused() {
 
 #[test]
 fn bad_frees_do_no_harm() {
-    let memory = Memory::new(BYTES as usize);
+    let memory = HostMemory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none,rule=ascend").unwrap();
     let block = pool.get(1000, 0);
     for bad in [memory.address(), block + 1, block + 64, block - 64, 8, usize::MAX] {
@@ -69,7 +69,7 @@ fn bad_frees_do_no_harm() {
 /// Where streams outlive the allocator, memory freed on a stream can only be reused on that stream.
 #[test]
 fn trusted_streams_reuse_only_their_own_frees() {
-    let memory = Memory::new(BYTES as usize);
+    let memory = HostMemory::new(BYTES as usize);
     let pool = Pool::over(memory.address(), BYTES, "driver=none,streams=trusted,wait_ms=5000").unwrap();
     let (one, other) = (0x1000, 0x2000);
     let all = pool.get_on(one, BYTES);
@@ -81,7 +81,7 @@ fn trusted_streams_reuse_only_their_own_frees() {
         let halves = [pool.get_on(one, BYTES / 2), pool.get_on(one, BYTES / 2)];
         assert!(halves.iter().all(|half| *half != 0));
         assert_eq!(pool.record(other, halves[0]), trtalloc_status::Unsupported);
-        // Memory freed without a stream can be reused anywhere; memory freed on another stream can be reused on that
+        // HostMemory freed without a stream can be reused anywhere; memory freed on another stream can be reused on that
         // one.
         assert!(pool.put(halves[0]));
         let taken = pool.get_on(other, BYTES / 2);
@@ -100,7 +100,7 @@ fn trusted_streams_reuse_only_their_own_frees() {
     assert!(pool.put_on(third, plain));
     assert_eq!((pool.get(1000, 0), pool.get_on(one, 1000)), (0, 0));
     assert_eq!(pool.get_on(third, BYTES), plain, "{}", last_error());
-    // Memory of a stream that was released is not reused: its work may be pending.
+    // HostMemory of a stream that was released is not reused: its work may be pending.
     assert!(pool.put_on(third, plain));
     assert_eq!(pool.release(third), trtalloc_status::Ok);
     assert_eq!(
@@ -113,7 +113,7 @@ fn trusted_streams_reuse_only_their_own_frees() {
 /// The host may write to pinned memory at once, so reuse on the same stream is not safe either.
 #[test]
 fn pinned_memory_refuses_trusted_streams() {
-    let memory = Memory::new(BYTES as usize);
+    let memory = HostMemory::new(BYTES as usize);
     let options = "driver=none,rule=ascend-host,kind=pinned,streams=trusted";
     let pool = Pool::over(memory.address(), BYTES, options).unwrap();
     assert_eq!(pool.get_on(0x1000, 1000), 0);

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 
-use super::pool::{Memory, PAGE, Pool};
+use super::pool::{HostMemory, PAGE, Pool};
 
 const ROOM: usize = 64 << 10;
 /// Guard bytes before and behind the pool's memory.
@@ -94,7 +94,7 @@ struct Block {
 
 /// The pool, its memory with the guard bytes, and the blocks that are handed out.
 struct World<'a> {
-    memory: &'a Memory,
+    memory: &'a HostMemory,
     pool: &'a Pool,
     rule: Rule,
     base: usize,
@@ -140,13 +140,13 @@ impl World<'_> {
     }
 }
 
-fn surrounded(memory: &Memory, base: usize, bytes: usize) -> bool {
+fn surrounded(memory: &HostMemory, base: usize, bytes: usize) -> bool {
     let end = base + bytes;
     memory.is(base - GUARD_BYTES, GUARD_BYTES as u64, GUARD) && memory.is(end, GUARD_BYTES as u64, GUARD)
 }
 
-fn bring(shift: usize, less: usize) -> (Memory, usize, usize) {
-    let memory = Memory::new(ROOM + 2 * PAGE);
+fn bring(shift: usize, less: usize) -> (HostMemory, usize, usize) {
+    let memory = HostMemory::new(ROOM + 2 * PAGE);
     memory.fill(memory.address(), (ROOM + 2 * PAGE) as u64, GUARD);
     let (base, bytes) = (memory.address() + GUARD_BYTES + shift, ROOM - less);
     (memory, base, bytes)

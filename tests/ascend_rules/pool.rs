@@ -5,24 +5,24 @@ use std::ffi::{CStr, CString, c_void};
 
 use trtalloc::capi::*;
 
-/// Memory whose address is known to be a multiple of `PAGE`.
-pub struct Memory {
+/// HostMemory whose address is known to be a multiple of `PAGE`.
+pub struct HostMemory {
     start: *mut u8,
     layout: Layout,
 }
 
 // SAFETY: an address. Threads that use it write to different parts.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HostMemory {}
 
 pub const PAGE: usize = 4096;
 
-impl Memory {
-    pub fn new(bytes: usize) -> Memory {
+impl HostMemory {
+    pub fn new(bytes: usize) -> HostMemory {
         let layout = Layout::from_size_align(bytes, PAGE).unwrap();
         // SAFETY: the size is not 0.
         let start = unsafe { alloc_zeroed(layout) };
         assert!(!start.is_null());
-        Memory { start, layout }
+        HostMemory { start, layout }
     }
 
     pub fn address(&self) -> usize {
@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         // SAFETY: from `alloc_zeroed` with this layout.
         unsafe { dealloc(self.start, self.layout) }

@@ -1,6 +1,6 @@
 //! The manual's table, row by row: the memory that each call returns, and the rules for pieces carved from it.
 
-use super::pool::{Memory, Pool, last_error};
+use super::pool::{HostMemory, Pool, last_error};
 
 /// The memory that one call returns, and what pieces carved from it must meet.
 struct Row {
@@ -113,7 +113,7 @@ fn pieces_follow_the_manuals_table() {
     for row in TABLE {
         // Exactly the guaranteed alignment, and addresses that no call returns.
         for shift in [0, row.given, 3 * row.given, 1, 33, 63, 127] {
-            let memory = Memory::new(room);
+            let memory = HostMemory::new(room);
             let (base, bytes) = (memory.address() + shift, room - shift - 77);
             let options = format!("driver=none,rule={},pad={}", row.rule, row.pad);
             let what = format!("{} by {options} at +{shift}", row.call);

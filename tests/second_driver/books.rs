@@ -1,20 +1,20 @@
-//! Who has which physical bytes, and until when former owners' work may still use them.
+//! Which block owns which physical bytes, and until when the work of former owners may still use them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A context's serial number, and when work there is over.
+/// A context's serial number, and the time when work in it completes.
 pub type Work = (u32, u64);
 
 /// A use inside a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Captured {
     graph: u32,
-    /// Which of the capture's streams.
+    /// The index among the capture's streams.
     member: usize,
     at: u32,
 }
 
-/// What may still use some bytes.
+/// The work that may still use some bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Pending {
     work: Vec<Work>,
@@ -22,9 +22,9 @@ pub struct Pending {
 }
 
 #[derive(Debug)]
-struct Segment {
+struct Span {
     end: u64,
-    /// The block that has it, or had it last.
+    /// The block that owns it, or owned it last.
     serial: u64,
     out: bool,
     pending: Pending,
@@ -38,35 +38,35 @@ pub struct Block {
     pending: Pending,
 }
 
-/// A capture and the graph that comes of it.
+/// A capture and its graph.
 #[derive(Debug)]
 struct Graph {
-    /// It, an executable of it, or the capture is there.
+    /// Whether the capture, the graph or an executable of it exists.
     alive: bool,
     launched: Vec<Work>,
-    /// Addresses that it uses.
+    /// The address ranges that it uses.
     ranges: Vec<(u64, u64)>,
     streams: Vec<usize>,
-    /// How far each stream of the capture is behind each of them.
+    /// For each stream of the capture, how far it is behind each of them.
     clocks: Vec<Vec<u32>>,
 }
 
 /// The caller that memory must be safe for.
 #[derive(Debug, Clone, Copy)]
 pub struct Taker {
-    /// What it queues starts no earlier.
+    /// Its next work starts no earlier.
     pub start: u64,
-    /// The capture that it is queued in, and as which of its streams.
+    /// The capture in which it queues work, and the index of its stream there.
     capture: Option<(u32, usize)>,
 }
 
 #[derive(Default)]
 pub struct Books {
-    segments: BTreeMap<u64, Segment>,
+    spans: BTreeMap<u64, Span>,
     pub blocks: HashMap<u64, Block>,
     serials: u64,
     pub violations: Vec<String>,
-    /// Contexts that were destroyed, and their work with them.
+    /// Destroyed contexts, whose work has ended.
     dead: HashSet<u32>,
     graphs: HashMap<u32, Graph>,
     numbers: u32,
@@ -76,8 +76,8 @@ pub struct Books {
     events: HashMap<usize, (u32, Vec<u32>)>,
 }
 
-/// The most segments that are kept, and blocks that are handed out, before what is over is forgotten.
-const MOST: usize = 4096;
+/// The maximum of spans, and the number of hand-outs between two clean-ups.
+const MAX_KEPT: usize = 4096;
 
 fn raise(work: &mut Vec<Work>, (context, until): Work) {
     match work.iter_mut().find(|(of, _)| *of == context) {
@@ -97,7 +97,7 @@ impl Books {
         !self.capturing.is_empty() && self.capturing.contains_key(&stream)
     }
 
-    /// What of `pending` is not behind `taker`, in words.
+    /// The part of `pending` that does not precede `taker`, in words.
     fn late(&self, pending: &Pending, taker: Taker) -> Option<String> {
         let late = |work: &[Work]| {
             let mut work = work.iter().filter(|(context, _)| !self.dead.contains(context));
@@ -128,7 +128,7 @@ impl Books {
         None
     }
 
-    /// Adds what is not over at `now`.
+    /// Adds the work that is pending at `now`.
     fn merge(&self, into: &mut Pending, from: Pending, now: u64) {
         for (context, until) in from.work {
             if until > now && !self.dead.contains(&context) {
@@ -143,7 +143,8 @@ impl Books {
         }
     }
 
-    /// Takes a range for block `serial`, which may have had it; what may still use it is added to `pending`.
+    /// Gives a range to block `serial`, which may have owned it before. Adds the work that may still use it to
+    /// `pending`.
     fn take(
         &mut self,
         what: &str,
@@ -155,50 +156,51 @@ impl Books {
     ) {
         let end = start + length;
         let first = self
-            .segments
+            .spans
             .range(..=start)
             .next_back()
             .map_or(start, |(first, _)| *first);
-        let found: Vec<u64> = self.segments.range(first..end).map(|(start, _)| *start).collect();
+        let found: Vec<u64> = self.spans.range(first..end).map(|(start, _)| *start).collect();
         for from in found {
-            if self.segments[&from].end <= start {
+            if self.spans[&from].end <= start {
                 continue;
             }
-            let segment = self.segments.remove(&from).expect("it was found");
-            let problem = match (segment.out, segment.serial == serial) {
-                (true, _) => Some(format!("block {} has a part of it", segment.serial)),
-                // What a block had before it shrank, and no other since, is its own affair.
+            let span = self.spans.remove(&from).expect("it was found");
+            let problem = match (span.out, span.serial == serial) {
+                (true, _) => Some(format!("block {} has a part of it", span.serial)),
+                // Bytes that the block had before it shrank, and that no other block had since, may be used by it
+                // again.
                 (false, true) => None,
                 (false, false) => self
-                    .late(&segment.pending, taker)
-                    .map(|late| format!("block {} had it: {late}", segment.serial)),
+                    .late(&span.pending, taker)
+                    .map(|late| format!("block {} had it: {late}", span.serial)),
             };
             if let Some(problem) = problem {
                 self.violations
                     .push(format!("{what} at {now} for {taker:?}: {problem}"));
             }
-            for (from, to) in [(from, start), (end, segment.end)] {
+            for (from, to) in [(from, start), (end, span.end)] {
                 if from < to {
-                    let rest = Segment {
+                    let rest = Span {
                         end: to,
-                        pending: segment.pending.clone(),
-                        ..segment
+                        pending: span.pending.clone(),
+                        ..span
                     };
-                    self.segments.insert(from, rest);
+                    self.spans.insert(from, rest);
                 }
             }
-            self.merge(pending, segment.pending, now);
+            self.merge(pending, span.pending, now);
         }
-        let segment = Segment {
+        let span = Span {
             end,
             serial,
             out: true,
             pending: Pending::default(),
         };
-        self.segments.insert(start, segment);
+        self.spans.insert(start, span);
     }
 
-    /// A new block's number.
+    /// Returns the new block's number.
     pub fn hand_out(&mut self, address: u64, size: u64, extents: Vec<[u64; 2]>, taker: Taker, now: u64) -> u64 {
         self.serials += 1;
         let serial = self.serials;
@@ -220,7 +222,7 @@ impl Books {
             self.violations
                 .push(format!("hand-out of {address:#x}, where block {} is", other.serial));
         }
-        if self.segments.len() > MOST || serial.is_multiple_of(MOST as u64) {
+        if self.spans.len() > MAX_KEPT || serial.is_multiple_of(MAX_KEPT as u64) {
             self.forget(now);
         }
         serial
@@ -240,16 +242,16 @@ impl Books {
         }
     }
 
-    /// Drops what is over for every taker.
+    /// Removes work that has completed for every taker.
     fn forget(&mut self, now: u64) {
         let over =
             |dead: &HashSet<u32>, work: &[Work]| work.iter().all(|(of, until)| *until <= now || dead.contains(of));
         let (dead, graphs) = (&self.dead, &mut self.graphs);
         graphs.retain(|_, graph| graph.alive || !over(dead, &graph.launched));
-        self.segments.retain(|_, segment| {
-            segment.out
-                || !over(dead, &segment.pending.work)
-                || segment
+        self.spans.retain(|_, span| {
+            span.out
+                || !over(dead, &span.pending.work)
+                || span
                     .pending
                     .graphs
                     .iter()
@@ -260,7 +262,9 @@ impl Books {
     /// Work on `stream` uses the block at `address`.
     pub fn used(&mut self, address: u64, stream: usize, work: Work) {
         let Some(mut block) = self.blocks.remove(&address) else {
-            return self.violations.push(format!("work on {address:#x}, which is not out"));
+            return self
+                .violations
+                .push(format!("work on {address:#x}, which is not handed out"));
         };
         match self.capturing.get(&stream).copied() {
             Some((graph, member)) => {
@@ -276,20 +280,21 @@ impl Books {
 
     fn leave(&mut self, block: &Block) {
         for &[start, length] in &block.extents {
-            let segment = Segment {
+            let span = Span {
                 end: start + length,
                 serial: block.serial,
                 out: false,
                 pending: block.pending.clone(),
             };
-            self.segments.insert(start, segment);
+            self.spans.insert(start, span);
         }
     }
 
-    /// The block's owner gives it back, which `work` of a stream may still use.
+    /// The block's owner frees it. `work` of a stream may still use it.
     pub fn give_back(&mut self, address: u64, stream: Option<usize>, work: Work) -> Option<Block> {
         let Some(mut block) = self.blocks.remove(&address) else {
-            self.violations.push(format!("{address:#x} given back is not out"));
+            self.violations
+                .push(format!("{address:#x} given back is not handed out"));
             return None;
         };
         match stream.and_then(|stream| self.capturing.get(&stream).copied()) {
@@ -302,14 +307,14 @@ impl Books {
 
     pub fn begin_resize(&mut self, address: u64) -> Option<Block> {
         let Some(block) = self.blocks.remove(&address) else {
-            self.violations.push(format!("{address:#x} resized is not out"));
+            self.violations.push(format!("{address:#x} resized is not handed out"));
             return None;
         };
         self.leave(&block);
         Some(block)
     }
 
-    /// Bytes that it had stay its own; new ones must be safe for every caller.
+    /// The block keeps the bytes that it had. New bytes must be safe for every caller.
     pub fn end_resize(&mut self, block: Block, address: u64, size: u64, extents: Vec<[u64; 2]>, now: u64) {
         let Block {
             serial, mut pending, ..
@@ -381,7 +386,7 @@ impl Books {
         }
     }
 
-    /// The graph's number; where the capture failed, there is no graph.
+    /// Returns the graph's number. A failed capture makes no graph.
     pub fn capture_ended(&mut self, stream: usize, failed: bool) -> u32 {
         let Some((graph, _)) = self.capturing.get(&stream).copied() else {
             return 0;
@@ -393,7 +398,7 @@ impl Books {
         graph
     }
 
-    /// The ranges that the graph uses, until `work` is over.
+    /// Returns the ranges that the graph uses until `work` completes.
     pub fn launched(&mut self, graph: u32, work: Work) -> Vec<(u64, u64)> {
         let Some(of) = self.graphs.get_mut(&graph) else {
             return Vec::new();

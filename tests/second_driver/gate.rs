@@ -1,5 +1,6 @@
-//! When the driver runs host functions and the destructors of what graphs held. It does so on one thread, one after the other:
-//! a function of ours in that row waits until the test lets the others pass, so that they run at the same place each time.
+//! Controls when the driver runs host functions and the destructors of user objects. The driver runs them in order on
+//! one thread. A function of the gate waits in that queue until the test lets the others run, so that they run at the
+//! same point in each run.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -11,21 +12,21 @@ use crate::cudasim::clock;
 use crate::machine::code;
 
 #[derive(Default)]
-struct State {
+struct GateState {
     opened: u64,
-    /// Functions of ours that have been reached.
+    /// How many functions of the gate have been reached.
     reached: u64,
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 pub struct Gate {
-    /// Leaked: the driver's thread has it.
+    /// Leaked, because the driver's thread uses it.
     shared: &'static Shared,
-    /// Of a context of its own, which nothing else waits for.
+    /// A context of the gate, which no other stream waits for.
     context: sys::CUcontext,
     stream: sys::CUstream,
 }
@@ -48,7 +49,7 @@ unsafe extern "C" fn wait(shared: *mut c_void) {
 }
 
 impl Gate {
-    /// Closed.
+    /// A closed gate.
     pub fn new() -> Gate {
         let shared = Box::leak(Box::new(Shared {
             state: Mutex::default(),
@@ -72,7 +73,7 @@ impl Gate {
 
     fn close(&self) {
         let data = std::ptr::from_ref(self.shared).cast_mut().cast();
-        // SAFETY: a context and stream that live for ever, and a function that takes that data.
+        // SAFETY: a context and a stream that are never destroyed, and a function that takes that data.
         unsafe {
             code(sys::cuCtxPushCurrent_v2(self.context)).expect("it is there");
             code(sys::cuLaunchHostFunc(self.stream, Some(wait), data)).expect("it is queued");
@@ -80,8 +81,8 @@ impl Gate {
         }
     }
 
-    /// Everything that is in the row now runs, and then the gate is closed again.
-    pub fn let_pass(&self) {
+    /// Runs everything that is in the queue now, and closes the gate again.
+    pub fn run_queued(&self) {
         self.close();
         let mut state = self.shared.state.lock();
         state.opened += 1;

@@ -1,5 +1,5 @@
-//! The application's side on the second simulated driver, by CUDA's functions, under the names that the simulated device of
-//! this project has them by; tests/stress works through these.
+//! The application's calls on the second simulated driver, by CUDA's functions. The methods have the names of this
+//! project's simulated device, because tests/stress calls them.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::null_mut;
@@ -22,31 +22,31 @@ pub use checker::Checker;
 
 pub type Result<T> = std::result::Result<T, u32>;
 
-/// What is mapped somewhere.
+/// What is mapped at an address.
 pub struct Mapped {
-    /// Not 0 where it is virtual memory.
+    /// Not 0 for virtual memory.
     pub handle: u64,
 }
 
-/// A graph or an executable, and the number that the books have for it.
+/// A graph or an executable, and its number in the books.
 type Numbers = HashMap<usize, u32>;
 
 #[derive(Default)]
 struct Objects {
-    /// Contexts that were created, not the primary ones.
+    /// Created contexts, without the primary ones.
     contexts: HashMap<usize, u32>,
     made: u32,
     graphs: Numbers,
     executables: Numbers,
-    /// How many of a graph and its executables are there.
+    /// How many of each graph and its executables exist.
     copies: HashMap<u32, u32>,
-    /// What other processes hold of each device.
+    /// The memory that other processes hold, by device.
     others: HashMap<i32, sys::CUmemGenericAllocationHandle>,
-    /// When a graph's last launch is over.
+    /// When a graph's last launch completes.
     launched: HashMap<u32, u64>,
-    /// When the last launch of a graph that is going is over.
+    /// When the last launch of a graph that is being destroyed completes.
     going: Option<u64>,
-    /// When what uses an address is over, as the driver was informed; and the context it is of.
+    /// When the use of an address completes, as the driver knows it; and the context of the use.
     held: HashMap<u64, Work>,
     order: VecDeque<(u64, u64)>,
 }
@@ -61,8 +61,8 @@ pub struct Machine {
     steps: AtomicU64,
 }
 
-/// How often destructors of what graphs held are let run, where there are any: in steps of the work.
-const LET_RUN: u64 = 32;
+/// Destructors of user objects run after so many steps of the work, if there are any.
+const DESTRUCTOR_INTERVAL: u64 = 32;
 
 pub fn code(result: sys::CUresult) -> Result<()> {
     match result as u32 {
@@ -81,7 +81,7 @@ fn event(handle: usize) -> sys::CUevent {
 
 /// Every driver function here is called with living handles, and pointers to locals.
 impl Machine {
-    /// With the driver that libcuda.so.1 is; none where that is not cudasim.
+    /// Over the driver in libcuda.so.1. `None` where that is not cudasim.
     pub fn open() -> Option<Arc<Machine>> {
         let sim = Cudasim::open()?;
         let mut devices = 0;
@@ -109,12 +109,12 @@ impl Machine {
 
     pub fn advance(&self, nanoseconds: u64) {
         clock::advance(nanoseconds);
-        if self.steps.fetch_add(1, SeqCst).is_multiple_of(LET_RUN) {
+        if self.steps.fetch_add(1, SeqCst).is_multiple_of(DESTRUCTOR_INTERVAL) {
             let going = &mut self.objects.lock().going;
             if going.is_some_and(|until| until < self.sim.now()) {
                 *going = None;
                 let _exempt = self.exempt();
-                self.gate.let_pass();
+                self.gate.run_queued();
             }
         }
     }
@@ -137,7 +137,7 @@ impl Machine {
         Ok(context as usize)
     }
 
-    /// Its work ends with it.
+    /// The context's work ends with it.
     pub fn context_destroy(&self, context: usize) -> Result<()> {
         let mut objects = self.objects.lock();
         let serial = objects.contexts.remove(&context).expect("it was created");
@@ -235,7 +235,7 @@ impl Machine {
         objects.contexts.get(&current).copied().unwrap_or(0)
     }
 
-    /// Work of `duration` on a stream that uses blocks.
+    /// Queues work of `duration` on a stream, which uses blocks.
     pub fn launch(&self, on: usize, duration: u64, ranges: &[(u64, u64)]) -> Result<()> {
         match self.sim.busy(on, duration.max(1)) {
             0 => {}
@@ -254,7 +254,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The driver notices where the range is unmapped before the work on it is over.
+    /// The driver reports a range that is unmapped while work on it is pending.
     fn hold(&self, objects: &mut Objects, address: u64, bytes: u64, (context, until): Work) {
         let known = objects.held.get(&address).map_or(0, |(_, until)| *until);
         if until <= known {
@@ -335,7 +335,7 @@ impl Machine {
     pub fn graph_destroy(&self, graph: usize) -> Result<()> {
         let mut objects = self.objects.lock();
         let number = objects.graphs.remove(&graph).expect("it is a graph");
-        // Before the call: what comes of it may be handed out at once.
+        // Before the call, because the graph's memory may be handed out at once.
         self.one_gone(objects, number);
         // SAFETY: see above.
         code(unsafe { sys::cuGraphDestroy(graph as sys::CUgraph) })
@@ -349,15 +349,15 @@ impl Machine {
         code(unsafe { sys::cuGraphExecDestroy(executable as sys::CUgraphExec) })
     }
 
-    /// Returns once destructors of what graphs held have run.
+    /// Returns once destructors of user objects have run.
     pub fn drain_user_objects(&self) {
         let until = self.objects.lock().going.take().unwrap_or(0);
         clock::advance(until.saturating_sub(self.sim.now()));
         let _exempt = self.exempt();
-        self.gate.let_pass();
+        self.gate.run_queued();
     }
 
-    /// Other processes hold that much of a device, or as much as is free: here it is the application's.
+    /// Sets how many bytes of a device other processes hold, at most what is free. Here the application holds them.
     pub fn others_hold(&self, device: i32, bytes: u64) -> Result<()> {
         let mut objects = self.objects.lock();
         if let Some(handle) = objects.others.remove(&device) {
@@ -395,14 +395,14 @@ impl Machine {
     }
 
     pub fn memory_at(&self, address: u64) -> Option<Mapped> {
-        // The driver's simulated physical bytes begin here; those of cuMemAlloc are their addresses.
+        // The driver's simulated physical bytes begin here. For cuMemAlloc they are the addresses.
         let virtual_memory = |extents: Vec<[u64; 2]>| extents[0][0] >= 1 << 60;
         self.sim.extents(address, 1).map(|extents| Mapped {
             handle: u64::from(virtual_memory(extents)),
         })
     }
 
-    /// While it lives, calls are not made to fail.
+    /// While it exists, calls do not fail.
     pub fn exempt(&self) -> Exempt<'_> {
         self.failures.exempt(&self.sim)
     }
@@ -411,7 +411,7 @@ impl Machine {
         self.failures.arm(&self.sim, call, n, false, code)
     }
 
-    /// The n-th call from now and each later one.
+    /// Makes the n-th call from now and each later one fail.
     pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
         self.failures.arm(&self.sim, call, n, true, code)
     }
@@ -426,10 +426,10 @@ impl Machine {
     }
 
     pub fn failures_struck(&self) -> u64 {
-        self.failures.struck(&self.sim)
+        self.failures.failed(&self.sim)
     }
 
-    /// What the driver itself found wrong.
+    /// The violations that the driver itself found.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (count, what) in [

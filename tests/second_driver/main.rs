@@ -1,18 +1,20 @@
-//! The library over a second simulated driver, `cudasim`, which others wrote from CUDA's documentation: through `driver=cuda`, in
-//! processes that find it as libcuda.so.1. `TRTALLOC_TEST_CUDASIM` names its folder; without it these tests are ignored.
+//! The library over a second simulated driver, `cudasim`, which other authors wrote from CUDA's documentation: with
+//! `driver=cuda`, in processes that load it as libcuda.so.1. `TRTALLOC_TEST_CUDASIM` names its folder; without it these
+//! tests do not run.
 //!
-//! The random work is that of tests/stress, with `machine` in the place of our simulated device. The order checker, `books`,
-//! knows the driver's clock: what still uses a byte, and until when. Memory that is handed out on a stream must be over by the
-//! time at which new work there can start; without a stream, now. Each block carries its number in its memory as well, and the
-//! driver is asked whether the block is backed. Time is simulated (`clock`): with one thread a run repeats exactly.
+//! The random work is that of tests/stress, with `machine` in place of this project's simulated device. The order
+//! checker, `books`, uses the driver's clock: it knows which work still uses a byte, and until when. Memory that is
+//! handed out on a stream must be unused by the time at which new work there can start; without a stream, by now. Each
+//! block also carries its number in its memory, and the driver is queried whether the block is backed. Time is
+//! simulated (`clock`): with one thread a run repeats exactly.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together, which run side by side | 200,000; 1,000,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | where the random numbers begin | 20261122 |
+//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together, which run in parallel | 200,000; 1,000,000 with `TRTALLOC_TEST_REQUIRE=all` |
+//! | `TRTALLOC_STRESS_SEED` | the random seed | 20261122 |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once, at most 3 | 1 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
-//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
+//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
 
 #[macro_use]
 extern crate trial;
@@ -31,12 +33,12 @@ mod common;
 mod cudasim;
 #[path = "../stress/graphs.rs"]
 mod graphs;
-#[path = "../stress/guests.rs"]
-mod guests;
 #[path = "../stress/play.rs"]
 mod play;
 #[path = "../stress/random.rs"]
 mod random;
+#[path = "../stress/short_lived.rs"]
+mod short_lived;
 #[allow(dead_code)]
 #[path = "../record/viewer.rs"]
 mod viewer;
@@ -68,26 +70,26 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-fn given(name: &str) -> u64 {
-    number(name).expect("the parent gives it")
+fn from_parent(name: &str) -> u64 {
+    number(name).expect("the parent sets it")
 }
 
-/// What a test does in the process that was started for it.
+/// Runs a test in the process that was started for it.
 fn child(work: impl FnOnce(u64, u64) -> String) {
     if env::var_os("TRTALLOC_LOG").is_none() {
         trtalloc::log::init(trtalloc::config::LogLevel::Off);
     }
     clock::begin();
-    let result = work(given("TRTALLOC_STRESS_OPS"), given("TRTALLOC_STRESS_SEED"));
+    let result = work(from_parent("TRTALLOC_STRESS_OPS"), from_parent("TRTALLOC_STRESS_SEED"));
     println!("came to: {result}");
 }
 
-/// Where a test is the child of one, what it is about.
+/// The round of this process, if it is a test's child.
 fn role() -> Option<usize> {
     env::var(ROLE).ok()?.parse().ok()
 }
 
-/// Runs `test` in a process that finds the driver that `round` is about.
+/// Runs `test` in a process that loads the driver of `round`.
 fn in_child(test: &str, at: usize, round: &Round, operations: u64, seed: u64) {
     let start = Instant::now();
     let mut command = Command::new(env::current_exe().unwrap());
@@ -136,7 +138,7 @@ fn side_by_side(count: usize, work: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn random_work_leaves_nothing_wrong_and_nothing_behind() {
+fn random_work_leaves_no_violations_and_no_memory() {
     if let Some(at) = role() {
         let mut round = rounds::all().swap_remove(at);
         round.failures &= env::var_os("TRTALLOC_STRESS_NO_FAILURES").is_none();
@@ -153,20 +155,20 @@ fn random_work_leaves_nothing_wrong_and_nothing_behind() {
         if only.is_none_or(|only| only == at as u64) {
             let share = (operations * rounds[at].weight).div_ceil(weight);
             let seed = seed.wrapping_add(at as u64 * 7919);
-            let test = "random_work_leaves_nothing_wrong_and_nothing_behind";
+            let test = "random_work_leaves_no_violations_and_no_memory";
             in_child(test, at, &rounds[at], share, seed);
         }
     });
 }
 
 #[test]
-fn each_call_that_fails_loses_nothing() {
+fn failing_calls_lose_nothing() {
     let mut rounds = rounds::failing();
     if let Some(at) = role() {
         return child(|operations, seed| rounds.swap_remove(at).fail_each_call(operations, seed));
     }
     side_by_side(rounds.len(), |at| {
-        in_child("each_call_that_fails_loses_nothing", at, &rounds[at], 300, 7);
+        in_child("failing_calls_lose_nothing", at, &rounds[at], 300, 7);
     });
 }
 
@@ -189,7 +191,7 @@ fn snapshots_open_in_the_viewer() {
 }
 
 #[test]
-fn the_demo_keeps_its_promises() {
+fn demo_violates_no_invariant() {
     let folder = common::scratch("demo");
     let snapshot = folder.join("demo.pickle");
     let mut command = Command::new(env!("CARGO_BIN_EXE_trtalloc"));
@@ -200,7 +202,7 @@ fn the_demo_keeps_its_promises() {
     let said = common::run(&mut command).stdout;
     assert!(
         String::from_utf8_lossy(&said).contains("cudasim"),
-        "it ran on another driver"
+        "the demo ran on another driver"
     );
     viewer::open(&snapshot);
 }

@@ -1,4 +1,4 @@
-//! The allocators and drivers that are put through it.
+//! The allocators and drivers under test.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,12 +20,12 @@ const A100: &str =
 
 pub struct Round {
     pub options: &'static str,
-    /// Its share of all operations.
+    /// Its part of all operations.
     pub weight: u64,
     pub failures: bool,
     /// The largest ordinary request.
     largest: u64,
-    /// As cuDriverGetVersion counts.
+    /// As cuDriverGetVersion returns it.
     pub version: u32,
     pub devices: u32,
     /// CUDASIM_LAT.
@@ -72,7 +72,7 @@ pub fn all() -> Vec<Round> {
     ]
 }
 
-/// Allocators and drivers under which each call is failed in turn.
+/// Allocators and drivers for which each call fails in turn.
 pub fn failing() -> Vec<Round> {
     let round = |options, version| Round {
         options,
@@ -93,7 +93,7 @@ pub fn failing() -> Vec<Round> {
     ]
 }
 
-/// What is recorded while snapshots are written.
+/// The round that runs while snapshots are written.
 pub fn recorded() -> Round {
     Round {
         options: "limit=256MiB,wait_ms=2,history=all,stacks=none",
@@ -107,7 +107,7 @@ pub fn recorded() -> Round {
 }
 
 impl Round {
-    /// Whether the driver has what came with CUDA 12.
+    /// Whether the driver lacks the functions of CUDA 12.
     pub fn old(&self) -> bool {
         self.version < 12_000
     }
@@ -124,12 +124,12 @@ impl Round {
             devices: machine.devices(),
             failures: self.failures,
             largest: self.largest,
-            // There a handle that comes back is noticed too late; see "Older drivers" in docs/ARCHITECTURE.md.
-            guests: !self.old(),
-            // Two threads that queue work on one stream at once are more than this driver's clock takes.
+            // These drivers notice too late that a handle is reused; see "Older drivers" in docs/ARCHITECTURE.md.
+            short_lived: !self.old(),
+            // This driver's clock does not support two threads that queue work on one stream at once.
             crossing: threads == 1,
-            // Its default streams of threads stay, and each context event looks at them.
-            errands: 50,
+            // This driver never removes default streams of threads, and each context event visits all of them.
+            max_thread_streams: 50,
             clients: if threads == 1 { 3 } else { 1 },
         }
     }
@@ -138,14 +138,14 @@ impl Round {
         Allocator::with_driver(CudaDriver::open().unwrap(), Config::parse(self.options).unwrap()).unwrap()
     }
 
-    /// Runs the round in this process, over whatever libcuda.so.1 is found; what it came to, in words.
+    /// Runs the round in this process, over the libcuda.so.1 that it loads. Returns a summary.
     pub fn run(&self, operations: u64, threads: u64, seed: u64) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
         let rules = self.rules(&machine, threads);
         play(machine, self.allocator(), &rules, operations, threads, seed)
     }
 
-    /// As `run`, again and again, with each driver call that an allocator makes failed in turn.
+    /// As `run`, again and again, while each driver call of an allocator fails in turn.
     pub fn fail_each_call(&self, operations: u64, seed: u64) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
         let rules = self.rules(&machine, 1);
@@ -159,7 +159,7 @@ impl Round {
         let mut lives = 0;
         for call in Call::ALL.iter().filter(|call| call.kind() != CallKind::Application) {
             let count = life(call.name(), u64::MAX, 2);
-            // Each of the first ones, and then ever fewer: the work repeats itself.
+            // Each of the first calls, and then ever fewer, because the work repeats itself.
             let mut n = 1;
             while n <= count {
                 for code in [2, 999] {

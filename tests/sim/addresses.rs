@@ -66,7 +66,7 @@ fn neighbours_in_one_page_keep_their_contents() {
         }
         for block in blocks.iter().step_by(2) {
             give(*block);
-            assert_eq!(m.read(*block, &mut [0; 1]), Err(INVALID_VALUE), "it is gone");
+            assert_eq!(m.read(*block, &mut [0; 1]), Err(INVALID_VALUE), "it was freed");
         }
         for (n, block) in blocks.iter().enumerate().skip(1).step_by(2) {
             let mut found = [0; 512];
@@ -109,7 +109,7 @@ fn other_processes_reduce_free_memory() {
     let m = machine();
     let total = m.config().memory;
     let held = m.memory_malloc(G).unwrap();
-    assert_eq!(m.others_hold(0, total), Ok(total - G), "what is used is used");
+    assert_eq!(m.others_hold(0, total), Ok(total - G), "used memory stays used");
     assert_eq!(m.memory_info(0), Ok((0, total)));
     assert_eq!(m.memory_malloc(512), Err(OUT_OF_MEMORY));
     assert_eq!(m.memory_create(0, G), Err(OUT_OF_MEMORY));

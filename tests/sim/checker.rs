@@ -247,7 +247,7 @@ fn overlapping_blocks_are_a_violation() {
     m.checker().hand_out(at + SIZE - 1, SIZE, Some(s));
     let text = violation(&m);
     assert!(
-        text.contains("overlaps what is out") && text.contains("block 1"),
+        text.contains("overlaps a live block") && text.contains("block 1"),
         "{text}"
     );
 }
@@ -259,7 +259,7 @@ fn overlapping_blocks_at_two_addresses_are_a_violation() {
     let two = mapped_at(&m, handle, one);
     m.checker().hand_out(one, SIZE, Some(s));
     m.checker().hand_out(two + 4096, SIZE, Some(s));
-    assert!(violation(&m).contains("overlaps what is out"));
+    assert!(violation(&m).contains("overlaps a live block"));
 }
 
 /// Maps `handle` at an address other than `not`.
@@ -294,7 +294,7 @@ fn double_free_is_a_violation() {
     m.checker().hand_out(at, SIZE, Some(s));
     m.checker().give_back(at, Some(s));
     m.checker().give_back(at, Some(s));
-    assert!(violation(&m).contains("is not out"));
+    assert!(violation(&m).contains("is not handed out"));
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn unmap_under_unobserved_work_is_a_fault() {
     m.launch(s, 1_000, &[(at, SIZE)]).unwrap();
     m.advance(1 << 30);
     m.memory_unmap(at, 8 * MIB).unwrap();
-    assert!(m.faults()[0].contains("but not observed"));
+    assert!(m.faults()[0].contains("but was not observed"));
 }
 
 #[test]

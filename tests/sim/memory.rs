@@ -84,7 +84,7 @@ fn unmap_needs_whole_mappings() {
         "with something mapped"
     );
     m.memory_unmap(at, 3 * G).unwrap();
-    assert_eq!(m.memory_unmap(at, G), Err(INVALID_VALUE), "nothing there");
+    assert_eq!(m.memory_unmap(at, G), Err(INVALID_VALUE), "no mapping is left");
     assert_eq!(m.memory_unreserve(at, 2 * G), Err(INVALID_VALUE), "a part of it");
     assert_eq!(m.memory_unreserve(at + G, 3 * G), Err(INVALID_VALUE), "not its start");
     m.memory_unreserve(at, 4 * G).unwrap();
@@ -227,7 +227,7 @@ fn access_is_per_device() {
     assert_eq!(
         m.copy_async(at, at + 4096, 64, s),
         Err(INVALID_VALUE),
-        "device 0 has none"
+        "device 0 has no access"
     );
     m.memory_set_access(at, G, &[0, 1], true).unwrap();
     m.launch(s, 10, &[(at, G)]).unwrap();
@@ -339,7 +339,7 @@ fn any_call_can_fail() {
     assert_eq!(
         m.memory_info(0).unwrap().0,
         (24 << 30) - 2 * G,
-        "a failed call does nothing"
+        "a failed call changes nothing"
     );
 
     // All calls of an allocator, also queries, but not an application's calls and not exempt ones.

@@ -36,14 +36,14 @@ fn destructor_waits_for_graph_executables_and_launches() {
     let exec = m.graph_instantiate(graph).unwrap();
     m.graph_destroy(graph).unwrap();
     m.drain_user_objects();
-    assert_eq!(counter.load(SeqCst), 0, "an executable is there");
+    assert_eq!(counter.load(SeqCst), 0, "an executable exists");
     m.graph_launch(exec, s).unwrap();
     m.graph_exec_destroy(exec).unwrap();
     m.drain_user_objects();
     assert_eq!(counter.load(SeqCst), 0, "a launch is running");
     m.stream_synchronize(s).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(5));
-    assert_eq!(counter.load(SeqCst), 0, "it comes late");
+    assert_eq!(counter.load(SeqCst), 0, "it runs after the delay");
     m.drain_user_objects();
     assert_eq!(counter.load(SeqCst), 1);
     m.drain_user_objects();
@@ -64,7 +64,7 @@ fn destructor_runs_after_the_delay() {
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    panic!("it never came");
+    panic!("it never ran");
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn embedded_graph_retains_user_objects() {
     m.graph_destroy(inner).unwrap();
     m.graph_exec_destroy(exec).unwrap();
     m.drain_user_objects();
-    assert_eq!(counter.load(SeqCst), 0, "the outer graph is there");
+    assert_eq!(counter.load(SeqCst), 0, "the outer graph exists");
     let exec = m.graph_instantiate(outer).unwrap();
     m.graph_destroy(outer).unwrap();
     m.graph_launch(exec, s).unwrap();
     m.drain_user_objects();
-    assert_eq!(counter.load(SeqCst), 0, "its executable is there");
+    assert_eq!(counter.load(SeqCst), 0, "its executable exists");
     m.graph_exec_destroy(exec).unwrap();
     m.stream_synchronize(s).unwrap();
     m.drain_user_objects();

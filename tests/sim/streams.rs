@@ -168,8 +168,8 @@ fn stream_handle_is_reused_while_its_work_is_pending() {
     let new = m.stream_create(true).unwrap();
     assert_eq!(new, old);
     assert_ne!(m.stream_id(new), Ok(id));
-    assert!(m.stream_query(new).unwrap(), "the new one has nothing to do");
-    assert!(!m.event_query(event).unwrap(), "the old one's work goes on");
+    assert!(m.stream_query(new).unwrap(), "the new stream has no work");
+    assert!(!m.event_query(event).unwrap(), "the old stream's work continues");
     let all = m.event_create().unwrap();
     let context = m.context_current().unwrap();
     m.context_record_event(context, all).unwrap();
@@ -324,7 +324,7 @@ fn destroyed_events_are_refused() {
     assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
     assert_eq!(m.event_record(event, 0), Err(INVALID_HANDLE));
     assert_eq!(m.stream_wait_event(0, event), Err(INVALID_HANDLE));
-    assert_eq!(m.event_create(), Ok(event), "the handle comes back");
+    assert_eq!(m.event_create(), Ok(event), "the handle is reused");
     assert_eq!(m.event_query(event), Ok(true));
 }
 
@@ -341,7 +341,7 @@ fn context_handle_is_reused_once_on_no_stack() {
     m.context_push(first).unwrap();
     m.context_destroy(first).unwrap();
     let second = m.context_create(0).unwrap();
-    assert_ne!(second, first, "it is on a stack");
+    assert_ne!(second, first, "the context is on a stack");
     assert_eq!((m.context_pop(), m.context_pop()), (Ok(second), Ok(first)));
     let third = m.context_create(1).unwrap();
     assert_eq!(third, first);

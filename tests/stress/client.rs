@@ -1,4 +1,4 @@
-//! What one thread does: a correct client, whose uses of a block are always ordered behind one another and before its free.
+//! One thread's work: a correct client, which orders all uses of a block behind one another and before its free.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,27 +10,27 @@ use crate::machine::calls::{Call, CallKind};
 use crate::random::Random;
 use crate::world::{Parcel, World, carved, done};
 
-/// The most blocks that a thread holds.
-const MOST: usize = 48;
+/// The maximum of blocks that a thread holds.
+const MAX_BLOCKS: usize = 48;
 
-/// A block that is out.
+/// A block that the client holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Block {
     pub address: u64,
     pub size: u64,
     pub resizable: bool,
-    /// The stream behind whose work so far all its uses lie, but for those that were declared.
+    /// The stream whose work follows all uses of the block so far, except declared ones.
     pub home: usize,
-    /// Graphs that use it though it is not theirs.
+    /// How many graphs of other blocks' owners use it.
     pub pins: u32,
 }
 
 pub struct Client<'w> {
     pub world: &'w World,
     pub random: Random,
-    /// Which of the world's contexts is current to this thread.
+    /// The index of the context that is current to this thread.
     pub context: usize,
-    /// Streams of its own.
+    /// The client's own streams.
     pub streams: Vec<usize>,
     pub blocks: Vec<Block>,
     pub graphs: Vec<Graph>,
@@ -38,7 +38,7 @@ pub struct Client<'w> {
 }
 
 impl<'w> Client<'w> {
-    /// A client in a context of the world, which is current to the thread from now on.
+    /// A client in a context of the world. Makes the context current to the thread.
     pub fn new(world: &'w World, context: usize, seed: u64) -> Client<'w> {
         let mut client = Client {
             world,
@@ -55,7 +55,7 @@ impl<'w> Client<'w> {
         client
     }
 
-    /// Its context is current to the thread until `leave`, as each step needs, and `finish`.
+    /// Makes its context current to the thread until `leave`. Each step and `finish` need that.
     pub fn enter(&self) {
         let context = self.world.contexts[self.context].handle;
         self.world.app(|machine| machine.context_push(context).unwrap());
@@ -69,7 +69,7 @@ impl<'w> Client<'w> {
         self.world.contexts[self.context].device
     }
 
-    /// A stream to work on, which does not capture: its own, a shared or a default one.
+    /// A stream to work on that does not capture: its own, a shared or a default one.
     pub fn stream(&mut self) -> usize {
         let shared = &self.world.contexts[self.context].streams;
         let stream = match self.random.below(16) {
@@ -84,7 +84,7 @@ impl<'w> Client<'w> {
         self.capture.as_ref().is_some_and(|capture| capture.has(stream))
     }
 
-    /// The place of a block whose home does not capture, and that no graph needs.
+    /// The index of a block whose home does not capture and that no graph needs.
     pub fn block(&mut self) -> Option<usize> {
         let at = self.random.below(self.blocks.len().max(1) as u64) as usize;
         let block = self.blocks.get(at)?;
@@ -96,7 +96,7 @@ impl<'w> Client<'w> {
         done(self.world.app(|machine| machine.launch(stream, duration, ranges)))
     }
 
-    /// Whether `then` now comes after all of `first` so far.
+    /// Orders `then` behind all work of `first` so far. Returns whether that succeeded.
     pub fn order(&self, first: usize, then: usize) -> bool {
         self.world.app(|machine| {
             let event = machine.event_create().unwrap();
@@ -134,18 +134,18 @@ impl<'w> Client<'w> {
             945..955 => self.drop_graph(),
             955..970 => self.wait(),
             970..976 => self.release(),
-            976..980 => self.elsewhere(),
-            980..990 => self.look(),
-            990..994 => self.manage(),
-            994..998 => self.sabotage(),
+            976..980 => self.allocate_by_device(),
+            980..990 => self.inspect(),
+            990..994 => self.trim_or_limit(),
+            994..998 => self.inject_failures(),
             998 if self.random.one_in(2) => match self.random.one_in(2) {
-                true => self.errand(),
-                false => self.bare_thread(),
+                true => self.use_short_lived_thread(),
+                false => self.use_thread_without_context(),
             },
-            998 => self.sabotage(),
-            _ => self.visit(),
+            998 => self.inject_failures(),
+            _ => self.use_short_lived_context(),
         }
-        while self.blocks.len() > MOST {
+        while self.blocks.len() > MAX_BLOCKS {
             let before = self.blocks.len();
             self.free();
             if self.blocks.len() == before {
@@ -206,10 +206,10 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// A use on another stream than the one it will be freed on.
+    /// Uses a block on another stream than the one it will be freed on.
     fn declare(&mut self) {
         let other = match self.random.one_in(4) {
-            true => self.strange_stream(),
+            true => self.foreign_stream(),
             false => self.stream(),
         };
         let Some(at) = self.block() else { return };
@@ -218,10 +218,10 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// The use itself, which is ordered behind the block's others.
+    /// Makes the use itself, behind the block's other uses.
     pub fn declared(&mut self, at: usize, other: usize) {
         let Block { address, size, .. } = self.blocks[at];
-        // Declared first: the declaration may fail, and then there must be no such use.
+        // The declaration comes first: if it fails, there must be no use.
         if self
             .world
             .ask(|allocator| allocator.record_stream(address, Stream(other)))
@@ -232,8 +232,8 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// A stream of any context of this device, or of the thread's own where threads keep to their streams.
-    fn strange_stream(&mut self) -> usize {
+    /// A stream of any context of this device, or of the thread's own context where threads use only their own streams.
+    fn foreign_stream(&mut self) -> usize {
         let device = self.device();
         let own = &self.world.contexts[self.context];
         let near = self.world.contexts.iter().filter(|context| match self.world.crossing {
@@ -241,7 +241,9 @@ impl<'w> Client<'w> {
             false => context.handle == own.handle,
         });
         let streams: Vec<usize> = near.flat_map(|context| context.streams.clone()).collect();
-        self.random.pick(&streams).expect("there is one's own context")
+        self.random
+            .pick(&streams)
+            .expect("the client's own context has streams")
     }
 
     fn send(&mut self) {
@@ -284,7 +286,7 @@ impl<'w> Client<'w> {
             ordered
         });
         if !ordered || self.random.one_in(5) {
-            // Safe whatever the order is.
+            // This free is safe in any order.
             return self.world.put(parcel.address, None);
         }
         self.launch(home, &[(parcel.address, parcel.size)]);
@@ -306,8 +308,8 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Destroys a stream with work pending. What is at home there is freed before, moved before, or freed after without a
-    /// stream.
+    /// Destroys a stream with work pending. Its blocks are freed before, moved to another stream before, or freed after
+    /// without a stream.
     fn close_stream(&mut self) {
         if self.world.trusted || self.streams.len() < 3 {
             return;
@@ -342,7 +344,7 @@ impl<'w> Client<'w> {
         if self.random.one_in(4) {
             let _ = self.world.ask(|allocator| allocator.stream_release(Stream(dying)));
         }
-        // What was freed on it since `order` is nobody's business any more.
+        // Blocks freed on it since `order` are not used any more.
         self.world.app(|machine| machine.stream_destroy(dying).unwrap());
         for address in after {
             self.world.put(address, None);
@@ -398,8 +400,8 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Memory of a device by its number: another device's is used where that may be.
-    fn elsewhere(&mut self) {
+    /// Allocates memory of a device by its number. Another device's memory is used where the options allow it.
+    fn allocate_by_device(&mut self) {
         let stream = self.stream();
         let device = self.random.below(self.world.mail.len() as u64) as i32;
         let request = trtalloc::allocator::Request {
@@ -424,7 +426,7 @@ impl<'w> Client<'w> {
         self.world.put(address, ordered.then_some(stream));
     }
 
-    fn look(&mut self) {
+    fn inspect(&mut self) {
         self.world.check();
         let device = self.random.below(self.world.mail.len() as u64) as i32;
         if let Ok(stats) = self.world.ask(|allocator| allocator.stats(Some(device))) {
@@ -435,12 +437,12 @@ impl<'w> Client<'w> {
         }
     }
 
-    fn manage(&mut self) {
+    fn trim_or_limit(&mut self) {
         let device = Some(self.device());
         let bytes = (self.random.below(9) + 1) * (64 << 20);
         let which = self.random.below(6);
         if which > 3 {
-            return self.crowd();
+            return self.change_other_processes();
         }
         let _ = self.world.ask(|allocator| match which {
             0 => allocator.trim(device, bytes).map(drop),
@@ -450,8 +452,8 @@ impl<'w> Client<'w> {
         });
     }
 
-    /// Other processes take a part of the device, or all that is free, or give it back.
-    fn crowd(&mut self) {
+    /// Lets other processes take a part of the device, take all that is free, or return it.
+    fn change_other_processes(&mut self) {
         let device = self.device();
         let bytes = match self.random.below(4) {
             0 if self.world.failures => u64::MAX,
@@ -461,8 +463,8 @@ impl<'w> Client<'w> {
         self.world.app(|machine| machine.others_hold(device, bytes).unwrap());
     }
 
-    /// Lets driver calls fail: the n-th of a name, or each of a name for a while.
-    fn sabotage(&mut self) {
+    /// Makes driver calls fail: the n-th of a name, or each of a name for a while.
+    fn inject_failures(&mut self) {
         if !self.world.failures {
             return;
         }
@@ -485,7 +487,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Everything goes back.
+    /// Frees everything.
     pub fn finish(mut self) {
         self.end_capture();
         while !self.graphs.is_empty() {

@@ -8,14 +8,14 @@ use crate::client::{Block, Client};
 use crate::machine::capture::{MODE_RELAXED, MODE_THREAD_LOCAL};
 use crate::world::done;
 
-/// A running capture of the thread's own.
+/// A running capture of this thread.
 pub struct Capture {
     pub stream: usize,
-    /// A stream that was forked from it.
+    /// A stream that joined it.
     pub fork: Option<usize>,
-    /// Blocks allocated in it that are out.
+    /// Live blocks that were allocated in it.
     inside: Vec<Block>,
-    /// Blocks from before that its graph uses.
+    /// Earlier blocks that its graph uses.
     pinned: Vec<u64>,
     steps: u64,
 }
@@ -26,7 +26,7 @@ impl Capture {
     }
 }
 
-/// A graph and its executable. Its launches are on one stream, whichever that is at the time.
+/// A graph and its executable. All its launches are on one stream at a time, which may change.
 pub struct Graph {
     graph: usize,
     executable: usize,
@@ -84,9 +84,9 @@ impl Client<'_> {
                 if !capture.inside.is_empty() {
                     let at = self.random.below(capture.inside.len() as u64) as usize;
                     let block = capture.inside.swap_remove(at);
-                    // Inside, or by somebody without a stream.
+                    // Freed in the capture, or without a stream.
                     let ordered = !self.random.one_in(8);
-                    // On the stream that had it, or on the other one behind that.
+                    // On its home stream, or on the other stream after an order.
                     let on = match block.home == stream || self.order(block.home, stream) {
                         true => stream,
                         false => block.home,
@@ -95,7 +95,8 @@ impl Client<'_> {
                 }
             }
             _ => {
-                // Something from before: its owner keeps it as long as there is the graph, which is launched where it is at home.
+                // An earlier block: its owner keeps it while the graph exists, and the graph is launched on the block's
+                // home stream.
                 let stream = capture.stream;
                 let own = self.blocks.iter_mut().find(|block| block.home == stream);
                 if let Some(block) = own {
@@ -123,7 +124,7 @@ impl Client<'_> {
             capture.inside.iter_mut().for_each(|block| block.home = capture.stream);
         }
         let ended = self.world.app(|machine| machine.stream_end_capture(capture.stream));
-        // What is out is its owner's, to be used and freed like any other.
+        // Live blocks become the client's, to be used and freed like others.
         self.blocks.extend(capture.inside);
         match ended {
             Ok(graph) => {
@@ -136,7 +137,7 @@ impl Client<'_> {
                     pinned: capture.pinned,
                 });
             }
-            // Somebody's call over the whole device came in between.
+            // Another thread's call over the whole device invalidated the capture.
             Err(900..=908) => {
                 self.world.counts.captures_lost.fetch_add(1, Relaxed);
                 self.unpin(capture.pinned);

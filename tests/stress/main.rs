@@ -1,18 +1,19 @@
-//! Randomised work of many threads on many streams under the simulated device's order checker, with driver calls that
-//! fail. The clients order their own uses rightly, so whatever the checker reports is the allocator's doing.
+//! Random work of many threads on many streams under the simulated device's order checker, with driver calls that fail.
+//! The clients order their own uses correctly, so every violation that the checker reports is the allocator's.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 150,000; 300,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | where the random numbers begin; with one thread a run repeats exactly | the time |
+//! | `TRTALLOC_STRESS_SEED` | the random seed; with one thread a run repeats exactly | the time |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
-//! | `TRTALLOC_STRESS_DRIVER` | the simulated driver's version in every round, as `cuDriverGetVersion` counts: 11020 | each round's own |
-//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call is made to fail | |
+//! | `TRTALLOC_STRESS_DRIVER` | the simulated driver's version in every round, as `cuDriverGetVersion` returns it: 11020 | each round's own |
+//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
 //!
-//! Unless one round is asked for, what found something once runs first, as it did then. A failure names the seed. `rounds` has
-//! the allocators that are put through it, `play` the round itself, `client` what one thread does, `graphs` its captures, `guests`
-//! its contexts and threads that go, `world` what the threads share. These five serve tests/second_driver too.
+//! Unless one round is chosen, the rounds that found an error once run first, with the same seed. A failure names the
+//! seed. `rounds` has the allocators under test, `play` runs a round, `client` is one thread's work, `graphs` its
+//! captures, `short_lived` its short-lived contexts and threads, and `world` is shared by the threads. These modules except
+//! `rounds` are used by tests/second_driver too.
 
 #[macro_use]
 extern crate trial;
@@ -21,18 +22,18 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod graphs;
-mod guests;
 #[path = "../ascend/over.rs"]
 mod over;
 mod play;
 mod random;
 mod rounds;
+mod short_lived;
 #[path = "../ascend/standin/mod.rs"]
 mod standin;
 mod world;
 
 use trtalloc::driver::sim::model;
-// What the clients work on; tests/second_driver puts another one in its place.
+// The clients' device. tests/second_driver replaces it.
 use trtalloc::driver::sim::model as machine;
 
 use std::env;
@@ -53,7 +54,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn randomised_work_leaves_nothing_wrong_and_nothing_behind() {
+fn random_work_leaves_no_violations_and_no_memory() {
     if env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda") {
         common::unsupported("the order checker is the simulated device's");
     }
@@ -85,9 +86,9 @@ fn randomised_work_leaves_nothing_wrong_and_nothing_behind() {
         }
         let share = (operations * round.weight).div_ceil(weight);
         let start = Instant::now();
-        let told = rounds::run(round, share, threads, seed.wrapping_add(at as u64 * 7919));
+        let summary = rounds::run(round, share, threads, seed.wrapping_add(at as u64 * 7919));
         println!(
-            "round {at} ({}): {share} operations in {:.1?}: {told}",
+            "round {at} ({}): {share} operations in {:.1?}: {summary}",
             round.options,
             start.elapsed()
         );

@@ -1,4 +1,4 @@
-//! A round: the threads' work on one allocator, and what must be true in the end.
+//! A round: the threads' work on one allocator, and the checks at its end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,24 +10,24 @@ use crate::client::Client;
 use crate::machine::Machine;
 use crate::world::{Context, Counts, World};
 
-/// What a round is about.
+/// The settings of a round.
 pub struct Rules<'r> {
     pub options: &'r str,
     pub devices: i32,
     pub failures: bool,
     /// The largest ordinary request.
     pub largest: u64,
-    /// Contexts come and go.
-    pub guests: bool,
-    /// A thread uses streams of another one's context.
+    /// Whether short-lived contexts are used.
+    pub short_lived: bool,
+    /// Whether a thread uses streams of another thread's context.
     pub crossing: bool,
-    /// The most threads with a default stream of their own.
-    pub errands: u64,
-    /// Clients that take turns on each thread.
+    /// The maximum of threads with a default stream of their own.
+    pub max_thread_streams: u64,
+    /// How many clients take turns on each thread.
     pub clients: u64,
 }
 
-/// A round of that many operations; what it came to, in words.
+/// Runs a round of that many operations. Returns a summary.
 pub fn play(
     machine: Arc<Machine>,
     allocator: Arc<Allocator>,
@@ -40,7 +40,7 @@ pub fn play(
     let mut contexts = Vec::new();
     for device in [0, 0, rules.devices - 1] {
         let handle = match contexts.len() {
-            // A context beside the primary one.
+            // A context in addition to the primary one.
             1 => {
                 let context = machine.context_create(device).unwrap();
                 machine.context_pop().unwrap();
@@ -71,12 +71,12 @@ pub fn play(
         failures: rules.failures,
         peers: rules.options.contains("peers"),
         largest: rules.largest,
-        guests: rules.guests,
+        short_lived: rules.short_lived,
         crossing: rules.crossing,
-        errands: rules.errands,
+        max_thread_streams: rules.max_thread_streams,
     };
-    // What is freed without a stream waits for every context that has used the pool: so each has, before it gets memory
-    // from another.
+    // A free without a stream waits for every context that has used the pool, so each context uses it before it gets
+    // memory from another.
     for context in &world.contexts {
         world.app(|machine| machine.context_push(context.handle).unwrap());
         let block = world.get(512, 0, None);
@@ -121,20 +121,21 @@ pub fn play(
         let threads: Vec<_> = (0..threads).map(work).collect();
         for thread in threads {
             if let Err(panic) = thread.join() {
-                // What the checker knows may be why the application's own call failed.
+                // The checker's faults may explain why the application's own call failed.
                 println!("faults: {:#?}", world.machine.faults());
                 std::panic::resume_unwind(panic);
             }
         }
     });
     finish(&world);
-    // A call that fails for a while can fail most requests of a short round.
-    let least = operations / if rules.failures { 64 } else { 8 };
-    assert!(world.counts.given.load(Relaxed) > least, "{}", world.counts);
+    // A call that fails for a while can make most requests of a short round fail.
+    let minimum = operations / if rules.failures { 64 } else { 8 };
+    assert!(world.counts.allocated.load(Relaxed) > minimum, "{}", world.counts);
     world.counts.to_string()
 }
 
-/// Nothing was wrong, the books add up, and nothing is left once everything has gone back.
+/// Checks that there was no violation, that the statistics are consistent, and that nothing is left once everything was
+/// freed.
 fn finish(world: &World) {
     let machine = &world.machine;
     world.counts.failures.store(machine.failures_struck(), Relaxed);
@@ -165,11 +166,11 @@ fn finish(world: &World) {
         assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
         assert_eq!(stats.allocations, stats.frees, "{stats:?}");
         assert!(stats.pending <= stats.reserved, "{stats:?}");
-        // Before CUDA 11.3 the driver does not say when a graph is gone: its memory stays.
+        // Before CUDA 11.3 the driver does not report that a graph was destroyed: its memory stays allocated.
         if kept {
             continue;
         }
-        // Each waits no longer than a request may.
+        // Each try waits at most as long as a request may.
         for _ in 0..1000 {
             world.allocator.trim(Some(device), 0).unwrap();
             if world.allocator.stats(Some(device)).unwrap().reserved == 0 {

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudorandom numbers, the same for the same seed.
 
 pub struct Random(u64);
 
@@ -35,7 +35,7 @@ impl Random {
         }
     }
 
-    /// A size as an engine asks for: mostly one of a few, sometimes any.
+    /// A size that an engine might request: mostly one of a few, sometimes any.
     pub fn size(&mut self, largest: u64) -> u64 {
         let size = match self.below(16) {
             0 => 1 + self.below(largest),

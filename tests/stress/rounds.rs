@@ -1,4 +1,4 @@
-//! The allocators that are put through it.
+//! The allocators under test.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ const MIB: u64 = 1 << 20;
 
 pub struct Round {
     pub options: &'static str,
-    /// Its share of all operations.
+    /// Its part of all operations.
     pub weight: u64,
     pub failures: bool,
     /// The largest ordinary request.
     largest: u64,
     pub sim: SimConfig,
-    /// Through AscendCL's functions instead.
+    /// Whether the round uses AscendCL's functions.
     ascend: bool,
 }
 
@@ -70,21 +70,21 @@ pub fn all() -> Vec<Round> {
     ]
 }
 
-/// Rounds that found something once, with one thread: the round, its seed and operations.
+/// Rounds that found an error once, with one thread: the round, its seed and operations.
 const FOUND: [(usize, u64, u64); 2] = [
-    // Blocks that lay in two segments of the driver's malloc.
+    // Blocks that crossed two segments of the driver's malloc.
     (4, 31_678, 4_200),
     (4, 31_682, 4_200),
 ];
 
-/// Runs again what found something once.
+/// Runs them again.
 pub fn run_found(rounds: &[Round]) {
     for (at, seed, operations) in FOUND {
         run(&rounds[at], operations, 1, seed);
     }
 }
 
-/// Where memory lies is the seed's to say, so that it repeats.
+/// The seed decides where memory lies, so a run repeats.
 fn addresses(seed: u64) -> Addresses {
     match seed % 8 {
         0 => Addresses::Odd,
@@ -116,7 +116,7 @@ fn slow_calls(machine: &Machine, seed: u64) {
     }
 }
 
-/// Runs a round; what it came to, in words.
+/// Runs a round. Returns a summary.
 pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
     let simulated = SimDriver::new(SimConfig {
         addresses: addresses(seed),
@@ -125,7 +125,7 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
     let machine = simulated.machine().clone();
     slow_calls(&machine, seed);
     if round.ascend || !round.sim.stream_ids() {
-        // There a handle that comes back is noticed too late; see "Older drivers" in docs/ARCHITECTURE.md.
+        // These drivers notice too late that a handle is reused; see "Older drivers" in docs/ARCHITECTURE.md.
         machine.keep_handles();
     }
     let installed = round.ascend.then(|| exclusive(machine.clone()));
@@ -139,9 +139,9 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         devices: DEVICES,
         failures: round.failures,
         largest: round.largest,
-        guests: true,
+        short_lived: true,
         crossing: true,
-        errands: 1000,
+        max_thread_streams: 1000,
         clients: 1,
     };
     let allocator = Allocator::with_driver(driver, config).unwrap();

@@ -1,4 +1,4 @@
-//! What the threads of one round share.
+//! The state that the threads of one round share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::machine::Machine;
 pub struct Context {
     pub handle: usize,
     pub device: i32,
-    /// Streams that every thread in the context uses, and that nobody destroys.
+    /// Streams that every thread in the context uses, and that are never destroyed.
     pub streams: Vec<usize>,
 }
 
-/// A block on its way from one thread to another.
+/// A block that one thread passes to another.
 pub struct Parcel {
     pub address: u64,
     pub size: u64,
     pub resizable: bool,
-    /// Recorded where the sender last used it.
+    /// Recorded after the sender's last use.
     pub event: usize,
 }
 
 #[derive(Default)]
 pub struct Counts {
-    pub given: AtomicU64,
+    pub allocated: AtomicU64,
     pub refused: AtomicU64,
     pub resized: AtomicU64,
     pub captures: AtomicU64,
@@ -45,8 +45,8 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} given, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
-            self.given.load(Relaxed),
+            "{} allocated, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
+            self.allocated.load(Relaxed),
             self.refused.load(Relaxed),
             self.resized.load(Relaxed),
             self.graphs.load(Relaxed),
@@ -66,29 +66,29 @@ pub struct World {
     /// By device.
     pub mail: Vec<Mutex<Vec<Parcel>>>,
     pub counts: Counts,
-    /// Streams outlive the allocator and never capture.
+    /// Whether streams outlive the allocator and never capture.
     pub trusted: bool,
     pub failures: bool,
-    /// A device's memory may be used by the other.
+    /// Whether one device's memory may be used by the other.
     pub peers: bool,
     pub largest: u64,
-    /// Contexts come and go.
-    pub guests: bool,
-    /// A thread uses streams of another one's context.
+    /// Whether short-lived contexts are used.
+    pub short_lived: bool,
+    /// Whether a thread uses streams of another thread's context.
     pub crossing: bool,
-    /// The most threads with a default stream of their own.
-    pub errands: u64,
+    /// The maximum of threads with a default stream of their own.
+    pub max_thread_streams: u64,
 }
 
 impl World {
-    /// What the application does itself: those calls are not made to fail.
+    /// A call of the application itself, which does not fail.
     pub fn app<T>(&self, work: impl FnOnce(&Machine) -> T) -> T {
         let _exempt = self.machine.exempt();
         work(&self.machine)
     }
 
-    /// A call of the allocator. Where giving a context back was made to fail in it, the application's own is made current
-    /// again.
+    /// A call of the allocator. If an injected failure kept it from restoring the application's context, this makes the
+    /// context current again.
     pub fn ask<T>(&self, call: impl FnOnce(&Allocator) -> T) -> T {
         let own = self.app(|machine| machine.context_current());
         let answer = call(&self.allocator);
@@ -100,7 +100,7 @@ impl World {
         answer
     }
 
-    /// A block, or 0; the checker hears of it.
+    /// Allocates a block for the checker to see. Returns 0 where it is refused.
     pub fn get(&self, size: u64, flags: u32, stream: Option<usize>) -> u64 {
         let request = Request {
             size,
@@ -112,7 +112,7 @@ impl World {
         match self.ask(|allocator| allocator.allocate(request)) {
             Ok(address) => {
                 self.machine.checker().hand_out(address, carved(size), stream);
-                self.counts.given.fetch_add(1, Relaxed);
+                self.counts.allocated.fetch_add(1, Relaxed);
                 address
             }
             Err(_) => {
@@ -125,14 +125,15 @@ impl World {
     pub fn put(&self, address: u64, stream: Option<usize>) {
         self.machine.checker().give_back(address, stream);
         if let Err(error) = self.ask(|allocator| allocator.deallocate(address, stream.map(Stream))) {
-            panic!("{address:#x} on {stream:?} was not taken back: {error}");
+            panic!("{address:#x} on {stream:?} was not freed: {error}");
         }
     }
 
-    /// The same block's new address, or 0.
+    /// Resizes a block. Returns its new address, or 0.
     pub fn resize(&self, address: u64, had: u64, size: u64) -> u64 {
         let checker = self.machine.checker();
-        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        // A block that grows in place keeps its memory. Otherwise its old memory may be handed out before the call
+        // returns.
         let keeps = size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0);
         let begun = if keeps { None } else { checker.begin_resize(address) };
         let outcome = self.ask(|allocator| allocator.reallocate(address, 0, size));
@@ -147,7 +148,7 @@ impl World {
         })
     }
 
-    /// Whether nothing has gone wrong so far.
+    /// Checks that there is no violation so far.
     pub fn check(&self) {
         let (violations, faults) = (self.machine.checker().violations(), self.machine.faults());
         if !violations.is_empty() || !faults.is_empty() {
@@ -157,12 +158,12 @@ impl World {
     }
 }
 
-/// What is carved for a request, and filled with a byte where the options say so.
+/// The bytes that a request takes, which are filled with a byte where the options say so.
 pub fn carved(size: u64) -> u64 {
     size.next_multiple_of(512)
 }
 
-/// True where a call of the application succeeded; false where a capture, its own or another thread's, was in its way.
+/// Whether a call of the application succeeded. False where a capture, its own or another thread's, forbade it.
 pub fn done<T>(result: Result<T, u32>) -> bool {
     match result {
         Ok(_) => true,

@@ -72,7 +72,7 @@ fn checked_stream(call: &'static str, code: i32) -> Result<()> {
         LOGGED.call_once(|| {
             tracing::warn!(
                 call,
-                "a stream was given that is not of the calling thread's context, as AscendCL demands"
+                "a stream was passed that is not of the calling thread's context, which AscendCL requires"
             );
         });
     }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_refused_is_gone() {
+    fn refused_context_counts_as_destroyed() {
         for code in [107_000, 107_002] {
             let error = check_context("aclrtSetCurrentContext", code).unwrap_err();
             assert_eq!(error.failure, Failure::ContextDestroyed);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_function_is_named() {
+    fn missing_function_is_named() {
         let error = check("aclrtMapMem", MISSING).unwrap_err();
         assert_eq!(error.to_string(), "aclrtMapMem is missing");
     }

@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_function_is_named() {
+    fn missing_function_is_named() {
         let error = check("cuCtxRecordEvent", MISSING).unwrap_err();
         assert_eq!(error.failure, Failure::Missing);
         assert_eq!(error.to_string(), "cuCtxRecordEvent is missing");
     }
 
     #[test]
-    fn an_invalid_context_or_event_was_destroyed() {
+    fn invalid_context_or_event_counts_as_destroyed() {
         assert_eq!(
             check_context("cuCtxGetId", 201).unwrap_err().failure,
             Failure::ContextDestroyed

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_runs_unless_disarmed() {
+    fn hook_runs_unless_disarmed() {
         let mut runs = 0u32;
         let data: *mut c_void = (&raw mut runs).cast();
         let hook = Hook::new(count, data);

@@ -17,22 +17,22 @@ const KNOWN_EX: u32 = 0x4f;
 const KNOWN: u32 = 0x3f;
 /// Flags that exclude others: `ACL_EVENT_DEVICE_USE_ONLY`, `ACL_EVENT_EXTERNAL`, `ACL_EVENT_IPC`. They are not
 /// modelled.
-const ALONE: u32 = 0x70;
+const EXCLUSIVE: u32 = 0x70;
 /// A stream can wait only for an event with one of these flags.
 const WAITED_FOR: u32 = SYNC | 0x4;
 
 /// Events that streams cannot wait for.
-static FOR_QUESTIONS: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+static QUERY_ONLY: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
 /// The next machine has other events.
 pub(super) fn forget() {
-    *FOR_QUESTIONS.lock() = None;
+    *QUERY_ONLY.lock() = None;
 }
 
 fn create(machine: &Machine, out: *mut usize, flags: u32, known: u32) -> Result<()> {
     super::wanted(out)?;
     context(machine)?;
-    let alone = flags & ALONE != 0;
+    let alone = flags & EXCLUSIVE != 0;
     if flags == 0 || flags & !known != 0 || (alone && !flags.is_power_of_two()) {
         return Err(RT_PARAM_INVALID);
     }
@@ -40,12 +40,12 @@ fn create(machine: &Machine, out: *mut usize, flags: u32, known: u32) -> Result<
         return Err(NOT_SUPPORTED);
     }
     let made = checked(machine.event_create())?;
-    let mut for_questions = FOR_QUESTIONS.lock();
-    let for_questions = for_questions.get_or_insert_default();
+    let mut query_only = QUERY_ONLY.lock();
+    let query_only = query_only.get_or_insert_default();
     match flags & WAITED_FOR {
-        0 => for_questions.insert(made),
+        0 => query_only.insert(made),
         // Another event may have had this handle.
-        _ => for_questions.remove(&made),
+        _ => query_only.remove(&made),
     };
     // SAFETY: the caller's pointer, not null.
     unsafe { put(out, made) }
@@ -96,7 +96,7 @@ functions! {
 
     fn aclrtStreamWaitEvent(stream: usize, event: usize) |machine| {
         known(event)?;
-        if FOR_QUESTIONS.lock().as_ref().is_some_and(|all| all.contains(&event)) {
+        if QUERY_ONLY.lock().as_ref().is_some_and(|all| all.contains(&event)) {
             return Err(NOT_SUPPORTED);
         }
         stream_here(machine, stream)?;

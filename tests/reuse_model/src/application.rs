@@ -329,7 +329,8 @@ impl Model {
     }
 
     /// A block may be freed on a stream that all its work precedes, or that it was declared for. The stream may be
-    /// destroyed where the block was allocated on it.
+    /// destroyed where the block was allocated on it. If the context that the block was allocated in is gone, the
+    /// application knows of its own work only, unless it had made that context's streams wait for another's.
     fn may_free(&self, state: &State, piece: u8, handle: u8, current: u8) -> Option<Block> {
         let Place::Live(block) = &state.pieces[piece as usize] else {
             return None;

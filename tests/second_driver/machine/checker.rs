@@ -1,13 +1,13 @@
-//! The order checker, by the driver's clock, and what is written to each block.
+//! The order checker, by the driver's clock, and a check of blocks' contents.
 
 use super::Machine;
 use crate::books::{Block, Books};
 
-/// As the checker of the simulated device is told what an allocator hands out and takes back.
+/// Has the interface of the simulated device's checker: hand-outs and frees of an allocator.
 #[derive(Clone, Copy)]
 pub struct Checker<'m>(pub(super) &'m Machine);
 
-/// Where a block's tags are: at its start, in each page, and at its end.
+/// The places of a block's tags: at its start, in each page, and at its end.
 fn tags(address: u64, size: u64) -> impl Iterator<Item = *mut u64> {
     let places = (0..size).step_by(2 << 20).chain([size - 8]);
     places.map(move |place| (address + place) as *mut u64)
@@ -24,16 +24,16 @@ impl Checker<'_> {
         extents
     }
 
-    fn sign(&self, serial: u64, address: u64, size: u64, extents: bool) {
+    fn write_tags(&self, serial: u64, address: u64, size: u64, extents: bool) {
         if extents {
             for tag in tags(address, size) {
-                // SAFETY: the driver says that the block is memory that may be written; it is the test's.
+                // SAFETY: the driver reports that the block is writable memory, and it belongs to the test.
                 unsafe { tag.write_unaligned(serial) };
             }
         }
     }
 
-    /// Whether the block has what was written to it, in its first `size` bytes.
+    /// Checks that the first `size` bytes of the block have the tags that were written.
     fn compare(&self, books: &mut Books, block: &Block, address: u64, size: u64) {
         let (serial, had) = (block.serial, block.size);
         for tag in tags(address, had).filter(|tag| *tag as u64 + 8 <= address + size) {
@@ -58,7 +58,7 @@ impl Checker<'_> {
         let taker = books.taker(on, start);
         let serial = books.hand_out(address, size, extents, taker, now);
         drop(books);
-        self.sign(serial, address, size, whole);
+        self.write_tags(serial, address, size, whole);
     }
 
     pub fn give_back(&self, address: u64, on: Option<usize>) {
@@ -91,7 +91,8 @@ impl Checker<'_> {
         let whole = !extents.is_empty();
         let mut books = self.0.books.lock();
         if whole {
-            // Sizes are rounded up to 512; what was asked for is more than 512 less, and no more need have come along.
+            // Sizes are rounded up to 512. The requested size is more than 512 less, and only requested bytes have to
+            // be copied.
             let kept = block.size.min(size) - 512;
             self.compare(&mut books, &block, new, kept);
         }
@@ -99,7 +100,7 @@ impl Checker<'_> {
         let now = self.0.sim.now();
         books.end_resize(block, new, size, extents, now);
         drop(books);
-        self.sign(serial, new, size, whole);
+        self.write_tags(serial, new, size, whole);
     }
 
     pub fn violations(&self) -> Vec<String> {

@@ -65,7 +65,7 @@ impl Chooser {
 
     /// Where the next piece should lie, if there is space: a multiple of `alignment`. `within` limits the choice where
     /// pieces lie apart.
-    pub(super) fn wish(&mut self, size: u64, alignment: u64, within: Option<(u64, u64)>) -> Option<u64> {
+    pub(super) fn propose(&mut self, size: u64, alignment: u64, within: Option<(u64, u64)>) -> Option<u64> {
         let policy = match self.policy {
             Addresses::Drawn(_) => match self.draw() % 8 {
                 0..3 => Addresses::Ascending,
@@ -99,12 +99,12 @@ impl Chooser {
     }
 
     /// Records a new piece.
-    pub(super) fn took(&mut self, start: u64, size: u64) {
+    pub(super) fn record_placed(&mut self, start: u64, size: u64) {
         self.last = Some((start, start + size));
     }
 
     /// Records that a piece was freed.
-    pub(super) fn gave(&mut self, start: u64) {
+    pub(super) fn record_freed(&mut self, start: u64) {
         if self.freed.len() == FREED {
             self.freed.remove(0);
         }
@@ -126,7 +126,7 @@ impl Places {
     pub(super) fn new(policy: Addresses, start: u64, size: u64) -> Places {
         let mut chooser = Chooser::new(policy);
         // There is space in either direction.
-        chooser.took((start + size / 2).next_multiple_of(LARGE), 0);
+        chooser.record_placed((start + size / 2).next_multiple_of(LARGE), 0);
         Places {
             start,
             end: start + size,
@@ -139,16 +139,18 @@ impl Places {
     pub(super) fn take(&mut self, size: u64) -> Option<u64> {
         let size = size.checked_next_multiple_of(STEP)?;
         let within = Some((self.start, self.end));
-        let wish = self.chooser.wish(size, START, within);
-        let at = wish.filter(|at| self.is_free(*at, size)).or_else(|| self.gap(size))?;
+        let propose = self.chooser.propose(size, START, within);
+        let at = propose
+            .filter(|at| self.is_free(*at, size))
+            .or_else(|| self.gap(size))?;
         self.taken.insert(at, at + size);
-        self.chooser.took(at, size);
+        self.chooser.record_placed(at, size);
         Some(at)
     }
 
     pub(super) fn give(&mut self, at: u64) {
         if self.taken.remove(&at).is_some() {
-            self.chooser.gave(at);
+            self.chooser.record_freed(at);
         }
     }
 
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_gives_what_it_says() {
+    fn each_policy_places_pieces_as_documented() {
         let mut up = places(Addresses::Ascending);
         let (a, b) = (up.take(LARGE).unwrap(), up.take(700).unwrap());
         assert_eq!((a % LARGE, b), (0, a + LARGE));
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_shared_with_a_neighbour_is_not_a_pieces_own() {
+    fn pages_shared_with_a_neighbour_are_excluded() {
         let mut places = places(Addresses::Ascending);
         let (a, b, c) = (places.take(512).unwrap(), places.take(8192).unwrap(), places.take(512));
         assert_eq!(c, Some(b + 8192));

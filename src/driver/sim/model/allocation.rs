@@ -74,13 +74,13 @@ impl Machine {
 
     /// `cuDeviceGetCount`.
     pub fn device_count(&self) -> Result<u32> {
-        self.ask(Call::DeviceGetCount)?;
+        self.query(Call::DeviceGetCount)?;
         Ok(self.config.devices)
     }
 
     /// `cuDeviceTotalMem`: bytes.
     pub fn device_total(&self, device: i32) -> Result<u64> {
-        self.ask(Call::DeviceInfo)?;
+        self.query(Call::DeviceInfo)?;
         self.device(device)?;
         Ok(self.config.memory)
     }

@@ -132,7 +132,7 @@ impl State {
             let now = self.hot.now();
             return self
                 .checker
-                .violation(format!("{address:#x} given back at {now} is not out"));
+                .violation(format!("{address:#x} given back at {now} is not handed out"));
         };
         let uses = self.last_uses(&block, slot);
         let on = self.taker(slot).stream_id;
@@ -174,7 +174,8 @@ impl State {
     pub(super) fn begin_resize(&mut self, old: u64) -> Option<Block> {
         let Some(block) = self.checker.blocks.remove(&old) else {
             let now = self.hot.now();
-            self.checker.violation(format!("{old:#x} resized at {now} is not out"));
+            self.checker
+                .violation(format!("{old:#x} resized at {now} is not handed out"));
             return None;
         };
         let (_, before) = self.physical_ranges(block.address, block.size);

@@ -288,7 +288,7 @@ impl Machine {
 
     /// `cuThreadExchangeStreamCaptureMode`: sets this thread's mode, returns the one before.
     pub fn exchange_capture_mode(&self, mode: u32) -> Result<u32> {
-        let thread = self.ask(Call::ThreadExchange)?;
+        let thread = self.query(Call::ThreadExchange)?;
         if mode > MODE_RELAXED {
             return Err(INVALID_VALUE);
         }

@@ -92,7 +92,7 @@ impl State {
     /// A position in a queue, in words.
     pub(super) fn describe(&self, (queue, count): Position) -> String {
         match self.queues.get(queue) {
-            None => format!("a stream that is gone, operation {count}"),
+            None => format!("a finished stream, operation {count}"),
             Some(q) => {
                 let dead = if q.dead { " (destroyed)" } else { "" };
                 let capture = match q.kind {
@@ -174,8 +174,8 @@ impl State {
         let range = format!("{address:#x} + {:#x}", mapping.size);
         if let Some((from, last, past)) = pending {
             let over = match self.queues.complete(&[last.position], self.hot.now()) {
-                true => "which is over, but not observed",
-                false => "which is not over",
+                true => "which has completed, but was not observed",
+                false => "which is pending",
             };
             let (what, at) = (last.what, last.at);
             let on = self.describe(last.position);
@@ -219,7 +219,7 @@ impl State {
         self.checker.ranges = ranges;
         if let Some(past) = overlap {
             self.checker
-                .violation(format!("{what} overlaps what is out: {}", history(&past)));
+                .violation(format!("{what} overlaps a live block: {}", history(&past)));
         }
         if let Some((last, past)) = unordered {
             let message = format!(

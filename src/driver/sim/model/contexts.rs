@@ -148,7 +148,7 @@ impl Machine {
     /// `cuCtxGetCurrent`: 0 where the thread has no context. A query.
     #[inline]
     pub fn context_current(&self) -> Result<usize> {
-        let thread = self.ask(Call::CtxGetCurrent)?;
+        let thread = self.query(Call::CtxGetCurrent)?;
         Ok(match thread.context.load(Relaxed) {
             0 => 0,
             context => self.hot.handle(HandleKind::Context, context - 1),
@@ -158,7 +158,7 @@ impl Machine {
     /// `cuCtxGetDevice` of the current context. A query.
     #[inline]
     pub fn context_current_device(&self) -> Result<i32> {
-        let thread = self.ask(Call::CtxGetDevice)?;
+        let thread = self.query(Call::CtxGetDevice)?;
         match thread.context.load(Relaxed) {
             0 => Err(INVALID_CONTEXT),
             context => Ok(self.hot.contexts[context - 1].device.load(Acquire) as i32),
@@ -167,7 +167,7 @@ impl Machine {
 
     /// `cuCtxGetId`. A query.
     pub fn context_id(&self, context: usize) -> Result<u64> {
-        self.ask(Call::CtxGetId)?;
+        self.query(Call::CtxGetId)?;
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }

@@ -156,7 +156,7 @@ impl Machine {
     }
 
     /// What must complete for an event to be complete. An error where a query is not allowed.
-    fn askable(&self, state: &mut State, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
+    fn queryable(&self, state: &mut State, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
         let recorded = self.event(state, event)?;
         state.healthy(recorded.context)?;
         if let Some(at) = recorded.captured {
@@ -182,7 +182,7 @@ impl Machine {
     /// recorded.
     pub fn event_query(&self, event: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
-        let tails = self.askable(&mut state, thread, event)?;
+        let tails = self.queryable(&mut state, thread, event)?;
         let done = state.queues.complete(&tails, self.hot.now());
         if done {
             self.event_seen(&mut state, event);
@@ -193,7 +193,7 @@ impl Machine {
     /// `cuEventSynchronize`: moves the clock to the event's end.
     pub fn event_synchronize(&self, event: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::EventSynchronize)?;
-        let tails = self.askable(&mut state, thread, event)?;
+        let tails = self.queryable(&mut state, thread, event)?;
         self.finish(&mut state, &tails);
         self.event_seen(&mut state, event);
         Ok(())
@@ -203,7 +203,7 @@ impl Machine {
     /// complete.
     pub fn event_wait(&self, event: usize, limit: u64) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
-        let tails = self.askable(&mut state, thread, event)?;
+        let tails = self.queryable(&mut state, thread, event)?;
         if limit >= UNBOUNDED {
             self.finish(&mut state, &tails);
             self.event_seen(&mut state, event);

@@ -142,13 +142,13 @@ impl Memory {
         }
         let left = self.space.checked_sub(size).ok_or(OUT_OF_MEMORY)?;
         let alignment = alignment.max(self.granularity);
-        let wish = self.chooser.wish(size, alignment, None);
-        let address = wish.and_then(|wish| host::reserve_at(wish, size).ok());
+        let propose = self.chooser.propose(size, alignment, None);
+        let address = propose.and_then(|propose| host::reserve_at(propose, size).ok());
         let address = match address {
             Some(address) => address,
             None => host::reserve(size, alignment).map_err(|_| OUT_OF_MEMORY)?,
         };
-        self.chooser.took(address, size);
+        self.chooser.record_placed(address, size);
         self.space = left;
         self.reservations.insert(address, size);
         Ok(address)
@@ -163,7 +163,7 @@ impl Memory {
         }
         self.reservations.remove(&address);
         self.space += size;
-        self.chooser.gave(address);
+        self.chooser.record_freed(address);
         host::unreserve(address, size);
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! A model of a CUDA device, in the host's memory and on a simulated clock.
 //!
 //! [`Machine`] is a computer with some such devices. Its methods are the driver functions that an allocator and its
-//! applications need. Errors are the driver's numbers ([`code`]). The simulated
-//! driver of this crate uses it, and so do a `libcuda.so.1` and a stand-in for AscendCL for tests. The model depends
-//! only on std, libc and parking_lot, and uses no module outside this folder, so the tests can include it by path.
+//! applications need. Errors are the driver's numbers ([`code`]). The simulated driver of this crate uses it, and so do
+//! a `libcuda.so.1` and a stand-in for AscendCL for tests. The model depends only on std, libc and parking_lot, and
+//! uses no module outside this folder, so the tests can include it by path.
 //!
 //! # Rules that are modelled
 //!
@@ -248,20 +248,20 @@ impl Machine {
 
     /// Begins a query, without a lock.
     #[inline]
-    fn ask(&self, call: Call) -> Result<&ThreadState> {
+    fn query(&self, call: Call) -> Result<&ThreadState> {
         let thread = self.threads.here();
         let flags = self.hot.flags.load(Relaxed);
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
             if flags != 0 {
-                self.ask_slowly(call, flags)?;
+                self.query_slowly(call, flags)?;
             }
         }
         Ok(thread)
     }
 
     #[cold]
-    fn ask_slowly(&self, call: Call, flags: u32) -> Result<()> {
+    fn query_slowly(&self, call: Call, flags: u32) -> Result<()> {
         if flags & hot::FLAG_ARMED != 0 {
             self.apply_rules(call)?;
         }

@@ -181,7 +181,7 @@ impl Machine {
     /// `cuStreamGetId`: unique for the machine's life. A query.
     #[inline]
     pub fn stream_id(&self, stream: usize) -> Result<u64> {
-        let thread = self.ask(Call::StreamGetId)?;
+        let thread = self.query(Call::StreamGetId)?;
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
@@ -193,7 +193,7 @@ impl Machine {
 
     /// `cuStreamGetCtx`. A query.
     pub fn stream_context(&self, stream: usize) -> Result<usize> {
-        let thread = self.ask(Call::StreamGetCtx)?;
+        let thread = self.query(Call::StreamGetCtx)?;
         let slot = &self.hot.streams[self.slot(thread, stream)?];
         if slot.id.load(Acquire) == 0 {
             Self::dead(stream);
@@ -208,7 +208,7 @@ impl Machine {
     /// query.
     #[inline]
     pub fn stream_is_capturing(&self, stream: usize) -> Result<u32> {
-        let thread = self.ask(Call::StreamIsCapturing)?;
+        let thread = self.query(Call::StreamIsCapturing)?;
         let slot = &self.hot.streams[self.slot(thread, stream)?];
         if slot.id.load(Acquire) == 0 {
             Self::dead(stream);
@@ -226,7 +226,7 @@ impl Machine {
     /// `cuStreamGetCaptureInfo`: id and graph. `None` where the stream does not capture or its capture was invalidated.
     /// A query.
     pub fn stream_capture_info(&self, stream: usize) -> Result<Option<(u64, usize)>> {
-        let thread = self.ask(Call::StreamGetCaptureInfo)?;
+        let thread = self.query(Call::StreamGetCaptureInfo)?;
         let mut state = self.state.lock();
         let slot = self.stream_slot(&mut state, thread, stream)?;
         match self.hot.streams[slot as usize].capture.load(Acquire) {

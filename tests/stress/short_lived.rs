@@ -1,4 +1,4 @@
-//! Contexts and threads that come and go: a client's work in a context that is destroyed, and on a thread that ends.
+//! Short-lived contexts and threads: a client's work in a context that is destroyed, and on a thread that ends.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,16 +11,16 @@ use crate::world::{carved, done};
 const DEFAULT: [usize; 2] = [0, 2];
 
 impl Client<'_> {
-    /// Work in a context of its own, which is destroyed with work pending; one block comes home.
-    pub fn visit(&mut self) {
-        if self.world.trusted || !self.world.guests || self.capture.is_some() {
+    /// Works in a new context, which is destroyed with work pending. The client keeps one block.
+    pub fn use_short_lived_context(&mut self) {
+        if self.world.trusted || !self.world.short_lived || self.capture.is_some() {
             return;
         }
         let device = self.device();
         let context = self.world.app(|machine| machine.context_create(device).unwrap());
         self.world.counts.contexts.fetch_add(1, Relaxed);
         let mut stream = self.world.app(|machine| machine.stream_create(true).unwrap());
-        // An event of the application's that nobody records.
+        // An event of the application that is never recorded.
         let event = self.world.app(|machine| machine.event_create().unwrap());
         if self.random.one_in(3) {
             stream = DEFAULT[self.random.below(2) as usize];
@@ -35,9 +35,9 @@ impl Client<'_> {
                 there.push((address, size));
             }
             used |= address != 0;
-            // What it queues is waited for once the context has used the pool.
+            // The context's queued work counts once the context has used the pool.
             if used && self.random.one_in(6) {
-                self.lend(stream);
+                self.declare_in_other_context(stream);
             }
             if self.random.one_in(3)
                 && let Some((address, _)) = there.pop()
@@ -46,9 +46,9 @@ impl Client<'_> {
                 self.world.put(address, ordered.then_some(stream));
             }
         }
-        // Another thread's capture may be in the way.
+        // Another thread's capture may forbid the query.
         let asked = self.world.app(|machine| machine.event_query(event));
-        assert_ne!(asked, Ok(false), "somebody recorded the application's event");
+        assert_ne!(asked, Ok(false), "the application's event was recorded");
         let home = self.streams[0];
         if let Some((address, size)) = there.pop() {
             // Destroying the context ends its work.
@@ -68,11 +68,11 @@ impl Client<'_> {
         });
     }
 
-    /// A block of the client's own context is used on a stream of the visited one, and declared.
-    fn lend(&mut self, stream: usize) {
+    /// Uses a block of the client's own context on a stream of the short-lived one, and declares it.
+    fn declare_in_other_context(&mut self, stream: usize) {
         let Some(at) = self.block() else { return };
         let home = self.blocks[at].home;
-        // Default streams are other ones here.
+        // Default streams are different here.
         if DEFAULT.contains(&home) {
             return;
         }
@@ -91,10 +91,14 @@ impl Client<'_> {
         }
     }
 
-    /// A thread works on its own default stream and ends; what it has not freed comes home, and its name comes back.
-    pub fn errand(&mut self) {
+    /// A thread works on its own default stream and ends. The client keeps the blocks that it has not freed, and the
+    /// stream's handle is reused.
+    pub fn use_short_lived_thread(&mut self) {
         let world = self.world;
-        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= world.errands {
+        if world.trusted
+            || self.capture.is_some()
+            || world.counts.threads.fetch_add(1, Relaxed) >= world.max_thread_streams
+        {
             return;
         }
         let context = world.contexts[self.context].handle;
@@ -147,10 +151,13 @@ impl Client<'_> {
         }
     }
 
-    /// A thread without a context takes back blocks of the client's, and has one of its own.
-    pub fn bare_thread(&mut self) {
+    /// A thread without a context frees blocks of the client, and allocates and frees one.
+    pub fn use_thread_without_context(&mut self) {
         let world = self.world;
-        if world.trusted || self.capture.is_some() || world.counts.threads.fetch_add(1, Relaxed) >= world.errands {
+        if world.trusted
+            || self.capture.is_some()
+            || world.counts.threads.fetch_add(1, Relaxed) >= world.max_thread_streams
+        {
             return;
         }
         let device = self.device();
@@ -158,7 +165,7 @@ impl Client<'_> {
         for _ in 0..1 + self.random.below(4) {
             if let Some(at) = self.block() {
                 let block = self.blocks.swap_remove(at);
-                // A default stream means nothing where no context is current.
+                // A default stream has no meaning without a current context.
                 let named = !DEFAULT.contains(&block.home) && self.random.one_in(2);
                 taken.push((block.address, named.then_some(block.home)));
             }
@@ -186,7 +193,7 @@ impl Client<'_> {
             assert_eq!(
                 world.app(|machine| machine.context_current()),
                 Ok(0),
-                "it has none still"
+                "the thread still has no context"
             );
         };
         std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
