@@ -36,7 +36,7 @@ fn invalid_objects_are_passed_on() {
                 let (stdout, stderr) = texts(command.env("STANDIN", instead));
                 assert!(stdout.starts_with(shown) && stdout.ends_with(nothing), "{stdout}");
                 match reported {
-                    true => says(&stderr, "the object is not laid out as it should be"),
+                    true => expect_lines(&stderr, "the object is not laid out as it should be"),
                     false => assert_eq!(stderr, ""),
                 }
             }
@@ -46,7 +46,7 @@ fn invalid_objects_are_passed_on() {
 }
 
 /// Checks that there is one line for the runtime and one for the builder, with these words in each.
-fn says(stderr: &str, words: &str) {
+fn expect_lines(stderr: &str, words: &str) {
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{stderr}");
     for line in lines {
@@ -61,7 +61,7 @@ fn objects_of_unknown_versions_keep_their_allocator() {
         for mut command in both_ways("11.4", "version=120000")? {
             let (stdout, stderr) = texts(&mut command);
             assert_eq!(stdout, own("libnvinfer.so.11"));
-            says(&stderr, "the layout of version 120000 is not known");
+            expect_lines(&stderr, "the layout of version 120000 is not known");
         }
         for (name, soname, version, words) in [
             (
@@ -93,7 +93,7 @@ fn objects_of_unknown_versions_keep_their_allocator() {
             for mut command in both_ways(name, "")? {
                 let (stdout, stderr) = texts(command.env("STANDIN_VERSION", version));
                 assert_eq!(stdout, own(soname));
-                says(&stderr, words);
+                expect_lines(&stderr, words);
             }
         }
         Ok(())
@@ -106,7 +106,7 @@ fn objects_keep_their_allocator_if_ours_cannot_be_opened() {
         for mut command in both_ways("RTX 1.3", "")? {
             let (stdout, stderr) = texts(command.env("TRTALLOC_DRIVER", "ascend"));
             assert_eq!(stdout, own("libtensorrt_rtx.so.1"));
-            says(&stderr, "keeps TensorRT's own allocator: ");
+            expect_lines(&stderr, "keeps TensorRT's own allocator: ");
         }
         Ok(())
     });

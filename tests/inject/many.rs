@@ -9,7 +9,7 @@ use crate::table::Outcome;
 const APART: [&str; 4] = ["8.6", "10.16", "11.4", "RTX 1.7"];
 
 /// The output of clients that run one after another. The counts are those of the process.
-fn each_its_own(sonames: &[&str]) -> String {
+fn outputs(sonames: &[&str]) -> String {
     let mut text = String::new();
     for (i, soname) in sonames.iter().enumerate() {
         let count = 4 * (i + 1);
@@ -43,7 +43,7 @@ fn plugins_of_several_tensorrts_use_their_own() {
         for plugins in [linked, looking] {
             let mut command = preloaded(standin::host(), &["local", ""]);
             let (stdout, stderr) = texts(command.args(&plugins));
-            assert_eq!((stdout, stderr), (each_its_own(&sonames(&APART)), String::new()));
+            assert_eq!((stdout, stderr), (outputs(&sonames(&APART)), String::new()));
         }
         Ok(())
     });
@@ -72,7 +72,7 @@ fn plugin_finds_the_tensorrt_that_the_linker_left_out() {
         let arguments = ["-shared", "-Wl,--as-needed"];
         let left = built.link("left.so", &arguments, &[&built.client, &built.ours(), &built.library]);
         let mut command = preloaded(standin::host(), &["local", "", text(&other), text(&left)]);
-        let expected = each_its_own(&["libnvinfer.so.10", "libnvinfer.so.11"]);
+        let expected = outputs(&["libnvinfer.so.10", "libnvinfer.so.11"]);
         assert_eq!(texts(&mut command), (expected, String::new()));
         Ok(())
     });
@@ -93,7 +93,7 @@ fn full_and_lean_library_of_one_version_are_distinguished() {
         for plugins in [linked, opened] {
             let mut command = preloaded(standin::host(), &["local", ""]);
             let (stdout, stderr) = texts(command.args(plugins));
-            let expected = each_its_own(&["libnvinfer.so.10", "libnvinfer_lean.so.10"]);
+            let expected = outputs(&["libnvinfer.so.10", "libnvinfer_lean.so.10"]);
             assert_eq!((stdout, stderr), (expected, String::new()));
         }
         Ok(())

@@ -22,13 +22,13 @@ void say(char const* what, void* found) {
 
 }  // namespace
 
-EXPORT void look(char const* who) {
-    std::printf("%s\n", who);
+EXPORT void look(char const* from) {
+    std::printf("%s\n", from);
     say("next known", dlsym(RTLD_NEXT, "known"));
     say("default known", dlsym(RTLD_DEFAULT, "known"));
     say("next malloc", dlsym(RTLD_NEXT, "malloc"));
-    say("default unknown", dlsym(RTLD_DEFAULT, "nobody_has_this"));
-    say("next unknown", dlsym(RTLD_NEXT, "nobody_has_this"));
+    say("default unknown", dlsym(RTLD_DEFAULT, "unknown_name"));
+    say("next unknown", dlsym(RTLD_NEXT, "unknown_name"));
     // Names that only begin like TensorRT's.
     say("default alike", dlsym(RTLD_DEFAULT, "createInferRuntime"));
     say("null alike", dlsym(nullptr, "createInfer"));
@@ -43,7 +43,7 @@ int main(int, char** argv) {
         return 1;
     }
     say("handle known", dlsym(library, "known"));
-    say("handle unknown", dlsym(library, "nobody_has_this"));
+    say("handle unknown", dlsym(library, "unknown_name"));
     reinterpret_cast<void (*)(char const*)>(dlsym(library, "look"))("library");
     return 0;
 }

@@ -107,7 +107,7 @@ fn shell_is_unchanged() {
 }
 
 #[test]
-fn git() {
+fn git_is_unchanged() {
     if !has("git") {
         common::skip("git", "no git");
     }
@@ -121,7 +121,7 @@ fn git() {
 }
 
 #[test]
-fn python() {
+fn python_is_unchanged() {
     if !has("python3") {
         common::skip("python", "no python3");
     }

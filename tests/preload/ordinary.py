@@ -1,4 +1,4 @@
-"""What many programs in Python do: threads, processes in three ways, ctypes, an exception that nobody catches at the end."""
+"""What many programs in Python do: threads, processes in three ways, ctypes, an uncaught exception at the end."""
 
 import concurrent.futures
 import ctypes

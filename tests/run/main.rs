@@ -36,13 +36,13 @@ fn trtalloc_run(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command.arg("run").args(arguments);
-    hearing(&mut command);
+    with_default_signals(&mut command);
     command
 }
 
 /// A shell starts background jobs with some signals ignored, and nohup ignores another.
-fn hearing(command: &mut Command) {
-    let hear = || {
+fn with_default_signals(command: &mut Command) {
+    let reset = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: allowed between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -50,7 +50,7 @@ fn hearing(command: &mut Command) {
         Ok(())
     };
     // SAFETY: the closure makes system calls only.
-    unsafe { command.pre_exec(hear) };
+    unsafe { command.pre_exec(reset) };
 }
 
 fn text(bytes: &[u8]) -> &str {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
-use crate::{expect, hearing, last, trtalloc_run};
+use crate::{expect, last, trtalloc_run, with_default_signals};
 
 /// Starts a shell script under the command and waits until it prints "ready". It is a job of its own, as under a shell:
 /// the kernel does not stop an orphaned job, such as checks that run in the background.
@@ -142,7 +142,7 @@ fn program_end_is_seen_with_sigchld_ignored() {
     expect(&with, 4);
     let mut alone = Command::new(probe[0]);
     alone.args(&probe[1..]);
-    hearing(&mut alone);
+    with_default_signals(&mut alone);
     assert_eq!(with.stdout, ignoring(alone).stdout);
 }
 

@@ -1,6 +1,6 @@
-// The part of TensorRT 8's and 9's NvInfer.h that the creation of objects is about, in our own words, for a stand-in and its
-// callers to be compiled against: NVIDIA's headers of those versions may not be copied. What is called has its name; what
-// only takes up a place in a table of virtual functions is numbered.
+// The part of TensorRT 8's and 9's NvInfer.h that creates objects, declared by this project, so that a stand-in and its
+// callers can be compiled: NVIDIA's headers of those versions may not be copied. Functions that are called have their names;
+// functions that only fill a slot in a table of virtual functions are numbered.
 #ifndef NV_INFER_H
 #define NV_INFER_H
 

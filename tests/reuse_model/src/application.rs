@@ -39,7 +39,7 @@ pub enum Step {
     /// A request finds no memory and waits without the lock.
     Wait(u8),
     /// The waiting request continues, and gets the piece.
-    GoOn(u8),
+    Resume(u8),
     /// The waiting request gives up.
     GiveUp,
     /// The piece is freed on the stream, with the context current.
@@ -89,7 +89,7 @@ impl Model {
                 steps.extend(contexts.clone().map(|context| Step::AllocateAnywhere(piece, context)));
                 steps.extend(contexts.clone().map(|context| Step::FreeAnywhere(piece, context)));
             }
-            steps.extend(bounds.waits.then_some(Step::GoOn(piece)));
+            steps.extend(bounds.waits.then_some(Step::Resume(piece)));
         }
         steps.extend((0..state.work.len() as u8).map(Step::Complete));
         steps.extend([Step::EndCapture, Step::EndGraph, Step::GiveUp]);
@@ -288,9 +288,9 @@ impl Model {
                 state.waiting = Some(Waiting { handle, id, owner });
                 Some(())
             }
-            Step::GoOn(piece) => {
+            Step::Resume(piece) => {
                 let waiting = state.waiting?;
-                self.go_on(state, waiting, piece).map(|_| ())
+                self.resume(state, waiting, piece).map(|_| ())
             }
             Step::GiveUp => state.waiting.take().map(|_| ()),
             Step::Free(piece, handle, current) => {

@@ -25,7 +25,7 @@ impl fmt::Display for Step {
             }
             Step::Miss(handle) => write!(f, "a request on s{handle} misses: its frees get a completion event"),
             Step::Wait(handle) => write!(f, "a request on s{handle} waits without the lock"),
-            Step::GoOn(piece) => write!(f, "the waiting request gets block {piece}"),
+            Step::Resume(piece) => write!(f, "the waiting request gets block {piece}"),
             Step::GiveUp => write!(f, "the waiting request gives up"),
             Step::Free(piece, handle, current) => {
                 write!(f, "block {piece} is freed on s{handle}, while c{current} is current")

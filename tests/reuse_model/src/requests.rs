@@ -274,7 +274,7 @@ impl Model {
     }
 
     /// A waiting request continues, with its data on its stream. `None` where it is refused.
-    pub fn go_on(&self, state: &mut State, waiting: Waiting, piece: u8) -> Option<Source> {
+    pub fn resume(&self, state: &mut State, waiting: Waiting, piece: u8) -> Option<Source> {
         let Waiting { handle, id, owner } = waiting;
         let serves = state.caches[handle as usize].serves;
         let mine = serves.is_some_and(|served| served.id == id && served.owner == owner);

@@ -27,7 +27,7 @@ fn holds(name: &str, mut model: Model) {
 }
 
 #[test]
-fn streams_that_come_and_go() {
+fn streams_created_and_destroyed() {
     holds("streams", streams());
 }
 
@@ -52,7 +52,7 @@ fn captures_and_graphs() {
 }
 
 #[test]
-fn contexts_that_come_and_go() {
+fn contexts_created_and_destroyed() {
     holds("contexts", within(contexts(), 13));
 }
 
@@ -72,6 +72,6 @@ fn two_blocks_before_cuda_12_0() {
 }
 
 #[test]
-fn all_of_it_together() {
+fn all_features_together() {
     holds("everything", within(everything(), 7));
 }
