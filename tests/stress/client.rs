@@ -21,7 +21,7 @@ pub struct Block {
     pub resizable: bool,
     /// The stream whose work follows all uses of the block so far, except declared ones.
     pub home: usize,
-    /// How many graphs of other blocks' owners use it.
+    /// How many graphs use it although it was not allocated in them.
     pub pins: u32,
 }
 

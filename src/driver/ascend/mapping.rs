@@ -23,7 +23,7 @@ const SLICE_MS: i32 = 250;
 /// The pause between two waits, in which other threads can take AscendCL's lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// `ACL_HBM_MEM_HUGE`: pages of 2 MiB, which is what torch_npu asks for.
+/// `ACL_HBM_MEM_HUGE`: pages of 2 MiB, which torch_npu uses.
 const HUGE_PAGES: i32 = 4;
 /// `ACL_MEM_LOCATION_TYPE_DEVICE`.
 const ON_DEVICE: i32 = 1;

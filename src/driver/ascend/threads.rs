@@ -122,14 +122,14 @@ impl Worker {
     ) -> Result<T> {
         let (sender, outcome) = sync_channel(1);
         let acl = acl.clone();
-        self.submit(Box::new(move || {
+        self.hand_over(Box::new(move || {
             // The receiver waits below, and there is room for the one result.
             let _ = sender.send(in_context(&acl, context, job));
         }))?;
         outcome.recv().map_err(|_| no_thread())?
     }
 
-    fn submit(&self, job: Job) -> Result<()> {
+    fn hand_over(&self, job: Job) -> Result<()> {
         let mut jobs = self.jobs.lock();
         let sender = match &*jobs {
             Some(sender) => sender,

@@ -67,7 +67,7 @@ impl Hook {
         unsafe { &*hook }.armed.store(false, Ordering::Release);
     }
 
-    /// What the driver calls, once, on a thread of its own.
+    /// The driver calls this once, on one of its threads.
     ///
     /// # Safety
     /// `data` is of [`Hook::new`], and is not used after this.

@@ -45,8 +45,8 @@ impl CudaDriver {
     /// Opens libcuda.so.1, looks its functions up and initializes it (`cuInit`). No context is made or made current.
     ///
     /// # Errors
-    /// [`Missing`](super::Failure::Missing) names the library, or the function it should have had; otherwise what `cuInit` says, e.g.
-    /// where there is no device.
+    /// [`Missing`](super::Failure::Missing) names the missing library or function. Other errors are those of `cuInit`, for
+    /// example without a device.
     pub fn open() -> Result<Arc<CudaDriver>> {
         let functions = Functions::open()?;
         let mut driver = CudaDriver {
