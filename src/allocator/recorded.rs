@@ -41,7 +41,7 @@ impl Allocator {
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
         let address = self.allocate_usual(request)?;
-        let stream = Stream::told(request.stream);
+        let stream = Stream::recorded(request.stream);
         let found = |pool| Some((pool, Pool::find(pool, address)?.0));
         match self.all_pools().find_map(found) {
             Some((pool, id)) => pool.remember(id, self.told_of(pool, address, request.size, stream)),

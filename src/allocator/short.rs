@@ -171,7 +171,7 @@ impl Allocator {
         let (free, total) = pool.device_memory();
         if self.recorder.is_on() {
             let event = Event::new(Action::Oom, device, free, request.size);
-            self.recorder.happened(event.on(Stream::told(request.stream)));
+            self.recorder.happened(event.on(Stream::recorded(request.stream)));
         }
         let stats = pool.stats();
         let most = if stats.limit == 0 {

@@ -41,7 +41,7 @@ impl Stream {
     }
 
     /// The handle as a history records it: 0 for no stream, and 0 for both handles of the legacy default stream.
-    pub fn told(stream: Option<Stream>) -> u64 {
+    pub fn recorded(stream: Option<Stream>) -> u64 {
         match stream {
             None | Some(Stream::LEGACY) => 0,
             Some(stream) => stream.0 as u64,

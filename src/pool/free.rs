@@ -92,7 +92,7 @@ impl Pool {
             let (address, requested) = (address.load(Ordering::Relaxed), requested.load(Ordering::Relaxed));
             self.marks.clear(id);
             let event = Event::new(action, self.device, address, requested);
-            self.recorder.happened(event.on(Stream::told(stream)));
+            self.recorder.happened(event.on(Stream::recorded(stream)));
         }
     }
 
@@ -110,7 +110,7 @@ impl Pool {
     pub(super) fn tell_freeing(&self, block: &Standalone, stream: Option<Stream>) {
         if self.recorder.is_on() {
             let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
-            self.recorder.happened(event.on(Stream::told(stream)));
+            self.recorder.happened(event.on(Stream::recorded(stream)));
             self.marks.forget(block.address);
         }
     }
