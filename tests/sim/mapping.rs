@@ -11,7 +11,7 @@ fn unmap_under_pending_work_is_a_fault() {
     let faults = m.faults();
     assert_eq!(faults.len(), 1);
     assert!(
-        faults[0].contains("cuMemUnmap") && faults[0].contains("not over"),
+        faults[0].contains("cuMemUnmap") && faults[0].contains("which is pending"),
         "{}",
         faults[0]
     );
