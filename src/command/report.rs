@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::error::{Error, Result};
 use trtalloc::record::report::model::{Device, Names, What};
-use trtalloc::record::report::{Course, Life, Refusal, Report, Walk};
+use trtalloc::record::report::{Cursor, Life, Refusal, Report, Timeline};
 
 use super::table::{Table, size};
 use super::{Done, say};
@@ -64,12 +64,12 @@ fn summary(path: &Path, report: &Report) -> String {
 }
 
 fn of_device(report: &Report, device: &Device) -> String {
-    let course = Course::of(device);
+    let timeline = Timeline::of(device);
     let called = called(report);
     let last = device.events.len() as u32;
-    let (peak, at_peak) = peak(&course, last);
-    let mut walk = Walk::new(&course);
-    walk.to(last);
+    let (peak, at_peak) = peak(&timeline, last);
+    let mut cursor = Cursor::new(&timeline);
+    cursor.to(last);
     let time = match (device.events.first(), device.events.last()) {
         (Some(first), Some(last)) if last.time > first.time => {
             format!(" in {:.3} s", (last.time - first.time) as f64 / 1e6)
@@ -77,22 +77,22 @@ fn of_device(report: &Report, device: &Device) -> String {
         _ => String::new(),
     };
     let mut text = format!("device {}: {} events{time}\n", device.number, device.events.len());
-    if course.misfits > 0 {
+    if timeline.misfits > 0 {
         text += &format!(
             "{} events do not fit the memory at the end and were passed over\n",
-            course.misfits
+            timeline.misfits
         );
     }
     let mut figures = Table::new(&["", "at the end", "at its peak"]);
-    let mut then = Walk::new(&course);
+    let mut then = Cursor::new(&timeline);
     then.to(at_peak);
-    let (free, free_then) = (walk.free(), then.free());
-    let blocks = |walk: &Walk<'_>| walk.live().count().to_string();
+    let (free, free_then) = (cursor.free(), then.free());
+    let blocks = |cursor: &Cursor<'_>| cursor.live().count().to_string();
     let rows = [
-        ("in use", size(walk.allocated), size(peak)),
-        ("blocks", blocks(&walk), blocks(&then)),
-        ("pending", size(walk.pending), size(then.pending)),
-        ("reserved", size(walk.reserved), size(then.reserved)),
+        ("in use", size(cursor.allocated), size(peak)),
+        ("blocks", blocks(&cursor), blocks(&then)),
+        ("pending", size(cursor.pending), size(then.pending)),
+        ("reserved", size(cursor.reserved), size(then.reserved)),
         ("free", size(free.bytes), size(free_then.bytes)),
         ("free ranges", free.ranges.to_string(), free_then.ranges.to_string()),
         ("largest free", size(free.largest), size(free_then.largest)),
@@ -117,19 +117,19 @@ fn of_device(report: &Report, device: &Device) -> String {
             stats.out_of_memory
         );
     }
-    text += &holders(&called, &report.names, &course, &then, peak);
-    text += &refusals(&called, device, &course);
+    text += &holders(&called, &report.names, &timeline, &then, peak);
+    text += &refusals(&called, device, &timeline);
     text
 }
 
 /// The most that was in use at once, and when first.
-fn peak(course: &Course, last: u32) -> (u64, u32) {
-    let mut walk = Walk::new(course);
-    let mut most = (walk.allocated, 0);
+fn peak(timeline: &Timeline, last: u32) -> (u64, u32) {
+    let mut cursor = Cursor::new(timeline);
+    let mut most = (cursor.allocated, 0);
     for moment in 1..=last {
-        walk.to(moment);
-        if walk.allocated > most.0 {
-            most = (walk.allocated, moment);
+        cursor.to(moment);
+        if cursor.allocated > most.0 {
+            most = (cursor.allocated, moment);
         }
     }
     most
@@ -148,8 +148,8 @@ fn moment(device: &Device, moment: u32) -> String {
 }
 
 /// Who held most at the peak: by stack, by tag and by size.
-fn holders(called: &[String], names: &Names, course: &Course, walk: &Walk<'_>, peak: u64) -> String {
-    let live: Vec<&Life> = walk.live().map(|number| &course.lives[number as usize]).collect();
+fn holders(called: &[String], names: &Names, timeline: &Timeline, cursor: &Cursor<'_>, peak: u64) -> String {
+    let live: Vec<&Life> = cursor.live().map(|number| &timeline.lives[number as usize]).collect();
     let stack = |life: &Life| called[life.stack as usize].clone();
     let tag = |life: &Life| match names.text(life.tag) {
         "" => "no tag".into(),
@@ -233,8 +233,8 @@ fn shortened(name: &str) -> String {
     }
 }
 
-fn refusals(called: &[String], device: &Device, course: &Course) -> String {
-    let all = Refusal::all(device, course);
+fn refusals(called: &[String], device: &Device, timeline: &Timeline) -> String {
+    let all = Refusal::all(device, timeline);
     let mut text = String::new();
     // Builders ask for what they do not expect to get, often and alike.
     for refusal in all.iter().take(NAMED) {

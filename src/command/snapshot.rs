@@ -33,7 +33,7 @@ pub fn record(config: &mut Config, requests: u64, stacks: &str) -> Result<()> {
     if config.history()?.mode != Mode::Off {
         return Ok(());
     }
-    let entries = (4 * requests).clamp(100_000, Options::MOST / 16);
+    let entries = (4 * requests).clamp(100_000, Options::MAX_ENTRIES / 16);
     for (key, value) in [
         ("history", "all"),
         ("stacks", stacks),

@@ -1,20 +1,21 @@
-//! Time that costs a few nanoseconds: the processor's counter, turned into microseconds when a snapshot is written.
+//! A clock that costs a few nanoseconds: the processor's counter, converted to microseconds when a snapshot is
+//! written.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The processor's counter; nanoseconds where it has none that runs evenly.
+/// Reads the processor's counter, or nanoseconds where the processor has no counter with a constant rate.
 #[inline]
 pub(super) fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if even() {
+    if has_invariant_tsc() {
         // SAFETY: every x86-64 processor has the instruction.
         return unsafe { core::arch::x86_64::_rdtsc() };
     }
     #[cfg(target_arch = "aarch64")]
     {
         let ticks: u64;
-        // SAFETY: reads the virtual counter, which Linux lets every process do.
+        // SAFETY: reads the virtual counter, which Linux makes readable for every process.
         unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
         return ticks;
     }
@@ -25,16 +26,16 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
-/// Whether the counter runs at one rate whatever the processor does, and on every core alike.
+/// Whether the counter has a constant rate in every power state, and on all cores (invariant TSC).
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn even() -> bool {
+fn has_invariant_tsc() -> bool {
     use core::arch::x86_64::__cpuid;
-    static EVEN: OnceLock<bool> = OnceLock::new();
-    *EVEN.get_or_init(|| __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0)
+    static INVARIANT: OnceLock<bool> = OnceLock::new();
+    *INVARIANT.get_or_init(|| __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0)
 }
 
-/// One moment by all clocks.
+/// One moment, as every clock shows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor {
     ticks: u64,
@@ -53,7 +54,7 @@ impl Anchor {
         }
     }
 
-    /// What the counter says between this moment and the present.
+    /// A clock from this moment and the present.
     pub(super) fn clock(self) -> Clock {
         Clock {
             from: self,
@@ -62,14 +63,15 @@ impl Anchor {
     }
 }
 
-/// Two moments, and so a rate.
+/// Two moments, from which the counter's rate follows.
 pub(super) struct Clock {
     from: Anchor,
     to: Anchor,
 }
 
 impl Clock {
-    /// Microseconds since 1970, as the clock is set now: it may have been set since.
+    /// Converts to microseconds since 1970, as the system's clock is set now. The system's clock may have been set
+    /// since `from`.
     pub(super) fn microseconds(&self, ticks: u64) -> u64 {
         let since = |start: u64| u128::from(self.to.ticks.saturating_sub(start));
         let passed = self.to.moment.duration_since(self.from.moment).as_micros();
@@ -84,14 +86,14 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_clock_that_is_set_stretches_nothing() {
+    fn setting_the_system_clock_keeps_intervals() {
         let moment = Instant::now();
         let from = Anchor {
             ticks: 1_000,
             moment,
             microseconds: 5,
         };
-        // A board without a clock of its own, which has learnt the time meanwhile.
+        // A board that starts without the time of day and sets its clock later.
         let to = Anchor {
             ticks: 3_000,
             moment: moment + Duration::from_secs(2),

@@ -1,4 +1,4 @@
-//! One thing that happened to memory, as the words of a ring's slot.
+//! One event of a history, and its encoding in a ring's slot.
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -6,23 +6,23 @@
 pub enum Action {
     /// A block was handed out.
     Alloc = 1,
-    /// A block was taken back, and nobody may have it yet.
+    /// A block was freed and is not yet reusable.
     FreeRequested = 2,
-    /// A block that was taken back became free.
+    /// A freed block became reusable.
     FreeCompleted = 3,
-    /// Both at once: the stream it was freed on may have it.
+    /// Both at once: a block was freed and its own stream may reuse it.
     Freed = 4,
-    /// Memory was obtained, at an address of the driver's.
+    /// Memory was allocated from the driver, at an address that the driver chose.
     SegmentAlloc = 5,
-    /// Such memory was given back.
+    /// Such memory was returned to the driver.
     SegmentFree = 6,
-    /// Memory was mapped into a range of addresses.
+    /// Memory was mapped into the reservation.
     SegmentMap = 7,
-    /// A range was unmapped.
+    /// A mapped range was unmapped.
     SegmentUnmap = 8,
-    /// A request was refused for want of memory.
+    /// A request was refused because memory ran out.
     Oom = 9,
-    /// All that was pending in a range became free.
+    /// Everything that was pending in a range became free.
     Settled = 10,
 }
 
@@ -48,21 +48,21 @@ pub struct Event {
     pub action: Action,
     /// On which device.
     pub device: i32,
-    /// Where; for [`Action::Oom`], the bytes free on the device.
+    /// The address; for [`Action::Oom`], the bytes free on the device.
     pub address: u64,
-    /// Bytes: of blocks as they were asked for, of segments as they are.
+    /// Bytes: a block's requested size, a segment's actual size.
     pub size: u64,
     /// The stream's handle; 0 where there was none.
     pub stream: u64,
-    /// The stack's number; 0 is none.
+    /// The stack's number; 0 if it has none.
     pub stack: u32,
-    /// The tag's number; 0 is none.
+    /// The tag's number; 0 if it has none.
     pub tag: u32,
-    /// Microseconds since 1970; 0 until it is read from the ring.
+    /// Microseconds since 1970; 0 until the event is read from the ring.
     pub time: u64,
 }
 
-/// What a slot holds of an event.
+/// An event's encoding in a slot.
 pub(super) type Words = [u64; 6];
 
 impl Event {
@@ -80,7 +80,7 @@ impl Event {
         }
     }
 
-    /// The same on a stream.
+    /// The same event on a stream.
     pub fn on(self, stream: u64) -> Event {
         Event { stream, ..self }
     }

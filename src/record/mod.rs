@@ -1,9 +1,9 @@
-//! Where did the memory go: the history of one allocator, and what a snapshot of it is made of.
+//! The history of one allocator, and the snapshots made from it.
 //!
-//! The recorder is told, and asks nobody: pool and allocator call it, it calls neither. While it is off, all it costs is one
-//! load of [`Recorder::is_on`]. While it is on, an event is one locked instruction and one cache line in a ring that was
-//! allocated when recording began; no lock is shared, and nothing is allocated once the ring's pages and the caches of
-//! [`stack`] are warm.
+//! Pool and allocator call the recorder; the recorder calls neither. While recording is off it costs one load of
+//! [`Recorder::is_on`]. While it is on, an event costs one locked instruction and one cache line in a ring that was
+//! allocated when recording began. Recording takes no shared lock, and allocates nothing once the ring's pages and
+//! the caches of [`stack`] are warm.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -28,14 +28,14 @@ use clock::Anchor;
 use options::{Context, Stacks};
 use ring::Rings;
 
-/// What a live block remembers of its allocation, as one word: the recording it was made in, and its stack.
+/// What a live block keeps of its allocation, in one word: the recording it was made in, and its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark(pub u64);
 
-/// What an application calls for.
+/// The kind of an application's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// Memory, or another size of it.
+    /// Allocates or resizes memory.
     Allocation,
     /// Anything else.
     Other,
@@ -43,11 +43,11 @@ pub enum Call {
 
 /// One allocator's history.
 pub struct Recorder {
-    /// What is recorded, as [`Options::packed`] has it; 0: nothing.
+    /// What is recorded, as [`Options::packed`] encodes it; 0: nothing.
     flags: AtomicU32,
-    /// How often recording was begun, so that marks of an earlier recording are told apart.
+    /// Counts the recordings that were begun, so that a mark of an earlier recording is recognised.
     recording: AtomicU32,
-    /// The number of the next event; alone on its line, since every event writes it.
+    /// The next event's number. It has a cache line of its own, since every event writes it.
     next: Padded,
     rings: Rings,
     session: Mutex<Session>,
@@ -56,7 +56,7 @@ pub struct Recorder {
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
-/// The recording that runs, or that was the last.
+/// The current recording, or the last one.
 struct Session {
     options: Options,
     /// The number of its first event.
@@ -64,12 +64,12 @@ struct Session {
     anchor: Anchor,
 }
 
-/// What was recorded, in the order of its happening.
+/// What was recorded, in the order in which it happened.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// The events that are still there, oldest first.
+    /// The events that the ring still holds, oldest first.
     pub events: Vec<Event>,
-    /// How many there were that are not, for want of room.
+    /// How many older events the ring has overwritten.
     pub dropped: u64,
     /// The recording's options.
     pub options: Options,
@@ -92,31 +92,31 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Whether anything is recorded.
+    /// Whether recording is on.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.flags.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins a recording, goes on with another kind of it, or ends it. What a recording has is kept until the next begins.
+    /// Begins a recording, changes it, or ends it. What was recorded stays until the next recording begins.
     pub fn set(&self, options: Options) -> Result<()> {
         let mut session = self.session.lock();
         if options.mode == Mode::All {
             self.rings.make(options.max_entries)?;
         }
-        // Of a device that was left out, there is a gap that nothing could fill.
-        let kept = |options: &Options| (options.mode, options.max_entries, options.device);
-        let begins = kept(&session.options) != kept(&options);
+        // A change of these begins a new recording. Events of a device that was left out until now are missing.
+        let identity = |options: &Options| (options.mode, options.max_entries, options.device);
+        let begins = identity(&session.options) != identity(&options);
         if begins && options.mode != Mode::Off {
             session.first = self.next.0.load(Ordering::Acquire);
             session.anchor = Anchor::now();
         }
         if !self.is_on() {
-            // What was allocated meanwhile has no mark, and may lie where something with a mark lay.
+            // Blocks allocated while recording was off have no mark, and may lie where a marked block lay.
             self.recording.fetch_add(1, Ordering::Relaxed);
         }
         if options.mode == Mode::Off {
-            // Its events stay for a last snapshot.
+            // The events stay readable for a last snapshot.
             session.options.mode = Mode::Off;
         } else {
             session.options = options;
@@ -134,8 +134,8 @@ impl Recorder {
         self.session.lock().options
     }
 
-    /// A call of an application begins: its stack is that of all that happens in it on this thread, until what is returned
-    /// is dropped. Taken here, before any lock: a stack of Python may run Python.
+    /// Takes the stack of an application's call. All events on this thread have that stack until the result is
+    /// dropped. Called before any lock is taken, since taking a stack of Python may run Python.
     #[cold]
     #[inline(never)]
     pub fn call(&self, call: Call) -> stack::Current {
@@ -147,7 +147,7 @@ impl Recorder {
         stack::Current::enter(if wanted { options.stacks() } else { Stacks::None })
     }
 
-    /// A block was handed out: what it is to remember.
+    /// Records an allocation; returns the mark that its block keeps.
     #[cold]
     #[inline(never)]
     pub fn allocated(&self, event: Event) -> Mark {
@@ -156,12 +156,18 @@ impl Recorder {
             return Mark::default();
         }
         let stack = stack::Current::get();
-        let told = if options.context >= Context::Alloc { stack } else { 0 };
-        self.write(options, Event { stack: told, ..event });
+        let recorded = if options.context >= Context::Alloc { stack } else { 0 };
+        self.write(
+            options,
+            Event {
+                stack: recorded,
+                ..event
+            },
+        );
         Mark(u64::from(self.recording.load(Ordering::Relaxed)) << 32 | u64::from(stack))
     }
 
-    /// Anything else happened.
+    /// Records any other event.
     #[cold]
     #[inline(never)]
     pub fn happened(&self, event: Event) {
@@ -182,13 +188,13 @@ impl Recorder {
             return;
         }
         let Some(ring) = self.rings.current() else { return };
-        // Who frees takes a number before the memory can be anybody's again, and who allocates after it became his: so the
-        // numbers are in the order of what happened to each byte.
+        // A free takes its number before the memory becomes reusable, and an allocation takes its number after the
+        // memory became its own. So numbers are in the order of what happened to each byte.
         let number = self.next.0.fetch_add(1, Ordering::AcqRel);
         ring.write(number, &event.words(clock::ticks()));
     }
 
-    /// The stack of a live block's allocation; 0 where none was kept in this recording.
+    /// The stack of a live block's allocation; 0 where this recording has none.
     pub fn stack_of(&self, mark: Mark) -> u32 {
         let now = self.recording.load(Ordering::Relaxed);
         if self.is_on() && (mark.0 >> 32) as u32 == now {
@@ -198,12 +204,12 @@ impl Recorder {
         }
     }
 
-    /// The number of the next event: a place in time.
+    /// The number of the next event, which marks a position in the history.
     pub fn now(&self) -> u64 {
         self.next.0.load(Ordering::Acquire)
     }
 
-    /// The events before `until`, a place that [`Recorder::now`] gave.
+    /// The events before `until`, a position from [`Recorder::now`].
     pub fn history(&self, until: u64) -> History {
         let session = self.session.lock();
         let options = session.options;
@@ -217,13 +223,13 @@ impl Recorder {
         };
         let room = options.max_entries.min(ring.len());
         let from = session.first.max(until.saturating_sub(room));
-        let mut patience = 1000;
+        let mut retries = 1000;
         let mut found = Vec::with_capacity((until - from) as usize);
-        // From the newest on: the oldest are the first to be overwritten, so that what was read has no gap.
+        // Newest first: the ring overwrites the oldest events first, so the events that were read have no gap.
         for number in (from..until).rev() {
-            match ring.read(number, &mut patience) {
+            match ring.read(number, &mut retries) {
                 Some(words) => found.push(words),
-                None if ring.is_past(number) => break,
+                None if ring.is_overwritten(number) => break,
                 None => {}
             }
         }
@@ -231,7 +237,7 @@ impl Recorder {
         let mut time = 0;
         for words in found.iter().rev() {
             let mut event = Event::from_words(words, |ticks| clock.microseconds(ticks));
-            // Counters of two cores may differ by a little; the order is that of the numbers.
+            // Counters of two cores may differ by a little, so times are made to increase with the numbers.
             time = event.time.max(time);
             event.time = time;
             history.events.push(event);
@@ -249,12 +255,12 @@ impl Drop for Recorder {
     }
 }
 
-/// A stack in one line: its innermost frame.
+/// Describes a stack in one line: its innermost frame.
 pub fn describe(stack: u32) -> String {
     symbols::describe(stack)
 }
 
-/// The text of a tag; none for 0 and for what is unknown.
+/// The text of a tag; `None` for 0 and for an unknown tag.
 pub fn tag_text(tag: u32) -> Option<String> {
     crate::tags::name(tag).map(str::to_owned)
 }

@@ -1,21 +1,21 @@
-//! What is to be recorded: `off`, `state` or `all`, then `context`, `stacks`, `max_entries` and `device`.
+//! Options of a recording: `off`, `state` or `all`, then `context`, `stacks`, `max_entries` and `device`.
 
 use crate::error::{Error, Result};
 
-/// Whether anything is recorded, and for how long.
+/// What is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Nothing.
     #[default]
     Off,
-    /// Of what is live now, where it was allocated.
+    /// For each live block, where it was allocated.
     State,
-    /// And every event, the last `max_entries` of them.
+    /// That and the last `max_entries` events.
     All,
 }
 
 impl Mode {
-    /// As the options call it.
+    /// The name that the options use.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Off => "off",
@@ -25,14 +25,14 @@ impl Mode {
     }
 }
 
-/// What gets a stack. Each kind includes those before it.
+/// What gets a stack. Each value includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Context {
     /// Nothing.
     None,
-    /// Blocks that are live.
+    /// Live blocks.
     State,
-    /// Events of allocation.
+    /// Allocation events.
     Alloc,
     /// Every event.
     #[default]
@@ -62,9 +62,9 @@ pub struct Options {
     pub context: Context,
     /// `stacks=`
     pub stacks: Stacks,
-    /// `max_entries=`: events that are kept, from 1 to [`Options::MOST`].
+    /// `max_entries=`: how many events are kept, from 1 to [`Options::MAX_ENTRIES`].
     pub max_entries: u64,
-    /// `device=`: the only one whose events are recorded; none: every device.
+    /// `device=`: the only device whose events are recorded; `None`: every device.
     pub device: Option<i32>,
 }
 
@@ -81,8 +81,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most entries there can be: a history of 4 GiB.
-    pub const MOST: u64 = 1 << 26;
+    /// The maximum of `max_entries`: a history of 4 GiB.
+    pub const MAX_ENTRIES: u64 = 1 << 26;
 
     /// Reads `mode,key=value,key=value`.
     pub fn parse(text: &str) -> Result<Options> {
@@ -128,7 +128,7 @@ impl Options {
                 _ => return refused("none, native, python or all"),
             },
             "max_entries" => match value.parse::<u64>() {
-                Ok(entries @ 1..) => self.max_entries = entries.min(Options::MOST),
+                Ok(entries @ 1..) => self.max_entries = entries.min(Options::MAX_ENTRIES),
                 _ => return refused("a number from 1"),
             },
             "device" => match value.parse::<i32>() {
@@ -141,7 +141,7 @@ impl Options {
         Ok(())
     }
 
-    /// The stacks that something of this recording gets.
+    /// The kind of stacks that this recording takes.
     pub fn stacks(&self) -> Stacks {
         if self.mode == Mode::Off || self.context == Context::None {
             Stacks::None
@@ -150,7 +150,7 @@ impl Options {
         }
     }
 
-    /// As one word, which is 0 exactly where nothing is recorded. `max_entries` is not part of it.
+    /// Packs the options except `max_entries` into one word, which is 0 exactly if nothing is recorded.
     pub(super) fn packed(&self) -> u32 {
         if self.mode == Mode::Off {
             return 0;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_has_a_meaning_is_read() {
+    fn every_documented_option_is_parsed() {
         let options = Options::parse(" ALL , context=alloc,stacks=Native, max_entries=7,device=3").unwrap();
         let expected = Options {
             mode: Mode::All,
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(Options::parse("off").unwrap().packed(), 0);
         assert_eq!(
             Options::parse("all,max_entries=99999999999").unwrap().max_entries,
-            Options::MOST
+            Options::MAX_ENTRIES
         );
         for bad in [
             "",

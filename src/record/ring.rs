@@ -1,9 +1,10 @@
-//! A ring of events that many threads write at once and one reads, without a lock and without a torn event.
+//! A ring of events that many threads write and one thread reads, without a lock and without torn events.
 //!
-//! Each event has a number, and its number a slot. A slot begins with a stamp: `2 × number + 1` while the event is written,
-//! one more when it is there. It ends with a sum over the number and the words, for nobody claims a slot: that would be a locked
-//! instruction on a line that the processor may not have yet. A thread that was held up for a whole round of the ring may so
-//! write into what is another's by now; then the sum is that of neither, and the event is lost, and counted.
+//! An event's number determines its slot. A slot begins with a sequence number, as in a seqlock: `2 × number + 1`
+//! while the event is written, `2 × number + 2` once it is complete. Writers do not claim a slot, since that would be
+//! a locked instruction on a line that the processor may not have. A writer that is suspended for a complete round of
+//! the ring can therefore overwrite parts of a later event. So a slot ends with a checksum over the number and the
+//! words; a reader finds a mixed event by it, and counts the event as lost.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -15,16 +16,16 @@ use crate::error::{Error, Result};
 
 #[repr(C, align(64))]
 struct Slot {
-    stamp: AtomicU64,
+    sequence: AtomicU64,
     words: [AtomicU64; 6],
-    sum: AtomicU64,
+    checksum: AtomicU64,
 }
 
-/// A sum that changes with the number and with every word.
+/// A checksum that changes with the number and with every word.
 #[inline]
-fn sum(number: u64, words: &Words) -> u64 {
-    // Odd, so that no change of a single word is lost; and without pattern, so that changes of several do not make up for
-    // each other.
+fn checksum(number: u64, words: &Words) -> u64 {
+    // The factors are odd, so that no change of a single word is lost, and irregular, so that changes of several
+    // words do not cancel out.
     const FACTORS: [u64; 6] = [
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
@@ -40,7 +41,7 @@ fn sum(number: u64, words: &Words) -> u64 {
     products.fold(number, u64::wrapping_add)
 }
 
-/// Slots in memory of their own, which is zeroed and touched only as it is used.
+/// Slots in a mapping of their own. Its pages are zeroed and touched only as they are used.
 pub(super) struct Ring {
     slots: NonNull<Slot>,
     count: usize,
@@ -58,7 +59,7 @@ impl Ring {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: a fresh mapping, which nobody else knows.
+        // SAFETY: a fresh mapping, to which no other pointer exists.
         let memory = unsafe { libc::mmap(null_mut(), count * size_of::<Slot>(), protection, flags, -1, 0) };
         match NonNull::new(memory.cast::<Slot>()) {
             Some(slots) if memory != libc::MAP_FAILED => Ok(Ring { slots, count }),
@@ -78,53 +79,53 @@ impl Ring {
         unsafe { self.slots.add(number as usize & (self.count - 1)).as_ref() }
     }
 
-    /// Writes event `number`, which no other thread writes; false where the slot is a later event's.
+    /// Writes event `number`, which no other thread writes. Returns false where the slot holds a later event.
     #[inline]
     pub(super) fn write(&self, number: u64, words: &Words) -> bool {
         let slot = self.slot(number);
-        let before = slot.stamp.load(Ordering::Relaxed);
+        let before = slot.sequence.load(Ordering::Relaxed);
         let (writing, written) = (2 * number + 1, 2 * number + 2);
         if before > writing {
             return false;
         }
-        slot.stamp.store(writing, Ordering::Relaxed);
-        // A reader that sees a word of this event sees the stamp above too.
+        slot.sequence.store(writing, Ordering::Relaxed);
+        // A reader that sees a word of this event sees the sequence number above too.
         fence(Ordering::Release);
         for (to, word) in slot.words.iter().zip(words) {
             to.store(*word, Ordering::Relaxed);
         }
-        slot.sum.store(sum(number, words), Ordering::Relaxed);
-        slot.stamp.store(written, Ordering::Release);
+        slot.checksum.store(checksum(number, words), Ordering::Relaxed);
+        slot.sequence.store(written, Ordering::Release);
         true
     }
 
-    /// Event `number` as a whole; none where it is lost or was overwritten. Waits for one that is being written, as often
-    /// as `patience` allows.
-    pub(super) fn read(&self, number: u64, patience: &mut u32) -> Option<Words> {
+    /// Reads event `number`; `None` where it is lost or overwritten. Waits for an event that is being written, at
+    /// most `retries` times in all.
+    pub(super) fn read(&self, number: u64, retries: &mut u32) -> Option<Words> {
         let slot = self.slot(number);
         loop {
-            let stamp = slot.stamp.load(Ordering::Acquire);
-            if stamp == 2 * number + 2 {
+            let sequence = slot.sequence.load(Ordering::Acquire);
+            if sequence == 2 * number + 2 {
                 let words = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
-                let whole = slot.sum.load(Ordering::Relaxed) == sum(number, &words);
+                let complete = slot.checksum.load(Ordering::Relaxed) == checksum(number, &words);
                 fence(Ordering::Acquire);
-                return (whole && slot.stamp.load(Ordering::Relaxed) == stamp).then_some(words);
+                return (complete && slot.sequence.load(Ordering::Relaxed) == sequence).then_some(words);
             }
-            if stamp > 2 * number + 2 || *patience == 0 {
+            if sequence > 2 * number + 2 || *retries == 0 {
                 return None;
             }
-            *patience -= 1;
+            *retries -= 1;
             std::thread::yield_now();
         }
     }
 
-    /// Whether event `number` has made room for a later one.
-    pub(super) fn is_past(&self, number: u64) -> bool {
-        self.slot(number).stamp.load(Ordering::Acquire) > 2 * number + 2
+    /// Whether a later event has overwritten event `number`.
+    pub(super) fn is_overwritten(&self, number: u64) -> bool {
+        self.slot(number).sequence.load(Ordering::Acquire) > 2 * number + 2
     }
 
-    /// Gives the pages back; what was written is zero from now on.
-    fn forget(&self) {
+    /// Returns the pages to the system; all slots read as zero from now on.
+    fn release_pages(&self) {
         let bytes = self.count * size_of::<Slot>();
         // SAFETY: the mapping is this ring's own, and zeroed slots are valid ones.
         let _ = unsafe { libc::madvise(self.slots.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
@@ -133,19 +134,19 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this size, and nobody borrows it any more.
+        // SAFETY: mapped in `new` with this size, and `&mut self` excludes other users.
         let _ = unsafe { libc::munmap(self.slots.as_ptr().cast(), self.count * size_of::<Slot>()) };
     }
 }
 
 /// Slots of the smallest ring: 64 KiB.
-const LEAST: u64 = 1024;
+const MIN_SLOTS: u64 = 1024;
 
-/// The ring in use, and those of other sizes that were: a thread may still be writing into one of them. As sizes are powers
-/// of two, they are few, and the pages of those not in use are given back.
+/// The ring in use, and earlier rings of other sizes, since a thread may still be writing into one of them. Sizes are
+/// powers of two, so rings are few. The pages of unused rings are returned to the system.
 pub(super) struct Rings {
     current: AtomicPtr<Ring>,
-    // Boxed, since `current` points to one while others join.
+    // Boxed, since `current` points to one while others are added.
     #[allow(clippy::vec_box)]
     all: Mutex<Vec<Box<Ring>>>,
 }
@@ -166,10 +167,11 @@ impl Rings {
         unsafe { self.current.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Makes a ring for at least `entries` events the current one. Some more than that, so that what is read is not
-    /// overwritten meanwhile, and whoever is held up while writing does not lose his event at once.
+    /// Makes a ring for at least `entries` events the current one. It has an eighth more slots, so that a reader can
+    /// read the oldest events before they are overwritten, and a writer that is suspended for a moment does not lose
+    /// its event.
     pub(super) fn make(&self, entries: u64) -> Result<()> {
-        let count = ((entries + entries / 8).max(LEAST) as usize).next_power_of_two();
+        let count = ((entries + entries / 8).max(MIN_SLOTS) as usize).next_power_of_two();
         let mut all = self.all.lock();
         if !all.iter().any(|ring| ring.count == count) {
             all.push(Box::new(Ring::new(count)?));
@@ -179,7 +181,7 @@ impl Rings {
                 self.current
                     .store(std::ptr::from_ref(&**ring).cast_mut(), Ordering::Release);
             } else {
-                ring.forget();
+                ring.release_pages();
             }
         }
         Ok(())
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_whole_while_eight_threads_write() {
+    fn events_read_while_eight_threads_write_are_not_torn() {
         let rings = Rings::default();
         rings.make(100).unwrap();
         let ring = rings.current().unwrap();
@@ -207,13 +209,13 @@ mod tests {
                     over.fetch_add(1, Ordering::Release);
                 });
             }
-            let mut whole = 0u64;
-            while over.load(Ordering::Acquire) < 8 || whole == 0 {
+            let mut complete = 0u64;
+            while over.load(Ordering::Acquire) < 8 || complete == 0 {
                 let until = next.load(Ordering::Acquire);
                 for number in until.saturating_sub(100)..until {
                     if let Some(words) = ring.read(number, &mut 10) {
                         assert_eq!(words, [number; 6], "torn");
-                        whole += 1;
+                        complete += 1;
                     }
                 }
             }
@@ -224,20 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_was_held_up_for_a_round_loses_its_event() {
+    fn a_writer_suspended_for_a_round_loses_its_event() {
         let ring = Ring::new(64).unwrap();
         assert!(ring.write(64, &[1; 6]));
         assert!(!ring.write(0, &[2; 6]));
         assert_eq!(ring.read(64, &mut 0), Some([1; 6]));
         assert_eq!(ring.read(128, &mut 0), None);
-        assert_eq!([0, 64, 128].map(|number| ring.is_past(number)), [true, false, false]);
+        assert_eq!(
+            [0, 64, 128].map(|number| ring.is_overwritten(number)),
+            [true, false, false]
+        );
     }
 
     #[test]
-    fn what_two_wrote_into_one_slot_is_nobodys() {
+    fn an_event_mixed_from_two_writers_is_lost() {
         let ring = Ring::new(64).unwrap();
         let (old, new) = ([1, 0, 3, 4, 5, 6], [1, 1, 2, 4, 5, 7]);
-        // Each word, and the sum, of either.
+        // Every mixture of the words and the checksum of both.
         for mix in 0u32..1 << 7 {
             let number = 64 * u64::from(mix + 1);
             assert!(ring.write(number, &new));
@@ -247,7 +252,7 @@ mod tests {
                 slot.words[at].store(*word, Ordering::Relaxed);
             }
             if late(6) {
-                slot.sum.store(sum(number - 64, &old), Ordering::Relaxed);
+                slot.checksum.store(checksum(number - 64, &old), Ordering::Relaxed);
             }
             let read = ring.read(number, &mut 0);
             assert!(read.is_none_or(|words| words == new), "{mix:#b}");

@@ -1,45 +1,45 @@
-//! What one device's memory is at one moment, as the pool tells it.
+//! The state of one device's memory at one moment.
 
 use crate::stats::Stats;
 
-/// What a piece of a segment is.
+/// The state of a piece of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceState {
-    /// Handed out.
+    /// Allocated.
     Allocated,
-    /// Freed, and not even its own stream may reuse it.
+    /// Freed and not yet reusable, not even by its own stream.
     Pending,
-    /// Free: for everybody, or for the stream that freed it.
+    /// Free, for every stream or for the stream that freed it.
     Inactive,
 }
 
-/// A piece of a segment.
+/// A part of a segment: a block, or free memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Bytes asked for; 0 where it is not a block.
+    /// Bytes requested; 0 where the piece is no block.
     pub requested: u64,
-    /// What it is.
+    /// Its state.
     pub state: PieceState,
-    /// Its allocation's stack; 0 is none.
+    /// The stack of its allocation; 0 if it has none.
     pub stack: u32,
-    /// Its tag; 0 is none.
+    /// Its tag; 0 if it has none.
     pub tag: u32,
 }
 
-/// A contiguous range that memory backs.
+/// A contiguous range of addresses that memory backs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Whether it is mapped, so that it can grow and shrink; else it is one allocation of the driver's.
+    /// Whether it is mapped, so that it can grow and shrink; else it is one allocation from the driver.
     pub expandable: bool,
-    /// What lies in it, in the order of addresses and without gaps.
+    /// Its pieces, sorted by address and without gaps.
     pub pieces: Vec<Piece>,
 }
 
@@ -48,16 +48,16 @@ pub struct Segment {
 pub struct Device {
     /// Its number.
     pub device: i32,
-    /// Its segments, in the order of addresses.
+    /// Its segments, sorted by address.
     pub segments: Vec<Segment>,
-    /// Bytes held that have no address.
+    /// Bytes of cached handles, which have no address.
     pub kept: u64,
-    /// The pool's figures.
+    /// The pool's statistics.
     pub stats: Stats,
 }
 
 impl Segment {
-    /// Appends a piece; free pieces become one with the free piece before.
+    /// Appends a piece; merges a free piece with a free piece before it.
     pub fn push(&mut self, piece: Piece) {
         if let Some(last) = self.pieces.last_mut()
             && piece.state == PieceState::Inactive
@@ -69,7 +69,7 @@ impl Segment {
         self.pieces.push(piece);
     }
 
-    /// Bytes of pieces that are handed out, of those and pending ones, and what was asked for of the latter.
+    /// The bytes allocated, the bytes allocated or pending, and the bytes requested for the latter.
     pub fn sums(&self) -> (u64, u64, u64) {
         let (mut allocated, mut active, mut requested) = (0, 0, 0);
         for piece in &self.pieces {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use trtalloc::record::report::model::What;
-use trtalloc::record::report::{Course, Report, Walk};
+use trtalloc::record::report::{Cursor, Report, Timeline};
 
 use crate::common;
 use crate::program::{Program, path, request};
@@ -47,16 +47,16 @@ fn pytorchs_snapshots_of_every_age_are_read() {
     assert_eq!(expandable.segments[0].memory.address, (1 << 63) + 4096);
     assert_eq!(expandable.segments[0].stream as i64, i64::MIN + 5);
 
-    let course = Course::of(caching);
-    assert_eq!(course.misfits, 0);
-    let mut walk = Walk::new(&course);
+    let timeline = Timeline::of(caching);
+    assert_eq!(timeline.misfits, 0);
+    let mut cursor = Cursor::new(&timeline);
     // At the refused request, and at the end.
     for (moment, allocated, pending, free) in [(6, 13, 6, 1), (10, 4, 6, 10)] {
-        walk.to(moment);
-        let seen = [walk.allocated, walk.pending, walk.reserved, walk.free().bytes].map(|bytes| bytes >> 20);
+        cursor.to(moment);
+        let seen = [cursor.allocated, cursor.pending, cursor.reserved, cursor.free().bytes].map(|bytes| bytes >> 20);
         assert_eq!(seen, [allocated, pending, 20, free], "at {moment}");
     }
-    let layer = course
+    let layer = timeline
         .lives
         .iter()
         .find(|life| first.names.text(life.tag) == "layer 1")
@@ -67,30 +67,30 @@ fn pytorchs_snapshots_of_every_age_are_read() {
     let notes = caching.events.iter().filter(|event| event.what == What::Note);
     let notes: Vec<&str> = notes.map(|event| first.names.text(event.tag)).collect();
     assert_eq!(notes, ["epoch 1", "snapshot"]);
-    let course = Course::of(expandable);
-    assert_eq!(course.misfits, 0);
-    let mut walk = Walk::new(&course);
+    let timeline = Timeline::of(expandable);
+    assert_eq!(timeline.misfits, 0);
+    let mut cursor = Cursor::new(&timeline);
     let reserved = [0, 4, 4, 10, 8].map(|mib| mib << 20);
     let seen: Vec<u64> = (0..5)
         .map(|moment| {
-            walk.to(moment);
-            walk.reserved
+            cursor.to(moment);
+            cursor.reserved
         })
         .collect();
     assert_eq!(seen, reserved);
-    walk.to(4);
-    assert_eq!(walk.free().ranges, 1, "what is mapped in two steps is one");
+    cursor.to(4);
+    assert_eq!(cursor.free().ranges, 1, "what is mapped in two steps is one");
 
     for (name, events) in [("yesterday", 5), ("segments", 0)] {
         let old = Report::read(&dir.join(name).with_extension("pickle")).unwrap();
         let device = &old.devices[0];
         assert_eq!(device.events.len(), events);
-        let course = Course::of(device);
-        assert_eq!(course.misfits, 0, "{name}");
-        let mut walk = Walk::new(&course);
-        walk.to(events as u32);
-        assert_eq!((walk.allocated, walk.free().bytes), (1 << 20, 1 << 20), "{name}");
-        let life = course.lives.iter().find(|life| life.end == u32::MAX).unwrap();
+        let timeline = Timeline::of(device);
+        assert_eq!(timeline.misfits, 0, "{name}");
+        let mut cursor = Cursor::new(&timeline);
+        cursor.to(events as u32);
+        assert_eq!((cursor.allocated, cursor.free().bytes), (1 << 20, 1 << 20), "{name}");
+        let life = timeline.lives.iter().find(|life| life.end == u32::MAX).unwrap();
         assert_eq!(life.requested, 1_000_000);
         assert_eq!(old.names.stack(life.stack).count(), 1);
     }
@@ -130,20 +130,20 @@ fn the_summary_is_what_the_allocator_counted() {
     let stats = program.allocator.stats(Some(0)).unwrap();
     let read = Report::read(&file).unwrap();
     let device = &read.devices[0];
-    let course = Course::of(device);
-    assert_eq!(course.misfits, 0);
-    let mut walk = Walk::new(&course);
+    let timeline = Timeline::of(device);
+    assert_eq!(timeline.misfits, 0);
+    let mut cursor = Cursor::new(&timeline);
     let mut peak = (0, 0);
     for moment in 0..=device.events.len() as u32 {
-        walk.to(moment);
-        peak = (peak.0.max(walk.allocated), peak.1.max(walk.reserved));
+        cursor.to(moment);
+        peak = (peak.0.max(cursor.allocated), peak.1.max(cursor.reserved));
     }
     assert_eq!(
-        (walk.allocated, walk.pending, walk.reserved),
+        (cursor.allocated, cursor.pending, cursor.reserved),
         (stats.allocated, stats.pending, stats.reserved)
     );
     assert_eq!(peak, (stats.allocated_peak, stats.reserved_peak));
-    assert_eq!(walk.free().bytes, stats.cached);
+    assert_eq!(cursor.free().bytes, stats.cached);
 
     let printed = report(&[&file]);
     assert!(printed.status.success());
@@ -240,23 +240,28 @@ fn every_kind_of_memory_adds_up_at_every_moment() {
         program.allocator.write_snapshot(&file).unwrap();
         let report = Report::read(&file).unwrap();
         let device = &report.devices[0];
-        let course = Course::of(device);
-        assert_eq!(course.misfits, 0, "{options}");
-        let mut walk = Walk::new(&course);
+        let timeline = Timeline::of(device);
+        assert_eq!(timeline.misfits, 0, "{options}");
+        let mut cursor = Cursor::new(&timeline);
         for moment in 0..=device.events.len() as u32 {
-            walk.to(moment);
-            let sum = walk.allocated + walk.pending + walk.free().bytes;
-            assert_eq!(sum, walk.reserved, "{options}: at {moment} of {}", device.events.len());
+            cursor.to(moment);
+            let sum = cursor.allocated + cursor.pending + cursor.free().bytes;
+            assert_eq!(
+                sum,
+                cursor.reserved,
+                "{options}: at {moment} of {}",
+                device.events.len()
+            );
         }
         let stats = program.allocator.stats(Some(0)).unwrap();
         let sums = device.segments.iter().map(|segment| segment.memory.sums());
         let (allocated, active) = sums.fold((0, 0), |all, of| (all.0 + of.0, all.1 + of.1));
         assert_eq!(
-            (walk.allocated, walk.allocated + walk.pending),
+            (cursor.allocated, cursor.allocated + cursor.pending),
             (allocated, active),
             "{options}"
         );
-        assert_eq!(walk.allocated, stats.allocated, "{options}");
+        assert_eq!(cursor.allocated, stats.allocated, "{options}");
         for (address, stream, _) in held {
             program.give(address, stream);
         }

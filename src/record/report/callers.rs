@@ -1,8 +1,9 @@
-//! What a stack is called in one line.
+//! Names a stack in one line, by the function that called the allocator.
 
 use super::model::{Frame, Report, What};
 
-/// Where functions are a language's own, or an allocator's on the way to its pool.
+/// Prefixes of functions of a language's runtime, or of a framework's allocator, that lie between the caller and the
+/// pool.
 const PLUMBING: [&str; 7] = [
     "core::",
     "std::",
@@ -14,8 +15,9 @@ const PLUMBING: [&str; 7] = [
 ];
 
 impl Report {
-    /// Of each stack, the number of the frame to call it by; none where it is empty. That is the innermost one that is no
-    /// plumbing, behind what every allocation's stack begins with: a wrapper of the application's tells nothing apart.
+    /// For each stack, the number of the frame that names it; `None` where the stack is empty. That is the innermost
+    /// frame that is not in `PLUMBING`, after the frames with which every allocation's stack begins: an
+    /// application's own wrapper distinguishes nothing.
     pub fn callers(&self) -> Vec<Option<u32>> {
         let shared = self.shared();
         let frame = |number: &u32| self.names.frames.all()[*number as usize];
@@ -28,13 +30,13 @@ impl Report {
                     .take_while(|(number, name)| frame(number).name == **name)
                     .count();
                 let rest = &stack[same.min(stack.len().saturating_sub(1))..];
-                let telling = rest.iter().find(|number| !self.is_plumbing(frame(number)));
-                telling.or(rest.first()).copied()
+                let caller = rest.iter().find(|number| !self.is_plumbing(frame(number)));
+                caller.or(rest.first()).copied()
             })
             .collect()
     }
 
-    /// The functions that every allocation's stack begins with; none where there is but one stack.
+    /// The functions with which every allocation's stack begins; none where there is only one stack.
     fn shared(&self) -> Vec<u32> {
         let pieces = self.devices.iter().flat_map(|device| &device.segments);
         let pieces = pieces.flat_map(|segment| segment.memory.pieces.iter().map(|piece| piece.stack));
@@ -69,7 +71,7 @@ impl Report {
 
     fn is_plumbing(&self, frame: Frame) -> bool {
         let name = self.names.text(frame.name).trim_start_matches(['<', '&', '(']);
-        // Of a function that was inlined there may be the last part of its name only.
+        // An inlined function may have only the last part of its name.
         let inlined =
             name.starts_with('{') || name.contains('<') && !name.split('<').next().unwrap_or("").contains("::");
         PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x") || inlined

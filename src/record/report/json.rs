@@ -1,8 +1,5 @@
-//! Reads JSON: our own, and any other.
-//!
-//! It is written by hand since the files are other people's. serde_json's values recurse, so it refuses deep files by a limit on
-//! the nesting, and a small file may become a tree many times its size. Here no function calls itself, and values are
-//! numbers into tables ([`Values`]) whose entries bytes of the file have paid for.
+//! Reads JSON, written by this library or by others. It does not recurse, so deep nesting does not overflow the
+//! stack.
 
 use std::borrow::Cow;
 
@@ -15,7 +12,7 @@ struct Reader<'a> {
     values: Values<'a>,
 }
 
-/// The value that the text is.
+/// Parses the text into its value.
 pub(super) fn read(bytes: &[u8]) -> Result<(Values<'_>, Value), Fault> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to()))?;
     let mut reader = Reader {
@@ -30,7 +27,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Values<'_>, Value), Fault> {
     }
 }
 
-/// A list, or a dictionary and the key whose value comes next.
+/// An open list, or an open dictionary with the key of its next value.
 enum Open {
     List(Value),
     Dict(Value, Option<Value>),
@@ -60,7 +57,7 @@ impl<'a> Reader<'a> {
                 }
                 first => self.plain(first)?,
             };
-            // What the value completes.
+            // Adds the value to the innermost list or dictionary, and closes those that end here.
             loop {
                 let Some(innermost) = open.last_mut() else {
                     return match self.peek() {
@@ -99,7 +96,7 @@ impl<'a> Reader<'a> {
         &self.text.as_bytes()[self.at..]
     }
 
-    /// The next byte that is no space.
+    /// The next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         let space = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
         self.at += self.rest().iter().take_while(space).count();
@@ -136,7 +133,7 @@ impl<'a> Reader<'a> {
         let start = self.at - 1;
         let word = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'.' | b'+' | b'-');
         self.at += self.rest().iter().take_while(word).count();
-        // The byte before may have been part of a character.
+        // The byte before may be a part of a character.
         let text = self.text.get(start..self.at).unwrap_or_default();
         match text {
             "null" => return Ok(Value::None),
@@ -146,7 +143,7 @@ impl<'a> Reader<'a> {
             _ => {}
         }
         if !text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
-            return Err("a value that is none of JSON's".into());
+            return Err("not a JSON value".into());
         }
         if let Ok(value) = text.parse::<i64>() {
             return Ok(Value::Int(value));
@@ -156,11 +153,11 @@ impl<'a> Reader<'a> {
         }
         match text.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(Value::Float(value)),
-            _ => Err("a value that is none of JSON's".into()),
+            _ => Err("not a JSON value".into()),
         }
     }
 
-    /// A text, whose first quote was read.
+    /// Reads a text after its opening quote.
     fn string(&mut self) -> Result<Value, Fault> {
         let start = self.at;
         let mut owned: Option<String> = None;
@@ -187,12 +184,12 @@ impl<'a> Reader<'a> {
                     owned.get_or_insert_default().push(c);
                     from = self.at;
                 }
-                _ => return Err("a text goes over the end of its line".into()),
+                _ => return Err("a control character in a text".into()),
             }
         }
     }
 
-    /// What stands for a character, behind its backslash.
+    /// Reads an escape sequence after its backslash.
     fn escape(&mut self) -> Result<char, Fault> {
         let code = *self.rest().first().ok_or("the file ends in the middle")?;
         self.at += 1;
@@ -205,7 +202,7 @@ impl<'a> Reader<'a> {
             b't' => '\t',
             b'u' => {
                 let first = self.hex()?;
-                // The first half of a pair, where the other follows.
+                // A surrogate pair, if the second half follows.
                 if (0xd800..0xdc00).contains(&first) && self.rest().starts_with(b"\\u") {
                     let before = self.at;
                     self.at += 2;
@@ -218,7 +215,7 @@ impl<'a> Reader<'a> {
                 }
                 char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)
             }
-            _ => return Err("a backslash before what has no meaning".into()),
+            _ => return Err("an unknown escape sequence".into()),
         })
     }
 

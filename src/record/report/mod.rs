@@ -1,5 +1,7 @@
-//! What a snapshot says, for whoever wants to know why memory is gone: read from a file of PyTorch's or of ours, or taken
-//! from a [`Snapshot`](super::snapshot::Snapshot) itself, followed event by event, and written as one page.
+//! Reports on a snapshot: who held memory, when, and why requests were refused.
+//!
+//! A report is read from a file of PyTorch or trtalloc, or made from a [`Snapshot`](super::snapshot::Snapshot). It
+//! can be followed event by event, and written as an HTML page.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,44 +10,45 @@ use std::path::Path;
 use crate::error::{Error, Result};
 
 mod callers;
-mod course;
+mod cursor;
+mod from_snapshot;
 mod json;
 pub mod model;
-mod own;
 mod page;
 mod pickle;
 mod read;
 mod refusal;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod values;
-mod walk;
 
-pub use course::{Course, Life, Range};
+pub use cursor::Cursor;
 pub use model::Report;
 pub use refusal::Refusal;
-pub use walk::Walk;
+pub use timeline::{Life, Range, Timeline};
 
-/// Bytes of a file that is read. What is in it has numbers of 32 bits.
-const MOST: u64 = u32::MAX as u64;
+/// The maximum size of a file, in bytes. The report refers to its values by numbers of 32 bits.
+const MAX_FILE: u64 = u32::MAX as u64;
 
 impl Report {
-    /// Reads a snapshot: a pickle, of PyTorch's or of ours, or JSON with the same dictionary. What it is, its beginning says.
-    /// Nothing in it is run; what is not a snapshot is an [`Error::Io`] that says why.
+    /// Reads a snapshot of PyTorch or trtalloc: a pickle, or JSON with the same dictionary. The file's first byte
+    /// shows which. Nothing in the file is executed. If the file is not a snapshot, the [`Error::Io`] gives the
+    /// reason.
     pub fn read(path: &Path) -> Result<Report> {
         let failed = |reason: &dyn std::fmt::Display| Error::Io(format!("{}: {reason}", path.display()));
         let mut bytes = Vec::new();
         let file = File::open(path).map_err(|error| failed(&error))?;
-        file.take(MOST + 1)
+        file.take(MAX_FILE + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| failed(&error))?;
-        if bytes.len() as u64 > MOST {
+        if bytes.len() as u64 > MAX_FILE {
             return Err(failed(&"more than 4 GiB"));
         }
         Report::of_bytes(&bytes).map_err(|fault| failed(&fault))
     }
 
-    /// The same of what was read.
+    /// Parses a file's content.
     fn of_bytes(bytes: &[u8]) -> std::result::Result<Report, pickle::Fault> {
         let (values, top) = match bytes.first() {
             None => return Err("the file is empty".into()),

@@ -1,4 +1,4 @@
-//! What a snapshot says, whoever wrote it: the memory of each device, and what happened to it.
+//! The content of a snapshot, whichever program wrote it: the memory of each device, and its history.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::hash::Hash;
 use crate::record::state;
 use crate::stats::Stats;
 
-/// Things that are written once and have numbers.
+/// A list of distinct values, each with a number.
 #[derive(Debug, Clone)]
 pub struct Numbered<T> {
     list: Vec<T>,
@@ -14,7 +14,7 @@ pub struct Numbered<T> {
 }
 
 impl<T: Clone + Eq + Hash> Numbered<T> {
-    /// With `first` as number 0.
+    /// A list with `first` as number 0.
     pub(super) fn new(first: T) -> Numbered<T> {
         Numbered {
             numbers: HashMap::from([(first.clone(), 0)]),
@@ -22,7 +22,7 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
         }
     }
 
-    /// The number of `one`, which is the next one where it was not there yet.
+    /// The number of `one`, which is added where it is new.
     pub(super) fn number(&mut self, one: T) -> u32 {
         if let Some(number) = self.numbers.get(&one) {
             return *number;
@@ -33,13 +33,13 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
         number
     }
 
-    /// All of them, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub fn all(&self) -> &[T] {
         &self.list
     }
 }
 
-/// A place in a program; its texts by number.
+/// A position in a program. Its texts are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The function.
@@ -50,7 +50,8 @@ pub struct Frame {
     pub line: u32,
 }
 
-/// What events and blocks refer to by number. Number 0 is the empty text, a frame without a name, the empty stack.
+/// The values that events and blocks refer to by number. Number 0 is the empty text, a frame without a name, and the
+/// empty stack.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// Functions, files, and tags.
@@ -100,27 +101,27 @@ impl Names {
     }
 }
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum What {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc = 0,
-    /// A block was taken back.
+    /// A block was freed.
     FreeRequested = 1,
-    /// It became free.
+    /// A freed block became reusable.
     FreeCompleted = 2,
-    /// Memory was obtained from the driver.
+    /// Memory was allocated from the driver.
     SegmentAlloc = 3,
-    /// It was given back.
+    /// Memory was returned to the driver.
     SegmentFree = 4,
     /// Memory was mapped.
     SegmentMap = 5,
-    /// It was unmapped.
+    /// Memory was unmapped.
     SegmentUnmap = 6,
     /// A request was refused.
     Oom = 7,
-    /// Something that changes no memory: a snapshot was taken, somebody left a word.
+    /// An event that changes no memory, as a snapshot or an annotation.
     Note = 8,
 }
 
@@ -129,35 +130,35 @@ pub enum What {
 pub struct Event {
     /// What happened.
     pub what: What,
-    /// Where; for [`What::Oom`] the bytes free on the device.
+    /// The address; for [`What::Oom`] the bytes free on the device.
     pub address: u64,
-    /// Bytes; of blocks as they were asked for.
+    /// Bytes; for blocks, the requested size.
     pub size: u64,
     /// The stream's handle.
     pub stream: u64,
-    /// Microseconds since 1970, never less than those of the event before; 0 where nobody wrote them.
+    /// Microseconds since 1970, at least those of the event before; 0 where the file has none.
     pub time: u64,
     /// The stack.
     pub stack: u32,
-    /// The tag, or what a note says; a text.
+    /// The tag or a note's text, as a number of [`Names`].
     pub tag: u32,
 }
 
 /// A segment with its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// The handle of the stream whose blocks it has; 0 where it is everybody's.
+    /// The handle of the stream that owns it; 0 where all streams share it.
     pub stream: u64,
-    /// What it consists of; stacks and tags are numbers of [`Names`].
+    /// Its memory; stacks and tags are numbers of [`Names`].
     pub memory: state::Segment,
 }
 
-/// What the allocator itself counted.
+/// The allocator's own figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
     /// Its statistics.
     pub stats: Stats,
-    /// Bytes held that have no address.
+    /// Bytes of cached handles, which have no address.
     pub kept: u64,
 }
 
@@ -166,36 +167,36 @@ pub struct Figures {
 pub struct Device {
     /// Its number.
     pub number: i32,
-    /// Its memory at the end, in the order of addresses.
+    /// Its memory at the end, sorted by address.
     pub segments: Vec<Segment>,
-    /// What happened until then, oldest first.
+    /// Its history, oldest first.
     pub events: Vec<Event>,
-    /// What the allocator counted, where it told.
+    /// The allocator's figures, where the file has them.
     pub figures: Option<Figures>,
 }
 
-/// How a history of ours was recorded.
+/// The options and losses of a recording by trtalloc.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
     /// The library's version.
     pub version: String,
     /// `off`, `state` or `all`.
     pub mode: String,
-    /// The most events that are kept.
+    /// The maximum number of events.
     pub max_entries: u64,
-    /// Events that were forgotten for want of room.
+    /// How many events the ring overwrote.
     pub dropped: u64,
-    /// Events that fitted nothing and were left out.
+    /// How many events were left out because they fit no state.
     pub left_out: u64,
 }
 
-/// All that a snapshot says.
+/// A snapshot's content.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Stacks, frames and texts.
     pub names: Names,
-    /// Devices that have memory or a history, in the order of their numbers.
+    /// The devices that have memory or a history, sorted by number.
     pub devices: Vec<Device>,
-    /// How it was recorded, where trtalloc did.
+    /// How the history was recorded, where trtalloc recorded it.
     pub recording: Option<Recording>,
 }

@@ -1,24 +1,23 @@
-//! The page: one file that needs nothing else, for a browser without a network.
+//! Writes a report as one HTML page that needs no network and no other files.
 //!
-//! What it shows it works out itself, from columns: each list of numbers belongs to one field of all lives, ranges or events,
-//! and a moment is a difference to another where that is shorter. `page/data.js` is the other side of this.
+//! The page computes what it shows from columns. A column lists one field of all lifetimes, ranges or events; some
+//! moments are differences, since these are shorter. `page/data.js` reads the columns.
 
 use std::io::{Read, Result, Write};
 use std::path::Path;
 
-use super::course::{Course, Life, NEVER};
 use super::model::{Device, Report, What};
 use super::refusal::Refusal;
+use super::timeline::{Life, NEVER, Timeline};
 use crate::record::snapshot::write_file;
 
-/// The page without its data, as build.rs packed it; a model writes none.
-#[cfg(not(loom))]
+/// The page without its data, compressed by build.rs.
 const PAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page.deflate"));
 #[cfg(loom)]
 const PAGE: &[u8] = &[];
 
 impl Report {
-    /// Writes the page to `path`; `title` is what it is about. The file appears when it is whole.
+    /// Writes the page to `path`, through a temporary file; `title` is its title.
     pub fn write_page(&self, path: &Path, title: &str) -> crate::error::Result<()> {
         write_file(path, |out| self.write(title, out))
     }
@@ -88,8 +87,8 @@ impl Report {
 }
 
 fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
-    let course = Course::of(device);
-    let (lives, ranges) = (&course.lives, &course.ranges);
+    let timeline = Timeline::of(device);
+    let (lives, ranges) = (&timeline.lives, &timeline.ranges);
     let addresses = lives.iter().map(|life| life.address);
     let base = addresses
         .chain(ranges.iter().map(|range| range.address))
@@ -100,13 +99,13 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     streams.sort_unstable();
     streams.dedup();
     let stream = |handle| streams.binary_search(&handle).unwrap_or(0) as u64;
-    // Counted from the beginning; 0: never.
+    // Relative to the beginning; 0: never.
     let after = |moment: u32, start: u32| if moment == NEVER { 0 } else { moment - start };
 
     write!(
         out,
         "{{\"device\":{},\"base\":\"{base:#x}\",\"misfits\":{}",
-        device.number, course.misfits
+        device.number, timeline.misfits
     )?;
     out.write_all(b",\"streams\":[")?;
     for (at, handle) in streams.iter().enumerate() {
@@ -133,7 +132,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
             .iter()
             .map(|life| life.start - std::mem::replace(&mut last, life.start)),
     )?;
-    // One more, since what is pending may be so from its beginning.
+    // One more than the difference, since a block may be pending from its beginning.
     let freed = |life: &Life| {
         if life.freed == NEVER {
             0
@@ -150,7 +149,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     column(out, "start", ranges.iter().map(|range| range.start))?;
     column(out, "end", ranges.iter().map(|range| after(range.end, range.start)))?;
     events(out, device, base, stream)?;
-    refusals(out, &Refusal::all(device, &course), stream)?;
+    refusals(out, &Refusal::all(device, &timeline), stream)?;
     if let Some(figures) = &device.figures {
         let stats = &figures.stats;
         out.write_all(b",\"figures\":{\"kept\":")?;
@@ -190,7 +189,7 @@ fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) 
     )?;
     column(out, "stream", events.iter().map(|event| stream(event.stream)))?;
     column(out, "stack", events.iter().map(|event| event.stack))?;
-    // Of segments, where they lie and how much they are; blocks have that in their lives.
+    // Events of segments have an address and a size of their own; for blocks these are in the lifetimes.
     let of_block = |what| matches!(what, What::Alloc | What::FreeRequested | What::FreeCompleted);
     let others = || (0u32..).zip(events).filter(|(_, event)| !of_block(event.what));
     column(out, "other", others().map(|(at, _)| at))?;
@@ -248,13 +247,13 @@ fn list(out: &mut dyn Write, values: &mut dyn Iterator<Item = u64>) -> Result<()
     out.write_all(b"]")
 }
 
-/// A list under a name, in a dictionary that has something already.
+/// Writes a list under a name, after another entry of the dictionary.
 fn column(out: &mut dyn Write, name: &str, mut values: impl Iterator<Item = impl Into<u64>>) -> Result<()> {
     write!(out, ",\"{name}\":")?;
     list(out, &mut values.by_ref().map(Into::into))
 }
 
-/// A text in which nothing ends the script that it stands in.
+/// Writes a text with the characters escaped that could end the script around it.
 fn text(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(b"\"")?;
     for c in text.chars() {

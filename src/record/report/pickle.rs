@@ -1,5 +1,5 @@
-//! Reads pickles of plain values, protocols 2 to 5: all that Python's own pickler writes for lists, tuples, dictionaries,
-//! texts, numbers, truth values and None. Whatever would call into Python is refused.
+//! Reads pickles of plain values, protocols 2 to 5: whatever Python's own pickler writes for lists, tuples,
+//! dictionaries, texts, numbers, booleans and None. Opcodes that call into Python are refused.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ struct Reader<'a> {
     at: usize,
     values: Values<'a>,
     stack: Vec<Value>,
-    /// Where the stack stood at each open `MARK`.
+    /// The height of the stack at each open `MARK`.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
 }
 
-/// The value that a pickle makes.
+/// Parses a pickle into its value.
 pub(super) fn read(bytes: &[u8]) -> Result<(Values<'_>, Value), Fault> {
     let mut reader = Reader {
         bytes,
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         top.copied().ok_or_else(|| "a value is missing".into())
     }
 
-    /// All values behind the last `MARK`.
+    /// Pops all values above the last `MARK`.
     fn marked(&mut self) -> Result<Vec<Value>, Fault> {
         let mark = self.marks.pop().ok_or("a mark is missing")?;
         Ok(self.stack.split_off(mark))
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
 
     fn step(&mut self, code: u8) -> Result<(), Fault> {
         match code {
-            // PROTO, FRAME: what they say is known, or of no use.
+            // PROTO and FRAME carry nothing that is needed.
             0x80 => drop(self.take(1)?),
             0x95 => drop(self.take(8)?),
             b'N' => self.stack.push(Value::None),
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
                 };
                 let list = self.top()?;
                 if !self.values.append(list, items.into_iter()) {
-                    return Err("something is appended to what is no list".into());
+                    return Err("an append to a value that is no list".into());
                 }
             }
             _ => {
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
     fn set(&mut self, dict: Value, items: &[Value]) -> Result<(), Fault> {
         let (pairs, rest) = items.as_chunks::<2>();
         if !rest.is_empty() || !pairs.iter().all(|[key, value]| self.values.set(dict, *key, *value)) {
-            return Err("a dictionary's key is no text, or has no value".into());
+            return Err("a dictionary's key is no text or has no value".into());
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         match code {
             b'h' | b'j' => {
                 let value = self.memo.get(&number);
-                let value = value.ok_or_else(|| format!("number {number} is referred to, and was not given"))?;
+                let value = value.ok_or_else(|| format!("memo {number} is used before it is set"))?;
                 self.stack.push(*value);
             }
             _ => drop(self.memo.insert(number, self.top()?)),
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
             }
             0x8b => {
                 let count = i32::from_le_bytes(self.array()?);
-                let count = usize::try_from(count).map_err(|_| "a number of less than no bytes")?;
+                let count = usize::try_from(count).map_err(|_| "a number with a negative length")?;
                 whole(self.take(count)?)
             }
             b'G' => Value::Float(f64::from_be_bytes(self.array()?)),
@@ -238,12 +238,12 @@ impl<'a> Reader<'a> {
             b'c' | 0x93 | b'R' | 0x81 | 0x92 | b'b' | b'o' | b'i' | b'P' | b'Q' => {
                 return Err("it makes objects of Python's classes; a snapshot has plain values only".into());
             }
-            _ => return Err(format!("an opcode that is not known: {code:#04x}")),
+            _ => return Err(format!("an unknown opcode: {code:#04x}")),
         })
     }
 }
 
-/// Little-endian, the last byte with the sign.
+/// Converts a little-endian number whose last byte has the sign.
 fn whole(bytes: &[u8]) -> Value {
     let negative = bytes.last().is_some_and(|last| last & 0x80 != 0);
     let mut wide = if negative { [0xff; 16] } else { [0; 16] };

@@ -1,8 +1,8 @@
-//! A snapshot's dictionary, of PyTorch's or of ours, as a [`Report`].
+//! Converts a snapshot's dictionary, of PyTorch or trtalloc, to a [`Report`].
 //!
-//! PyTorch has changed its keys over the years. What is missing and can be done without is empty: stacks, times, streams,
-//! metadata. What is there and cannot be meant, as a size that is no number, is an error. A file can refer to one list from
-//! many places; what that would cost is bounded by the file's own length.
+//! PyTorch has changed its keys over the years. Optional keys that are missing count as empty: stacks, times,
+//! streams, metadata. A value of a wrong type is an error. A file can refer to one list many times; the work for that
+//! is bounded by the file's extension length.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use super::pickle::Fault;
 use super::values::{Value, Values};
 use crate::record::state::{self, Piece, PieceState};
 
-/// More than any device's memory: a larger size is a mistake of the file's.
+/// A size larger than any device's memory is an error.
 const LARGEST: u64 = 1 << 48;
 
 type Devices = BTreeMap<i32, Device>;
@@ -19,14 +19,14 @@ type Devices = BTreeMap<i32, Device>;
 struct Reader<'a> {
     values: &'a Values<'a>,
     names: Names,
-    /// Texts and lists of frames that were met before: each is read once, however often it is referred to.
+    /// Texts and stacks that were converted before. Each is converted once, however often the file refers to it.
     texts: HashMap<u32, u32>,
     stacks: HashMap<u32, u32>,
-    /// How many entries there may still be.
+    /// How many entries may follow.
     entries: usize,
 }
 
-/// What `top` says, of a file of so many bytes.
+/// Converts the dictionary `top` of a file with this many bytes.
 pub(super) fn report(values: &Values<'_>, top: Value, bytes: usize) -> Result<Report, Fault> {
     let mut reader = Reader {
         values,
@@ -35,10 +35,12 @@ pub(super) fn report(values: &Values<'_>, top: Value, bytes: usize) -> Result<Re
         stacks: HashMap::new(),
         entries: bytes,
     };
-    // The oldest snapshots were the list of segments.
+    // PyTorch's oldest snapshots were the list of segments alone.
     let segments = match top {
         Value::List(_) => top,
-        _ => reader.key(top, "segments").ok_or("no snapshot: it has no segments")?,
+        _ => reader
+            .key(top, "segments")
+            .ok_or("not a snapshot: it has no segments")?,
     };
     let mut devices = Devices::new();
     for segment in reader.list(segments, "segments")? {
@@ -61,13 +63,15 @@ pub(super) fn report(values: &Values<'_>, top: Value, bytes: usize) -> Result<Re
             }
         }
     }
-    let own = reader.key(top, "trtalloc");
-    let recording = own.map(|own| reader.recording(own, &mut devices)).transpose()?;
+    let extension = reader.key(top, "trtalloc");
+    let recording = extension
+        .map(|extension| reader.recording(extension, &mut devices))
+        .transpose()?;
     for device in devices.values_mut() {
         device.segments.sort_by_key(|segment| segment.memory.address);
         if let Some(pair) = device.segments.windows(2).find(|pair| overlap(pair)) {
             let address = pair[1].memory.address;
-            return Err(format!("two segments have the memory at {address:#x}"));
+            return Err(format!("two segments overlap at {address:#x}"));
         }
     }
     Ok(Report {
@@ -85,7 +89,7 @@ fn device(devices: &mut Devices, number: i64) -> Result<&mut Device, Fault> {
     let number = i32::try_from(number)
         .ok()
         .filter(|number| (0..1 << 16).contains(number));
-    let number = number.ok_or("a device's number is none")?;
+    let number = number.ok_or("a device's number is out of range")?;
     Ok(devices.entry(number).or_insert_with(|| Device {
         number,
         ..Device::default()
@@ -97,7 +101,8 @@ impl<'a> Reader<'a> {
         self.values.get(dict, key).filter(|value| *value != Value::None)
     }
 
-    /// Counts one more entry: each takes up more than a byte of a file in which it stands once.
+    /// Counts one more entry. Each entry takes more than a byte where it stands in the file, so more entries than
+    /// bytes mean that the file refers to the same list repeatedly.
     fn entry(&mut self) -> Result<(), Fault> {
         let left = self.entries.checked_sub(1);
         self.entries = left.ok_or("it refers to the same list over and over")?;
@@ -114,7 +119,7 @@ impl<'a> Reader<'a> {
             .unwrap_or_default()
     }
 
-    /// The number of a text; 0 where there is none.
+    /// The number of a text; 0 where the key is missing.
     fn name(&mut self, dict: Value, key: &str) -> u32 {
         let Some(Value::Text(text)) = self.key(dict, key) else {
             return 0;
@@ -137,7 +142,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of which all bits count: an address, or a handle.
+    /// An address or a handle: all 64 bits count.
     fn word(&self, dict: Value, key: &str) -> Result<Option<u64>, Fault> {
         Ok(self.integer(dict, key)?.map(|value| value as u64))
     }
@@ -148,7 +153,7 @@ impl<'a> Reader<'a> {
         };
         match u64::try_from(value) {
             Ok(value @ ..=LARGEST) => Ok(Some(value)),
-            _ => Err(format!("{key}: {value} bytes cannot be")),
+            _ => Err(format!("{key}: {value} bytes is out of range")),
         }
     }
 
@@ -168,7 +173,7 @@ impl<'a> Reader<'a> {
                 .address
                 .checked_add(piece.size)
                 .filter(|end| *end > at && piece.address >= at)
-                .ok_or_else(|| format!("the block at {:#x} is not behind the one before", piece.address))?;
+                .ok_or_else(|| format!("the block at {:#x} does not follow the one before it", piece.address))?;
             if at > end {
                 return Err(format!("the block at {:#x} is longer than its segment", piece.address));
             }
@@ -186,16 +191,16 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A block that begins at `at`, where it does not say so itself.
+    /// Converts a block, which begins at `at` unless it has an address.
     fn block(&mut self, dict: Value, at: u64) -> Result<Piece, Fault> {
         let state = match self.text(dict, "state") {
             "active_allocated" => PieceState::Allocated,
             "active_pending_free" | "active_awaiting_free" => PieceState::Pending,
             "inactive" => PieceState::Inactive,
-            _ => return Err("a block in a state that is not known".into()),
+            _ => return Err("a block in an unknown state".into()),
         };
         let size = self.bytes(dict, "size")?.ok_or("a block without a size")?;
-        // Until 2023 what is told of a block stood in its history.
+        // Until 2023 PyTorch wrote a block's details into its history.
         let last = self
             .key(dict, "history")
             .and_then(|history| self.values.items(history)?.first().copied());
@@ -228,7 +233,7 @@ impl<'a> Reader<'a> {
         let action = self.text(dict, "action");
         let what = match action {
             "alloc" => What::Alloc,
-            // Before 2023 there was one event for both.
+            // Before 2023 PyTorch had one event for both.
             "free" | "free_completed" => What::FreeCompleted,
             "free_requested" => What::FreeRequested,
             "segment_alloc" => What::SegmentAlloc,
@@ -249,7 +254,7 @@ impl<'a> Reader<'a> {
                 let size = size.ok_or("an event without a size")?;
                 address
                     .checked_add(size)
-                    .ok_or("an event behind the end of all addresses")?;
+                    .ok_or("an event beyond the end of the address space")?;
                 (address, size)
             }
         };
@@ -268,7 +273,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The stack of what has `frames`.
+    /// The stack in the key `frames`.
     fn stack(&mut self, dict: Value) -> Result<u32, Fault> {
         let Some(frames) = self.key(dict, "frames") else {
             return Ok(0);
@@ -295,17 +300,17 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    fn recording(&mut self, own: Value, devices: &mut Devices) -> Result<Recording, Fault> {
-        let count = |key| Ok::<u64, Fault>(self.word(own, key)?.unwrap_or(0));
+    fn recording(&mut self, extension: Value, devices: &mut Devices) -> Result<Recording, Fault> {
+        let count = |key| Ok::<u64, Fault>(self.word(extension, key)?.unwrap_or(0));
         let recording = Recording {
-            version: self.text(own, "version").to_owned(),
-            mode: self.text(own, "history").to_owned(),
+            version: self.text(extension, "version").to_owned(),
+            mode: self.text(extension, "history").to_owned(),
             max_entries: count("max_entries")?,
             dropped: count("dropped")?,
             left_out: count("left_out")?,
         };
         let figures = self
-            .key(own, "devices")
+            .key(extension, "devices")
             .map(|list| self.list(list, "devices"))
             .transpose()?;
         for of in figures.unwrap_or_default() {

@@ -1,54 +1,55 @@
-//! Requests that were refused for want of memory, and what they would have needed.
+//! Requests that were refused because memory ran out, and what they lacked.
 
-use super::course::Course;
+use super::cursor::Cursor;
 use super::model::{Device, What};
-use super::walk::Walk;
+use super::timeline::Timeline;
 
-/// A request that was refused, and the memory at that moment.
+/// A refused request, and the memory at that moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Its event.
     pub event: u32,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub size: u64,
-    /// The stream it was for.
+    /// The request's stream.
     pub stream: u64,
-    /// Bytes free on the device, as it said.
+    /// Bytes free on the device, as the driver reported.
     pub device_free: u64,
-    /// The limit on what is reserved; 0: none, or nobody told.
+    /// The limit on reserved bytes; 0: none or unknown.
     pub limit: u64,
-    /// Bytes handed out.
+    /// Bytes allocated.
     pub allocated: u64,
-    /// Bytes freed and not yet free.
+    /// Bytes freed but not yet reusable.
     pub pending: u64,
-    /// Bytes held from the device.
+    /// Bytes reserved from the device.
     pub reserved: u64,
     /// Bytes free.
     pub free: u64,
-    /// In how many ranges.
+    /// The number of free ranges.
     pub ranges: u64,
-    /// Bytes of the largest.
+    /// Bytes of the largest free range.
     pub largest: u64,
-    /// Of the free bytes, those that another stream freed last.
+    /// Of the free bytes, those last freed by another stream.
     pub elsewhere: u64,
 }
 
 impl Refusal {
-    /// Each costs a walk over all memory, and one who probes without end asks for the same.
-    pub const MOST: usize = 4096;
+    /// The maximum number of refusals that are analysed. Each costs a pass over all memory, and a program may request
+    /// memory in vain without end.
+    pub const MAX_REFUSALS: usize = 4096;
 
-    /// The refusals of a device, the first [`Refusal::MOST`] of them.
-    pub fn all(device: &Device, course: &Course) -> Vec<Refusal> {
+    /// The refusals of a device, the first [`Refusal::MAX_REFUSALS`] of them.
+    pub fn all(device: &Device, timeline: &Timeline) -> Vec<Refusal> {
         let limit = device.figures.map_or(0, |figures| figures.stats.limit);
-        let mut walk = Walk::new(course);
-        let mut free = walk.free();
+        let mut cursor = Cursor::new(timeline);
+        let mut free = cursor.free();
         let events = (0..).zip(&device.events).filter(|(_, event)| event.what == What::Oom);
         events
-            .take(Refusal::MOST)
+            .take(Refusal::MAX_REFUSALS)
             .map(|(at, event)| {
-                // Who probes for memory asks many times in a row.
-                if walk.to(at) {
-                    free = walk.free();
+                // A program may be refused many times in a row with the memory unchanged.
+                if cursor.to(at) {
+                    free = cursor.free();
                 }
                 let others = free.by_stream.iter().filter(|(stream, _)| **stream != event.stream);
                 Refusal {
@@ -57,9 +58,9 @@ impl Refusal {
                     stream: event.stream,
                     device_free: event.address,
                     limit,
-                    allocated: walk.allocated,
-                    pending: walk.pending,
-                    reserved: walk.reserved,
+                    allocated: cursor.allocated,
+                    pending: cursor.pending,
+                    reserved: cursor.reserved,
                     free: free.bytes,
                     ranges: free.ranges,
                     largest: free.largest,
@@ -69,7 +70,7 @@ impl Refusal {
             .collect()
     }
 
-    /// Bytes that could still have been reserved.
+    /// Bytes that could still be reserved.
     pub fn room(&self) -> u64 {
         match self.limit {
             0 => self.device_free,
@@ -77,7 +78,7 @@ impl Refusal {
         }
     }
 
-    /// What would have had to be otherwise, in a sentence.
+    /// Explains in a sentence what the request lacked.
     pub fn reason(&self) -> String {
         let (free, room) = (self.free, self.room());
         let mut have = format!(
@@ -93,32 +94,29 @@ impl Refusal {
             limit if limit > 0 && limit.saturating_sub(self.reserved) < self.device_free => "the limit",
             _ => "the device",
         };
-        have += &format!(", {} more to be had from {bound}", bytes(room));
+        have += &format!(", {} more available from {bound}", bytes(room));
         let possible = free.saturating_add(room);
         let lacking = self.size.saturating_sub(possible);
         let wanted = if self.largest >= self.size {
-            "A free range was large enough, but not for this stream: it had to become free for it.".to_owned()
+            "A free range was large enough, but not yet reusable by this stream.".to_owned()
         } else if possible >= self.size {
             format!(
-                "Fragmentation: enough is free, but {} of it would have had to lie in one piece.",
+                "Fragmentation: enough is free, but {} of it would have to be contiguous.",
                 bytes(self.size.saturating_sub(room))
             )
         } else if possible.saturating_add(self.pending) >= self.size {
             format!(
-                "{} short; {} were freed and waited for the device to be done with them.",
+                "{} short; {} were freed but still in use by the device.",
                 bytes(lacking),
                 bytes(self.pending)
             )
         } else if self.limit > 0 && self.size > self.limit {
             format!(
-                "More than the limit of {}: no state of the memory could have met it.",
+                "More than the limit of {}: the request can never be met.",
                 bytes(self.limit)
             )
         } else {
-            format!(
-                "{} short: that much more would have had to be freed before.",
-                bytes(lacking)
-            )
+            format!("{} short: that much more would have to be freed first.", bytes(lacking))
         };
         format!("{have}. {wanted}")
     }
@@ -131,7 +129,7 @@ fn plural(count: u64, what: &str) -> String {
     }
 }
 
-/// Bytes in the unit one would say them in.
+/// Formats bytes in a readable unit.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let unit = (bytes.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);

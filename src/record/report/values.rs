@@ -1,13 +1,13 @@
-//! What a file of plain values says: lists, dictionaries, texts and numbers in tables of their own, so that a value that is
-//! shared, or contains itself, is a number like any other, and nothing here calls itself.
+//! The parsed values of a file: lists, dictionaries and texts in tables. A value is an index, so shared values and
+//! lists that contain themselves need no special care, and nothing here recurses.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Keys of a dictionary that are looked at: several times what any of a snapshot has.
-const MOST: usize = 256;
+/// How many of a dictionary's last keys are searched: several times as many as any dictionary of a snapshot has.
+const MAX_KEYS: usize = 256;
 
-/// A value. Those of any size are places in the tables of [`Values`].
+/// A value. Texts, lists and dictionaries are indices into the tables of [`Values`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     None,
@@ -15,7 +15,7 @@ pub(super) enum Value {
     Int(i64),
     /// An integer from 2^63, as addresses may be.
     Large(u64),
-    /// A number, or bytes, that nothing in a snapshot is.
+    /// A number or bytes that no snapshot uses.
     Other,
     Float(f64),
     Text(u32),
@@ -24,7 +24,7 @@ pub(super) enum Value {
     Dict(u32),
 }
 
-/// The tables. Every entry was paid for by bytes of the file, so that they cannot be larger than some times the file.
+/// The tables. Each entry takes bytes of the file, so the tables are at most a few times as large as the file.
 #[derive(Debug, Default)]
 pub(super) struct Values<'a> {
     texts: Vec<Cow<'a, str>>,
@@ -34,7 +34,7 @@ pub(super) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The same text is one entry.
+    /// Adds a text; equal texts share one entry.
     pub(super) fn text(&mut self, text: Cow<'a, str>) -> Value {
         if let Some(number) = self.numbers.get(&text) {
             return Value::Text(*number);
@@ -55,7 +55,7 @@ impl<'a> Values<'a> {
         Value::Dict(self.dicts.len() as u32 - 1)
     }
 
-    /// False where `list` is none.
+    /// Appends to `list`; returns false where it is not a list.
     pub(super) fn append(&mut self, list: Value, items: impl Iterator<Item = Value>) -> bool {
         match list {
             Value::List(number) => self.lists[number as usize].extend(items),
@@ -64,7 +64,7 @@ impl<'a> Values<'a> {
         true
     }
 
-    /// False where `dict` is none, or `key` no text.
+    /// Sets a key; returns false where `dict` is not a dictionary or `key` not a text.
     pub(super) fn set(&mut self, dict: Value, key: Value, value: Value) -> bool {
         match (dict, key) {
             (Value::Dict(number), Value::Text(key)) => self.dicts[number as usize].push((key, value)),
@@ -80,11 +80,11 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A dictionary's value; the last one, where a key was set twice. Looked for among the last [`MOST`].
+    /// A dictionary's value: the last one where a key was set twice. Searches the last [`MAX_KEYS`].
     pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         let Value::Dict(number) = dict else { return None };
         let key = *self.numbers.get(key)?;
-        let mut entries = self.dicts[number as usize].iter().rev().take(MOST);
+        let mut entries = self.dicts[number as usize].iter().rev().take(MAX_KEYS);
         entries.find(|(of, _)| *of == key).map(|(_, value)| *value)
     }
 

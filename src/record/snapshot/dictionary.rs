@@ -1,4 +1,5 @@
-//! PyTorch's dictionary, key by key. Its viewers read no others; ours are under `trtalloc`.
+//! Writes PyTorch's snapshot dictionary, key by key. PyTorch's viewers read no other keys; the keys of this library
+//! are under `trtalloc`.
 
 use std::io::Result;
 
@@ -10,16 +11,16 @@ use crate::record::state::{Device, Piece, PieceState, Segment};
 use crate::record::symbols::{Frames, Names};
 use crate::record::tag_text;
 
-/// The history as a viewer can replay it.
-pub(in crate::record) struct Told {
+/// A history that a viewer can replay.
+pub(in crate::record) struct Replayable {
     /// The events of each device, from device 0.
     pub(in crate::record) traces: Vec<Vec<Event>>,
-    /// Events that fitted nothing.
+    /// How many events were left out because they fit no state.
     pub(in crate::record) left_out: u64,
 }
 
-impl Told {
-    /// The stacks that it and the memory refer to.
+impl Replayable {
+    /// The stacks that the history and the memory refer to.
     pub(in crate::record) fn stacks<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = u32> + 'a {
         let segments = snapshot.devices.iter().flat_map(|device| &device.segments);
         let pieces = segments.flat_map(|segment| segment.pieces.iter().map(|piece| piece.stack));
@@ -27,8 +28,8 @@ impl Told {
     }
 }
 
-/// Makes the history of each device fit its memory.
-pub(in crate::record) fn told(snapshot: &Snapshot) -> Told {
+/// Makes the history of each device consistent with its memory.
+pub(in crate::record) fn replayable_history(snapshot: &Snapshot) -> Replayable {
     let count = snapshot
         .devices
         .iter()
@@ -48,18 +49,18 @@ pub(in crate::record) fn told(snapshot: &Snapshot) -> Told {
         events
     };
     let traces = (0..count).map(trace).collect();
-    Told { traces, left_out }
+    Replayable { traces, left_out }
 }
 
-/// Writes all of it.
+/// Writes the whole dictionary.
 pub(super) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
-    let told = told(snapshot);
+    let history = replayable_history(snapshot);
     let mut writer = Writer {
-        frames: Names::default().frames(told.stacks(snapshot)),
+        frames: Names::default().frames(history.stacks(snapshot)),
         sink,
     };
     writer.sink.begin()?;
-    writer.top(snapshot, &told.traces, told.left_out)?;
+    writer.top(snapshot, &history.traces, history.left_out)?;
     writer.sink.end()
 }
 
@@ -98,7 +99,7 @@ impl<S: Sink> Writer<'_, S> {
         self.sink.begin_list(None)?;
         self.sink.end_list()?;
         self.sink.key("trtalloc")?;
-        self.own(snapshot, left_out)?;
+        self.extension(snapshot, left_out)?;
         self.sink.end_dict()
     }
 
@@ -248,8 +249,8 @@ impl<S: Sink> Writer<'_, S> {
         self.sink.end_dict()
     }
 
-    /// What PyTorch has no key for.
-    fn own(&mut self, snapshot: &Snapshot, left_out: u64) -> Result<()> {
+    /// Writes what PyTorch has no key for.
+    fn extension(&mut self, snapshot: &Snapshot, left_out: u64) -> Result<()> {
         let history = &snapshot.history;
         self.sink.begin_dict(None)?;
         self.text("version", env!("CARGO_PKG_VERSION"))?;

@@ -1,4 +1,4 @@
-//! A file that is there when it is whole, and not before.
+//! Writes to a temporary file and renames it, so readers never see a partial file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Writes through `body` to a temporary name beside `path`, and renames. An error leaves neither file behind, and what was at
-/// `path` before as it was.
+/// Writes through `body` to a temporary file next to `path`, and renames it to `path`. An error leaves no temporary
+/// file, and leaves the file at `path` unchanged.
 pub(in crate::record) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let failed = |error: std::io::Error| Error::Io(format!("{}: {error}", path.display()));
@@ -17,11 +17,11 @@ pub(in crate::record) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) ->
     }
     let (file, temporary) = loop {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // No longer than any name may be, whatever the path's.
+        // Short, so that the name is valid however long the name in `path` is.
         let temporary = path.with_file_name(format!(".trtalloc-{}-{number}.tmp", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&temporary) {
             Ok(file) => break (file, temporary),
-            // Left by a process that was killed: in a container, each has the same id.
+            // A process that was killed left it: in containers, processes often have the same id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(failed(error)),
         }
@@ -39,7 +39,7 @@ fn fill(file: File, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) ->
     out.flush()
 }
 
-/// An option's path for this process: `%p` is its id.
+/// The path that an option names for this process: `%p` becomes the process id.
 pub fn for_process(path: &str) -> PathBuf {
     PathBuf::from(path.replace("%p", &std::process::id().to_string()))
 }

@@ -1,4 +1,4 @@
-//! The same as JSON. A tuple is an array; what is shared is written each time.
+//! Writes the dictionary as JSON. A tuple becomes an array; a shared value is written each time.
 
 use std::io::{Result, Write};
 
@@ -6,7 +6,7 @@ use super::sink::{Shared, Sink};
 
 pub(super) struct Json<W> {
     out: W,
-    /// Whether something was written already, of each list and dictionary that is open.
+    /// For each open list and dictionary, whether it has an item already.
     open: Vec<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! A snapshot as PyTorch's viewers read it: the same dictionary, as a pickle or as JSON; or as a page of our own.
+//! Snapshots in the formats that PyTorch's viewers read, a pickle or JSON, and as an HTML page.
 
 use std::path::Path;
 
@@ -18,34 +18,34 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
-pub(super) use dictionary::told;
+pub(super) use dictionary::replayable_history;
 pub use file::for_process;
 pub(super) use file::write as write_file;
 
-/// What a snapshot says.
+/// The state of all devices and their history.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// What each device's memory is.
+    /// The memory of each device.
     pub devices: Vec<Device>,
-    /// How it came to be so.
+    /// What led to that state.
     pub history: History,
-    /// Whether memory is mapped page by page.
+    /// Whether the pool maps memory page by page.
     pub expandable: bool,
 }
 
-/// How a snapshot is written.
+/// The format of a snapshot's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A Python pickle of protocol 4.
     Pickle,
     /// JSON.
     Json,
-    /// A page for a browser.
+    /// An HTML page.
     Html,
 }
 
 impl Format {
-    /// The format that a path's suffix names.
+    /// The format for a path's suffix.
     pub fn of(path: &Path) -> Result<Format> {
         match path.extension().and_then(|suffix| suffix.to_str()) {
             Some("pickle" | "pkl") => Ok(Format::Pickle),
@@ -60,8 +60,7 @@ impl Format {
 }
 
 impl Snapshot {
-    /// Writes the snapshot to `path`, in the format of its suffix. The file appears when it is whole; on an error there is
-    /// none, or the one that was there before.
+    /// Writes the snapshot to `path`, in the format of its suffix. An error leaves the file at `path` unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         let format = Format::of(path)?;
         file::write(path, |out| match format {
@@ -72,7 +71,7 @@ impl Snapshot {
     }
 }
 
-/// What a page of that name is called.
+/// The page's title for a file at `path`.
 fn title(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or("snapshot")
 }

@@ -1,16 +1,17 @@
-//! The pickle protocol, as far as PyTorch's viewer knows it: protocol 4, and memoized by number, never by `MEMOIZE`.
+//! Writes the dictionary in the subset of the pickle protocol that PyTorch's viewer reads: protocol 4, memoized by
+//! number, never by `MEMOIZE`.
 
 use std::collections::HashMap;
 use std::io::{Result, Write};
 
 use super::sink::{Shared, Sink};
 
-/// What one `APPENDS` or `SETITEMS` takes at most: the viewer passes them as arguments of a call.
+/// The maximum of items in one `APPENDS` or `SETITEMS`: the viewer passes them as arguments of a call.
 const BATCH: usize = 1000;
 
 pub(super) struct Pickle<W> {
     out: W,
-    /// Items so far of each list and dictionary that is open.
+    /// How many items each open list and dictionary has so far.
     open: Vec<usize>,
     memo: u32,
     shared: HashMap<Shared, u32>,
@@ -35,7 +36,7 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(operand)
     }
 
-    /// Gives what is on top of the stack a number.
+    /// Memoizes the value on top of the stack; returns its number.
     fn put(&mut self) -> Result<u32> {
         let number = self.memo;
         self.memo += 1;
@@ -74,7 +75,7 @@ impl<W: Write> Pickle<W> {
         Ok(())
     }
 
-    /// Another item of the innermost list or dictionary, which `finish` adds a batch to.
+    /// Begins another item of the innermost list or dictionary. `finish` is the code that appends a batch.
     fn next(&mut self, finish: u8) -> Result<()> {
         let Some(count) = self.open.last_mut() else {
             return Ok(());
@@ -158,7 +159,7 @@ impl<W: Write> Sink for Pickle<W> {
         if let Ok(four) = i32::try_from(value) {
             return self.code(b'J', &four.to_le_bytes());
         }
-        // LONG1: as few bytes as hold the number and its sign.
+        // LONG1: the fewest bytes that hold the number and its sign.
         let bytes = value.to_le_bytes();
         let length = (value.unsigned_abs().ilog2() as usize + 1) / 8 + 1;
         let length = length.min(8);

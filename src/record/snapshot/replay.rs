@@ -1,71 +1,72 @@
-//! Goes through a history as a viewer does: backwards from the state at its end.
+//! Replays a history as a viewer does: backwards from the state at its end.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{Device, Piece, PieceState};
-use super::consistent::begun;
-use super::segments::{Of, Segments};
+use super::consistent::inferred_events;
+use super::segments::{Segments, Source};
 
-/// What is live or pending, by address, on the way back from a device's state.
+/// The live and pending blocks by address, at one point of the replay.
 struct Replay {
     segments: Segments,
     live: BTreeMap<u64, Piece>,
-    /// The events so far, last first.
-    kept: Vec<Event>,
+    /// The events that stay, last first.
+    history: Vec<Event>,
 }
 
-/// Leaves out what cannot be replayed to the device's state, from the end to the beginning as a viewer goes: blocks outside
-/// of every segment at their time, segments that cannot have come or gone then. Returns how many events that were.
-pub(super) fn replay(device: &Device, told: &mut Vec<Event>) -> u64 {
+/// Leaves out the events that a viewer cannot replay, going backwards from the device's state: blocks outside every
+/// segment at their time, and segments that cannot have been mapped or unmapped then. Returns how many events were
+/// left out.
+pub(super) fn replay(device: &Device, events: &mut Vec<Event>) -> u64 {
     let mut replay = Replay {
         segments: Segments::default(),
         live: BTreeMap::new(),
-        kept: Vec::with_capacity(told.len()),
+        history: Vec::with_capacity(events.len()),
     };
     for segment in &device.segments {
         replay
             .segments
-            .add(segment.address, segment.size, segment.expandable, Of::State);
+            .add(segment.address, segment.size, segment.expandable, Source::State);
         let active = segment
             .pieces
             .iter()
             .filter(|piece| piece.state != PieceState::Inactive);
         replay.live.extend(active.map(|piece| (piece.address, *piece)));
     }
-    let told_first = told.first().map(|event| event.time);
+    let first_time = events.first().map(|event| event.time);
     let mut left_out = 0;
-    for event in told.drain(..).rev() {
+    for event in events.drain(..).rev() {
         left_out += u64::from(!replay.undo(&event));
     }
-    replay.begin_pending(device, told_first);
-    replay.kept.reverse();
-    *told = replay.kept;
+    replay.allocate_pending(device, first_time);
+    replay.history.reverse();
+    *events = replay.history;
     left_out
 }
 
 impl Replay {
-    /// Goes back before `event`, and keeps it; false where it cannot have happened.
+    /// Undoes `event` and keeps it in the history; returns false where it cannot have happened.
     fn undo(&mut self, event: &Event) -> bool {
         let (address, size) = (event.address, event.size);
         let expandable = matches!(event.action, Action::SegmentMap | Action::SegmentUnmap);
         let fits = match event.action {
             Action::Oom => true,
-            Action::SegmentFree | Action::SegmentUnmap => self.segments.add(address, size, expandable, Of::Event),
+            Action::SegmentFree | Action::SegmentUnmap => self.segments.add(address, size, expandable, Source::Event),
             Action::SegmentAlloc | Action::SegmentMap => {
                 let Some(parts) = self.segments.remove(address, size, expandable) else {
                     return false;
                 };
-                self.begin_after(event);
+                self.allocate_after(event);
                 let parts = parts.into_iter().rev();
-                self.kept.extend(parts.map(|(address, size)| Event {
+                self.history.extend(parts.map(|(address, size)| Event {
                     address,
                     size,
                     ..*event
                 }));
                 return true;
             }
-            // One of another size came later: of what was there before it, nobody told in time that it went.
+            // A block of another size follows, and the free of this one was not recorded in time.
             Action::Alloc => {
                 let it = self.live.get(&address);
                 let fits = it.is_some_and(|it| it.state == PieceState::Allocated && it.requested == size);
@@ -82,7 +83,7 @@ impl Replay {
                 if !self.segments.cover(address, size) {
                     return false;
                 }
-                self.begin_after(event);
+                self.allocate_after(event);
                 self.live.insert(
                     address,
                     Piece {
@@ -98,50 +99,50 @@ impl Replay {
             }
         };
         if fits {
-            self.kept.push(*event);
+            self.history.push(*event);
         }
         fits
     }
 
-    /// What is pending and was handed out before the history, is handed out at its beginning: a viewer draws what is live
-    /// whether it was told of or not, but of what is pending only what it saw handed out.
-    fn begin_pending(&mut self, device: &Device, time: Option<u64>) {
+    /// Adds allocations at the beginning of the history for pending blocks that were allocated before it. A viewer
+    /// draws every live block, but of pending blocks only those whose allocation it saw.
+    fn allocate_pending(&mut self, device: &Device, time: Option<u64>) {
         let Some(time) = time else { return };
-        let seen = self.kept.iter().filter(|event| event.action == Action::Alloc);
+        let seen = self.history.iter().filter(|event| event.action == Action::Alloc);
         let seen: HashSet<u64> = seen.map(|event| event.address).collect();
         let pieces = device.segments.iter().flat_map(|segment| &segment.pieces);
         for piece in pieces.filter(|piece| piece.state == PieceState::Pending && !seen.contains(&piece.address)) {
-            let [alloc, freed] = begun(device.device, piece, time);
-            // Whether its free was told of.
+            let [alloc, freed] = inferred_events(device.device, piece, time);
+            // Whether the history has the block's free.
             if self
                 .live
                 .remove(&piece.address)
                 .is_some_and(|was| was.state == PieceState::Pending)
             {
-                self.kept.push(freed);
+                self.history.push(freed);
             }
-            self.kept.push(alloc);
+            self.history.push(alloc);
         }
     }
 
-    /// What lies where `event` needs the place was handed out after it, by a thread that has not said so, or while nothing was
-    /// recorded.
-    fn begin_after(&mut self, event: &Event) {
+    /// Adds the allocation, after `event`, of the blocks in its range. The thread had not recorded it yet, or
+    /// recording was off.
+    fn allocate_after(&mut self, event: &Event) {
         let end = event.address + event.size;
-        // Live blocks do not overlap, so that only the last of those that begin before can reach in.
+        // Live blocks do not overlap, so only the last block that begins before the range can reach into it.
         let before = self.live.range(..event.address).next_back();
         let reaches = before.filter(|(start, piece)| **start + piece.requested > event.address);
         let inside = self.live.range(event.address..end);
-        let meant: Vec<u64> = reaches.into_iter().chain(inside).map(|(address, _)| *address).collect();
-        for address in meant {
+        let overlapping: Vec<u64> = reaches.into_iter().chain(inside).map(|(address, _)| *address).collect();
+        for address in overlapping {
             let Some(piece) = self.live.remove(&address) else {
                 continue;
             };
-            let [alloc, freed] = begun(event.device, &piece, event.time);
+            let [alloc, freed] = inferred_events(event.device, &piece, event.time);
             if piece.state == PieceState::Pending {
-                self.kept.push(freed);
+                self.history.push(freed);
             }
-            self.kept.push(alloc);
+            self.history.push(alloc);
         }
     }
 }

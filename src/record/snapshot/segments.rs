@@ -1,23 +1,24 @@
-//! Which addresses are backed, at one moment of a history.
+//! The address ranges that memory backs, at one moment of a history.
 
 use std::collections::BTreeMap;
 
-/// The segments of one moment. What is mapped page by page grows and shrinks; an allocation of the driver's is there as a
-/// whole or not at all.
+/// The segments of one moment. Mapped segments grow and shrink; an allocation from the driver appears and disappears
+/// as a whole.
 #[derive(Default)]
 pub(super) struct Segments {
-    /// What is mapped at the end, and what events tell of that it was: PyTorch's viewer does not make one range of the two
-    /// where no event has a stream, and then breaks on an event that reaches from one into the other.
+    /// Mapped ranges: those of the final state, and those that an unmap event reports. PyTorch's viewer does not
+    /// merge a range of one kind with a range of the other where no event has a stream, and fails on an event that
+    /// covers both.
     mapped: [Ranges; 2],
     whole: BTreeMap<u64, u64>,
 }
 
-/// Where a range is known from, as an index.
+/// The source of a mapped range, as an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
-    /// It is there at the end.
+pub(super) enum Source {
+    /// The state at the end has it.
     State = 0,
-    /// An event tells that it was unmapped.
+    /// An event says that it was unmapped.
     Event = 1,
 }
 
@@ -29,8 +30,8 @@ impl Segments {
             || whole.is_some_and(|(at, length)| start - at < *length && size <= at + length - start)
     }
 
-    /// Adds memory; false where a part of it is there.
-    pub(super) fn add(&mut self, start: u64, size: u64, expandable: bool, of: Of) -> bool {
+    /// Adds memory; returns false where a part of it is there already.
+    pub(super) fn add(&mut self, start: u64, size: u64, expandable: bool, source: Source) -> bool {
         let Some(end) = start.checked_add(size).filter(|end| *end > start) else {
             return false;
         };
@@ -40,14 +41,14 @@ impl Segments {
             return false;
         }
         if expandable {
-            self.mapped[of as usize].add(start, end);
+            self.mapped[source as usize].add(start, end);
         } else {
             self.whole.insert(start, size);
         }
         true
     }
 
-    /// Takes memory away, in the parts that a viewer has it in; none where not all of it is there.
+    /// Removes memory; returns it in the parts that a viewer has. `None` where not all of it is there.
     pub(super) fn remove(&mut self, start: u64, size: u64, expandable: bool) -> Option<Vec<(u64, u64)>> {
         if !expandable {
             return self.whole.remove(&start).map(|length| vec![(start, length)]);
@@ -61,7 +62,7 @@ impl Segments {
         Some(parts)
     }
 
-    /// The mapped ranges that `start..start + size` lies in, cut to it; none where not all of it is there.
+    /// Cuts `start..start + size` into the mapped ranges that contain it; `None` where not all of it is mapped.
     fn parts(&self, start: u64, size: u64) -> Option<Vec<(u64, u64)>> {
         let end = start.checked_add(size).filter(|end| *end > start)?;
         let mut parts = Vec::new();
@@ -76,7 +77,7 @@ impl Segments {
     }
 }
 
-/// Disjoint ranges, by their start, with their end; neighbours are one.
+/// Disjoint ranges, from start to end; adjacent ranges are merged.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
@@ -86,12 +87,12 @@ impl Ranges {
         (address < *end).then_some((*start, *end))
     }
 
-    /// Whether a part of `start..end` is there.
+    /// Whether a part of `start..end` is in a range.
     fn touch(&self, start: u64, end: u64) -> bool {
         self.0.range(..end).next_back().is_some_and(|(_, reach)| *reach > start)
     }
 
-    /// Adds a range of which no part is there.
+    /// Adds a range that overlaps no other.
     fn add(&mut self, start: u64, end: u64) {
         let before = self.0.range(..start).next_back().filter(|(_, reach)| **reach == start);
         let from = before.map_or(start, |(before, _)| *before);
@@ -99,7 +100,7 @@ impl Ranges {
         self.0.insert(from, to);
     }
 
-    /// Takes out what lies within one range; nothing where it does not.
+    /// Removes `start..end`, which must lie within one range; does nothing otherwise.
     fn remove(&mut self, start: u64, end: u64) {
         let Some((from, to)) = self.around(start) else { return };
         self.0.remove(&from);

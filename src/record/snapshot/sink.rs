@@ -1,8 +1,8 @@
-//! Where a dictionary goes, value by value.
+//! The interface of a format: a dictionary is written value by value.
 
 use std::io::Result;
 
-/// What is written once and referred to afterwards, where the format can.
+/// A value that is written once and referred to afterwards, where the format can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Shared {
     /// One frame of a stack.
@@ -11,20 +11,21 @@ pub(super) enum Shared {
     Stack(u32),
 }
 
-/// A format. Values of a dictionary follow their keys; each value of a list is announced by [`Sink::item`].
+/// A format. Values of a dictionary follow their keys; [`Sink::item`] announces each value of a list.
 pub(super) trait Sink {
-    /// Before everything else.
+    /// Begins the file.
     fn begin(&mut self) -> Result<()>;
-    /// After it.
+    /// Ends the file.
     fn end(&mut self) -> Result<()>;
     fn begin_dict(&mut self, shared: Option<Shared>) -> Result<()>;
-    /// One of few, and known when this was compiled.
+    /// Writes a key. Keys are few and compile-time constants.
     fn key(&mut self, key: &'static str) -> Result<()>;
     fn end_dict(&mut self) -> Result<()>;
     fn begin_list(&mut self, shared: Option<Shared>) -> Result<()>;
     fn item(&mut self) -> Result<()>;
     fn end_list(&mut self) -> Result<()>;
-    /// Refers to what was written under that name; false where it was not, or the format has no references.
+    /// Refers to the shared value if it was written before; returns false where it was not, or the format has no
+    /// references.
     fn again(&mut self, shared: Shared) -> Result<bool>;
     fn integer(&mut self, value: i64) -> Result<()>;
     fn float(&mut self, value: f64) -> Result<()>;

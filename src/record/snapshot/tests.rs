@@ -1,4 +1,4 @@
-//! Histories that do not fit, as a viewer is told of them.
+//! Inconsistent histories, and what a viewer gets of them.
 
 use super::consistent::replayable;
 use crate::record::event::{Action, Event};
@@ -15,7 +15,7 @@ fn piece(address: u64, size: u64, state: PieceState) -> Piece {
     }
 }
 
-fn told(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
+fn replayed(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
     let device = Device {
         segments: vec![Segment {
             address: 100,
@@ -34,7 +34,7 @@ fn told(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
 }
 
 #[test]
-fn a_block_that_nobody_told_of_came_after_its_memory() {
+fn an_unrecorded_allocation_comes_after_its_memory_is_mapped() {
     let pieces = [
         piece(100, 40, PieceState::Allocated),
         piece(140, 50, PieceState::Pending),
@@ -52,16 +52,16 @@ fn a_block_that_nobody_told_of_came_after_its_memory() {
         (Action::FreeRequested, 100, 20),
         (Action::FreeCompleted, 100, 20),
         (Action::SegmentMap, 150, 40),
-        // Reaches into both; what lies in neither, at 190, was there before.
+        // It reaches into both segments. The block at 190 is in neither: it was there before the history.
         (Action::Alloc, 140, 50),
         (Action::FreeRequested, 140, 50),
         (Action::Alloc, 100, 40),
     ];
-    assert_eq!(told(&pieces, &events), expected);
+    assert_eq!(replayed(&pieces, &events), expected);
 }
 
 #[test]
-fn what_is_pending_is_handed_out_in_the_history_or_at_its_beginning() {
+fn a_pending_block_is_allocated_in_the_history_or_at_its_beginning() {
     let pieces = [
         piece(100, 10, PieceState::Pending),
         piece(110, 20, PieceState::Pending),
@@ -83,12 +83,12 @@ fn what_is_pending_is_handed_out_in_the_history_or_at_its_beginning() {
         (Action::FreeRequested, 110, 20),
         (Action::FreeRequested, 130, 30),
     ];
-    assert_eq!(told(&pieces, &events), expected);
-    assert_eq!(told(&pieces, &[]), []);
+    assert_eq!(replayed(&pieces, &events), expected);
+    assert_eq!(replayed(&pieces, &[]), []);
 }
 
 #[test]
-fn a_block_that_nobody_told_of_came_after_what_lay_in_its_place() {
+fn an_unrecorded_allocation_comes_after_frees_of_its_range() {
     let pieces = [
         piece(100, 60, PieceState::Allocated),
         piece(160, 40, PieceState::Inactive),
@@ -107,11 +107,11 @@ fn a_block_that_nobody_told_of_came_after_what_lay_in_its_place() {
         (Action::FreeCompleted, 140, 30),
         (Action::Alloc, 100, 60),
     ];
-    assert_eq!(told(&pieces, &events), expected);
+    assert_eq!(replayed(&pieces, &events), expected);
 }
 
 #[test]
-fn a_block_whose_beginning_nobody_told_came_after_what_lay_in_its_place() {
+fn a_freed_block_without_allocation_is_allocated_after_frees_of_its_range() {
     let nothing = [piece(100, 100, PieceState::Inactive)];
     let events = [
         Event::new(Action::Freed, 0, 140, 10),
@@ -124,11 +124,11 @@ fn a_block_whose_beginning_nobody_told_came_after_what_lay_in_its_place() {
         (Action::FreeRequested, 130, 40),
         (Action::FreeCompleted, 130, 40),
     ];
-    assert_eq!(told(&nothing, &events), expected);
+    assert_eq!(replayed(&nothing, &events), expected);
 }
 
 #[test]
-fn pending_blocks_that_became_one_were_freed_and_are_one() {
+fn merged_pending_blocks_are_freed_and_allocated_as_one() {
     let pieces = [
         piece(100, 30, PieceState::Pending),
         piece(130, 70, PieceState::Inactive),
@@ -145,11 +145,11 @@ fn pending_blocks_that_became_one_were_freed_and_are_one() {
         (Action::Alloc, 100, 30),
         (Action::FreeRequested, 100, 30),
     ];
-    assert_eq!(told(&pieces, &events)[4..], since);
+    assert_eq!(replayed(&pieces, &events)[4..], since);
 }
 
 #[test]
-fn memory_that_was_unmapped_is_mapped_apart_from_what_is_there() {
+fn memory_unmapped_later_is_mapped_by_an_event_of_its_own() {
     let nothing = [piece(100, 100, PieceState::Inactive)];
     let events = [
         Event::new(Action::SegmentMap, 0, 100, 120),
@@ -160,11 +160,11 @@ fn memory_that_was_unmapped_is_mapped_apart_from_what_is_there() {
         (Action::SegmentMap, 200, 20),
         (Action::SegmentUnmap, 200, 20),
     ];
-    assert_eq!(told(&nothing, &events), expected);
+    assert_eq!(replayed(&nothing, &events), expected);
 }
 
 #[test]
-fn what_a_graph_leaves_is_free_from_then_on() {
+fn a_completed_range_frees_its_pending_blocks() {
     let nothing = [piece(100, 100, PieceState::Inactive)];
     let events = [
         Event::new(Action::Alloc, 0, 100, 10),
@@ -185,15 +185,15 @@ fn what_a_graph_leaves_is_free_from_then_on() {
         (Action::Alloc, 120, 10),
         (Action::FreeRequested, 120, 10),
         (Action::FreeCompleted, 120, 10),
-        // What nobody told of is over at the end.
+        // The history ends before this free completes, and the state has it free.
         (Action::FreeCompleted, 150, 20),
     ];
-    assert_eq!(told(&nothing, &events), expected);
+    assert_eq!(replayed(&nothing, &events), expected);
 }
 
-/// Inside a capture, what it freed serves again, however it was cut before.
+/// A capture reuses what it freed, cut differently.
 #[test]
-fn what_is_handed_out_lies_where_nothing_else_is() {
+fn an_allocation_frees_overlapping_pending_blocks_first() {
     let pieces = [
         piece(100, 5, PieceState::Pending),
         piece(105, 35, PieceState::Allocated),
@@ -213,9 +213,9 @@ fn what_is_handed_out_lies_where_nothing_else_is() {
         (Action::FreeCompleted, 120, 20),
         (Action::FreeCompleted, 100, 10),
         (Action::Alloc, 105, 35),
-        // What of it is left.
+        // The rest of the pending block.
         (Action::Alloc, 100, 5),
         (Action::FreeRequested, 100, 5),
     ];
-    assert_eq!(told(&pieces, &events), expected);
+    assert_eq!(replayed(&pieces, &events), expected);
 }

@@ -1,4 +1,4 @@
-//! Every stack once: a table from hash to number that is read without a lock, and the frames by number.
+//! Interns stacks: a table from hash to number that is read without a lock, and the frames by number.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -10,23 +10,23 @@ use super::python::Running;
 /// One frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// A place in a library or executable: its number, and the offset of the return address.
+    /// An address in a library or executable: its module's number, and the offset of the return address.
     Native(u32, u64),
-    /// A place outside of every library, as code made at run time is.
-    Nowhere(u64),
+    /// An address outside every library, as in code generated at run time.
+    Unknown(u64),
     /// A number of `super::python_frame`.
     Python(u32),
 }
 
-/// Two halves of 64 bits: 128 in all make a mistaken identity a thing that does not happen.
+/// A hash of 128 bits, so that collisions can be neglected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hash(u64, u64);
 
-/// The most stacks there can be; further ones are not told apart from none.
-const MOST: usize = 1 << 20;
+/// The maximum number of stacks; further ones are recorded as none.
+const MAX_STACKS: usize = 1 << 20;
 
 struct Entry {
-    /// 0: nobody's.
+    /// 0: the entry is free.
     first: AtomicU64,
     second: AtomicU64,
     number: AtomicU64,
@@ -36,8 +36,8 @@ struct Table {
     entries: Box<[Entry]>,
 }
 
-/// What is read without a lock; tables that were outgrown stay, since somebody may be reading them. They double, so
-/// together they are smaller than the last.
+/// The table that is read without a lock. Outgrown tables are never freed, since a thread may be reading them. Each
+/// is twice as large as the one before, so together they are smaller than the last.
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 static STACKS: Mutex<Stacks> = Mutex::new(Stacks {
     frames: Vec::new(),
@@ -78,7 +78,7 @@ impl Table {
         }
     }
 
-    /// Under the lock of [`STACKS`]; there is room.
+    /// Adds an entry. The caller holds the lock of [`STACKS`], and the table has a free entry.
     fn put(&self, hash: Hash, number: u64) {
         let mask = self.entries.len() - 1;
         let mut at = hash.0 as usize & mask;
@@ -88,12 +88,12 @@ impl Table {
         let entry = &self.entries[at];
         entry.second.store(hash.1, Ordering::Relaxed);
         entry.number.store(number, Ordering::Relaxed);
-        // Whoever sees it sees the rest.
+        // A thread that sees this store sees the two above.
         entry.first.store(hash.0, Ordering::Release);
     }
 }
 
-/// The hash of a stack as it was taken, with the libraries that were loaded then.
+/// The hash of a stack and of the set of libraries that were loaded when it was taken.
 #[inline]
 pub(super) fn hash(native: &[u64], python: &[Running], modules: u64) -> Hash {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
@@ -111,21 +111,21 @@ pub(super) fn hash(native: &[u64], python: &[Running], modules: u64) -> Hash {
     Hash(first.max(1), second ^ second >> 29)
 }
 
-/// The number of a stack that was seen before.
+/// The number of a stack that was interned before.
 #[inline]
 pub(super) fn known(hash: Hash) -> Option<u32> {
     // SAFETY: null, or a table that is never freed.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }?.get(hash)
 }
 
-/// Gives a stack a number; 0 where there are too many.
+/// Interns a stack; returns 0 where there are too many.
 #[cold]
 pub(super) fn add(hash: Hash, frames: Box<[Frame]>) -> u32 {
     let mut stacks = STACKS.lock();
     if let Some(number) = known(hash) {
         return number;
     }
-    if stacks.frames.len() >= MOST {
+    if stacks.frames.len() >= MAX_STACKS {
         return 0;
     }
     let room = stacks.tables.last().map_or(0, |table| table.entries.len());

@@ -1,8 +1,8 @@
-//! Reads of this thread's stack that cannot go wrong.
+//! Safe reads of this thread's stack.
 
 use std::ops::Range;
 
-/// Where this thread's stack lies; empty where that is not known.
+/// The address range of this thread's stack; empty where it is not known.
 pub(super) fn bounds() -> Range<u64> {
     // SAFETY: a zeroed attribute object may be filled in and destroyed; the calls take this thread and local variables.
     unsafe {
@@ -18,19 +18,20 @@ pub(super) fn bounds() -> Range<u64> {
     }
 }
 
-/// The word at `address`. What lies in `known`, which is this thread's stack from a stack pointer on, is read directly; the
-/// kernel reads anything else, as on the stack of a signal handler or of a coroutine, and tells where nothing is.
+/// Reads the word at `address`. Words in `known`, the used part of this thread's stack, are read directly. Other
+/// words, as on the stack of a signal handler or of a coroutine, are read through the kernel, which fails where no
+/// memory is mapped.
 #[inline]
 pub(super) fn read(known: &Range<u64>, address: u64) -> Result<u64, ()> {
     if address >= known.start && address < known.end.wrapping_sub(7) && address.is_multiple_of(8) {
         // SAFETY: the part of this thread's own stack that is in use, aligned.
         return Ok(unsafe { (address as *const u64).read_volatile() });
     }
-    asked(address)
+    read_through_kernel(address)
 }
 
 #[cold]
-fn asked(address: u64) -> Result<u64, ()> {
+fn read_through_kernel(address: u64) -> Result<u64, ()> {
     let mut word = 0u64;
     let to = libc::iovec {
         iov_base: (&raw mut word).cast(),

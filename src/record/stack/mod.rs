@@ -1,9 +1,9 @@
-//! Where a call came from: stacks as numbers, taken in well under a microsecond.
+//! Stacks of callers as numbers, taken in well under a microsecond.
 //!
-//! A stack is taken as return addresses and looked up by its hash. Only one that was not seen before costs more: the list of
-//! loaded libraries is brought up to date, each address becomes an offset in a library that is known by its build id, and the
-//! whole gets a number. Names are looked up when a snapshot is written, and not before. What goes wrong on the way leaves a
-//! shorter stack, or none.
+//! A stack is taken as return addresses and looked up by its hash. Only a new stack costs more: the list of loaded
+//! libraries is updated, each address becomes an offset in a library that is identified by its build id, and the
+//! stack gets a number. Names are looked up only when a snapshot is written. An error on the way leaves a shorter
+//! stack, or none.
 
 use std::cell::{Cell, RefCell};
 
@@ -19,15 +19,15 @@ pub use intern::Frame;
 pub(super) use modules::{Module, module};
 pub(super) use python::frame as python_frame;
 
-/// The most frames of one kind in a stack; what lies further out is left off.
-pub const MOST: usize = 128;
+/// The maximum number of frames of one kind in a stack; outer frames beyond it are left out.
+pub const MAX_FRAMES: usize = 128;
 
 thread_local! {
     static CURRENT: Cell<u32> = const { Cell::new(0) };
     static UNWINDER: RefCell<Option<Box<native::Thread>>> = const { RefCell::new(None) };
 }
 
-/// The stack of the call that runs on this thread, from [`Current::enter`] until this is dropped.
+/// Sets the stack of the call that runs on this thread, from [`Current::enter`] until this is dropped.
 #[must_use]
 pub struct Current {
     before: u32,
@@ -43,7 +43,7 @@ impl Current {
         }
     }
 
-    /// The current call's; 0 where there is none.
+    /// The current call's stack; 0 where there is none.
     #[inline]
     pub fn get() -> u32 {
         CURRENT.try_with(Cell::get).unwrap_or(0)
@@ -56,7 +56,7 @@ impl Drop for Current {
     }
 }
 
-/// Gets ready for stacks of that kind, so that the first one finds everything in place.
+/// Prepares for stacks of that kind, so that the first one costs no more than the next.
 pub fn prepare(stacks: Stacks) {
     if matches!(stacks, Stacks::Native | Stacks::All) {
         modules::refresh();
@@ -72,9 +72,9 @@ pub fn capture(stacks: Stacks) -> u32 {
     let registers = native::Registers::here();
     UNWINDER
         .try_with(|unwinder| {
-            // A signal came while a stack was taken: what its handler does has none.
+            // A signal handler runs while this thread takes a stack: events in the handler have no stack.
             let mut unwinder = unwinder.try_borrow_mut().ok()?;
-            Some(taken(
+            Some(take(
                 unwinder.get_or_insert_with(native::Thread::new),
                 stacks,
                 registers,
@@ -85,7 +85,7 @@ pub fn capture(stacks: Stacks) -> u32 {
         .unwrap_or(0)
 }
 
-fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registers) -> u32 {
+fn take(thread: &mut native::Thread, stacks: Stacks, registers: native::Registers) -> u32 {
     let python = match stacks {
         Stacks::Python | Stacks::All => python::take(&mut thread.python),
         _ => 0,
@@ -93,7 +93,7 @@ fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registe
     let with_native = matches!(stacks, Stacks::Native | Stacks::All);
     let mut native = 0;
     if with_native {
-        // A library may lie where another lay, with its calls at the very same places.
+        // A library may have been loaded where another was, with calls at the same addresses.
         modules::refresh_if_changed();
         native = thread.unwind(registers);
     }
@@ -105,7 +105,7 @@ fn taken(thread: &mut native::Thread, stacks: Stacks, registers: native::Registe
     if let Some(number) = intern::known(hash) {
         return number;
     }
-    // Not seen before: is it what the libraries that are loaded now make of it?
+    // A new stack: take it again if the lists of libraries or unwind tables were not up to date.
     if with_native && thread.catch_up(registers, native) {
         native = thread.unwind(registers);
         while thread.load_missing(registers, native) {

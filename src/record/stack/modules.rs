@@ -1,8 +1,8 @@
-//! Which libraries are loaded, where, and how their code is unwound.
+//! The loaded libraries, their addresses, and their unwind tables.
 //!
-//! The list is brought up to date when a stack is seen for the first time, by the loader's count of libraries that came and
-//! went. A library's unwind tables are copied when a stack first goes through it, under the loader's lock, so that unwinding
-//! never reads from what may be unloaded meanwhile.
+//! The list is updated when a stack is new, if the loader's counts of loaded and unloaded libraries have changed. A
+//! library's unwind tables are copied under the loader's lock when a stack first goes through it. So unwinding never
+//! reads memory that may be unloaded.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -16,33 +16,33 @@ use parking_lot::Mutex;
 use super::intern::Frame;
 use super::native::Tables;
 
-/// A library or executable, as it is known for good: also when it is gone.
+/// The identity of a library or executable. It stays known after the library is unloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Module {
     pub(crate) path: PathBuf,
-    /// Empty where it has none.
+    /// Empty where the library has none.
     pub(crate) build_id: Vec<u8>,
 }
 
-/// One that is loaded.
+/// A loaded library.
 #[derive(Debug, Clone)]
 struct Loaded {
-    /// Of [`MODULES`].
+    /// Its index in [`MODULES`].
     number: u32,
     base: u64,
     start: u64,
     end: u64,
-    /// Whether its tables were copied, or are not there.
+    /// Whether its tables were copied or do not exist.
     tables: bool,
 }
 
-/// What was loaded at one time.
+/// The libraries that were loaded at one time.
 pub(super) struct Modules {
-    /// Another one for each other set of libraries.
+    /// Identifies the set of libraries.
     pub(super) number: u64,
-    /// Another one for each change, also of tables alone.
+    /// Changes with each change, also of tables alone.
     version: u64,
-    /// By address.
+    /// Sorted by address.
     loaded: Vec<Loaded>,
     pub(super) tables: Tables,
 }
@@ -54,7 +54,7 @@ static VERSION: AtomicU64 = AtomicU64::new(0);
 static ADDS: AtomicU64 = AtomicU64::new(0);
 static SUBS: AtomicU64 = AtomicU64::new(0);
 
-/// The module of that number.
+/// The module with that number.
 pub(crate) fn module(number: u32) -> Option<Module> {
     MODULES.lock().get(number as usize).cloned()
 }
@@ -85,15 +85,15 @@ impl Modules {
         self.loaded[..after].last().filter(|loaded| pc < loaded.end)
     }
 
-    /// What an address is for good.
+    /// Converts an address to a frame, which stays valid after a library is unloaded.
     pub(super) fn frame(&self, pc: u64) -> Frame {
         match self.at(pc.wrapping_sub(1)) {
             Some(loaded) => Frame::Native(loaded.number, pc - loaded.base),
-            None => Frame::Nowhere(pc),
+            None => Frame::Unknown(pc),
         }
     }
 
-    /// Where those begin that these addresses lie in and whose tables are missing.
+    /// The start addresses of the libraries that contain these addresses and whose tables are missing.
     pub(super) fn without_tables<'a>(&self, frames: impl Iterator<Item = &'a u64>) -> Vec<u64> {
         let mut wanted: Vec<u64> = frames
             .filter_map(|pc| self.at(pc.wrapping_sub(1)))
@@ -106,7 +106,7 @@ impl Modules {
     }
 }
 
-/// One entry of the loader's list, valid in its callback.
+/// An entry of the loader's list, valid in the loader's callback.
 struct Entry<'a> {
     info: &'a libc::dl_phdr_info,
     headers: &'a [libc::Elf64_Phdr],
@@ -120,7 +120,8 @@ impl Entry<'_> {
         Some((self.info.dlpi_addr + start, self.info.dlpi_addr + end))
     }
 
-    /// Bytes of the loaded file at `[from, to)`, as it states addresses; only where one of its segments has them all.
+    /// The bytes of the loaded file at `[from, to)`, by the file's own addresses; `None` unless one segment has them
+    /// all.
     fn bytes(&self, from: u64, to: u64) -> Option<&[u8]> {
         let readable = |header: &&libc::Elf64_Phdr| {
             header.p_type == libc::PT_LOAD
@@ -134,7 +135,7 @@ impl Entry<'_> {
         Some(unsafe { std::slice::from_raw_parts(start, to.checked_sub(from)? as usize) })
     }
 
-    /// To the end of the segment that `from` lies in.
+    /// The bytes from `from` to the end of its segment.
     fn rest(&self, from: u64) -> Option<&[u8]> {
         let inside = |header: &&libc::Elf64_Phdr| {
             header.p_type == libc::PT_LOAD && header.p_vaddr <= from && from < header.p_vaddr + header.p_filesz
@@ -151,7 +152,7 @@ impl Entry<'_> {
                 return PathBuf::from(OsStr::from_bytes(name.to_bytes()));
             }
         }
-        // The executable has no name here.
+        // The loader gives the executable no name.
         std::env::current_exe().unwrap_or_default()
     }
 
@@ -176,7 +177,7 @@ impl Entry<'_> {
         Vec::new()
     }
 
-    /// Its unwind tables, copied.
+    /// Copies its unwind tables.
     fn tables(&self) -> Option<ExplicitModuleSectionInfo<Vec<u8>>> {
         let header = self
             .headers
@@ -202,20 +203,20 @@ impl Entry<'_> {
     }
 }
 
-/// Where `.eh_frame` lies, as `.eh_frame_hdr` at `start` says.
+/// The address of `.eh_frame`, read from `.eh_frame_hdr` at `start`.
 fn frames_address(header: &[u8], start: u64) -> Option<u64> {
     const VERSION: u8 = 1;
     let encoding = *header.get(1).filter(|_| header.first() == Some(&VERSION))?;
     let word: [u8; 4] = header.get(4..8)?.try_into().ok()?;
     match encoding {
-        // Four bytes with a sign, from where they stand or from the header's start.
+        // Four bytes with a sign, relative to themselves or to the header's start.
         0x1b => Some((start + 4).wrapping_add_signed(i64::from(i32::from_ne_bytes(word)))),
         0x3b => Some(start.wrapping_add_signed(i64::from(i32::from_ne_bytes(word)))),
         _ => None,
     }
 }
 
-/// The size of `.eh_frame`, which nothing states: its entries are followed to the one of length 0.
+/// The size of `.eh_frame`. No header states it, so its entries are followed to the one of length 0.
 fn frames_size(rest: &[u8]) -> usize {
     const LARGEST: u32 = 1 << 20;
     let mut at = 0;
@@ -250,7 +251,7 @@ fn for_each<F: FnMut(&Entry) -> bool>(mut each: F) {
     unsafe { libc::dl_iterate_phdr(Some(callback::<F>), (&raw mut each).cast()) };
 }
 
-/// Makes the list anew.
+/// Rebuilds the list.
 pub(super) fn refresh() {
     let mut found = Vec::new();
     let mut changes = (0, 0);
@@ -277,7 +278,7 @@ pub(super) fn refresh() {
             modules.push(module);
             modules.len() - 1
         }) as u32;
-        // Without a build id, another library may have come to the same place under the same name.
+        // A library without a build id may have been replaced by another with its path and address.
         let named = !modules[number as usize].build_id.is_empty();
         let same = |old: &&Loaded| named && old.number == number && old.start == start && old.base == base;
         loaded.push(Loaded {
@@ -289,7 +290,7 @@ pub(super) fn refresh() {
         });
     }
     loaded.sort_by_key(|loaded| loaded.start);
-    // What is no longer there, or is something else now, goes.
+    // Removes the tables of libraries that were unloaded or replaced.
     for old in before.iter().filter(|old| old.tables) {
         let stays = loaded
             .iter()
@@ -310,7 +311,7 @@ pub(super) fn refresh() {
     VERSION.store(version, Ordering::Release);
 }
 
-/// [`refresh`], where libraries came or went since.
+/// Calls [`refresh`] if libraries were loaded or unloaded since.
 pub(super) fn refresh_if_changed() {
     let mut changes = (0, 0);
     for_each(|entry| {
@@ -322,7 +323,7 @@ pub(super) fn refresh_if_changed() {
     }
 }
 
-/// Copies the unwind tables of what is loaded at these starts.
+/// Copies the unwind tables of the libraries at these start addresses.
 pub(super) fn load(starts: &[u64]) {
     let mut found = Vec::new();
     for_each(|entry| {
@@ -347,7 +348,7 @@ pub(super) fn load(starts: &[u64]) {
             tables.add_module(framehop::Module::new(String::new(), start..end, base, sections));
         }
     }
-    // Whatever was not found is gone by now; it is not looked for again until the list is made anew.
+    // Libraries that were not found have been unloaded. They are not looked for again until the list is rebuilt.
     for module in loaded.iter_mut().filter(|module| starts.contains(&module.start)) {
         module.tables = true;
     }
@@ -361,7 +362,7 @@ pub(super) fn load(starts: &[u64]) {
     VERSION.store(version, Ordering::Release);
 }
 
-/// The files of everything that is loaded.
+/// The files of all loaded libraries.
 pub(super) fn paths() -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for_each(|entry| {

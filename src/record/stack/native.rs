@@ -1,4 +1,4 @@
-//! Frames of compiled code, by its unwind tables: no frame pointers are needed.
+//! Frames of compiled code, found by unwind tables. Frame pointers are not needed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 
 use super::modules::{self, Modules};
 use super::python::Running;
-use super::{MOST, memory};
+use super::{MAX_FRAMES, memory};
 
 #[cfg(target_arch = "aarch64")]
 use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64 as Regs, UnwinderAarch64};
@@ -20,7 +20,7 @@ pub(super) type Tables = UnwinderAarch64<Vec<u8>, MustNotAllocateDuringUnwind>;
 #[cfg(target_arch = "x86_64")]
 pub(super) type Tables = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 
-/// Where a thread is.
+/// The registers from which a stack is unwound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registers {
     pc: u64,
@@ -31,7 +31,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// Of the function this is called in.
+    /// The registers in the function that calls this.
     #[inline(always)]
     pub(super) fn here() -> Registers {
         #[cfg(target_arch = "x86_64")]
@@ -64,14 +64,14 @@ impl Registers {
     }
 }
 
-/// What a thread needs for its stacks.
+/// What a thread needs to take its stacks.
 pub(super) struct Thread {
     pub(super) modules: Arc<Modules>,
     cache: Cache<MustNotAllocateDuringUnwind>,
     stack: Range<u64>,
     /// The stack that was taken last.
-    pub(super) frames: [u64; MOST],
-    pub(super) python: [Running; MOST],
+    pub(super) frames: [u64; MAX_FRAMES],
+    pub(super) python: [Running; MAX_FRAMES],
 }
 
 impl Thread {
@@ -80,12 +80,12 @@ impl Thread {
             modules: modules::current(),
             cache: Cache::new_in(),
             stack: memory::bounds(),
-            frames: [0; MOST],
-            python: [Running::NONE; MOST],
+            frames: [0; MAX_FRAMES],
+            python: [Running::NONE; MAX_FRAMES],
         })
     }
 
-    /// Takes the return addresses of the stack that begins at `registers`; how many that are.
+    /// Takes the return addresses of the stack at `registers`; returns their number.
     pub(super) fn unwind(&mut self, registers: Registers) -> usize {
         if !self.modules.is_current() {
             self.modules = modules::current();
@@ -96,7 +96,7 @@ impl Thread {
         let mut regs = registers.regs();
         let mut at = FrameAddress::from_instruction_pointer(registers.pc);
         let mut count = 0;
-        while count < MOST {
+        while count < MAX_FRAMES {
             let tables = &self.modules.tables;
             let Ok(Some(pc)) = tables.unwind_frame(at, &mut regs, &mut self.cache, &mut read) else {
                 break;
@@ -108,10 +108,11 @@ impl Thread {
             count += 1;
             at = next;
             if pc == TRAMPOLINE.load(Ordering::Relaxed)
-                && count < MOST
+                && count < MAX_FRAMES
                 && let Some(interrupted) = interrupted(&mut regs, &mut read)
             {
-                // Not a return address: one more, so that one less is the instruction.
+                // This is an instruction's address, not a return address. Names are looked up at the address less
+                // one.
                 self.frames[count] = interrupted + 1;
                 count += 1;
                 at = FrameAddress::from_instruction_pointer(interrupted);
@@ -120,8 +121,8 @@ impl Thread {
         count
     }
 
-    /// Whether the stack that was just taken has to be taken anew, for what was known of the libraries, or of signals, is
-    /// not up to date.
+    /// Updates what is known of libraries and signal handlers. Returns whether the last stack has to be taken again
+    /// because something has changed.
     #[cold]
     pub(super) fn catch_up(&mut self, registers: Registers, count: usize) -> bool {
         modules::refresh_if_changed();
@@ -129,13 +130,13 @@ impl Thread {
         found | !self.modules.is_current() | self.load_missing(registers, count)
     }
 
-    /// Reads the unwind tables of libraries that the stack goes through and that were not needed before. Whether there were any.
+    /// Reads the missing unwind tables of libraries that the stack goes through. Returns whether there were any.
     #[cold]
     pub(super) fn load_missing(&mut self, registers: Registers, count: usize) -> bool {
         if !self.modules.is_current() {
             self.modules = modules::current();
         }
-        // Without this library's own tables there may be no frame at all.
+        // Without this library's own tables, the stack may have no frame at all.
         let here = [registers.pc + 1];
         let wanted = self.modules.without_tables(here.iter().chain(&self.frames[..count]));
         if wanted.is_empty() {
@@ -147,10 +148,10 @@ impl Thread {
     }
 }
 
-/// Where a signal's handler returns to; 0 while that is not known.
+/// The address that signal handlers return to; 0 while it is not known.
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out where handlers return to, from any handler that is there. Whether that was news.
+/// Finds the address that signal handlers return to, from any installed handler. Returns whether it is newly found.
 #[cfg(target_arch = "x86_64")]
 fn find_trampoline() -> bool {
     #[repr(C)]
@@ -181,13 +182,13 @@ fn find_trampoline() -> bool {
     false
 }
 
-/// The kernel's own trampoline is not known by its address: a stack ends at the handler.
+/// The kernel's own trampoline is not recognised by its address, so a stack ends at the handler.
 #[cfg(not(target_arch = "x86_64"))]
 fn find_trampoline() -> bool {
     false
 }
 
-/// At a trampoline: what was interrupted, from the context that the kernel left behind the return address.
+/// At a trampoline, finds the interrupted instruction in the context that the kernel left on the stack.
 #[cfg(target_arch = "x86_64")]
 fn interrupted(regs: &mut Regs, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> Option<u64> {
     const BP: u64 = 120;

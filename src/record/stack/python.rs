@@ -1,7 +1,8 @@
-//! Frames of the Python interpreter, where one is in the process.
+//! Frames of the Python interpreter, where the process has one.
 //!
-//! It is found by name at run time, and asked only on a thread that holds its lock, so nothing of it can go meanwhile. A
-//! function is kept alive once a stack of it was kept, so that its address stays its name.
+//! Its functions are found by name at run time. They are called only on a thread that holds the interpreter's lock,
+//! so no object is freed meanwhile. A code object that occurs in an interned stack is kept alive, so that its address
+//! identifies it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -14,12 +15,12 @@ use super::modules;
 
 type Object = *mut c_void;
 
-/// A frame as it was found.
+/// A frame as it was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Running {
     /// The code object.
     pub(super) code: usize,
-    /// The instruction where [`Api::instruction`] is there, else the line.
+    /// The instruction, or the line where [`Api::instruction`] is missing.
     pub(super) place: i32,
 }
 
@@ -27,7 +28,7 @@ impl Running {
     pub(super) const NONE: Running = Running { code: 0, place: 0 };
 }
 
-/// A frame with a name.
+/// A frame with its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PythonFrame {
     pub(crate) name: String,
@@ -35,7 +36,7 @@ pub(crate) struct PythonFrame {
     pub(crate) line: u32,
 }
 
-/// What of the interpreter is used; all of it is in the interpreters from 3.9 on.
+/// The interpreter's functions that are used. All interpreters from 3.9 on have them.
 struct Api {
     initialized: unsafe extern "C" fn() -> c_int,
     holds_lock: unsafe extern "C" fn() -> c_int,
@@ -44,7 +45,7 @@ struct Api {
     back: unsafe extern "C" fn(Object) -> Object,
     code: unsafe extern "C" fn(Object) -> Object,
     line: unsafe extern "C" fn(Object) -> c_int,
-    /// From 3.11 on.
+    /// Since 3.11.
     instruction: Option<unsafe extern "C" fn(Object) -> c_int>,
     line_of: unsafe extern "C" fn(Object, c_int) -> c_int,
     attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
@@ -86,7 +87,7 @@ pub(super) fn find() {
     }
 }
 
-// The type of each is that of the field it is for.
+// Each function's type is that of its field.
 #[allow(clippy::missing_transmute_annotations)]
 fn api(library: *mut c_void) -> Option<Api> {
     let symbol = |name: &CStr| {
@@ -121,7 +122,7 @@ fn api(library: *mut c_void) -> Option<Api> {
     })
 }
 
-/// The interpreter, where this thread holds its lock.
+/// The interpreter, if this thread holds its lock.
 fn held() -> Option<&'static Api> {
     // SAFETY: null, or an `Api` that is never freed.
     let api = unsafe { API.load(Ordering::Acquire).as_ref() }?;
@@ -130,12 +131,13 @@ fn held() -> Option<&'static Api> {
     held.then_some(api)
 }
 
-/// Takes the frames that run on this thread, innermost first; how many that are.
+/// Takes the frames that run on this thread, innermost first; returns their number.
 pub(super) fn take(frames: &mut [Running]) -> usize {
     let Some(api) = held() else { return 0 };
     let mut count = 0;
-    // SAFETY: this thread holds the interpreter's lock. The first frame is borrowed and gets a count of its own; what
-    // `back` and `code` return is counted, and given back when it was read; code that runs is kept by its frame.
+    // SAFETY: this thread holds the interpreter's lock. The first frame is borrowed and gets a reference of its own.
+    // What `back` and `code` return is a new reference, which is dropped after the last use. A frame keeps the code
+    // that it runs alive.
     unsafe {
         let mut frame = (api.frame)();
         if !frame.is_null() {
@@ -167,14 +169,14 @@ pub(super) fn take(frames: &mut [Running]) -> usize {
     count
 }
 
-/// Gives a frame that was just taken on this thread its name, for good.
+/// Names a frame that was just taken on this thread, and keeps its code object alive.
 #[cold]
 pub(super) fn keep(running: Running) -> Frame {
     let place = (running.code, running.place);
     if let Some(known) = FRAMES.lock().by_place.get(&place) {
         return Frame::Python(*known);
     }
-    // Without the lock of the frames: asking runs Python.
+    // The lock on FRAMES is not held here, since looking up a name runs Python.
     let frame = held().map(|api| named(api, running)).unwrap_or_default();
     let mut frames = FRAMES.lock();
     let next = frames.known.len() as u32;
@@ -187,8 +189,8 @@ pub(super) fn keep(running: Running) -> Frame {
 
 fn named(api: &Api, running: Running) -> PythonFrame {
     let code = running.code as Object;
-    // SAFETY: this thread holds the interpreter's lock, and the code object runs on it. An error that is being raised is put
-    // back as it was.
+    // SAFETY: this thread holds the interpreter's lock, and the code object runs on it. An error that is being raised
+    // is fetched and restored.
     unsafe {
         let (mut kind, mut value, mut trace) = (null_mut(), null_mut(), null_mut());
         (api.fetch_error)(&raw mut kind, &raw mut value, &raw mut trace);
@@ -212,7 +214,8 @@ fn named(api: &Api, running: Running) -> PythonFrame {
 /// # Safety
 /// This thread holds the interpreter's lock, and `object` is one of its objects.
 unsafe fn text(api: &Api, object: Object, name: &CStr) -> Option<String> {
-    // SAFETY: as this function demands; the attribute is counted, and its text copied before the count is given back.
+    // SAFETY: as this function requires. The attribute is a new reference; its text is copied before the reference is
+    // dropped.
     unsafe {
         let attribute = (api.attribute)(object, name.as_ptr());
         if attribute.is_null() {
@@ -226,7 +229,7 @@ unsafe fn text(api: &Api, object: Object, name: &CStr) -> Option<String> {
     }
 }
 
-/// A frame that [`keep`] numbered.
+/// The frame that [`keep`] gave this number.
 pub(crate) fn frame(number: u32) -> PythonFrame {
     FRAMES.lock().known.get(number as usize).cloned().unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! Names of C++ and Rust as they are written in source.
+//! Demangles C++ and Rust symbols.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
 unsafe extern "C" {
-    /// Of the C++ runtime, which is linked in anyway.
+    /// From the C++ runtime, which the library links anyway.
     fn __cxa_demangle(
         mangled: *const c_char,
         buffer: *mut c_char,
@@ -13,7 +13,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
 }
 
-/// The name as it is written, or as it is where it is no mangled one.
+/// The demangled name, or the name itself where it is not mangled.
 pub(super) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
@@ -29,7 +29,7 @@ pub(super) fn demangle(name: &str) -> String {
 fn cpp(name: &str) -> Option<String> {
     let name = CString::new(name).ok()?;
     let mut status = 0;
-    // SAFETY: a C string; without a buffer, the result is allocated and this function's to free.
+    // SAFETY: a C string; without a buffer the function allocates the result, which this function frees.
     let text = unsafe { __cxa_demangle(name.as_ptr(), null_mut(), null_mut(), &raw mut status) };
     if text.is_null() {
         return None;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_languages_and_neither() {
+    fn cpp_and_rust_symbols_are_demangled_and_others_kept() {
         assert_eq!(
             demangle("_ZN8nvinfer17Runtime4loadEPKcm"),
             "nvinfer1::Runtime::load(char const*, unsigned long)"

@@ -1,4 +1,4 @@
-//! What a library's file says of an address: its symbols, and its lines where it has them.
+//! Symbols and line numbers from a library's file.
 
 use std::borrow::Cow;
 use std::fs;
@@ -20,7 +20,7 @@ type Slice = EndianSlice<'static, LittleEndian>;
 pub(super) struct File {
     symbols: Vec<Symbol>,
     lines: Option<addr2line::Context<Slice>>,
-    /// What the above borrow; unmapped after them.
+    /// The mappings that the fields above borrow; unmapped after those are dropped.
     _mapped: Vec<Mapped>,
 }
 
@@ -31,7 +31,8 @@ struct Symbol {
 }
 
 impl File {
-    /// Opens what a module was loaded from, or what has its symbols; none where that is gone, or is another by now.
+    /// Opens a module's file, or the file with its debug symbols. `None` where neither exists or both have another
+    /// build id.
     pub(super) fn open(module: &Module) -> Option<File> {
         let mut mapped = Vec::new();
         let (mut symbols, mut lines) = (Vec::new(), None);
@@ -64,7 +65,8 @@ impl File {
         })
     }
 
-    /// The functions at an address of a module at `path`, what was inlined first; none where nothing is known.
+    /// The functions at an address of a module at `path`, the innermost inlined function first; empty where none is
+    /// known.
     pub(super) fn names(&self, address: u64, path: &str) -> Vec<Named> {
         let mut named = self.with_lines(address, path);
         if named.is_empty()
@@ -106,7 +108,8 @@ impl File {
                 line: line.unwrap_or(0),
             });
         }
-        // Tables of lines alone have the last part of a name only; a function that was not inlined has a symbol too.
+        // Line tables without DWARF names have only the last part of a name. A function that was not inlined has a
+        // symbol too.
         if let (Some(outermost), Some(symbol)) = (named.last_mut(), self.symbol(address)) {
             outermost.name = demangle(symbol);
         }
@@ -114,7 +117,7 @@ impl File {
     }
 }
 
-/// The module's own file, then where distributions keep what was stripped from it.
+/// The module's own file, then the file where distributions put its debug symbols.
 fn places(module: &Module) -> Vec<PathBuf> {
     let mut places = vec![module.path.clone()];
     let hex: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -151,7 +154,7 @@ fn line_table(elf: &ElfFile64<'static, Endianness>) -> Option<addr2line::Context
     elf.section_by_name(".debug_line")?;
     let section = |id: SectionId| -> Result<Slice, gimli::Error> {
         let section = elf.section_by_name(id.name());
-        // Compressed sections are not read: their files have symbols all the same.
+        // Compressed sections are not read; the symbols of their files still are.
         let data = section
             .filter(|section| !is_compressed(section))
             .and_then(|section| section.data().ok());
@@ -172,7 +175,7 @@ struct Mapped {
     size: usize,
 }
 
-// SAFETY: nobody writes to a private read-only mapping.
+// SAFETY: the mapping is private and read-only, so no thread writes to it.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
@@ -200,7 +203,7 @@ impl Mapped {
     }
 
     /// # Safety
-    /// What is returned is not used after `self` is dropped.
+    /// The caller does not use the result after `self` is dropped.
     unsafe fn data(&self) -> &'static [u8] {
         // SAFETY: mapped with this size, until `self` is dropped.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.size) }
@@ -209,7 +212,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `open`, and nobody borrows it any more.
+        // SAFETY: mapped in `open`, and `&mut self` excludes other users.
         let _ = unsafe { libc::munmap(self.data.as_ptr().cast(), self.size) };
     }
 }

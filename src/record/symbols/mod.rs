@@ -1,4 +1,4 @@
-//! Names for places, when a snapshot is written: each place once.
+//! Looks up the names of addresses when a snapshot is written. Each address is looked up once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -13,7 +13,7 @@ mod file;
 
 use file::File;
 
-/// A frame as a reader sees it.
+/// A frame with its name, file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Named {
     pub(super) name: String,
@@ -21,14 +21,14 @@ pub(super) struct Named {
     pub(super) line: u32,
 }
 
-/// What was looked up so far.
+/// The files that were opened so far.
 #[derive(Default)]
 pub(super) struct Names {
     files: HashMap<u32, Option<File>>,
 }
 
-/// The names of every place that was ever looked up: as many as there are places in stacks. So each is looked up once, while
-/// its file is most likely still what was loaded.
+/// The names of every address that was ever looked up, as many as stacks contain. An address is looked up once, while
+/// its file is most likely still the one that was loaded.
 static KNOWN: Mutex<BTreeMap<Place, Vec<Named>>> = Mutex::new(BTreeMap::new());
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -63,9 +63,10 @@ impl Names {
             of_place.entry(place).or_default();
         }
         let mut named = Numbered::default();
-        // Whoever holds it may have been interrupted for good: then nothing is remembered.
+        // A thread may hold the lock and never return, as a signal handler can interrupt it for good. Then names are
+        // not cached.
         let mut known = KNOWN.try_lock_for(PATIENCE);
-        // In the order of files and addresses, so that what is read from a file is read in its order.
+        // Sorted by file and address, so that files are read in order.
         for (place, numbers) in &mut of_place {
             let remembered = known.as_ref().and_then(|known| known.get(place).cloned());
             let names = remembered.unwrap_or_else(|| self.name(*place));
@@ -79,13 +80,13 @@ impl Names {
             stacks: HashMap::with_capacity(taken.len()),
         };
         for (stack, taken) in taken {
-            let list = arranged(&taken, &of_place, &frames.frames);
+            let list = merge_frames(&taken, &of_place, &frames.frames);
             frames.stacks.insert(stack, list);
         }
         frames
     }
 
-    /// What lies at a place: with what was inlined there, innermost first.
+    /// The functions at an address, including inlined ones, innermost first.
     fn name(&mut self, place: Place) -> Vec<Named> {
         let frame = match place {
             Place::Python(number) => {
@@ -96,7 +97,7 @@ impl Names {
                     line: frame.line,
                 }
             }
-            Place::Nowhere(address) => Named {
+            Place::Unknown(address) => Named {
                 name: format!("{address:#x}"),
                 filename: "??".into(),
                 line: 0,
@@ -125,7 +126,8 @@ impl Names {
     }
 }
 
-/// A stack in one line: its innermost function that has a whole name, as those that were inlined may not have.
+/// Describes a stack in one line: its innermost function with a qualified name. Inlined functions may have no such
+/// name.
 pub(super) fn describe(stack: u32) -> String {
     let frames = Names::default().frames(std::iter::once(stack));
     let names = || {
@@ -140,11 +142,11 @@ pub(super) fn describe(stack: u32) -> String {
     found.unwrap_or("an unknown place").to_owned()
 }
 
-/// [`Frame`], in an order that is good for reading files.
+/// A [`Frame`] with the order in which files are read best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Native(u32, u64),
-    Nowhere(u64),
+    Unknown(u64),
     Python(u32),
 }
 
@@ -152,7 +154,7 @@ impl Place {
     fn of(frame: &Frame) -> Place {
         match *frame {
             Frame::Native(module, offset) => Place::Native(module, offset),
-            Frame::Nowhere(address) => Place::Nowhere(address),
+            Frame::Unknown(address) => Place::Unknown(address),
             Frame::Python(number) => Place::Python(number),
         }
     }
@@ -173,12 +175,13 @@ impl Numbered {
     }
 }
 
-/// One list of compiled code's frames and Python's: these stand where the interpreter's innermost loop does, or come first
-/// where that cannot be told. What is this library's own, at the innermost end, is left off.
-fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
+/// Merges the frames of compiled code and of Python into one list. Python's frames go where the interpreter's
+/// innermost loop is, or first where it is not found. This library's own frames at the innermost end are left out.
+fn merge_frames(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
     let numbers = |frame: &Frame| of_place.get(&Place::of(frame)).map_or(&[][..], Vec::as_slice);
     let (mut python, mut native): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-    // A library of its own is told by its file, whatever the names in it: those of C, of C++, of what it is made with.
+    // The library's own frames are recognised by its file, whatever their names: those of C, C++, Rust and their
+    // runtimes.
     let library = taken.iter().take_while(|frame| is_library(frame)).count();
     for frame in &taken[library.min(taken.len().saturating_sub(1))..] {
         match frame {
@@ -187,7 +190,7 @@ fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Nam
         }
     }
     if library == 0 {
-        native.drain(..linked(&native, frames));
+        native.drain(..linked_frames(&native, frames));
     }
     let evaluates = |number: &u32| frames[*number as usize].name.contains("_PyEval_EvalFrame");
     let at = native.iter().position(evaluates).unwrap_or(0);
@@ -195,9 +198,10 @@ fn arranged(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Nam
     native
 }
 
-/// How many frames are this library's own where it is linked into the program, which keeps one.
-fn linked(native: &[u32], frames: &[Named]) -> usize {
-    // The innermost frame is in the file that takes stacks: so it is known where the sources were.
+/// How many of the innermost frames belong to this library where it is linked_frames into the program. At least one
+/// frame stays.
+fn linked_frames(native: &[u32], frames: &[Named]) -> usize {
+    // The innermost frame is in the file that takes stacks, which shows the path of the sources.
     let innermost = native.first().map(|number| frames[*number as usize].filename.as_str());
     let root = innermost.and_then(|name| name.strip_suffix("src/record/stack/mod.rs"));
     let own = native
@@ -216,14 +220,14 @@ fn is_library(frame: &Frame) -> bool {
     name.is_some_and(|name| name.to_string_lossy().starts_with("libtrtalloc."))
 }
 
-/// Whether a function is one between the call of an application and the taking of its stack: of this library, by its source
-/// file where that is known and else by its name, or of what it is made with.
+/// Whether a frame lies between the application's call and the code that takes its stack. Such a frame belongs to
+/// this library, by its source file or else by its name, or to the Rust and cxx runtimes.
 fn is_own(frame: &Named, root: Option<&str>) -> bool {
     let file = root.and_then(|root| frame.filename.strip_prefix(root));
     if let Some(file) = file.filter(|file| file.starts_with("src/") || file.starts_with("cpp/")) {
         return !file.starts_with("src/bin/") && !file.contains("/tests/");
     }
-    // Without symbols, the library's file.
+    // Without symbols, the name is the library's file.
     const OWN: [&str; 5] = ["trtalloc::", "libtrtalloc.so", "core::", "std::", "alloc::"];
     // `<trtalloc::allocator::Allocator as …>::…`
     let name = frame.name.trim_start_matches(['<', '&', '_']);

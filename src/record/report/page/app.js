@@ -1,4 +1,4 @@
-// Puts the views together.
+// Connects the views with the page's controls.
 const devices = [];
 const deviceAt = at => devices[at] || (devices[at] = decode(file.devices[at]));
 const timeline = new Timeline($("timeline"));
@@ -38,12 +38,12 @@ function drawTiles() {
   $("tiles").replaceChildren(
     tile("In use", bytes(used), `${count(state.live.length)} ${state.live.length === 1 ? "block" : "blocks"}, `
       + `${percent(used, reserved)} of reserved`, "tile-used"),
-    tile("Pending", bytes(device.pending[moment]), "freed, not yet free", "tile-pending"),
+    tile("Pending", bytes(device.pending[moment]), "freed, not yet reusable", "tile-pending"),
     tile("Reserved", bytes(reserved), device.figures && device.figures.limit ? `limit ${bytes(device.figures.limit)}` : "from the device", "tile-reserved"),
     tile("Free", bytes(state.free), `${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}, `
       + `largest ${bytes(state.largest)}`, "tile-free"),
     tile("Peak in use", bytes(device.allocated[device.peak]), device.peak ? `at event ${count(device.peak)}` : last ? "before the first event" : "no events", "tile-peak"),
-    tile("Refused", count(device.refused), device.refused ? "requests for want of memory" : "no request", "tile-refused"));
+    tile("Refused", count(device.refused), device.refused ? "requests because memory ran out" : "no request", "tile-refused"));
 }
 
 function drawNow() {
@@ -64,7 +64,7 @@ function drawNow() {
 function drawBlock() {
   const life = view.chosen;
   if (life < 0) {
-    $("block").replaceChildren(make("h2", null, "Block"), make("p.faint", null, "Choose a block in the plot or on the map to see who asked for it."));
+    $("block").replaceChildren(make("h2", null, "Block"), make("p.faint", null, "Choose a block in the plot or on the map to see where it was allocated."));
     return;
   }
   $("block").replaceChildren(make("h2", null, "Block"),
@@ -78,9 +78,9 @@ function drawBlock() {
 function notices() {
   const {device} = view, lines = [];
   if (file.dropped) lines.push(`The oldest ${count(file.dropped)} events are missing: the history kept ${count(file.max_entries)}. `
-    + "What was allocated before shows as from before the history.");
+    + "Blocks allocated earlier are shown as from before the history.");
   if (file.left_out) lines.push(`${count(file.left_out)} events fitted nothing and were left out when the file was written.`);
-  if (device.misfits) lines.push(`${count(device.misfits)} events do not fit the memory at the end and are not shown as what they say.`);
+  if (device.misfits) lines.push(`${count(device.misfits)} events contradict the memory at the end and are ignored.`);
   if (device.refused > device.refusals.length) lines.push(`Of the refused requests the first ${count(device.refusals.length)} are explained.`);
   if (!device.events.count) lines.push(file.mode && file.mode !== "all"
     ? `The history was recorded as “${file.mode}”, so there are no events: this is the memory at one moment.`
@@ -119,7 +119,7 @@ function axis(which) {
   if (timeline.pile) timeline.all();
 }
 
-// Light or dark: the reader's system decides, until the reader does.
+// The system's setting chooses light or dark until the reader does.
 const system = matchMedia("(prefers-color-scheme: dark)");
 let own = null;
 function dress() {
@@ -164,7 +164,7 @@ document.title = `${file.title} – trtalloc`;
 if (file.devices.length) {
   $("device").append(...file.devices.map((of, i) => make("option", {value: i}, of.device)));
   $("device-label").hidden = file.devices.length < 2;
-  // A tag is a name that somebody has given; without tags and stacks one sees more by size.
+  // The application sets tags, so they are shown first. Without tags and stacks, sizes show more.
   const [first] = file.devices, differ = column => new Set(column).size > 1;
   view.colour = differ(first.lives.tag) ? "tag" : differ(first.lives.stack) ? "stack" : "size";
   $("colour").value = view.colour;

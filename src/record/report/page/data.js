@@ -1,5 +1,6 @@
 "use strict";
-// What page.rs wrote, as typed arrays. A moment counts events: 0 is before the first, device.events.count behind the last.
+// Reads the columns that page.rs wrote into typed arrays. A moment counts events: 0 is before the first event,
+// device.events.count after the last.
 const NEVER = 0xffffffff;
 const file = JSON.parse(document.getElementById("data").textContent);
 const WHAT = ["alloc", "free requested", "free completed", "segment alloc", "segment free", "segment map", "segment unmap",
@@ -31,7 +32,7 @@ function decode(from) {
   lives.requested = requested;
   for (const name of ["address", "size"]) lives[name] = Float64Array.from(lives[name]);
   for (const name of ["stream", "stack", "tag"]) lives[name] = Uint32Array.from(lives[name]);
-  // In the order of addresses, and in that of their ends.
+  // Sorted by address, and sorted by end.
   const order = Uint32Array.from({length: count}, (_, i) => i);
   const byAddress = order.slice().sort((a, b) => lives.address[a] - lives.address[b]);
   const byEnd = order.filter(i => lives.end[i] !== NEVER).sort((a, b) => lives.end[a] - lives.end[b]);
@@ -39,7 +40,7 @@ function decode(from) {
   ranges.end = spans(ranges);
   ranges.byAddress = Array.from({length: ranges.count}, (_, i) => i).sort((a, b) => ranges.address[a] - ranges.address[b]);
   const at = sums(events.time, Float64Array);
-  // Which life an event is about; -1: none.
+  // The lifetime that an event belongs to; -1: none.
   const life = new Int32Array(events.count).fill(-1);
   for (let i = 0; i < count; i++) {
     for (const moment of [lives.start[i], lives.freed[i], lives.end[i]]) {
@@ -57,7 +58,7 @@ function decode(from) {
   return device;
 }
 
-// Bytes handed out, freed but not free, and held, at every moment.
+// Bytes allocated, pending and reserved at every moment.
 function totals({lives, ranges, events}) {
   const size = events.count + 2;
   const allocated = new Float64Array(size), pending = new Float64Array(size), reserved = new Float64Array(size);
@@ -85,7 +86,7 @@ function totals({lives, ranges, events}) {
   return {allocated, pending, reserved, asked, peak};
 }
 
-// Words for what has a number.
+// Texts for numbers.
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 function bytes(value) {
   const unit = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), UNITS.length - 1);

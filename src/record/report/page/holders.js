@@ -1,6 +1,6 @@
-// Who holds the memory: in groups, and along the calls that asked for it.
+// The holders of memory: groups of blocks, and calls on the stacks of their allocations.
 
-// A table whose columns sort. Columns: {name, value(row), text(row), left}.
+// A sortable table. Columns: {name, value(row), text(row), left}.
 function table(columns, rows, sorted, options = {}) {
   let {by, down} = sorted;
   const most = options.most || 100;
@@ -66,7 +66,7 @@ class Holders {
   }
 }
 
-// Calls from the outermost function inwards, as wide as what they hold.
+// A flame graph: calls from the outermost function inwards, with widths in proportion to the bytes they hold.
 class Calls {
   constructor(root) {
     this.root = root;
@@ -85,7 +85,7 @@ class Calls {
       node.bytes += group.bytes;
       node.blocks += group.blocks;
       for (let at = stack.length - 1; at >= 0; at--) {
-        // One function is one, whichever of its lines it is at.
+        // Calls from different lines of one function are one element.
         const key = file.frames[3 * stack[at]];
         let next = node.calls.get(key);
         if (!next) node.calls.set(key, next = {key, frame: stack[at], bytes: 0, blocks: 0, calls: new Map()});
@@ -109,7 +109,7 @@ class Calls {
     }
     const name = number => number < 0 ? "all blocks" : frame(number).name || "?";
     const go = path => { this.path = path; this.draw(); };
-    // What all of it has gone through says nothing: it begins where calls part, but for the last one before.
+    // Outer calls that all stacks share are hidden, except for the last one before stacks differ.
     const skip = node => {
       const [only] = node.calls.values();
       return !path.length && !this.whole && node.calls.size === 1 && only.bytes === node.bytes && only.calls.size ? only : null;

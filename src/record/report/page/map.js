@@ -1,4 +1,4 @@
-// Every segment to scale, one behind the other in lines: used and free memory where it lies.
+// A map of all segments to scale, in address order and wrapped into lines, with used and free memory.
 class Map_ {
   constructor(root) {
     this.root = root;
@@ -30,25 +30,25 @@ class Map_ {
       this.scale(event.deltaY < 0 ? 1.5 : 1 / 1.5);
     } else if (this.most > 0) {
       const scroll = Math.max(0, Math.min(this.most, this.scroll + event.deltaY));
-      // At its ends the page scrolls.
+      // At the map's ends the wheel scrolls the page.
       if (scroll !== this.scroll) event.preventDefault();
       this.scroll = scroll;
       this.draw();
     }
   }
-  // Where each segment begins along the lines, in pixels.
+  // The position of each segment along the lines, in pixels.
   lay(width, height) {
     const {segments} = view.state;
     let total = 0;
     for (const [start, end] of segments) total += end - start;
     const lines = Math.max(1, Math.floor(height / this.line));
-    // What gaps between segments take is not there for their bytes; with very many there is a line more for them.
+    // Gaps between segments take room, so with very many segments there is one more line for them.
     const room = Math.max(width / 2, lines * width - segments.length * this.gap - width / 2);
     this.pixel = Math.max(total, 1) / (room * this.zoom);
     this.starts = [];
     let at = 0;
     for (const [start, end] of segments) {
-      // A segment begins where the next line does, if it would otherwise fit into one line and does not fit into this.
+      // A segment begins on a new line if it fits into a line but not into the rest of this one.
       const wide = Math.max(1, (end - start) / this.pixel), left = width - at % width;
       if (wide > left && left < 12) at += left;
       this.starts.push(at);
@@ -74,7 +74,7 @@ class Map_ {
       for (; next < state.live.length && address[state.live[next]] < end; next++) {
         const life = state.live[next];
         const a = from + (address[life] - start) / this.pixel, b = a + size[life] / this.pixel;
-        // Many in one pixel are one.
+        // Several blocks in one pixel are drawn as one.
         if (b - a < 1 && Math.floor(b) === drawn) continue;
         drawn = Math.floor(b);
         const rgb = shades.rgb[view.colours.of[life]];
@@ -82,7 +82,7 @@ class Map_ {
           isPending(device, life, state.moment) && b - a > 2, b - a > 4);
       }
     });
-    // The address that each line begins with.
+    // The address at the beginning of each line.
     context.font = "11px ui-monospace, monospace";
     context.textAlign = "right";
     context.textBaseline = "middle";
@@ -95,7 +95,7 @@ class Map_ {
     this.note.textContent = `${count(state.segments.length)} ${state.segments.length === 1 ? "segment" : "segments"}, `
       + `${bytes(total)}; a line is ${bytes(Math.round(width * this.pixel))}`;
   }
-  // A bar from one place along the lines to another.
+  // Draws a bar between two positions along the lines.
   bars(context, from, to, colour, hatched, edged) {
     const {width, line, bar, scroll, left} = this;
     for (let row = Math.floor(from / width); row * width < to; row++) {
@@ -119,7 +119,7 @@ class Map_ {
       }
     }
   }
-  // The address at a place along the lines; null between segments.
+  // The address at a position along the lines; null between segments.
   address(at) {
     const {segments} = view.state, {starts} = this;
     let low = 0, high = starts.length - 1;

@@ -1,6 +1,6 @@
 // The memory at one moment.
 
-// Numbers of the lives that are there, by address.
+// The numbers of the live blocks, by address.
 function liveAt(device, moment) {
   const {start, end} = device.lives, live = [];
   for (const i of device.byAddress) if (start[i] <= moment && moment < end[i]) live.push(i);
@@ -9,7 +9,7 @@ function liveAt(device, moment) {
 
 const isPending = (device, life, moment) => device.lives.freed[life] <= moment;
 
-// What is mapped, with neighbours that are one as one: [address, end].
+// The mapped ranges, adjacent ones merged: [address, end].
 function segmentsAt(device, moment) {
   const of = device.ranges, segments = [];
   let grows = false;
@@ -49,7 +49,7 @@ function stateAt(device, moment) {
   return {moment, live, segments, gaps, free, largest};
 }
 
-// Blocks at a moment in groups: [{key, bytes, blocks, largest, pending}].
+// Groups of the blocks at a moment: [{key, bytes, blocks, largest, pending}].
 function groups(device, state, keyOf) {
   const found = new Map(), {size} = device.lives;
   for (const i of state.live) {
@@ -64,7 +64,8 @@ function groups(device, state, keyOf) {
   return [...found.values()];
 }
 
-// Blocks over time, bottom to top in the order of allocation: a linked list that goes forward from moment to moment.
+// Stacks blocks over time, from bottom to top in the order of allocation: a linked list that moves from moment to
+// moment.
 class Pile {
   constructor(device) {
     this.device = device;
@@ -73,7 +74,7 @@ class Pile {
     this.reset();
   }
   reset() {
-    // The list's two ends are one element, behind all lives.
+    // One element after all lives is both ends of the list.
     this.edge = this.device.lives.count;
     this.above[this.edge] = this.below[this.edge] = this.edge;
     this.started = this.ended = 0;
@@ -83,7 +84,7 @@ class Pile {
     if (moment < this.moment) this.reset();
     this.moment = moment;
     const {above, below, edge} = this, {lives, byEnd} = this.device;
-    // One after the other in time: what ends at a moment was there before what begins at it.
+    // In order of time; at one moment, ends come before beginnings.
     for (;;) {
       const starts = this.started < lives.count ? lives.start[this.started] : NEVER;
       const ends = this.ended < byEnd.length ? lives.end[byEnd[this.ended]] : NEVER;

@@ -1,4 +1,4 @@
-// Free memory in its pieces; refused requests; events; and what the allocator itself counted.
+// Free ranges, refused requests, events, and the allocator's own statistics.
 class Space {
   constructor(root) {
     this.root = root;
@@ -24,7 +24,7 @@ class Space {
     }
     const scattered = state.free > 0 ? 1 - state.largest / state.free : 0;
     const {address, size} = device.lives, sorted = [...state.gaps].sort((a, b) => b[1] - b[0] - a[1] + a[0]).slice(0, 200);
-    // The blocks on both sides of a range are what keeps it from being larger.
+    // The blocks on both sides of a free range keep it from being larger.
     const beside = gap => {
       let low = 0, high = state.live.length;
       while (low < high) {
@@ -40,7 +40,7 @@ class Space {
     this.root.replaceChildren(
       make("p", null, state.gaps.length
         ? `${bytes(state.free)} are free in ${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}; the `
-          + `largest is ${bytes(state.largest)}. ${(100 * scattered).toFixed(1)} % of what is free lies outside of it.`
+          + `largest is ${bytes(state.largest)}. ${(100 * scattered).toFixed(1)} % of the free memory lies outside of it.`
         : "Nothing that is held is free at this moment."),
       make("div.columns", null,
         make("div.scroll", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, "range of"),
@@ -74,7 +74,7 @@ class Refusals {
         make("p", null, refusal.reason),
         make("dl.figures", null, ...rows.flatMap(([name, value]) =>
           [make("dt", null, name), make("dd", null, value === null ? "none" : bytes(value))])),
-        stack ? make("details", null, make("summary", null, `asked for by ${caller(stack)}`), frames(stack)) : "");
+        stack ? make("details", null, make("summary", null, `requested by ${caller(stack)}`), frames(stack)) : "");
     });
     const more = device.refusals.length - cards.length;
     this.root.replaceChildren(...(cards.length ? cards : [make("p", null, "No request was refused in this history.")]),
@@ -82,11 +82,11 @@ class Refusals {
   }
 }
 
-// In words, what an event is.
+// Describes an event in words.
 function telling(device, event) {
   const {events, lives} = device, what = events.what[event], life = events.life[event];
   if (what < 3) {
-    if (life < 0) return [WHAT[what], "", "does not fit the rest"];
+    if (life < 0) return [WHAT[what], "", "contradicts the history"];
     return [WHAT[what], bytes(lives.requested[life]), hex(device, lives.address[life])];
   }
   const [address, size] = events.other.get(event);
@@ -130,15 +130,15 @@ class Counted {
       reserved_peak: device.reserved.slice(0, end + 1).reduce((a, b) => Math.max(a, b), 0),
       allocations: events.what.reduce((sum, what) => sum + (what === 0), 0),
       frees: events.what.reduce((sum, what) => sum + (what === 2), 0), out_of_memory: device.refused};
-    const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Asked for, of what is in use"],
+    const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Requested, of that in use at the end"],
       ["pending", "Pending: freed, not yet reusable"], ["cached", "Free and reusable"], ["reserved", "Reserved from the device"],
-      ["kept", "Of that, without an address"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],
+      ["kept", "Of that, in cached handles"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],
       ["allocations", "Requests met"], ["frees", "Blocks freed"], ["out_of_memory", "Requests refused"]];
     const text = (name, value) => value === undefined ? "–" : name === "limit" && !value ? "none"
       : ["allocations", "frees", "out_of_memory"].includes(name) ? count(value) : bytes(value);
     this.root.replaceChildren(make("p", null, figures
-      ? "What the allocator counted in its whole life, beside what this history shows. They differ where the history began late, "
-        + "forgot events, or does not know how a size was rounded."
+      ? "The allocator's own statistics, and what this history shows. They differ where the history began late, "
+        + "lost events, or does not contain how a size was rounded."
       : "The file has no statistics of its allocator, so this is what its history shows."),
     make("div.scroll.narrow", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, ""),
       figures ? make("th", null, "allocator") : null, make("th", null, "history"))),

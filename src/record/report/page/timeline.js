@@ -1,4 +1,5 @@
-// Every block as a band: as high as it is large, as long as it lives, and sinking when one below it goes.
+// Draws every block as a band: its height is the block's size, its length the block's lifetime. It sinks when a block
+// below it is freed.
 class Timeline {
   constructor(root) {
     this.root = root;
@@ -32,7 +33,7 @@ class Timeline {
     this.y = null;
     change("zoom");
   }
-  // Where a moment begins on the axis, and which one is at a place of it.
+  // Converts a moment to its position on the axis, and back.
   place(moment) {
     return view.axis === "events" ? moment : moment === 0 ? 0 : view.device.events.time[moment - 1];
   }
@@ -51,7 +52,7 @@ class Timeline {
     const box = this.root.getBoundingClientRect();
     return [Math.max(50, box.width - this.left - this.right), Math.max(50, box.height - this.top - this.bottom)];
   }
-  // The height of what is seen: all that is held, unless somebody zoomed.
+  // The bytes that the visible height stands for: all memory in use, unless the reader has zoomed.
   heights(first, last) {
     if (this.y) return this.y;
     const {allocated, pending, reserved} = view.device;
@@ -72,7 +73,7 @@ class Timeline {
     const [from, to] = this.x, unit = (to - from) / columns;
     const [low, high] = this.shown = this.heights(this.at(from), this.at(to));
     const {allocated, pending, reserved} = device, chosen = this.moments = new Uint32Array(columns);
-    // Of all moments in a column, the one at which most is in use.
+    // Each column shows its moment with the most bytes in use.
     for (let x = 0, first = this.at(from); x < columns; x++) {
       const next = this.at(from + (x + 1) * unit);
       let best = first;
@@ -88,14 +89,14 @@ class Timeline {
     context.putImageData(this.image, Math.round(this.left * ratio), Math.round(this.top * ratio));
     this.lines(context, chosen, ratio, width, height);
     this.axes(context, width, height);
-    // What was too slow while somebody moves it is drawn well when nobody does.
+    // Drawing is coarse while the reader moves the view, if it was too slow, and fine afterwards.
     const took = performance.now() - began;
     this.frames = [...this.frames.slice(-99), took];
     clearTimeout(this.later);
     if (step > 1) this.later = setTimeout(() => { this.coarse = 0; change("zoom"); }, 160);
     this.cost = step === 1 ? took : this.cost;
   }
-  // The bands of one moment, as runs of pixels.
+  // The bands at one moment, as runs of pixels.
   column(moment, low, scale, rows) {
     const {pile} = this, {size, freed} = view.device.lives, {above, edge} = (pile.to(moment), pile);
     const colours = view.colours.of, runs = this.runs || (this.runs = []);
@@ -126,7 +127,7 @@ class Timeline {
       if (runs[r + 1] - top >= 4 && top >= 0 && top < rows) pixels[top * columns + x] = line[shade];
     }
   }
-  // From bytes to a height in the window.
+  // Converts bytes to a height in the window.
   height(value, height) {
     const [low, high] = this.shown;
     return this.top + height * (1 - (value - low) / (high - low));
@@ -139,7 +140,7 @@ class Timeline {
     context.clip();
     context.beginPath();
     for (let x = 0; x < chosen.length; x++) {
-      // The most of each column: what is moved to another address is gone for a moment.
+      // The maximum of each column: a block that moves to another address is freed for a moment.
       let most = reserved[chosen[x]];
       for (let p = chosen[x] + 1; p < (chosen[x + 1] ?? 0); p++) most = Math.max(most, reserved[p]);
       const y = this.height(most, height);
@@ -182,7 +183,7 @@ class Timeline {
     context.fillStyle = css(mix(theme.ink, theme.background, 0.4));
     context.textBaseline = "middle";
     context.textAlign = "right";
-    // Steps of a power of two, of which there is room for a few.
+    // Grid lines at a power of two, a few of them.
     const step = 2 ** Math.ceil(Math.log2((high - low) / Math.max(2, height / 45)));
     for (let value = Math.ceil(low / step) * step; value <= high; value += step) {
       const y = Math.round(this.height(value, height)) + 0.5;
@@ -201,7 +202,7 @@ class Timeline {
     }
     context.fillRect(this.left, this.top + height, width, 1);
   }
-  // The cursor, refused requests, and how long the block lives that is under the mouse.
+  // The cursor, refused requests, and the lifetime of the block under the mouse.
   mark() {
     const [width, height] = this.size(), {device} = view;
     const [context] = fit(this.cover, width + this.left + this.right, height + this.top + this.bottom);
@@ -254,7 +255,7 @@ class Timeline {
     const [from, to] = this.x, at = from + (to - from) * part, span = (to - from) * factor;
     this.show(at - span * part, at + span * (1 - part));
   }
-  // Where the mouse is: parts of the width and the height, from the lower left.
+  // The mouse's position, as fractions of the width and the height from the lower left.
   mouse(event) {
     const box = this.root.getBoundingClientRect(), [width, height] = this.size();
     return [(event.clientX - box.left - this.left) / width, 1 - (event.clientY - box.top - this.top) / height];

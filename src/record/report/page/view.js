@@ -1,4 +1,4 @@
-// What is looked at, and what every view needs of it.
+// The state that all views share: what is selected and shown.
 const $ = id => document.getElementById(id);
 const view = {device: null, moment: 0, state: null, chosen: -1, colour: "stack", axis: "events", listeners: []};
 
@@ -15,7 +15,7 @@ function make(what, attributes, ...children) {
   return element;
 }
 
-// Draws again what has changed, once before the next frame.
+// Redraws what has changed, once before the next frame.
 const changed = new Set();
 function change(what) {
   if (!changed.size) requestAnimationFrame(() => {
@@ -39,7 +39,7 @@ function choose(life) {
   change("chosen");
 }
 
-// Colours: the largest groups have their own, what is left is grey.
+// Colours: each of the largest groups has one of its own, the others are grey.
 const PALETTE = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e"];
 const RAMP = ["#7aa6c2", "#6fb3b0", "#74bb8f", "#96bf6b", "#c2bb55", "#e0a94d", "#e68a4e", "#dc6657", "#c64a6d"];
 const OTHER = "#8d929b";
@@ -56,16 +56,16 @@ const KEYS = {
   size: {of: (device, i) => sizeClass(device.lives.size[i]), name: (_, key) => sizeName(key)},
   state: {of: (device, i) => 0, name: () => "in use"},
 };
-// Classes of a factor of four, from 64 KiB.
+// Size classes, each four times the one before, from 64 KiB.
 const sizeClass = size => Math.max(0, Math.min(8, Math.ceil((Math.log2(size) - 16) / 2)));
 const sizeName = key => key === 8 ? `over ${bytes(2 ** 30)}` : `to ${bytes(2 ** (16 + 2 * key)).replace(".0", "")}`;
 
-// Gives every life a colour, and makes the legend.
+// Assigns a colour to every block, and makes the legend.
 function paint(device, by) {
-  // Stacks that are called the same have one colour.
+  // Stacks with the same name share one colour.
   const {name, shade: keyOf = key => key} = KEYS[by], of = (device, i) => keyOf(KEYS[by].of(device, i));
   const named = key => by === "stack" ? key : name(device, key);
-  // Large is what takes up much for long.
+  // Groups are ranked by bytes times duration.
   const most = new Map(), {lives} = device, last = device.events.count + 1;
   for (let i = 0; i < lives.count; i++) {
     const key = of(device, i), events = Math.min(lives.end[i], last) - lives.start[i];
@@ -103,13 +103,13 @@ function paint(device, by) {
     make("span", {title: text}, make("i", {style: `background:${colour}`}), shortened(text))));
 }
 
-// The end of a long name, which tells more than its beginning.
+// Shortens a long name to its end, which is more specific than its beginning.
 function shortened(name) {
   const text = name.replace(/(::\{\{?closure[^:]*)+$/, "");
   return text.length > 30 ? `…${text.slice(-29)}` : text;
 }
 
-// A canvas that is as large as its place, in the screen's own pixels.
+// A canvas that fills its element, in the screen's own pixels.
 function fit(canvas, width, height) {
   const ratio = Math.min(window.devicePixelRatio || 1, 2);
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
@@ -120,18 +120,18 @@ function fit(canvas, width, height) {
   return [context, ratio];
 }
 
-// Facts about a block, for the one that is chosen and the one under the mouse.
+// Facts about a block: the selected one, or the one under the mouse.
 function facts(life, moment = view.moment) {
   const {device} = view, of = device.lives, time = device.events.time;
   const start = of.start[life], rows = [];
-  const when = at => at === 0 ? "before the history" : at === NEVER ? "still there at the end"
+  const when = at => at === 0 ? "before the history" : at === NEVER ? "still allocated at the end"
     : `event ${count(at)}${hasTime() ? `, at ${duration(time[at - 1])}` : ""}`;
   rows.push(["Size", `${bytes(of.size[life])} (${count(of.size[life])} B)`]);
   if (of.requested[life] !== of.size[life]) rows.push(["Asked for", `${count(of.requested[life])} B`]);
-  const state = moment < start || moment >= of.end[life] ? "not there at this moment"
-    : isPending(device, life, moment) ? "pending: freed, not yet free" : "in use";
+  const state = moment < start || moment >= of.end[life] ? "not allocated at this moment"
+    : isPending(device, life, moment) ? "pending: freed, not yet reusable" : "in use";
   rows.push(["State", state], ["Tag", tagName(of.tag[life])], ["Stream", streamName(device, of.stream[life])]);
-  if (state !== "not there at this moment" && start > 0) {
+  if (state !== "not allocated at this moment" && start > 0) {
     const events = moment - start;
     rows.push(["Age", `${count(events)} ${events === 1 ? "event" : "events"}`
       + (hasTime() ? `, ${duration(time[moment - 1] - time[start - 1])}` : "")]);
@@ -154,7 +154,7 @@ function frames(stack, most = Infinity) {
   return make("ol.frames", null, ...list);
 }
 
-// What is under the mouse.
+// Describes what is under the mouse.
 function tip(event, life, moment = view.moment) {
   const box = $("tip");
   box.hidden = life < 0;

@@ -1,28 +1,28 @@
-//! Files as nobody should have written them, and histories that cannot have been.
+//! Malformed files and impossible histories.
 
 use super::super::model::{Event, What};
 use super::super::*;
 use super::{BASE, page, snapshot, written};
 
-/// Everything that is done with a file that could be read.
+/// Runs everything that a report is used for.
 fn all_of(report: &Report) {
     page(report);
     report.callers();
     for device in &report.devices {
-        let course = Course::of(device);
-        let mut walk = Walk::new(&course);
+        let timeline = Timeline::of(device);
+        let mut cursor = Cursor::new(&timeline);
         for moment in 0..=device.events.len() as u32 {
-            walk.to(moment);
-            walk.free();
+            cursor.to(moment);
+            cursor.free();
         }
     }
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_refused() {
+fn a_truncated_file_is_refused() {
     for suffix in ["pickle", "json"] {
         let whole = written(suffix);
-        // JSON's last byte is a line's end.
+        // The last byte of the JSON file is a newline.
         for length in 0..whole.len() - 1 {
             assert!(
                 Report::of_bytes(&whole[..length]).is_err(),
@@ -34,7 +34,7 @@ fn a_file_that_was_cut_off_is_refused() {
 }
 
 #[test]
-fn a_file_with_wrong_bytes_does_no_harm() {
+fn corrupted_bytes_cause_an_error_or_a_report_but_no_panic() {
     for suffix in ["pickle", "json"] {
         let whole = written(suffix);
         let mut read = 0;
@@ -78,16 +78,16 @@ fn hostile_files_are_refused_with_a_reason() {
             "in the middle",
             b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc".to_vec(),
         ),
-        ("was not given", b"\x80\x04j\xff\xff\xff\xff.".to_vec()),
+        ("before it is set", b"\x80\x04j\xff\xff\xff\xff.".to_vec()),
         ("a mark is missing", b"\x80\x04e.".to_vec()),
         ("no list", b"\x80\x04}Na.".to_vec()),
         ("no text", b"\x80\x04}NNs.".to_vec()),
         ("a value is missing", b"\x80\x04](0.".to_vec()),
-        ("not known", b"\x80\x04\xfe.".to_vec()),
+        ("unknown opcode", b"\x80\x04\xfe.".to_vec()),
         ("a value is missing", many(b"(", 1_000_000)),
         ("number", many(b"]q\x00h\x00a", 100_000)),
         ("no end", b"{\"segments".to_vec()),
-        ("none of JSON's", b"{\"segments\":+1}".to_vec()),
+        ("not a JSON value", b"{\"segments\":+1}".to_vec()),
         ("a colon", b"{\"segments\"}".to_vec()),
         ("follows the end", b"[] []".to_vec()),
         ("in the middle", vec![b'['; 1_000_000]),
@@ -95,11 +95,11 @@ fn hostile_files_are_refused_with_a_reason() {
         ("no list", b"{\"segments\":3}".to_vec()),
         ("without an address", b"[{}]".to_vec()),
         (
-            "bytes cannot be",
+            "out of range",
             b"[{\"address\":1,\"total_size\":-5,\"blocks\":[]}]".to_vec(),
         ),
         (
-            "bytes cannot be",
+            "out of range",
             b"[{\"address\":1,\"total_size\":9000000000000000000,\"blocks\":[]}]".to_vec(),
         ),
         (
@@ -142,9 +142,9 @@ fn hostile_files_are_refused_with_a_reason() {
     }
 }
 
-/// A list that is referred to from many places is small in a file, and would be large everywhere else.
+/// A list that the file refers to from many places is small in the file, and would be large in the report.
 #[test]
-fn what_refers_to_one_list_over_and_over_is_refused() {
+fn a_file_that_repeats_references_to_one_list_is_refused() {
     let mut bytes = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](".to_vec();
     // The first trace: an event in number 0, then 1000 times the same; the trace itself in number 1.
     bytes.extend(b"]q\x01(}q\x00X\x06\x00\x00\x00actionX\x08\x00\x00\x00snapshots");
@@ -154,14 +154,14 @@ fn what_refers_to_one_list_over_and_over_is_refused() {
     bytes.extend(b"eu.");
     let fault = Report::of_bytes(&bytes).unwrap_err();
     assert!(fault.contains("over and over"), "{fault}");
-    // A list that contains itself is a value like any other.
+    // A list that contains itself is parsed as any other.
     let fault = Report::of_bytes(b"\x80\x04]q\x00h\x00a.").unwrap_err();
     assert!(fault.contains("address"), "{fault}");
 }
 
-/// Whatever is told, in whatever order, nothing panics and no sum runs over.
+/// Events in any order cause no panic and no overflow.
 #[test]
-fn impossible_histories_are_followed_as_far_as_they_go() {
+fn an_impossible_history_still_ends_in_the_final_state() {
     const ACTIONS: [What; 9] = [
         What::Alloc,
         What::FreeRequested,
@@ -192,13 +192,13 @@ fn impossible_histories_are_followed_as_far_as_they_go() {
             })
             .collect();
         all_of(&report);
-        let course = Course::of(&report.devices[0]);
-        let mut walk = Walk::new(&course);
-        walk.to(u32::MAX - 1);
+        let timeline = Timeline::of(&report.devices[0]);
+        let mut cursor = Cursor::new(&timeline);
+        cursor.to(u32::MAX - 1);
         assert_eq!(
-            (walk.allocated, walk.pending, walk.reserved),
+            (cursor.allocated, cursor.pending, cursor.reserved),
             (1024, 1024, 4096),
-            "the end is what it is"
+            "the final state"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a file says, and lives against a known history.
+//! What a file contains, and lifetimes from a known history.
 
 use super::model::What;
 use super::*;
@@ -22,7 +22,8 @@ fn piece(offset: u64, size: u64, requested: u64, state: PieceState) -> Piece {
     }
 }
 
-/// 4096 bytes: a block, a pending one, and what is free; and how it came to be so, with a block in between that is gone.
+/// A device with 4096 bytes: an allocated block, a pending block, and free memory. Its history has one more block,
+/// which was freed.
 fn snapshot() -> Snapshot {
     let event = |action, offset, size, time| event::Event {
         time,
@@ -85,27 +86,27 @@ fn page(report: &Report) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_says_what_the_snapshot_does() {
+fn a_report_from_a_file_equals_one_from_the_snapshot() {
     let direct = page(&Report::of(&snapshot()));
     for suffix in ["pickle", "json"] {
         let read = Report::of_bytes(&written(suffix)).unwrap();
         assert!(page(&read) == direct, "{suffix}");
-        assert_eq!(read.devices[0].events.len(), 8, "a free is two");
+        assert_eq!(read.devices[0].events.len(), 8, "a free has two events");
         assert_eq!(read.recording.unwrap().mode, "off");
     }
 }
 
 #[test]
-fn a_known_history_is_followed() {
+fn a_known_history_gives_the_expected_lifetimes_and_sums() {
     let report = Report::of(&snapshot());
-    let course = Course::of(&report.devices[0]);
-    assert_eq!(course.misfits, 0);
-    let seen: Vec<_> = course
+    let timeline = Timeline::of(&report.devices[0]);
+    assert_eq!(timeline.misfits, 0);
+    let seen: Vec<_> = timeline
         .lives
         .iter()
         .map(|l| (l.address - BASE, l.size, l.start, l.freed, l.end))
         .collect();
-    let never = course::NEVER;
+    let never = timeline::NEVER;
     assert_eq!(
         seen,
         [
@@ -114,7 +115,7 @@ fn a_known_history_is_followed() {
             (1536, 1024, 4, 7, never)
         ]
     );
-    let mut walk = Walk::new(&course);
+    let mut cursor = Cursor::new(&timeline);
     let expected = [
         // allocated, pending, reserved; free, ranges, largest
         (0, 0, 0, 0, 0, 0),
@@ -128,20 +129,24 @@ fn a_known_history_is_followed() {
         (1024, 1024, 4096, 2048, 2, 1536),
     ];
     for (moment, expected) in (0..).zip(expected) {
-        walk.to(moment);
-        let free = walk.free();
+        cursor.to(moment);
+        let free = cursor.free();
         let seen = (
-            walk.allocated,
-            walk.pending,
-            walk.reserved,
+            cursor.allocated,
+            cursor.pending,
+            cursor.reserved,
             free.bytes,
             free.ranges,
             free.largest,
         );
         assert_eq!(seen, expected, "at {moment}");
     }
-    assert_eq!(walk.free().by_stream[&0x50], 512, "what nobody used is nobody's");
-    let refusals = Refusal::all(&report.devices[0], &course);
+    assert_eq!(
+        cursor.free().by_stream[&0x50],
+        512,
+        "memory that was never used belongs to no stream"
+    );
+    let refusals = Refusal::all(&report.devices[0], &timeline);
     let [refusal] = &refusals[..] else {
         panic!("{refusals:?}")
     };
@@ -149,13 +154,13 @@ fn a_known_history_is_followed() {
     assert_eq!((refusal.pending, refusal.elsewhere, refusal.room()), (1024, 512, 77));
     assert_eq!(
         refusal.reason(),
-        "2.0 KiB free in 2 ranges, the largest 1.5 KiB, 77 B more to be had from the device. 875 B short; 1.0 KiB were freed \
-         and waited for the device to be done with them."
+        "2.0 KiB free in 2 ranges, the largest 1.5 KiB, 77 B more available from the device. 875 B short; 1.0 KiB were freed \
+         but still in use by the device."
     );
 }
 
 #[test]
-fn what_would_have_been_needed_is_said() {
+fn a_refusal_explains_what_the_request_lacked() {
     let base = Refusal {
         event: 0,
         size: 1 << 20,
@@ -172,13 +177,13 @@ fn what_would_have_been_needed_is_said() {
     };
     let says = |refusal: Refusal, part: &str| assert!(refusal.reason().contains(part), "{}", refusal.reason());
     says(base.clone(), "Fragmentation");
-    says(base.clone(), "0 B more to be had from the limit");
+    says(base.clone(), "0 B more available from the limit");
     says(
         Refusal {
             largest: 1 << 20,
             ..base.clone()
         },
-        "not for this stream",
+        "not yet reusable by this stream",
     );
     says(
         Refusal {
@@ -209,7 +214,7 @@ fn what_would_have_been_needed_is_said() {
 }
 
 #[test]
-fn json_of_every_kind_is_read() {
+fn json_of_every_kind_is_parsed() {
     let text = r#" {"segments" : [ ], "device_traces": [[], [{"action":"annotate", "user_metadata":"\u00e9\ud83d\ude00\n\"",
         "time_us":1.5e3}]], "x":[true,false,null,-0.5e-3,{"y":{}}, [[[]]]]} "#;
     let fault = Report::of_bytes(text.as_bytes()).unwrap_err();
@@ -228,7 +233,7 @@ fn json_of_every_kind_is_read() {
 }
 
 #[test]
-fn nothing_in_a_name_ends_the_pages_script() {
+fn a_name_cannot_end_the_pages_script() {
     let text = r#"{"segments":[],"device_traces":[[{"action":"note","user_metadata":"</script><!--\u2028"}]]}"#;
     let page = String::from_utf8(page(&Report::of_bytes(text.as_bytes()).unwrap())).unwrap();
     assert_eq!(

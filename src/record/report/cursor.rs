@@ -1,10 +1,10 @@
-//! A device's memory, moment by moment.
+//! A device's memory at one moment of its timeline.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::course::{Course, NEVER};
+use super::timeline::{NEVER, Timeline};
 
-/// What changes at a moment, in the order in which it does.
+/// A kind of change. Changes at one moment happen in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Freed,
@@ -14,25 +14,25 @@ enum Change {
     LifeBegins,
 }
 
-/// Goes from moment to moment, beginning before the first event.
+/// The memory at one moment. It begins before the first event and can only move forward.
 #[derive(Debug)]
-pub struct Walk<'a> {
-    course: &'a Course,
-    /// When what happens to which life or range.
+pub struct Cursor<'a> {
+    timeline: &'a Timeline,
+    /// All changes: the moment, the kind, and the number of the block or range.
     changes: Vec<(u32, Change, u32)>,
     next: usize,
     moment: u32,
-    /// Blocks by their address.
+    /// The blocks at this moment, by address.
     live: BTreeMap<u64, u32>,
-    /// Ranges by their address.
+    /// The mapped ranges at this moment, by address.
     mapped: BTreeMap<u64, u32>,
-    /// Which stream freed a range last: by its beginning, its end and the stream. Ranges do not overlap.
+    /// The stream that last freed each range: start, then end and stream. Ranges do not overlap.
     freed_on: BTreeMap<u64, (u64, u64)>,
-    /// Bytes of blocks that are handed out.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// Bytes of blocks that are freed and not free.
+    /// Bytes of blocks freed but not yet reusable.
     pub pending: u64,
-    /// Bytes with memory behind them.
+    /// Bytes of mapped ranges.
     pub reserved: u64,
 }
 
@@ -41,21 +41,21 @@ pub struct Walk<'a> {
 pub struct Free {
     /// Bytes.
     pub bytes: u64,
-    /// In how many ranges.
+    /// The number of ranges.
     pub ranges: u64,
-    /// Bytes of the largest.
+    /// Bytes of the largest range.
     pub largest: u64,
     /// Of the bytes, those that each stream freed last.
     pub by_stream: HashMap<u64, u64>,
 }
 
-impl<'a> Walk<'a> {
-    /// Before the first event.
-    pub fn new(course: &'a Course) -> Walk<'a> {
-        let mut changes = Vec::with_capacity(course.lives.len() * 3 + course.ranges.len() * 2);
-        for (number, life) in (0..).zip(&course.lives) {
+impl<'a> Cursor<'a> {
+    /// The memory before the first event.
+    pub fn new(timeline: &'a Timeline) -> Cursor<'a> {
+        let mut changes = Vec::with_capacity(timeline.lives.len() * 3 + timeline.ranges.len() * 2);
+        for (number, life) in (0..).zip(&timeline.lives) {
             changes.push((life.start, Change::LifeBegins, number));
-            // What is pending from its beginning is so just after it.
+            // A block that is pending from its beginning has no separate change.
             if life.freed < life.end && life.freed > life.start {
                 changes.push((life.freed, Change::Freed, number));
             }
@@ -63,15 +63,15 @@ impl<'a> Walk<'a> {
                 changes.push((life.end, Change::LifeEnds, number));
             }
         }
-        for (number, range) in (0..).zip(&course.ranges) {
+        for (number, range) in (0..).zip(&timeline.ranges) {
             changes.push((range.start, Change::RangeBegins, number));
             if range.end != NEVER {
                 changes.push((range.end, Change::RangeEnds, number));
             }
         }
         changes.sort_unstable();
-        let mut walk = Walk {
-            course,
+        let mut cursor = Cursor {
+            timeline,
             changes,
             next: 0,
             moment: 0,
@@ -82,11 +82,11 @@ impl<'a> Walk<'a> {
             pending: 0,
             reserved: 0,
         };
-        walk.to(0);
-        walk
+        cursor.to(0);
+        cursor
     }
 
-    /// Goes on to a later moment; false where nothing has changed since.
+    /// Moves to a later moment; returns false where nothing has changed since.
     pub fn to(&mut self, moment: u32) -> bool {
         let before = self.next;
         self.moment = moment.max(self.moment);
@@ -103,13 +103,13 @@ impl<'a> Walk<'a> {
         self.next != before
     }
 
-    /// The numbers of the lives that are there, by address.
+    /// The numbers of the blocks at this moment, by address.
     pub fn live(&self) -> impl Iterator<Item = u32> + '_ {
         self.live.values().copied()
     }
 
     fn range(&mut self, change: Change, number: u32) {
-        let range = &self.course.ranges[number as usize];
+        let range = &self.timeline.ranges[number as usize];
         if change == Change::RangeBegins {
             self.mapped.insert(range.address, number);
             self.reserved = self.reserved.saturating_add(range.size);
@@ -117,11 +117,11 @@ impl<'a> Walk<'a> {
         }
         self.mapped.remove(&range.address);
         self.reserved = self.reserved.saturating_sub(range.size);
-        self.forget(range.address, range.address + range.size);
+        self.forget_freed(range.address, range.address + range.size);
     }
 
     fn life(&mut self, change: Change, number: u32) {
-        let life = &self.course.lives[number as usize];
+        let life = &self.timeline.lives[number as usize];
         let pending = life.freed <= life.start;
         let (from, to) = match change {
             Change::LifeBegins => {
@@ -147,12 +147,12 @@ impl<'a> Walk<'a> {
             self.live.remove(&life.address);
         }
         let end = life.address.saturating_add(life.size);
-        self.forget(life.address, end);
+        self.forget_freed(life.address, end);
         self.freed_on.insert(life.address, (end, life.stream));
     }
 
-    /// Nobody is known to have freed the range.
-    fn forget(&mut self, start: u64, end: u64) {
+    /// Forgets which streams freed the range.
+    fn forget_freed(&mut self, start: u64, end: u64) {
         let before = self.freed_on.range(..start).next_back();
         if let Some((from, (reach, stream))) = before.map(|(from, to)| (*from, *to))
             && reach > start
@@ -171,17 +171,17 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Calls `each` with the beginning and the end of every free range.
+    /// Calls `each` with the start and the end of every free range.
     pub fn gaps(&self, mut each: impl FnMut(u64, u64)) {
         let mut blocks = self
             .live
             .values()
-            .map(|number| &self.course.lives[*number as usize])
+            .map(|number| &self.timeline.lives[*number as usize])
             .peekable();
         let mut ranges = self
             .mapped
             .values()
-            .map(|number| &self.course.ranges[*number as usize])
+            .map(|number| &self.timeline.ranges[*number as usize])
             .peekable();
         while let Some(first) = ranges.next() {
             let mut end = first.address + first.size;
@@ -202,7 +202,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is free now.
+    /// The free memory at this moment.
     pub fn free(&self) -> Free {
         let mut free = Free::default();
         self.gaps(|start, end| {

@@ -1,15 +1,15 @@
-//! A snapshot of our own, without the way through a file: what [`Report::read`] gives of the file that it would be.
+//! Makes a report from a snapshot in memory. The result equals that of [`Report::read`] for the snapshot's file.
 
 use std::collections::HashMap;
 
 use super::model::{Device, Event, Figures, Names, Recording, Report, Segment, What};
 use crate::record::event;
-use crate::record::snapshot::{Snapshot, told};
+use crate::record::snapshot::{Snapshot, replayable_history};
 use crate::record::state;
 use crate::record::symbols::{Frames, Names as Symbols};
 use crate::record::tag_text;
 
-/// Stacks and tags of this process, and the report's numbers for them.
+/// Converts this process's stacks and tags to the report's numbers.
 struct Renumbered {
     names: Names,
     frames: Frames,
@@ -39,12 +39,12 @@ impl Renumbered {
 }
 
 impl Report {
-    /// What a snapshot says.
+    /// The report of a snapshot.
     pub fn of(snapshot: &Snapshot) -> Report {
-        let told = told(snapshot);
+        let history = replayable_history(snapshot);
         let mut numbers = Renumbered {
             names: Names::default(),
-            frames: Symbols::default().frames(told.stacks(snapshot)),
+            frames: Symbols::default().frames(history.stacks(snapshot)),
             stacks: HashMap::new(),
             tags: HashMap::new(),
         };
@@ -67,7 +67,7 @@ impl Report {
                 }),
             });
         }
-        for (number, events) in (0..).zip(&told.traces) {
+        for (number, events) in (0..).zip(&history.traces) {
             if events.is_empty() {
                 continue;
             }
@@ -84,16 +84,16 @@ impl Report {
             devices[at].events = events.iter().map(|event| numbers.event(event)).collect();
         }
         devices.sort_by_key(|device| device.number);
-        let history = &snapshot.history;
+        let recorded = &snapshot.history;
         Report {
             names: numbers.names,
             devices,
             recording: Some(Recording {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                mode: history.options.mode.name().to_owned(),
-                max_entries: history.options.max_entries,
-                dropped: history.dropped,
-                left_out: told.left_out,
+                mode: recorded.options.mode.name().to_owned(),
+                max_entries: recorded.options.max_entries,
+                dropped: recorded.dropped,
+                left_out: history.left_out,
             }),
         }
     }

@@ -1,79 +1,80 @@
-//! The life of every block and of every mapped range, from the memory at the end and the events before it.
+//! The lifetimes of blocks and mapped ranges, from the memory at the end and the events before it.
 //!
-//! As PyTorch's viewer does it, the history is followed backwards from what is there at the end, since the beginning is the
-//! part that is missing: a ring forgets its oldest events, and a recording begins when memory is in use already.
+//! As in PyTorch's viewer, the history is followed backwards from the state at the end. The beginning is incomplete:
+//! a ring forgets its oldest events, and memory may be in use when recording begins.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::model::{Device, What};
 use crate::record::state::PieceState;
 
-/// Never, as a moment.
+/// The moment of what never happens.
 pub const NEVER: u32 = u32::MAX;
 
-/// A block from its allocation to its end. Moments count events: something is so at a moment where it begins at or before it
-/// and ends after it; 0 is before the first event, and the last moment is behind the last.
+/// A block's lifetime. A moment is a number of events: 0 is before the first event, and the last moment is after the
+/// last event. A state holds from its first moment until before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// Where it lies.
+    /// Its address.
     pub address: u64,
-    /// Bytes it takes up: as the memory at the end says, else what was asked for, rounded up.
+    /// Its size: from the memory at the end, or else the requested size rounded up.
     pub size: u64,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub requested: u64,
     /// The handle of the stream it was allocated on.
     pub stream: u64,
-    /// Its allocation's stack.
+    /// The stack of its allocation.
     pub stack: u32,
     /// Its tag.
     pub tag: u32,
-    /// The first moment at which it is there; 0: from before the history.
+    /// The first moment at which it is allocated; 0: before the history began.
     pub start: u32,
-    /// The first at which it is freed but not free.
+    /// The first moment at which it is freed.
     pub freed: u32,
-    /// The first at which it is free.
+    /// The first moment at which it is reusable.
     pub end: u32,
 }
 
-/// A range of addresses with memory behind it.
+/// A range of addresses that memory backs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Whether it is one with neighbours that are, too.
+    /// Whether it forms one segment with adjacent expandable ranges.
     pub expandable: bool,
-    /// The first moment at which it is there; 0: from before the history.
+    /// The first moment at which it is mapped; 0: before the history began.
     pub start: u32,
-    /// The first at which it is not.
+    /// The first moment at which it is unmapped.
     pub end: u32,
 }
 
-/// All lives of a device.
+/// All blocks and mapped ranges of a device over time.
 #[derive(Debug, Clone, Default)]
-pub struct Course {
-    /// Blocks: those from before the history by address, then in the order of their allocation.
+pub struct Timeline {
+    /// Blocks, those from before the history by address, then in the order of their allocation.
     pub lives: Vec<Life>,
-    /// Mapped ranges, likewise.
+    /// Mapped ranges, in the same order.
     pub ranges: Vec<Range>,
-    /// Events that cannot have happened as they are told, and were passed over.
+    /// How many events cannot have happened as recorded, and were ignored.
     pub misfits: u64,
 }
 
-/// A range as it is while one goes backwards: its end, whether it is expandable, and when it is gone.
+/// The mapped ranges at one point of the way back, by start: their end, whether they are expandable, and when they
+/// are unmapped.
 type Mapped = BTreeMap<u64, (u64, bool, u32)>;
 
-impl Course {
+impl Timeline {
     /// Follows the history of `device`.
-    pub fn of(device: &Device) -> Course {
-        let mut course = Course::default();
-        let (mut live, mut mapped) = course.end(device);
+    pub fn of(device: &Device) -> Timeline {
+        let mut timeline = Timeline::default();
+        let (mut live, mut mapped) = timeline.end(device);
         let granule = granule(device);
         for (at, event) in device.events.iter().enumerate().rev() {
             let moment = at as u32 + 1;
             let (address, size) = (event.address, event.size);
-            let begun = |freed, end| Life {
+            let life = |freed, end| Life {
                 address,
                 size: size.checked_next_multiple_of(granule).unwrap_or(size),
                 requested: size,
@@ -86,50 +87,51 @@ impl Course {
             };
             match event.what {
                 What::FreeCompleted => {
-                    let number = course.lives.len() as u32;
-                    course.lives.push(begun(moment, moment));
+                    let number = timeline.lives.len() as u32;
+                    timeline.lives.push(life(moment, moment));
                     if let Some(later) = live.insert(address, number) {
-                        // What lies there later must have begun since; when, nobody told.
-                        course.lives[later as usize].start = moment;
-                        course.misfits += 1;
+                        // The block that is there later must have been allocated after this free. Its allocation was
+                        // not recorded.
+                        timeline.lives[later as usize].start = moment;
+                        timeline.misfits += 1;
                     }
                 }
-                What::FreeRequested => match live.get(&address).map(|number| &mut course.lives[*number as usize]) {
+                What::FreeRequested => match live.get(&address).map(|number| &mut timeline.lives[*number as usize]) {
                     Some(life) if life.freed == 0 || life.freed == life.end && life.end != NEVER => {
                         life.freed = moment;
                     }
-                    _ => course.misfits += 1,
+                    _ => timeline.misfits += 1,
                 },
-                What::Alloc => match live.remove(&address).map(|number| &mut course.lives[number as usize]) {
+                What::Alloc => match live.remove(&address).map(|number| &mut timeline.lives[number as usize]) {
                     Some(life) => {
                         life.start = moment;
                         life.stream = event.stream;
                         life.stack = if event.stack == 0 { life.stack } else { event.stack };
                         life.tag = if event.tag == 0 { life.tag } else { event.tag };
                     }
-                    None => course.misfits += 1,
+                    None => timeline.misfits += 1,
                 },
-                What::SegmentAlloc | What::SegmentMap => course.unmapped(&mut mapped, address, size, moment),
+                What::SegmentAlloc | What::SegmentMap => timeline.undo_map(&mut mapped, address, size, moment),
                 What::SegmentFree | What::SegmentUnmap => {
                     let expandable = event.what == What::SegmentUnmap;
-                    course.misfits += u64::from(!add(&mut mapped, address, size, expandable, moment));
+                    timeline.misfits += u64::from(!add(&mut mapped, address, size, expandable, moment));
                 }
                 What::Oom | What::Note => {}
             }
         }
-        // What is left was there before.
+        // Blocks without an allocation were there before the history began.
         for number in live.into_values() {
-            course.lives[number as usize].start = 0;
+            timeline.lives[number as usize].start = 0;
         }
         for (start, (end, expandable, gone)) in mapped {
-            course.range(start, end, expandable, 0, gone);
+            timeline.range(start, end, expandable, 0, gone);
         }
-        course.lives.sort_by_key(|life| (life.start, life.address));
-        course.ranges.sort_by_key(|range| (range.start, range.address));
-        course
+        timeline.lives.sort_by_key(|life| (life.start, life.address));
+        timeline.ranges.sort_by_key(|range| (range.start, range.address));
+        timeline
     }
 
-    /// What there is at the end.
+    /// Adds the blocks and ranges that are there at the end.
     fn end(&mut self, device: &Device) -> (HashMap<u64, u32>, Mapped) {
         let (mut live, mut mapped) = (HashMap::new(), Mapped::new());
         for segment in &device.segments {
@@ -163,8 +165,8 @@ impl Course {
         });
     }
 
-    /// Before this moment the range was not there.
-    fn unmapped(&mut self, mapped: &mut Mapped, address: u64, size: u64, moment: u32) {
+    /// Undoes the mapping of a range at `moment`.
+    fn undo_map(&mut self, mapped: &mut Mapped, address: u64, size: u64, moment: u32) {
         let end = address + size;
         let first = mapped
             .range(..=address)
@@ -191,7 +193,7 @@ impl Course {
     }
 }
 
-/// Adds what was there before it was unmapped; false where a part of it is there.
+/// Adds a range that was mapped until `gone`; returns false where a part of it is there.
 fn add(mapped: &mut Mapped, address: u64, size: u64, expandable: bool, gone: u32) -> bool {
     let end = address + size;
     let before = mapped.range(..end).next_back();
@@ -202,7 +204,8 @@ fn add(mapped: &mut Mapped, address: u64, size: u64, expandable: bool, gone: u32
     true
 }
 
-/// What sizes are rounded up to: 512 bytes, as PyTorch and CUDA have it, or less where blocks begin at less.
+/// The granularity to which sizes are rounded up: 512 bytes, as in PyTorch and CUDA, or less where block addresses
+/// are less aligned.
 fn granule(device: &Device) -> u64 {
     let pieces = device.segments.iter().flat_map(|segment| &segment.memory.pieces);
     let blocks = pieces.map(|piece| piece.address);
