@@ -107,7 +107,7 @@ fn a_cuda_device_is_tried() {
             "other devices none here",
             "no: cudaIpcGetMemHandle does not take this memory",
             "RDMA no: cuMemCreate failed with 801",
-            "-> Where a network or storage card reads this memory: say backing=malloc.",
+            "-> Where a network or storage card reads this memory: set backing=malloc.",
         ],
     );
 }

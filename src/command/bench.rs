@@ -1,4 +1,4 @@
-//! `trtalloc bench`: what the project holds itself to, measured on this machine.
+//! `trtalloc bench`: measures the project's targets on this machine.
 
 mod binary;
 mod driver;
@@ -18,7 +18,7 @@ use trtalloc::driver::Stream;
 use trtalloc::error::Result;
 use trtalloc::handle::Handle;
 
-use super::device::{Device, Otherwise};
+use super::device::{Device, Fallback};
 use super::table::Table;
 use super::{AllocatorArguments, Done, say};
 
@@ -26,31 +26,31 @@ use super::{AllocatorArguments, Done, say};
 pub struct Arguments {
     #[command(flatten)]
     allocator: AllocatorArguments,
-    /// How many pairs each time is taken from
+    /// How many pairs to time for each figure
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(5..))]
     pairs: u64,
-    /// Traces to replay beside the generated ones
+    /// Traces to replay in addition to the generated ones
     traces: Vec<PathBuf>,
-    /// The library whose size and loading are measured; else the one beside this command
+    /// The library to measure; the default is the one in this command's folder
     #[arg(long)]
     library: Option<PathBuf>,
-    /// Load a library, say how many nanoseconds that took, and do nothing else
+    /// Load a library, print the nanoseconds that took, and do nothing else
     #[arg(long, hide = true, value_name = "LIBRARY")]
     time_load: Option<PathBuf>,
 }
 
-/// Whether a figure is what it should be.
+/// How a figure compares with its target.
 enum Verdict {
     Met,
     Missed,
-    /// A time that its target does not speak of: see [`Bench::judges_times`].
+    /// A time that cannot be compared with its target here: see [`Bench::judges_times`].
     NotJudged,
     /// There is no target.
     Printed,
     NotMeasured,
 }
 
-/// One figure.
+/// A figure in the table.
 struct Row {
     what: String,
     measured: String,
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// A time, judged where `judge` is true.
+    /// A time, compared with its target only if `judge` is true.
     fn time(what: impl Into<String>, measured: String, target: &str, met: bool, judge: bool) -> Row {
         let mut row = Row::judged(what, measured, target, met);
         if !judge {
@@ -99,7 +99,7 @@ impl Row {
     }
 }
 
-/// What every measurement needs.
+/// What all measurements share.
 struct Bench<'a> {
     device: Device,
     config: Config,
@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     let config = arguments.allocator.config()?;
     let bench = Bench {
-        device: Device::open(&config, Otherwise::Simulate)?,
+        device: Device::open(&config, Fallback::Simulate)?,
         config,
         arguments,
     };
@@ -162,13 +162,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 }
 
 impl Bench<'_> {
-    /// Whether times are held against their targets. These are for the allocator's own work, so with a driver whose answers
-    /// cost next to nothing; on a GPU they are printed.
+    /// Whether times are compared with their targets. The targets are for the allocator's own work, so they need a
+    /// driver whose calls cost next to nothing. On a GPU times are only printed.
     fn judges_times(&self) -> bool {
         self.device.is_simulated() && !cfg!(debug_assertions)
     }
 
-    /// Runs `body` on a fresh allocator with so many streams, and takes both down.
+    /// Runs `body` on a fresh allocator with so many streams, then closes the allocator and destroys the streams.
     fn fresh<T>(
         &self,
         change: impl FnOnce(&mut Config),

@@ -1,4 +1,4 @@
-//! The device that a subcommand works on, and the application that works on it.
+//! The device that a subcommand uses, with an application's context on it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,16 +14,16 @@ use trtalloc::trace::application::{Application, CudaStreams, SimStreams, Streams
 
 use super::table::size;
 
-/// What to do where the driver is to be found out and no GPU answers.
+/// What happens if the driver is `auto` and no GPU is found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Otherwise {
-    /// It is an error.
+pub enum Fallback {
+    /// The subcommand fails.
     Fail,
-    /// Take the simulated device.
+    /// The subcommand uses the simulated device.
     Simulate,
 }
 
-/// A device with its application, current to this thread.
+/// A device, with an application's context that is current to this thread.
 pub struct Device {
     driver: Arc<dyn Driver>,
     application: Application,
@@ -34,14 +34,14 @@ pub struct Device {
     checked: Cell<u64>,
 }
 
-/// A driver, the application's side of it, and the simulation where it is one.
+/// An open driver, the interface for an application's streams, and the simulation if it is one.
 pub struct Opened {
     pub driver: Arc<dyn Driver>,
     streams: Box<dyn Streams>,
     simulation: Option<Arc<SimDriver>>,
 }
 
-/// Opens the driver that `config` names; one that is to be found out is CUDA's.
+/// Opens the driver that `config` names; `auto` means CUDA.
 pub fn open(config: &Config) -> Result<Opened> {
     match config.driver {
         DriverChoice::Auto | DriverChoice::Cuda => {
@@ -80,22 +80,22 @@ pub fn open(config: &Config) -> Result<Opened> {
 }
 
 impl Device {
-    /// Opens the device that `config` names; where it leaves the driver open and no GPU answers, `otherwise` holds.
-    pub fn open(config: &Config, otherwise: Otherwise) -> Result<Device> {
+    /// Opens the device that `config` names. `fallback` applies if the driver is `auto` and no GPU is found.
+    pub fn open(config: &Config, fallback: Fallback) -> Result<Device> {
         let answer = open(config).and_then(|found| match found.driver.device_count()? {
             0 => Err(Error::Unsupported(format!("no {} device", found.driver.name()))),
             _ => Ok(found),
         });
-        let (opened, why) = match (answer, config.driver, otherwise) {
+        let (opened, why) = match (answer, config.driver, fallback) {
             (Ok(found), ..) => (found, None),
-            (Err(error), DriverChoice::Auto, Otherwise::Simulate) => (
+            (Err(error), DriverChoice::Auto, Fallback::Simulate) => (
                 open(&Config {
                     driver: DriverChoice::Sim,
                     ..config.clone()
                 })?,
                 Some(error),
             ),
-            (Err(error), DriverChoice::Auto, Otherwise::Fail) => {
+            (Err(error), DriverChoice::Auto, Fallback::Fail) => {
                 return Err(Error::Unsupported(format!(
                     "{error}; --driver sim takes the simulated device"
                 )));
@@ -140,17 +140,17 @@ impl Device {
         self.memory
     }
 
-    /// `bytes` rounded up to what physical memory comes in.
-    pub fn whole_handles(&self, bytes: u64) -> u64 {
+    /// Rounds `bytes` up to the granularity of physical memory.
+    pub fn round_to_handles(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.granularity)
     }
 
-    /// Whether it is the simulated one.
+    /// Whether it is the simulated device.
     pub fn is_simulated(&self) -> bool {
         self.simulation.is_some()
     }
 
-    /// Switches the simulated device's order checker, which is on at first.
+    /// Switches the simulated device's order checker, which is on initially.
     pub fn check_order(&self, on: bool) {
         if let Some(simulation) = &self.simulation {
             simulation.machine().checker().switch(on);
@@ -162,7 +162,7 @@ impl Device {
         self.application.launch(stream, address, bytes)
     }
 
-    /// Tells the order checker, where there is one, that a block was just handed out.
+    /// Reports to the order checker, if there is one, that a block was just allocated.
     pub fn handed_out(&self, address: u64, bytes: u64, stream: Option<Stream>) {
         if let Some(simulation) = &self.simulation {
             self.checked.set(self.checked.get() + 1);
@@ -173,7 +173,7 @@ impl Device {
         }
     }
 
-    /// Tells the order checker that a block is about to be given back.
+    /// Reports to the order checker that a block is about to be freed.
     pub fn giving_back(&self, address: u64, stream: Option<Stream>) {
         if let Some(simulation) = &self.simulation {
             simulation
@@ -183,7 +183,7 @@ impl Device {
         }
     }
 
-    /// Tells the order checker that the block at `old` is now at `new` with `bytes`.
+    /// Reports to the order checker that the block at `old` is now at `new` with `bytes`.
     pub fn resized(&self, old: u64, new: u64, bytes: u64) {
         if let Some(simulation) = &self.simulation {
             self.checked.set(self.checked.get() + 1);
@@ -191,13 +191,13 @@ impl Device {
         }
     }
 
-    /// How many hand-outs the order checker was told of.
+    /// How many allocations were reported to the order checker.
     pub fn checked(&self) -> u64 {
         self.checked.get()
     }
 
-    /// What the simulated device saw that must never be: hand-outs of memory that is still in use, with both histories;
-    /// memory unmapped under pending work.
+    /// Violations that the simulated device found: allocations of memory that is still in use, with both histories,
+    /// and memory unmapped under pending work.
     pub fn violations(&self) -> Vec<String> {
         let Some(simulation) = &self.simulation else {
             return Vec::new();
@@ -207,11 +207,11 @@ impl Device {
         seen
     }
 
-    /// The byte at `address`; none where the host cannot read the device's memory.
+    /// The byte at `address`; `None` where the host cannot read the device's memory.
     pub fn byte_at(&self, address: u64) -> Option<u8> {
         self.simulation.as_ref()?;
-        // SAFETY: the caller holds the block; the simulated device's memory is the host's, and contents change when a
-        // fill is queued.
+        // SAFETY: the caller holds the block. The simulated device's memory is host memory, and a fill changes it
+        // when it is queued.
         Some(unsafe { std::ptr::read_volatile(std::ptr::with_exposed_provenance::<u8>(address as usize)) })
     }
 }

@@ -1,4 +1,4 @@
-//! `trtalloc trace NAME`.
+//! `trtalloc trace NAME`: writes a generated trace.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -16,7 +16,7 @@ use super::Done;
 pub struct Arguments {
     /// serving, growing, varying, streams or large
     name: String,
-    /// The file to write, packed where its name ends in .gz; stdout without it
+    /// The file to write, compressed where its name ends in .gz; the default is stdout
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// The same seed makes the same trace

@@ -1,8 +1,8 @@
 //! The command `trtalloc`: demo, run, replay, trace, report, doctor and bench.
 //!
-//! A front end like any other: uses the library's public names only, and writes results to stdout, everything else to
-//! stderr. Exit status 0 only where all that was asked was done: 1 where something failed or a promise was not held, 2
-//! where the arguments make no sense. `run` has its program's.
+//! The command uses only the library's public names. It writes results to stdout and everything else to stderr. Its
+//! exit status is 0 if everything was done, 1 if something failed or an invariant was violated, and 2 for invalid
+//! arguments. `run` exits with its program's status.
 
 mod bench;
 mod demo;
@@ -24,7 +24,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use trtalloc::config::{Config, nearest};
 use trtalloc::error::{Error, Result};
 
-/// A GPU memory allocator for TensorRT: what it does, shown and measured.
+/// A GPU memory allocator for TensorRT: demonstrates and measures it.
 #[derive(Parser)]
 #[command(name = "trtalloc", version)]
 struct Command {
@@ -34,23 +34,24 @@ struct Command {
 
 #[derive(Subcommand)]
 enum What {
-    /// A TensorRT-shaped life through the C++ interface: engines, contexts, streams, requests, a swap under a cap
+    /// Runs an application's memory use through TensorRT's interface: engines, contexts, streams, an engine swap
+    /// under a cap
     Demo(demo::Arguments),
     /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it
     Replay(replay::Arguments),
     /// Writes a generated trace as CSV
     Trace(generate::Arguments),
-    /// What driver, devices, virtual memory and TensorRT libraries are here
+    /// Reports which driver, devices, virtual memory and TensorRT libraries this machine has
     Doctor(doctor::Arguments),
-    /// Measures what the project holds itself to: a table of figures, targets and whether they are met
+    /// Measures the project's targets: a table of figures, targets and whether they are met
     Bench(bench::Arguments),
     /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
     Run(run::Arguments),
-    /// Says what a snapshot shows: who held the memory, and why a request was refused; -o writes a page for a browser
+    /// Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser
     Report(report::Arguments),
 }
 
-/// Options of the allocator that a subcommand takes, over those of the environment.
+/// A subcommand's options of the allocator. They override those of the environment.
 #[derive(Args, Clone, Default)]
 struct AllocatorArguments {
     /// auto, cuda, ascend or sim
@@ -68,7 +69,7 @@ struct AllocatorArguments {
 }
 
 impl AllocatorArguments {
-    /// The environment's options, then `--options`, then the others.
+    /// The environment's options, then `--options`, then the named ones.
     fn config(&self) -> Result<Config> {
         let mut config = Config::from_environment();
         for item in self
@@ -98,7 +99,7 @@ impl AllocatorArguments {
     }
 }
 
-/// Whether all that was asked was done; if not, stdout says what was not.
+/// Whether everything was done. If not, stdout says what is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Done {
     All,
@@ -125,7 +126,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The error, with the subcommand that was most likely meant where one was misspelt: clap finds none in a word as short as `rn`.
+/// Adds a similar subcommand to the error where one was misspelt. clap itself suggests none for a word as short as
+/// `rn`.
 fn hinted(mut error: clap::Error) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.to_lowercase(),
@@ -134,7 +136,7 @@ fn hinted(mut error: clap::Error) -> clap::Error {
     let command = Command::command();
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let meant = nearest(&typed, &names);
-    // Most of the letters have to be right.
+    // At least half of the letters must be right.
     if 2 * strsim::osa_distance(&typed, meant) <= meant.len() {
         let meant = ContextValue::Strings(vec![meant.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, meant);
@@ -147,7 +149,7 @@ fn failed(error: &Error, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// A line on stdout. A reader that has gone is no failure of ours.
+/// Prints a line on stdout. A closed pipe is not an error.
 fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "{}", text.strip_suffix('\n').unwrap_or(text));

@@ -1,10 +1,10 @@
-//! How far a subcommand is, where somebody watches.
+//! A progress bar for subcommands.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on stderr of `length` steps; nothing at all where stderr is not a terminal.
+/// A bar of `length` steps on stderr; hidden where stderr is not a terminal.
 pub fn bar(length: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

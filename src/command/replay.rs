@@ -1,4 +1,4 @@
-//! `trtalloc replay TRACE`.
+//! `trtalloc replay TRACE`: runs a trace and measures it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use trtalloc::error::{Error, Result};
 use trtalloc::trace::replay::{Observer, Pass, replay};
 use trtalloc::trace::{Trace, csv};
 
-use super::device::{Device, Otherwise};
+use super::device::{Device, Fallback};
 use super::table::{Table, mib, size};
 use super::{AllocatorArguments, Done, progress, say, snapshot};
 
@@ -24,10 +24,11 @@ pub struct Arguments {
     /// How often the trace is run; each pass is a row of the table
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Queue work on every block, so that pending work stands in the way; the simulated device checks every hand-out
+    /// Queue work on every block, so that memory is pending when it is freed; the simulated device checks every
+    /// allocation
     #[arg(long)]
     work: bool,
-    /// Cap reserved memory at this times the trace's peak in use, rounded up to whole handles
+    /// Cap reserved memory at RATIO times the trace's peak in use, rounded up to whole handles
     #[arg(long, conflicts_with = "limit", value_name = "RATIO")]
     cap: Option<f64>,
     /// Fail where reserved ÷ peak is above this in any pass
@@ -54,21 +55,21 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         let rows = trace.ops().len() as u64 * u64::from(arguments.repeat);
         snapshot::record(&mut config, rows, "none")?;
     }
-    let device = Device::open(&config, Otherwise::Fail)?;
+    let device = Device::open(&config, Fallback::Fail)?;
     say(&head(arguments, &trace, &device));
     say("");
     if let Some(ratio) = arguments.cap {
-        config.limit = Limit::Bytes(device.whole_handles((trace.peak() as f64 * ratio) as u64));
+        config.limit = Limit::Bytes(device.round_to_handles((trace.peak() as f64 * ratio) as u64));
     }
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let result = passes(arguments, &trace, &device, &allocator);
     let written = snapshot.map_or(Ok(()), |path| snapshot::write(&allocator, path));
-    // Nothing of the pool may outlive the streams and the context it was used with.
+    // The pool must be closed before the streams and the context are destroyed.
     allocator.close();
     let passes = result?;
     say(&table(&passes, arguments.work));
     if snapshot.is_some() {
-        say("recorded: its times have the recording in them");
+        say("recorded: the times include the recording");
     }
     written?;
     Ok(verdict(arguments, &trace, &device, &passes))
@@ -91,8 +92,8 @@ fn head(arguments: &Arguments, trace: &Trace, device: &Device) -> String {
     )
 }
 
-/// Shows progress. Where work is wanted, it is an application that uses each block on its stream, and that orders
-/// streams where a block is given back on another one.
+/// Shows progress. With `--work` it also acts as an application: it uses each block on its stream, and orders streams
+/// where a block is freed on another stream.
 struct Watch<'a> {
     bar: ProgressBar,
     work_on: Option<&'a Device>,
@@ -158,7 +159,7 @@ fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &All
     Ok(passes)
 }
 
-/// With work queued between the calls their time is not the allocator's, and is not shown.
+/// Formats the passes as a table. With `--work`, times are omitted since they include the queued work.
 fn table(passes: &[Pass], work: bool) -> String {
     let mut table = Table::new(&[
         "pass",
@@ -193,7 +194,7 @@ fn table(passes: &[Pass], work: bool) -> String {
     table.text()
 }
 
-/// Says what was not as it should be.
+/// Prints what failed.
 fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass]) -> Done {
     let mut faults = Vec::new();
     for (number, pass) in passes.iter().enumerate() {
@@ -224,7 +225,7 @@ fn verdict(arguments: &Arguments, trace: &Trace, device: &Device, passes: &[Pass
     let violations = device.violations();
     if arguments.work && device.is_simulated() {
         say(&format!(
-            "{} hand-outs checked, {} violations",
+            "{} allocations checked, {} violations",
             device.checked(),
             violations.len()
         ));

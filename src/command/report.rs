@@ -10,7 +10,7 @@ use trtalloc::record::report::{Cursor, Life, Refusal, Report, Timeline};
 use super::table::{Table, size};
 use super::{Done, say};
 
-/// Holders of each kind, and refusals, that are named.
+/// How many holders of each kind, and refusals, are listed.
 const NAMED: usize = 5;
 
 #[derive(clap::Args)]
@@ -46,10 +46,13 @@ fn summary(path: &Path, report: &Report) -> String {
         text += &format!("\nby      trtalloc {}, history={}", recording.version, recording.mode);
         if recording.dropped > 0 {
             let (kept, dropped) = (recording.max_entries, recording.dropped);
-            text += &format!("; the oldest {dropped} events are missing, it kept {kept}");
+            text += &format!("; the oldest {dropped} events are missing, the history kept {kept}");
         }
         if recording.left_out > 0 {
-            text += &format!("; {} events fitted nothing and were left out", recording.left_out);
+            text += &format!(
+                "; {} events contradict the memory and were left out",
+                recording.left_out
+            );
         }
     }
     text.push('\n');
@@ -79,7 +82,7 @@ fn of_device(report: &Report, device: &Device) -> String {
     let mut text = format!("device {}: {} events{time}\n", device.number, device.events.len());
     if timeline.misfits > 0 {
         text += &format!(
-            "{} events do not fit the memory at the end and were passed over\n",
+            "{} events contradict the memory at the end and were ignored\n",
             timeline.misfits
         );
     }
@@ -105,7 +108,7 @@ fn of_device(report: &Report, device: &Device) -> String {
     if let Some(figures) = device.figures {
         let stats = figures.stats;
         text += &format!(
-            "counted by the allocator: most in use {}, most reserved {}, limit {}, {} allocations, {} refused\n",
+            "the allocator's statistics: peak in use {}, peak reserved {}, limit {}, {} allocations, {} refused\n",
             size(stats.allocated_peak),
             size(stats.reserved_peak),
             if stats.limit == 0 {
@@ -122,7 +125,7 @@ fn of_device(report: &Report, device: &Device) -> String {
     text
 }
 
-/// The most that was in use at once, and when first.
+/// The peak in use, and the first moment at which it was reached.
 fn peak(timeline: &Timeline, last: u32) -> (u64, u32) {
     let mut cursor = Cursor::new(timeline);
     let mut most = (cursor.allocated, 0);
@@ -147,7 +150,7 @@ fn moment(device: &Device, moment: u32) -> String {
     )
 }
 
-/// Who held most at the peak: by stack, by tag and by size.
+/// The largest holders at the peak: by stack, by tag and by size.
 fn holders(called: &[String], names: &Names, timeline: &Timeline, cursor: &Cursor<'_>, peak: u64) -> String {
     let live: Vec<&Life> = cursor.live().map(|number| &timeline.lives[number as usize]).collect();
     let stack = |life: &Life| called[life.stack as usize].clone();
@@ -192,7 +195,7 @@ fn holders(called: &[String], names: &Names, timeline: &Timeline, cursor: &Curso
 
 type Kind = (String, u64, u64);
 
-/// Bytes and blocks of each kind, the largest first.
+/// Bytes and blocks of each group, the largest first.
 fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &dyn Fn(&Life) -> String) -> Vec<Kind> {
     let mut kinds: HashMap<K, (&Life, u64, u64)> = HashMap::new();
     for life in live {
@@ -208,7 +211,7 @@ fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &
     kinds
 }
 
-/// What each stack is called.
+/// The name of each stack.
 fn called(report: &Report) -> Vec<String> {
     let names = &report.names;
     let called = |number: Option<u32>| {
@@ -224,10 +227,10 @@ fn called(report: &Report) -> Vec<String> {
     report.callers().into_iter().map(called).collect()
 }
 
-/// The end of a long name, which tells more than its beginning.
+/// Shortens a long name to its end, which is more specific than its beginning.
 fn shortened(name: &str) -> String {
-    const MOST: usize = 72;
-    match name.char_indices().rev().nth(MOST) {
+    const MAX_LENGTH: usize = 72;
+    match name.char_indices().rev().nth(MAX_LENGTH) {
         Some((at, c)) => format!("…{}", &name[at + c.len_utf8()..]),
         None => name.to_owned(),
     }
@@ -236,7 +239,7 @@ fn shortened(name: &str) -> String {
 fn refusals(called: &[String], device: &Device, timeline: &Timeline) -> String {
     let all = Refusal::all(device, timeline);
     let mut text = String::new();
-    // Builders ask for what they do not expect to get, often and alike.
+    // A builder makes many similar requests that it expects to fail, so only the first are listed.
     for refusal in all.iter().take(NAMED) {
         let event = &device.events[refusal.event as usize];
         let by = match event.stack {

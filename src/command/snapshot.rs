@@ -1,4 +1,4 @@
-//! `--snapshot`: what was run is recorded, and written at its end.
+//! `--snapshot`: records a run and writes a snapshot at its end.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// The file that was named, once it is known that it can be one.
+    /// The file that was named, if its suffix names a format.
     pub fn path(&self) -> Result<Option<&Path>> {
         let Some(path) = self.snapshot.as_deref() else {
             return Ok(None);
@@ -28,7 +28,7 @@ impl Argument {
     }
 }
 
-/// Has a run of about so many requests recorded, unless the options say how already.
+/// Enables recording for about this many requests, unless the options configure it already.
 pub fn record(config: &mut Config, requests: u64, stacks: &str) -> Result<()> {
     if config.history()?.mode != Mode::Off {
         return Ok(());
@@ -44,7 +44,7 @@ pub fn record(config: &mut Config, requests: u64, stacks: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes it, and says so.
+/// Writes the snapshot and prints its path.
 pub fn write(allocator: &Allocator, path: &Path) -> Result<()> {
     allocator.write_snapshot(path)?;
     say(&format!("snapshot  {}", path.display()));

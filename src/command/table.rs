@@ -1,4 +1,4 @@
-//! Plain text that lines up.
+//! Tables in plain text.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column names: the first column is words and stands left, the others are figures and stand right.
+    /// A table with these column names. The first column is aligned left, the others, which hold figures, right.
     pub fn new(header: &[&str]) -> Table {
         Table {
             rows: vec![header.iter().map(|name| name.to_string()).collect()],
@@ -17,7 +17,7 @@ impl Table {
         }
     }
 
-    /// A table of words, all of which stand left.
+    /// A table with all columns aligned left.
     pub fn words(header: &[&str]) -> Table {
         Table {
             words: true,
@@ -30,7 +30,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The text, a line a row.
+    /// The table as text, one line for each row.
     pub fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut widths = vec![0; columns];
@@ -61,7 +61,7 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / (1u64 << 20) as f64)
 }
 
-/// Bytes in the unit one would say them in.
+/// Formats bytes in a readable unit.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_said_in_their_unit() {
+    fn sizes_have_a_readable_unit() {
         assert_eq!(size(512), "512 B");
         assert_eq!(size(24 << 30), "24.0 GiB");
         assert_eq!(mib(3 << 19), "1.5");

@@ -1,4 +1,4 @@
-//! What the library weighs, and what it costs a process that never uses it.
+//! The library's size, and what loading it costs.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ fn io(what: &Path, error: impl std::fmt::Display) -> Error {
     Error::Io(format!("{}: {error}", what.display()))
 }
 
-/// The library that was named, or the one beside this command.
+/// The library that `--library` names, or the one in this command's folder.
 fn library(bench: &Bench) -> Result<PathBuf> {
     if let Some(path) = &bench.arguments.library {
         return Ok(path.clone());
@@ -28,8 +28,8 @@ fn library(bench: &Bench) -> Result<PathBuf> {
     }
 }
 
-/// The bytes that stripping leaves: the file up to the end of what is loaded from it. Symbols, debugging lines and section
-/// headers lie behind.
+/// The size after stripping: the file up to the end of its loaded segments. Symbols, line tables and section headers
+/// follow them.
 fn stripped(file: &[u8]) -> Option<u64> {
     let bytes = |at: usize, count: usize| -> Option<u64> {
         let field = file.get(at..at.checked_add(count)?)?;
@@ -50,7 +50,7 @@ fn stripped(file: &[u8]) -> Option<u64> {
     Some(end)
 }
 
-/// The library's size as it is shipped.
+/// The library's size after stripping.
 pub fn size_of_library(bench: &Bench) -> Result<Vec<Row>> {
     let path = library(bench)?;
     let file = std::fs::read(&path).map_err(|error| io(&path, error))?;
@@ -63,7 +63,7 @@ pub fn size_of_library(bench: &Bench) -> Result<Vec<Row>> {
     )])
 }
 
-/// Loading the library, each time in a process of its own.
+/// The time to load the library, measured in a new process each time.
 pub fn loading(bench: &Bench) -> Result<Vec<Row>> {
     const PROCESSES: usize = 31;
     let path = library(bench)?;
@@ -91,11 +91,11 @@ pub fn loading(bench: &Bench) -> Result<Vec<Row>> {
 
 /// Loads a library and returns how long that took.
 pub fn load(path: &Path) -> Result<Duration> {
-    // Without a slash it would be searched for.
-    let whole = std::path::absolute(path).map_err(|error| io(path, error))?;
-    let name = CString::new(whole.as_os_str().as_bytes()).map_err(|error| io(path, error))?;
+    // The loader would search for a name without a slash.
+    let absolute = std::path::absolute(path).map_err(|error| io(path, error))?;
+    let name = CString::new(absolute.as_os_str().as_bytes()).map_err(|error| io(path, error))?;
     let begun = Instant::now();
-    // SAFETY: a terminated name. What the library runs when it is loaded is its own to answer for.
+    // SAFETY: a terminated name. The caller chose the library, whose constructors run.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     let time = begun.elapsed();
     if library.is_null() {

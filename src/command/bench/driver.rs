@@ -1,4 +1,4 @@
-//! What the driver's own allocators take, for scale: only a GPU's mean something.
+//! The time of the driver's own allocators, for comparison. It is meaningful only on a GPU.
 
 use std::ffi::{CStr, c_void};
 
@@ -8,7 +8,7 @@ use trtalloc::error::Result;
 use super::time::{SIZE, nanoseconds};
 use super::{Bench, Row};
 
-/// `cuMemAlloc` and `cuMemFree`, and the two that are ordered by streams.
+/// `cuMemAlloc` and `cuMemFree`, and the driver's stream-ordered allocator.
 pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
     let rows = ["cuMemAlloc and cuMemFree", "cuMemAllocAsync and cuMemFreeAsync"];
     if bench.device.is_simulated() {
@@ -22,7 +22,7 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
         driver.malloc(SIZE).and_then(|block| driver.free(block)).is_ok()
     })?;
     let stream = bench.device.application().create_stream()?;
-    let ordered = match Ordered::find() {
+    let ordered = match StreamOrdered::find() {
         Some(functions) => match functions.pair(stream) {
             Ok(()) => nanoseconds(count, || functions.pair(stream).is_ok()).map(|time| format!("{time:.0} ns")),
             Err(code) => Ok(format!("refused: CUDA error {code}")),
@@ -37,15 +37,15 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// The driver's allocator that is ordered by streams (CUDA 11.2).
-struct Ordered {
+/// The driver's stream-ordered allocator (CUDA 11.2).
+struct StreamOrdered {
     allocate: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> u32,
     free: unsafe extern "C" fn(u64, *mut c_void) -> u32,
 }
 
-impl Ordered {
-    /// Its functions, where the driver has them.
-    fn find() -> Option<Ordered> {
+impl StreamOrdered {
+    /// Looks its functions up; `None` where the driver lacks them.
+    fn find() -> Option<StreamOrdered> {
         // SAFETY: a terminated name; the library is the one that the bench's driver has open already.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
@@ -59,7 +59,7 @@ impl Ordered {
         let (allocate, free) = (find(c"cuMemAllocAsync")?, find(c"cuMemFreeAsync")?);
         // SAFETY: the documented types of these two functions; CUresult is passed as an unsigned int.
         unsafe {
-            Some(Ordered {
+            Some(StreamOrdered {
                 allocate: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> u32>(
                     allocate,
                 ),
@@ -68,7 +68,7 @@ impl Ordered {
         }
     }
 
-    /// One block and back; or the `CUresult`.
+    /// Allocates and frees one block; the error is a `CUresult`.
     fn pair(&self, stream: Stream) -> std::result::Result<(), u32> {
         let mut block = 0;
         // SAFETY: `block` outlives the call, which writes one address to it; the stream is alive.

@@ -1,4 +1,4 @@
-//! What recording adds, beside the unwinder of the C library.
+//! The time that recording adds to a request, compared with the C library's unwinder.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use trtalloc::trace::steady::pair;
 use super::time::{SIZE, of_one_thread, refused};
 use super::{Bench, Row};
 
-/// Calls between the one that measures and the one that allocates.
+/// How many calls lie between the function that measures and the one that allocates.
 const DEPTH: usize = 20;
-/// Events of the snapshot that is written.
+/// How many events the written snapshot has.
 const EVENTS: u64 = 100_000;
 
 pub fn history(bench: &Bench) -> Result<Vec<Row>> {
@@ -31,7 +31,7 @@ pub fn history(bench: &Bench) -> Result<Vec<Row>> {
             };
             let without = steady("off", 0, pairs)?;
             let with = steady("all,stacks=none", 0, pairs)?;
-            // Only requests have stacks: one for each pair.
+            // Only allocations have stacks: one for each pair.
             let bare = steady("all,stacks=none", DEPTH, pairs)?;
             let stacks = steady("all,context=alloc,stacks=native", DEPTH, pairs / 2)?;
             let (frames, events) = deep(DEPTH, &mut || frames_of(allocator, client, streams[0].0))?;
@@ -64,7 +64,7 @@ pub fn history(bench: &Bench) -> Result<Vec<Row>> {
     )
 }
 
-/// Runs `work` so many calls further in.
+/// Runs `work` below `depth` more calls.
 #[inline(never)]
 fn deep<T>(depth: usize, work: &mut dyn FnMut() -> Result<T>) -> Result<T> {
     let result = if depth == 0 { work() } else { deep(depth - 1, work) };
@@ -80,7 +80,7 @@ fn once(client: Client, stream: usize) -> Result<()> {
     }
 }
 
-/// The frames of a pair's stack, and how many events a pair leaves.
+/// The number of frames in a pair's stack, and of events that a pair records.
 fn frames_of(allocator: &Allocator, client: Client, stream: usize) -> Result<(usize, u64)> {
     let before = allocator.recorder().now();
     once(client, stream)?;
@@ -97,13 +97,13 @@ fn frames_of(allocator: &Allocator, client: Client, stream: usize) -> Result<(us
     }
 }
 
-/// Nanoseconds of a frame, and how many frames there are.
+/// Nanoseconds per frame of the C library's unwinder, and the number of frames.
 fn backtrace(bench: &Bench, count: u64) -> Result<(f64, usize)> {
     let mut frames = [std::ptr::null_mut(); 64];
     let mut found = 0;
     let time = deep(DEPTH, &mut || {
         of_one_thread(bench, count.max(5), || {
-            // SAFETY: the buffer has as many places as it is said to have.
+            // SAFETY: the buffer has as many elements as the call is given.
             found = unsafe { libc::backtrace(frames.as_mut_ptr(), frames.len() as i32) } as usize;
             found > 0
         })
@@ -111,7 +111,7 @@ fn backtrace(bench: &Bench, count: u64) -> Result<(f64, usize)> {
     Ok((time / found as f64, found))
 }
 
-/// A snapshot with full history, each event with a stack, of forty places in the program.
+/// Writes a snapshot with full history. Each event has a stack, from forty places in the program.
 fn written(allocator: &Allocator, client: Client, stream: usize, of_a_pair: u64, judge: bool) -> Result<Row> {
     allocator.history(&format!("all,stacks=native,max_entries={EVENTS}"))?;
     for at in 0..EVENTS / of_a_pair {

@@ -1,6 +1,6 @@
-//! The machine that figures are from. Also for `benches/compare`, which takes it in by path.
+//! Describes the machine. `benches/compare` includes this file by its path.
 
-/// Its processor, how many of its cores this process may use, and its kernel.
+/// The processor, the number of cores that this process may use, and the kernel.
 pub fn name() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
@@ -12,13 +12,12 @@ pub fn name() -> String {
     )
 }
 
-/// How many threads can run at once.
+/// How many threads can run at the same time.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
 }
 
-/// The processor, as /proc/cpuinfo tells of the first one: its name, and its family and model where that is all x86 says; on
-/// Arm there are numbers only.
+/// Describes the first processor in /proc/cpuinfo: on x86 its name, family and model, on Arm its numbers.
 fn processor(cpuinfo: &str) -> String {
     let first = cpuinfo.split("\n\n").next().unwrap_or_default();
     let fields: Vec<(&str, &str)> = first.lines().filter_map(|line| line.split_once(':')).collect();

@@ -1,4 +1,4 @@
-//! How much memory traces take.
+//! How much memory traces need.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use trtalloc::trace::{Trace, csv};
 
 use super::{Bench, Row};
 
-/// The cap under which every trace is to fit, over its peak in use.
+/// The cap under which every trace should run, as a multiple of its peak in use.
 const CAP: f64 = 1.02;
 
-/// The generated traces, and those that were named.
+/// The generated traces, and those that the command line names.
 pub fn traces(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, _) in NAMES {
@@ -34,7 +34,7 @@ fn figures(bench: &Bench, name: &str, trace: &Trace) -> Result<Vec<Row>> {
     let refused: u64 = open.iter().map(|pass| pass.failures).sum();
     let last = &open[open.len() - 1];
     let remaps = last.remaps_per_thousand(trace);
-    let cap = bench.device.whole_handles((trace.peak() as f64 * CAP) as u64);
+    let cap = bench.device.round_to_handles((trace.peak() as f64 * CAP) as u64);
     let capped = passes(bench, trace, 2, |config| config.limit = Limit::Bytes(cap))?;
     let above: u64 = capped.iter().map(|pass| pass.failures).sum();
     Ok(vec![

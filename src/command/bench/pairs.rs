@@ -1,4 +1,4 @@
-//! The steady state of inference: a stream allocates what it, or another, has just freed.
+//! The steady state of inference: a stream allocates the size that it, or another stream, has just freed.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +14,15 @@ use super::machine::cores;
 use super::time::{SIZE, calls, nanoseconds, of_one_thread, refused};
 use super::{Bench, Row};
 
-/// The two ways to treat streams, with what sets them.
+/// The values of the option `streams`, and whether each trusts streams.
 const WAYS: [(&str, bool); 2] = [("checked", false), ("trusted", true)];
 
 fn trust(trusted: bool) -> impl FnOnce(&mut Config) {
     move |config| config.streams_trusted = trusted
 }
 
-/// Runs `body` on a thread for each of `streams`, all from the same moment on, as an application's threads: its context is
-/// current to them.
+/// Runs `body` on a thread for each of `streams`, all starting at the same moment. The application's context is
+/// current to each thread.
 fn on_threads<T: Send>(
     bench: &Bench,
     streams: &[Stream],
@@ -35,7 +35,7 @@ fn on_threads<T: Send>(
         alone.fetch_or(entered.is_err(), Ordering::Relaxed);
         start.wait();
         entered?;
-        // Nobody waits for one that could not begin.
+        // If one thread could not begin, no other thread waits for it.
         let result = match alone.load(Ordering::Relaxed) {
             true => Err(Error::Unsupported("a thread has no context".into())),
             false => body(number, stream),
@@ -56,7 +56,7 @@ fn on_threads<T: Send>(
     })
 }
 
-/// Nanoseconds of a pair on each of several threads at once: their mean.
+/// The mean time of a pair on several threads at the same time, in nanoseconds.
 fn at_once(bench: &Bench, client: Client, streams: &[Stream]) -> Result<f64> {
     let pairs = bench.arguments.pairs / streams.len() as u64;
     if let [stream] = *streams {
@@ -67,15 +67,15 @@ fn at_once(bench: &Bench, client: Client, streams: &[Stream]) -> Result<f64> {
     Ok(times.iter().sum::<f64>() / times.len() as f64)
 }
 
-/// More threads than cores take turns, and what they cost then is the machine's to say.
-fn crowd(threads: usize) -> String {
+/// A note for more threads than cores: they take turns, so their times depend on the machine.
+fn note_on_cores(threads: usize) -> String {
     match threads > cores() {
         true => format!(" on {} cores", cores()),
         false => String::new(),
     }
 }
 
-/// One thread, and several with a stream each.
+/// Pairs on one thread, and on several threads with a stream each.
 pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, trusted) in WAYS {
@@ -97,11 +97,11 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
             } else {
                 let ratio = time / single;
                 rows.push(Row::time(
-                    format!("{what}s{}, a stream each", crowd(threads)),
+                    format!("{what}s{}, a stream each", note_on_cores(threads)),
                     format!("{time:.1} ns, {ratio:.2} of one thread"),
                     "at most 1.2",
                     ratio <= 1.2,
-                    // Whether a GPU's driver answers several threads at once is its own matter.
+                    // On a GPU, times of several threads depend on the driver unless streams are trusted.
                     threads <= cores() && (bench.judges_times() || trusted && !cfg!(debug_assertions)),
                 ));
             }
@@ -123,7 +123,7 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Several threads that have one stream between them.
+/// Pairs on several threads that share one stream.
 pub fn on_one_stream(bench: &Bench) -> Result<Vec<Row>> {
     let row = |threads| {
         let time = bench.fresh(
@@ -131,25 +131,25 @@ pub fn on_one_stream(bench: &Bench) -> Result<Vec<Row>> {
             1,
             |_, client, streams| at_once(bench, client, &vec![streams[0]; threads]),
         )?;
-        let what = format!("pair, {threads} threads{}, all on one stream", crowd(threads));
+        let what = format!("pair, {threads} threads{}, all on one stream", note_on_cores(threads));
         Ok(Row::printed(what, format!("{time:.1} ns")))
     };
     [2, 4].into_iter().map(row).collect()
 }
 
-/// How many blocks are between who allocates and who frees.
-const ON_THE_WAY: usize = 16;
+/// How many allocated blocks wait to be freed.
+const QUEUE: usize = 16;
 
-/// What is allocated on one stream is freed on another: by the thread that allocated it, and by another.
+/// Blocks allocated on one stream and freed on another, by the same thread and by another thread.
 pub fn passed(bench: &Bench) -> Result<Vec<Row>> {
     let blocks = (bench.arguments.pairs / 8).max(5);
     let alone = bench.fresh(
         |_| {},
         2,
         |_, client, streams| {
-            let (mut ring, mut at) = ([0; ON_THE_WAY], 0);
+            let (mut ring, mut at) = ([0; QUEUE], 0);
             let time = of_one_thread(bench, blocks, || {
-                let place = &mut ring[at % ON_THE_WAY];
+                let place = &mut ring[at % QUEUE];
                 at += 1;
                 let before = std::mem::replace(place, client.allocate_async(SIZE, 0, 0, streams[0].0));
                 *place != 0 && (before == 0 || client.deallocate_async(before, streams[1].0))
@@ -168,23 +168,24 @@ pub fn passed(bench: &Bench) -> Result<Vec<Row>> {
     Ok(vec![
         Row::printed("allocated on one stream, freed on another", format!("{alone:.1} ns")),
         Row::printed(
-            format!("the same by 2 threads{}, over a queue", crowd(2)),
+            format!("the same by 2 threads{}, over a queue", note_on_cores(2)),
             format!("{together:.1} ns"),
         ),
     ])
 }
 
-/// Nanoseconds of a block that one thread allocates on the first stream and another frees on the second.
+/// The time in nanoseconds for a block that one thread allocates on the first stream and another thread frees on the
+/// second.
 fn through_a_queue(bench: &Bench, client: Client, streams: &[Stream], blocks: u64) -> Result<f64> {
-    /// Stands for a block that was refused; 0 is an empty place.
+    /// Marks a refused request; 0 marks an empty place.
     const REFUSED: usize = usize::MAX;
-    let ring = [const { AtomicUsize::new(0) }; ON_THE_WAY];
+    let ring = [const { AtomicUsize::new(0) }; QUEUE];
     let wait = |place: &AtomicUsize, full: bool| loop {
         let found = place.load(Ordering::Acquire);
         if (found != 0) == full {
             return found;
         }
-        // There may be no other core for the other thread.
+        // Both threads may share one core.
         std::thread::yield_now();
     };
     let begun = Instant::now();
@@ -208,7 +209,7 @@ fn through_a_queue(bench: &Bench, client: Client, streams: &[Stream], blocks: u6
     all.map(|_| time.as_nanos() as f64 / blocks as f64)
 }
 
-/// What a pair asks of the driver.
+/// How many driver calls and queries a pair makes.
 pub fn driver_calls(bench: &Bench) -> Result<Vec<Row>> {
     const PAIRS: u64 = 1000;
     let row = |(name, trusted)| {

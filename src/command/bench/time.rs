@@ -1,4 +1,4 @@
-//! Times and driver calls of single requests that are more than a hit.
+//! Times and driver calls of requests that miss the stream cache.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,24 @@ use trtalloc::trace::steady::Holes;
 use super::super::{demo, table};
 use super::{Bench, Row};
 
-/// Each time is the median of so many rounds.
+/// Each time is the median of this many rounds.
 const ROUNDS: usize = 5;
 
 /// The size of a pair's block.
 pub const SIZE: u64 = 1 << 20;
 
-/// Why a request was refused.
+/// The error for a refused request.
 pub fn refused() -> Error {
     Error::OutOfMemory(demo::last_error())
 }
 
-/// Nanoseconds of one call of `once`, which says whether it succeeded, in the steady state: by the wall's clock.
+/// Nanoseconds of wall-clock time for one call of `once` in the steady state. `once` returns whether it succeeded.
 pub fn nanoseconds(count: u64, once: impl FnMut() -> bool) -> Result<f64> {
     by_clock(libc::CLOCK_MONOTONIC, count, once)
 }
 
-/// The same of one thread that waits for nobody. On the simulated device it is what the thread has had of a processor, so
-/// that what else the machine does is no part of it; a GPU's driver may wait, which counts.
+/// The same for one thread that waits for no other. On the simulated device it is the thread's processor time, which
+/// other programs on the machine do not change. On a GPU it is wall-clock time, since the driver may wait.
 pub fn of_one_thread(bench: &Bench, count: u64, once: impl FnMut() -> bool) -> Result<f64> {
     match bench.device.is_simulated() {
         true => by_clock(libc::CLOCK_THREAD_CPUTIME_ID, count, once),
@@ -41,7 +41,7 @@ fn by_clock(clock: libc::clockid_t, count: u64, mut once: impl FnMut() -> bool) 
     }
     let now = || {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` outlives the call, which writes to it. Both clocks are there on every Linux.
+        // SAFETY: `time` outlives the call, which writes to it. Every Linux has both clocks.
         unsafe { libc::clock_gettime(clock, &mut time) };
         time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
     };
@@ -72,7 +72,7 @@ pub fn calls(allocator: &Allocator, body: impl FnOnce() -> bool) -> Result<(u64,
     ))
 }
 
-/// Requests that nothing the stream has freed fits exactly.
+/// Requests for which the stream has no free block of exactly that size.
 pub fn misses(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut few = 0.0;
@@ -120,7 +120,7 @@ pub fn misses(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Blocks that grow.
+/// Resizable blocks that grow.
 pub fn resizes(bench: &Bench) -> Result<Vec<Row>> {
     bench.fresh(
         |_| {},
@@ -202,7 +202,8 @@ pub fn resizes(bench: &Bench) -> Result<Vec<Row>> {
     )
 }
 
-/// Grows a block to `to` bytes in small steps: nanoseconds of one, where it made no driver call, and how many those were.
+/// Grows a block to `to` bytes in small steps. Returns the nanoseconds per step without a driver call, and how many
+/// such steps there were.
 fn new_peaks(allocator: &Allocator, client: Client, block: &mut usize, to: u64) -> Result<(f64, u64)> {
     const RUN: u64 = 64;
     const STEP: u64 = 64 << 10;
@@ -227,7 +228,7 @@ fn new_peaks(allocator: &Allocator, client: Client, block: &mut usize, to: u64) 
     Ok((median.as_nanos() as f64 / RUN as f64, times.len() as u64 * RUN))
 }
 
-/// The first requests of a process, in handles of the granularity, against one allocation of the driver's.
+/// The first requests of a process, in handles of the granularity, compared with one allocation from the driver.
 pub fn warm_up(bench: &Bench) -> Result<Vec<Row>> {
     const BLOCK: u64 = 16 << 20;
     let bytes = (8 << 30).min(bench.device.memory() / 2) / BLOCK * BLOCK;

@@ -1,4 +1,5 @@
-//! Calls the allocator as TensorRT does, through the virtual functions of `nvinfer1::IGpuAllocator`, and keeps count.
+//! Calls the allocator as TensorRT does, through the virtual functions of `nvinfer1::IGpuAllocator`, and counts the
+//! calls.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +11,18 @@ use trtalloc::error::{Error, Result};
 use super::super::device::Device;
 use super::last_error;
 
-/// Calls made, and the time inside them.
+/// How many calls were made, and the time they took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Calls {
     /// All calls.
     pub made: u64,
-    /// Those that gave null.
+    /// Calls that returned null.
     pub refused: u64,
-    /// Time inside the calls, without what reading the clock takes.
+    /// Time inside the calls, less the cost of reading the clock.
     pub time: Duration,
 }
 
-/// One caller; blocks are addresses, none is null.
+/// A caller of the allocator. Blocks are addresses and never null.
 pub struct Caller<'a> {
     device: &'a Device,
     client: Client,
@@ -34,7 +35,7 @@ pub struct Caller<'a> {
 
 impl Caller<'_> {
     pub fn new(device: &Device, client: Client) -> Caller<'_> {
-        // The least of many readings is what the clock itself takes.
+        // The minimum of many readings is the cost of reading the clock.
         let clock = (0..1000).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
         Caller {
             device,
@@ -47,17 +48,17 @@ impl Caller<'_> {
         }
     }
 
-    /// The calls since this was last asked.
+    /// The calls since the last time this was called.
     pub fn take_calls(&mut self) -> Calls {
         std::mem::take(&mut self.calls)
     }
 
-    /// Why the last request that was refused was refused.
+    /// The reason of the last refusal.
     pub fn last_refusal(&self) -> &str {
         &self.last_refusal
     }
 
-    /// `allocate`: memory without a stream, as engines ask for weights.
+    /// `allocate`: memory without a stream, as engines request it for weights.
     pub fn allocate(&mut self, size: u64) -> Option<usize> {
         let block = self.block(|client| client.allocate(size, 0, 0))?;
         self.device.handed_out(block as u64, size, None);
@@ -69,7 +70,7 @@ impl Caller<'_> {
         self.with_flags(size, 0, stream)
     }
 
-    /// `allocateAsync` of a block that [`Caller::reallocate`] may be called with.
+    /// `allocateAsync` of a block that [`Caller::reallocate`] accepts.
     pub fn allocate_resizable(&mut self, size: u64, stream: Stream) -> Option<usize> {
         self.with_flags(size, RESIZABLE, stream)
     }
@@ -80,14 +81,14 @@ impl Caller<'_> {
         Some(block)
     }
 
-    /// `reallocate`; none: the old block stands.
+    /// `reallocate`; on `None` the old block stays valid.
     pub fn reallocate(&mut self, block: usize, size: u64) -> Option<usize> {
         let grown = self.block(|client| client.reallocate(block, 0, size))?;
         self.device.resized(block as u64, grown as u64, size);
         Some(grown)
     }
 
-    /// Looks whether `address` holds `byte`, where the host can.
+    /// Compares the byte at `address` with `byte`, where the host can read it.
     pub fn compare(&mut self, address: u64, byte: u8) {
         if let Some(found) = self.device.byte_at(address) {
             self.compared += 1;
@@ -95,7 +96,7 @@ impl Caller<'_> {
         }
     }
 
-    /// How often [`Caller::compare`] looked, and how often something else was there.
+    /// How many bytes [`Caller::compare`] compared, and how many differed.
     pub fn compared(&self) -> (u64, u64) {
         (self.compared, self.lost)
     }

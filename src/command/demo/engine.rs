@@ -1,4 +1,4 @@
-//! Engines and their execution contexts, as far as memory sees them.
+//! Engines and their execution contexts, reduced to their use of memory.
 
 use trtalloc::driver::Stream;
 use trtalloc::error::Result;
@@ -8,19 +8,19 @@ use super::super::device::Device;
 use super::caller::Caller;
 
 const MIB: u64 = 1 << 20;
-/// So many bytes at an output's end are set before it grows, and looked at afterwards.
+/// How many bytes at an output's end are set before it grows and compared afterwards.
 const MARK: u64 = 64;
 
-/// What an engine needs.
+/// The memory needs of an engine.
 pub struct Plan {
     pub name: &'static str,
-    /// Weights in bytes: few large blocks, asked for without a stream.
+    /// Weights in bytes: a few large blocks, allocated without a stream.
     weights: &'static [u64],
     /// Memory of each execution context, whatever its shape.
     scratch: u64,
     /// Bytes of one row of activations.
     row: u64,
-    /// How many rows' width each layer puts out.
+    /// The width of each layer's output, in rows.
     layers: &'static [u64],
 }
 
@@ -62,7 +62,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads it; none where its weights do not fit, and then it holds nothing.
+    /// Loads an engine. If its weights do not fit, returns `None` and frees what it had allocated.
     pub fn load(plan: &'static Plan, caller: &mut Caller) -> Result<Option<Engine>> {
         trtalloc::tags::set(Some(plan.name))?;
         let mut weights = Vec::new();
@@ -78,7 +78,7 @@ impl Engine {
         Ok(Some(Engine { plan, weights }))
     }
 
-    /// Gives its weights back.
+    /// Frees its weights.
     pub fn unload(self, caller: &mut Caller) -> Result<()> {
         self.weights.into_iter().try_for_each(|block| caller.deallocate(block))
     }
@@ -92,7 +92,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the stream and takes the scratch memory; none where that does not fit.
+    /// Creates the stream and allocates the scratch memory; `None` where that does not fit.
     pub fn open(plan: &'static Plan, caller: &mut Caller, device: &Device) -> Result<Option<Session>> {
         trtalloc::tags::set(Some(plan.name))?;
         let stream = device.application().create_stream()?;
@@ -105,18 +105,19 @@ impl Session {
         }
     }
 
-    /// Gives the scratch memory back and destroys the stream, without waiting for the work that is queued on it.
+    /// Frees the scratch memory and destroys the stream, without waiting for the work that is queued on it.
     pub fn close(self, caller: &mut Caller, device: &Device) -> Result<()> {
         caller.deallocate_async(self.scratch, self.stream)?;
         Ok(device.application().destroy_stream(self.stream)?)
     }
 
-    /// So many rows that one layer's output is larger than `bytes`.
+    /// The number of rows at which one layer's output is larger than `bytes`.
     pub fn rows_beyond(&self, bytes: u64) -> u64 {
         bytes / self.plan.row + 1
     }
 
-    /// One request of `rows` rows; whether all its memory was there. Returns without waiting for the work.
+    /// Runs one request of `rows` rows without waiting for its work. Returns whether all its memory could be
+    /// allocated.
     pub fn infer(&self, rows: u64, random: &mut Random, caller: &mut Caller, device: &Device) -> Result<bool> {
         trtalloc::tags::set(Some(self.plan.name))?;
         device.work(self.stream, self.scratch as u64, self.plan.scratch)?;
@@ -128,7 +129,7 @@ impl Session {
         Ok(met)
     }
 
-    /// The layers in order; what is not yet given back at the end, or when memory is out, stays in `held`.
+    /// Runs the layers in order. Blocks that are not yet freed at the end, or when memory runs out, stay in `held`.
     fn layers(
         &self,
         rows: u64,
@@ -159,7 +160,7 @@ impl Session {
         Ok(true)
     }
 
-    /// An output whose size turns out to be more than was thought, twice.
+    /// Writes an output that twice turns out larger than its block.
     fn output(&self, rows: u64, caller: &mut Caller, device: &Device) -> Result<bool> {
         let full = rows * self.plan.row;
         let Some(mut block) = caller.allocate_resizable(full / 4, self.stream) else {

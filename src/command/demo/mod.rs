@@ -1,10 +1,11 @@
-//! `trtalloc demo`: a TensorRT-shaped life through the C++ interface, under a cap, with its promises checked.
+//! `trtalloc demo`: runs an application's memory use through TensorRT's C++ interface, under a cap, and checks
+//! invariants.
 //!
-//! [`caller`] makes the calls, [`engine`] says which an engine and its contexts make, [`life`] is the order of events.
+//! [`caller`] makes the calls, [`engine`] models engines and contexts, [`scenario`] has the phases.
 
 mod caller;
 mod engine;
-mod life;
+mod scenario;
 
 use std::ffi::CStr;
 
@@ -14,8 +15,8 @@ use trtalloc::config::Limit;
 use trtalloc::error::Result;
 use trtalloc::handle::Handle;
 
-use self::life::Life;
-use super::device::{Device, Otherwise};
+use self::scenario::Scenario;
+use super::device::{Device, Fallback};
 use super::table::size;
 use super::{AllocatorArguments, Done, say, snapshot};
 
@@ -23,17 +24,17 @@ use super::{AllocatorArguments, Done, say, snapshot};
 pub struct Arguments {
     #[command(flatten)]
     allocator: AllocatorArguments,
-    /// A tenth of the requests
+    /// Make a tenth of the requests
     #[arg(long)]
     short: bool,
     #[command(flatten)]
     snapshot: snapshot::Argument,
-    /// The seed of the requests' shapes
+    /// The seed for the requests' shapes
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// The cap under which two of the three engines fit, and the third only in place of one of them.
+/// A cap under which two of the three engines fit, and the third only in place of the second.
 const CAP: u64 = 2 << 30;
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
@@ -46,9 +47,9 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         Some(path) => path.to_owned(),
         None => std::env::temp_dir().join("trtalloc-demo.pickle"),
     };
-    // Each is some thirty calls of TensorRT's.
+    // A request makes about thirty calls as TensorRT does.
     snapshot::record(&mut config, 60 * requests, "native")?;
-    let device = Device::open(&config, Otherwise::Simulate)?;
+    let device = Device::open(&config, Fallback::Simulate)?;
     let cap = match config.limit {
         Limit::None => "none".to_string(),
         Limit::Bytes(bytes) => size(bytes),
@@ -58,16 +59,16 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     say("");
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let client = Client::new(Handle::new(allocator.clone()))?;
-    let result = Life::new(&device, &allocator, client, requests, arguments.seed).run();
+    let result = Scenario::new(&device, &allocator, client, requests, arguments.seed).run();
     let written = allocator.write_snapshot(&snapshot);
-    // Nothing of the pool may outlive the context it was used with.
+    // The pool must be closed before its context is destroyed.
     allocator.close();
-    let told = result?;
-    say(&told.table);
+    let outcome = result?;
+    say(&outcome.table);
     say("");
     let mut done = Done::All;
-    for (held, promise) in told.promises {
-        say(&format!("{:6}  {promise}", if held { "ok" } else { "FAILED" }));
+    for (held, text) in outcome.invariants {
+        say(&format!("{:6}  {text}", if held { "ok" } else { "FAILED" }));
         if !held {
             done = Done::NotAll;
         }
@@ -76,11 +77,11 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     match written {
         Ok(()) => {
             let page = snapshot.extension().is_some_and(|suffix| suffix == "html");
-            let whom = match page {
+            let reader = match page {
                 true => "for a browser",
                 false => "for `trtalloc report` and for PyTorch's memory viewer",
             };
-            say(&format!("snapshot  {}, {whom}", snapshot.display()));
+            say(&format!("snapshot  {}, {reader}", snapshot.display()));
         }
         Err(error) => {
             done = Done::NotAll;
@@ -93,9 +94,9 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     Ok(done)
 }
 
-/// This thread's last failure in the library, in words.
+/// The text of this thread's last error in the library.
 pub fn last_error() -> String {
-    // SAFETY: the library gives a terminated string that stays until this thread's next call of it.
+    // SAFETY: the library returns a terminated string, valid until this thread's next call of the library.
     unsafe { CStr::from_ptr(trtalloc::error::last()) }
         .to_string_lossy()
         .into_owned()

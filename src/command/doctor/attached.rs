@@ -1,10 +1,10 @@
-//! Whether a process has libtrtalloc.so, and which TensorRTs beside it.
+//! Whether a process has loaded libtrtalloc.so, and which TensorRT libraries it has loaded.
 
 use std::collections::BTreeSet;
 
 use super::report::Report;
 
-/// This process: what `LD_PRELOAD` came to. False where the loader did not take what it names.
+/// Reports what `LD_PRELOAD` has done to this process. False where the loader ignored a library that it names.
 pub fn this_process(report: &mut Report) -> bool {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let (library, _) = loaded("self").unwrap_or_default();
@@ -21,14 +21,14 @@ pub fn this_process(report: &mut Report) -> bool {
                 "this process",
                 &format!("no, though LD_PRELOAD is {preload:?}: the loader did not take it"),
             );
-            report.advice("Is that path right, and the library for this machine? The loader only warns, and goes on.");
+            report.advice("Is that path right, and the library for this machine? The loader only warns and continues.");
             return false;
         }
         None => {
             report.found("this process", "no");
             report.advice(
-                "`trtalloc run -- PROGRAM` attaches it to a program that is not changed; `trtalloc doctor PROGRAM` says \
-                 beforehand what that would catch. An application that is, gives the allocator to TensorRT: \
+                "`trtalloc run -- PROGRAM` attaches it to an unchanged program; `trtalloc doctor PROGRAM` says beforehand \
+                 what that would catch. An application that can be changed gives the allocator to TensorRT: \
                  runtime->setGpuAllocator(trtalloc::tensorrt(memory)).",
             );
         }
@@ -36,7 +36,7 @@ pub fn this_process(report: &mut Report) -> bool {
     true
 }
 
-/// Another process: whether it has loaded the library.
+/// Reports whether another process has loaded the library.
 pub fn process(pid: u32, report: &mut Report) -> bool {
     let what = format!("process {pid}");
     match loaded(&pid.to_string()) {
@@ -47,14 +47,14 @@ pub fn process(pid: u32, report: &mut Report) -> bool {
         }
         Ok((library, tensorrt)) => {
             let tensorrt: Vec<_> = tensorrt.into_iter().collect();
-            let beside = match tensorrt.is_empty() {
+            let with = match tensorrt.is_empty() {
                 true => "no TensorRT".to_owned(),
                 false => tensorrt.join(", "),
             };
             match &library {
-                Some(path) => report.found(&what, &format!("has loaded {path}, and {beside}")),
+                Some(path) => report.found(&what, &format!("has loaded {path}, and {with}")),
                 None => {
-                    report.found(&what, &format!("has not loaded libtrtalloc.so; it has {beside}"));
+                    report.found(&what, &format!("has not loaded libtrtalloc.so; it has {with}"));
                     report.advice(
                         "Is the program linked with it, and is it the library that is found at run time? Try ldd.",
                     );
@@ -65,7 +65,7 @@ pub fn process(pid: u32, report: &mut Report) -> bool {
     }
 }
 
-/// The path of libtrtalloc.so in a process, and the TensorRT libraries there.
+/// The path of libtrtalloc.so in a process, and its TensorRT libraries.
 fn loaded(process: &str) -> std::io::Result<(Option<String>, BTreeSet<String>)> {
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
     let mut library = None;

@@ -1,4 +1,4 @@
-//! Drivers and devices: each answer is a trial of what the pool would do.
+//! Drivers and devices. Each finding is the result of a call that the pool would make.
 
 use trtalloc::config::{Config, DriverChoice};
 use trtalloc::driver::ascend::AscendDriver;
@@ -9,7 +9,7 @@ use super::report::Report;
 use crate::command::device;
 use crate::command::table::size;
 
-/// CUDA's driver and its devices; whether there is one to allocate on.
+/// Reports CUDA's driver and its devices. Returns whether there is a device to allocate on.
 pub fn cuda(report: &mut Report) -> bool {
     if let Ok(text) = std::fs::read_to_string("/proc/driver/nvidia/version") {
         report.found("kernel module", text.lines().next().unwrap_or_default());
@@ -22,8 +22,8 @@ pub fn cuda(report: &mut Report) -> bool {
             let features = driver.features();
             if !features.context_events || !features.stream_ids {
                 report.advice(
-                    "A driver of CUDA 12.5 or later spares waiting where memory is freed without a stream, and tells \
-                     streams apart where they are destroyed and made again.",
+                    "A driver of CUDA 12.5 or later need not wait where memory is freed without a stream, and recognises \
+                     a new stream at the handle of a destroyed one.",
                 );
             }
             usable
@@ -36,7 +36,7 @@ pub fn cuda(report: &mut Report) -> bool {
     }
 }
 
-/// The simulated device.
+/// Reports the simulated device.
 pub fn sim(report: &mut Report) -> bool {
     let simulated = device::open(&Config {
         driver: DriverChoice::Sim,
@@ -51,7 +51,7 @@ pub fn sim(report: &mut Report) -> bool {
     }
 }
 
-/// AscendCL and its devices.
+/// Reports AscendCL and its devices.
 pub fn ascend(report: &mut Report) -> bool {
     match AscendDriver::open(false) {
         Ok(driver) => describe("ascend", "AscendCL; never run on such a device", &*driver, report),
@@ -69,7 +69,7 @@ pub fn ascend(report: &mut Report) -> bool {
     }
 }
 
-/// What to do where the driver does not open.
+/// Advice for a driver that does not open.
 fn advice(error: &DriverError) -> &'static str {
     match (error.failure, error.call, error.code) {
         (Failure::Missing, "libcuda.so.1", _) => {
@@ -82,14 +82,12 @@ fn advice(error: &DriverError) -> &'static str {
             "The driver sees no GPU: is CUDA_VISIBLE_DEVICES set to something else, or the container started without --gpus?"
         }
         (_, _, 802) => "The system is not ready: is nvidia-fabricmanager running?",
-        (_, _, 803 | 804) => {
-            "The kernel module and libcuda.so.1 are of different versions: reboot, or install them anew."
-        }
+        (_, _, 803 | 804) => "The kernel module and libcuda.so.1 are of different versions: reboot, or reinstall them.",
         _ => "Ask nvidia-smi, and the kernel's log (dmesg | grep NVRM), what is wrong.",
     }
 }
 
-/// What a driver that opens has; whether there is a device to allocate on.
+/// Reports what an open driver supports. Returns whether there is a device to allocate on.
 fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -> bool {
     let count = match driver.device_count() {
         Ok(0) => {
@@ -116,25 +114,25 @@ fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -
     has(
         "  stream ids",
         features.stream_ids,
-        "yes: a stream that comes back at an old handle is told apart",
-        "no: what is freed without a stream, or by a stream that may be gone, is waited for",
+        "yes: a new stream at the handle of a destroyed one is recognised",
+        "no: frees without a stream, or on a stream that may be destroyed, need a wait",
     );
     has(
         "  context events",
         features.context_events,
-        "yes: memory freed without a stream is waited for in the background",
-        "no: memory freed without a stream is waited for when it is needed",
+        "yes: frees without a stream complete in the background",
+        "no: frees without a stream need a wait when their memory is needed",
     );
     has(
         "  graph owners",
         features.user_objects,
-        "yes: memory of a CUDA graph is held until the graph is gone",
-        "no: memory of a graph stays what it is for the process's life",
+        "yes: memory of a CUDA graph is reused once the graph is destroyed",
+        "no: memory of a CUDA graph is never reused by others",
     );
     usable
 }
 
-/// What a device is like; whether it answers.
+/// Reports a device. Returns whether the driver answers for it.
 fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report) -> bool {
     let what = format!("  device {index}");
     let info = match driver.device_info(index) {
@@ -159,8 +157,8 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
     if let Err(reason) = plain {
         report.found("    virtual memory", &format!("no: {reason}; backing=malloc is used"));
         report.advice(
-            "Memory then comes from the driver's malloc: a block that grows may be copied, and free memory in pieces cannot be put \
-             together. A newer driver, or a virtual machine that passes the GPU through whole, has it.",
+            "Memory then comes from the driver's malloc: growing a block may copy it, and scattered free memory cannot be \
+             joined. A newer driver, or a virtual machine that passes the whole GPU through, supports it.",
         );
         return true;
     }
@@ -172,15 +170,15 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
             size(recommended)
         ),
     );
-    // Nobody uses the simulated device's memory from elsewhere, and Ascend's is not offered to anybody.
+    // The rest concerns other devices, processes and cards, which only CUDA offers.
     if driver.name() == "cuda" {
-        elsewhere(driver, index, count, smallest, report);
+        sharing(driver, index, count, smallest, report);
     }
     true
 }
 
-/// What virtual memory changes for those who use it from elsewhere: other devices, other processes, other cards.
-fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut Report) {
+/// Reports what virtual memory allows other devices, other processes and network cards.
+fn sharing(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut Report) {
     let trial = |kind, devices: &[i32]| in_context(driver, index, |_| map_one(driver, index, bytes, kind, devices));
     let others: Vec<i32> = (0..count).filter(|other| *other != index).collect();
     if others.is_empty() {
@@ -191,11 +189,11 @@ fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &m
             .partition(|other| trial(HandleKind::default(), &[index, **other]).is_ok());
         report.found(
             "    other devices",
-            &format!("can be let in: {}; cannot: {}", list(&yes), list(&no)),
+            &format!("can get access: {}; cannot: {}", list(&yes), list(&no)),
         );
         if !yes.is_empty() {
             report.advice(
-                "cudaDeviceEnablePeerAccess has no effect on this memory: say peers=auto, or name the devices.",
+                "cudaDeviceEnablePeerAccess has no effect on this memory: set peers=auto, or name the devices.",
             );
         }
     }
@@ -226,7 +224,7 @@ fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &m
                 "    other processes",
                 "no: cudaIpcGetMemHandle does not take this memory, and it cannot be exported",
             );
-            report.advice("Where memory is passed to another process: say backing=malloc.");
+            report.advice("Where memory is passed to another process: set backing=malloc.");
         }
         false => {
             report.found(
@@ -236,7 +234,7 @@ fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &m
                     works.join(", ")
                 ),
             );
-            report.advice("Only where memory is passed to another process: say one of these, or backing=malloc.");
+            report.advice("Only where memory is passed to another process: set one of these, or backing=malloc.");
         }
     }
     let rdma = HandleKind {
@@ -246,11 +244,11 @@ fn elsewhere(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &m
     match trial(rdma, &[index]) {
         Ok(()) => {
             report.found("    RDMA", "works by trial with rdma=1");
-            report.advice("Only where a network or storage card reads this memory: say rdma=1.");
+            report.advice("Only where a network or storage card reads this memory: set rdma=1.");
         }
         Err(error) => {
             report.found("    RDMA", &format!("no: {error}"));
-            report.advice("Where a network or storage card reads this memory: say backing=malloc.");
+            report.advice("Where a network or storage card reads this memory: set backing=malloc.");
         }
     }
 }
@@ -276,7 +274,7 @@ fn in_context(driver: &dyn Driver, device: i32, body: impl FnOnce(Context) -> Re
     driver.primary_release(device).and(result)
 }
 
-/// Maps one handle for `devices` and takes it away again.
+/// Maps one handle with access for `devices`, then unmaps and releases it.
 fn map_one(driver: &dyn Driver, device: i32, bytes: u64, kind: HandleKind, devices: &[i32]) -> Result<()> {
     let address = driver.reserve(bytes, 0)?;
     let result = driver.create(device, bytes, kind).and_then(|handle| {

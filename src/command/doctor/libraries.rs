@@ -1,4 +1,4 @@
-//! Which TensorRTs are installed, where a program would find them, and whether their interface is known.
+//! The installed TensorRT libraries, where a program would find them, and whether trtalloc supports their interface.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -20,13 +20,13 @@ const NAMES: [&str; 4] = [
     "libtensorrt_rtx",
 ];
 
-/// What the process that loads a library writes before its version: the library may write something, too.
+/// Precedes the version in the output of the process that loads a library. The library may write to the same output.
 const MARK: &str = "trtalloc doctor: version ";
 
 /// How long a library may take to load.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Says of each library found which version it is and whether trtalloc serves it.
+/// Reports the version of each library found, and whether trtalloc supports it.
 pub fn all(report: &mut Report) {
     let found = search();
     if found.is_empty() {
@@ -45,7 +45,7 @@ pub fn all(report: &mut Report) {
     }
 }
 
-/// Says of one library which version it is and whether trtalloc serves it.
+/// Reports the version of one library, and whether trtalloc supports it.
 pub fn one(path: &Path, report: &mut Report) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match version(path) {
@@ -63,7 +63,7 @@ pub fn one(path: &Path, report: &mut Report) {
     }
 }
 
-/// A version number as createInfer* is given it, as one would say it.
+/// Formats a version number as TensorRT documents it.
 pub fn in_words(version: i32) -> String {
     let (name, unit) = match version {
         10_000..20_000 => ("TensorRT-RTX", 10_000),
@@ -73,7 +73,7 @@ pub fn in_words(version: i32) -> String {
     format!("{name} {}.{}.{}", version / unit, version % unit / 100, version % 100)
 }
 
-/// The libraries, each once, and where each was found.
+/// All libraries, each once, with the place where it was found.
 fn search() -> Vec<(PathBuf, &'static str)> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -110,14 +110,15 @@ fn search() -> Vec<(PathBuf, &'static str)> {
     found
 }
 
-/// Where a Python looks for its packages.
+/// The folders in which a Python interpreter searches for packages.
 pub fn folders_of_python(python: &Path) -> Vec<PathBuf> {
     let path = "import sys; print('\\n'.join(path for path in sys.path if path))";
     let folders = output(Command::new(python).args(["-c", path]));
     folders.lines().map(PathBuf::from).collect()
 }
 
-/// Whether a file of that name is a TensorRT: `libnvinfer.so.10` and the like, but not `libnvinfer_plugin.so.10`.
+/// Whether a file's name is that of a TensorRT library: `libnvinfer.so.10` and the like, but not
+/// `libnvinfer_plugin.so.10`.
 pub fn is_tensorrt(file: &str) -> bool {
     let Some((name, rest)) = file.split_once(".so") else {
         return false;
@@ -125,7 +126,7 @@ pub fn is_tensorrt(file: &str) -> bool {
     NAMES.contains(&name) && rest.chars().all(|c| c == '.' || c.is_ascii_digit())
 }
 
-/// What lies in a folder, in order of name; nothing where it cannot be read.
+/// The entries of a folder, sorted by name; empty where it cannot be read.
 pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = std::fs::read_dir(folder)
         .into_iter()
@@ -137,7 +138,7 @@ pub fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What a program writes; nothing where it is not there.
+/// A program's output; empty where it cannot be run.
 pub fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.map_or_else(
@@ -146,8 +147,8 @@ pub fn output(command: &mut Command) -> String {
     )
 }
 
-/// The version a library says it is, asked in a process of its own: several TensorRTs in one process, or a broken one, are
-/// not to be risked.
+/// The version that a library reports. A process of its own loads the library, since it may be broken, and several
+/// TensorRTs in one process may conflict.
 fn version(path: &Path) -> Result<i32, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(own)
@@ -160,11 +161,11 @@ fn version(path: &Path) -> Result<i32, String> {
         .map_err(|error| error.to_string())?;
     let start = Instant::now();
     while child.try_wait().map_err(|error| error.to_string())?.is_none() {
-        if start.elapsed() > PATIENCE {
-            // It may have ended meanwhile, which is as well.
+        if start.elapsed() > TIMEOUT {
+            // The child may have ended meanwhile; then both calls fail and nothing is lost.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("did not load within {} seconds", PATIENCE.as_secs()));
+            return Err(format!("did not load within {} seconds", TIMEOUT.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -176,9 +177,9 @@ fn version(path: &Path) -> Result<i32, String> {
     }
 }
 
-/// In a process of its own: loads the library and writes what it says.
-pub fn say_version(library: &Path) -> Done {
-    match ask(library) {
+/// In a process of its own: loads the library and prints its version.
+pub fn print_version(library: &Path) -> Done {
+    match load_version(library) {
         Ok(version) => {
             say(&format!("{MARK}{version}"));
             Done::All
@@ -190,9 +191,9 @@ pub fn say_version(library: &Path) -> Done {
     }
 }
 
-fn ask(library: &Path) -> Result<i32, String> {
+fn load_version(library: &Path) -> Result<i32, String> {
     let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a terminated name. What the library does as it loads is its own; it stays loaded until the process ends.
+    // SAFETY: a terminated name. The library runs its constructors and stays loaded until the process ends.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if handle.is_null() {
         // SAFETY: null, or a terminated text that is valid until the thread's next call of the loader.

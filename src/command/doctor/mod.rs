@@ -1,10 +1,10 @@
-//! `trtalloc doctor`: what is here, found out by trying it, in plain words, and what to do about each "no".
+//! `trtalloc doctor`: tests what this machine has, and advises about each "no".
 //!
-//! It ends with status 1 where something is missing that was asked for: a driver and a device for this environment's options,
-//! options that every request fails with, the library in a process, or a way to inject it into a program.
+//! Its exit status is 1 where something is missing: a driver and a device for this environment's options, a limit
+//! that can be read, the library in a process, or a way to inject it into a program.
 //!
-//! `drivers` tries drivers and devices, `libraries` finds TensorRT, `attached` looks into a process, `program` into one that
-//! is to be started, `report` lays it out.
+//! `drivers` tests drivers and devices, `libraries` finds TensorRT, `attached` inspects a process, `program` inspects
+//! a program before it starts, `report` formats the findings.
 
 mod attached;
 mod drivers;
@@ -24,20 +24,21 @@ use super::{Done, say};
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Also looks into a running process: has it loaded trtalloc, has it loaded TensorRT
+    /// Also inspects a running process: whether it has loaded trtalloc, and TensorRT
     #[arg(long)]
     pid: Option<u32>,
-    /// Loads one library, says its version and ends: what the doctor asks of a process of its own
+    /// Loads one library, prints its version and ends. The doctor runs this in a process of its own
     #[arg(long, hide = true)]
     library: Option<PathBuf>,
-    /// Only looks at this program: which TensorRT it would load, and whether `trtalloc run` would catch it. It is not started
+    /// Only inspects this program, without starting it: which TensorRT it would load, and whether `trtalloc run`
+    /// would catch it
     #[arg(trailing_var_arg = true, conflicts_with = "pid")]
     program: Vec<OsString>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     if let Some(library) = &arguments.library {
-        return Ok(libraries::say_version(library));
+        return Ok(libraries::print_version(library));
     }
     let mut report = Report::new();
     if let Some(name) = arguments.program.first() {
@@ -65,13 +66,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         DriverChoice::Auto => DriverChoice::Cuda,
         choice => choice,
     };
-    // driver=none needs none.
+    // driver=none needs no device.
     all &= usable.iter().all(|(usable, choice)| *usable || *choice != wanted);
     all &= config.bounds_hold().is_ok();
     Ok(if all { Done::All } else { Done::NotAll })
 }
 
-/// What the environment says, and what of it is not understood.
+/// Reports the options in the environment, and those that cannot be read.
 fn options(report: &mut Report) -> Config {
     let config = Config::from_environment();
     let mut any = false;
@@ -89,7 +90,7 @@ fn options(report: &mut Report) -> Config {
         } else if config.unread_bounds.iter().any(|(bound, _)| *bound == key) {
             report.found(&name, &format!("cannot read `{value}`: every request fails"));
             report.advice(
-                "A program that was to have a limit does not run without one. See the README for how it is written.",
+                "A program that should have a limit does not run without one. See the README for how it is written.",
             );
         } else if value.trim().is_empty() {
             report.found(&name, "empty, so the default holds");

@@ -1,4 +1,4 @@
-//! A program that is to be started: which TensorRT it would load, and whether the preloaded library would catch it.
+//! A program before it starts: which TensorRT it would load, and whether the preloaded library would catch it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,10 +14,10 @@ use super::report::Report;
 use crate::command::Done;
 use crate::command::program::{CREATORS, Elf, Program};
 
-/// Of a file's bytes, how many are looked through for names of libraries.
-const LOOKED_THROUGH: u64 = 64 << 20;
+/// How many of a file's bytes are searched for names of libraries.
+const SEARCHED: u64 = 64 << 20;
 
-/// A file that a program has in its process from the start, or a package brings.
+/// A program or library file that would be in the process, or that a Python package contains.
 struct Object {
     path: PathBuf,
     elf: Elf,
@@ -36,18 +36,18 @@ impl Object {
         libraries::is_tensorrt(&self.name())
     }
 
-    /// Whether it asks others for TensorRT's objects.
-    fn asks(&self) -> bool {
+    /// Whether it calls functions that create TensorRT's objects.
+    fn uses_tensorrt(&self) -> bool {
         CREATORS.iter().any(|name| self.elf.imports(name))
     }
 
-    /// Whether a TensorRT is linked into it.
+    /// Whether TensorRT is linked into it statically.
     fn contains(&self) -> bool {
-        !self.is_tensorrt() && CREATORS.iter().any(|name| self.elf.brings(name))
+        !self.is_tensorrt() && CREATORS.iter().any(|name| self.elf.defines(name))
     }
 }
 
-/// Looks at the program, which is not started. Not all is done where the answer is that nothing can be caught.
+/// Inspects the program without starting it. Returns [`Done::NotAll`] where TensorRT's calls cannot be caught.
 pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
     let program = Program::find(name).map_err(|error| {
         let hint = Program::hint(name, &error);
@@ -61,14 +61,14 @@ pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
     if let Some(why) = program.refuses() {
         report.found("preloading", &format!("no: {why}"));
         report.advice(
-            "Nothing can be injected into it. What it starts is another program: name that one. Where it can be changed, give \
-             its TensorRT the allocator with setGpuAllocator.",
+            "Nothing can be injected into it. A program that it starts may be another matter: name that one. If it can be \
+             changed, give its TensorRT the allocator with setGpuAllocator.",
         );
-        of_its_own(&program, report);
+        report_static(&program, report);
         return Ok(Done::NotAll);
     }
     let Some(loader) = program.elf.as_ref().and_then(Elf::loader) else {
-        report.found("preloading", "cannot be told: the file cannot be read");
+        report.found("preloading", "unknown: the file cannot be read");
         return Ok(Done::NotAll);
     };
     report.found("preloading", "works");
@@ -97,19 +97,19 @@ pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
     Ok(if caught { Done::All } else { Done::NotAll })
 }
 
-/// What a statically linked program can be seen to contain.
-fn of_its_own(program: &Program, report: &mut Report) {
+/// Reports a TensorRT that is linked into a program statically.
+fn report_static(program: &Program, report: &mut Report) {
     if let Some(object) = Object::read(program.runs.clone()).filter(Object::contains) {
         report.found("TensorRT", &format!("linked into {}: cannot be caught", object.name()));
     }
 }
 
-/// The program and the libraries that its loader would load with it, which it is asked as `ldd` does.
+/// The program and the libraries that its loader loads at the start, as `ldd` lists them.
 fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
     let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
     let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
     for line in list.lines().map(str::trim) {
-        // What the program itself names by a path stands there without a place.
+        // A library that the program names by its path is listed without an arrow.
         let (name, place) = line.split_once(" => ").unwrap_or(("", line));
         if place.starts_with("not found") {
             report.found(name, "no: it is not found, so the program cannot start");
@@ -121,7 +121,7 @@ fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
     objects
 }
 
-/// Says of each what it has to do with TensorRT; whether all that is there would be caught.
+/// Reports each file that uses TensorRT. Returns whether all their calls would be caught.
 fn catches(objects: &[Object], report: &mut Report) -> bool {
     let mut all = true;
     let mut any = false;
@@ -135,7 +135,7 @@ fn catches(objects: &[Object], report: &mut Report) -> bool {
                 "Its calls do not pass through the loader. Link TensorRT's shared library, or call setGpuAllocator.",
             );
             all = false;
-        } else if object.asks() {
+        } else if object.uses_tensorrt() {
             report.found(&object.name(), "linked with TensorRT: caught");
         } else {
             continue;
@@ -146,13 +146,13 @@ fn catches(objects: &[Object], report: &mut Report) -> bool {
         let hidden = objects.first().is_some_and(|program| program.elf.is_stripped());
         report.found("none", "no TensorRT is linked to it");
         if hidden {
-            report.advice("It is stripped, so one that was linked into it statically would not be seen.");
+            report.advice("It is stripped, so a TensorRT linked into it statically would not be found.");
         }
     }
     all
 }
 
-/// What can be said of libraries that are opened later.
+/// Reports what is known of libraries that are opened at run time.
 fn opened(objects: &[Object], report: &mut Report) {
     let openers: Vec<&Object> = objects.iter().filter(|object| opens(object)).collect();
     if openers.is_empty() {
@@ -172,22 +172,22 @@ fn opened(objects: &[Object], report: &mut Report) {
         report.found(&object.name(), &format!("opens libraries: {}{names}", how.join(", ")));
     }
     report.advice(
-        "Caught: what such a library calls of a TensorRT that it is linked with, and what is looked up with dlsym. Not caught, \
-         and not to be seen from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, and \
-         what IRuntime::loadRuntime opens. `trtalloc run` says at the end whether TensorRT was met.",
+        "Caught: calls of such a library into a TensorRT that it is linked with, and functions looked up with dlsym. Not \
+         caught, and not visible from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
+         and what IRuntime::loadRuntime opens. `trtalloc run` says at the end whether TensorRT was met.",
     );
 }
 
-/// Whether it opens libraries on behalf of the program. libc does so for names and character sets.
+/// Whether it opens libraries for the program. libc opens some for host names and character sets, which do not count.
 fn opens(object: &Object) -> bool {
     let of_libc = object.name().starts_with("libc.so") || object.name().starts_with("libtrtalloc.so");
     !of_libc && ["dlopen", "dlmopen"].iter().any(|name| object.elf.imports(name))
 }
 
-/// Names of TensorRT libraries that a file has among its bytes.
+/// The names of TensorRT libraries in a file's bytes.
 fn names_in(path: &Path) -> BTreeSet<String> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LOOKED_THROUGH).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|file| file.take(SEARCHED).read_to_end(&mut bytes));
     if read.is_err() {
         return BTreeSet::new();
     }
@@ -201,7 +201,8 @@ fn names_in(path: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The packages of an interpreter that are, or are linked with, TensorRT; whether all would be caught.
+/// Reports an interpreter's packages that contain TensorRT or are linked with it. Returns whether all would be
+/// caught.
 fn python(interpreter: &Path, report: &mut Report) -> bool {
     let mut objects = Vec::new();
     for folder in libraries::folders_of_python(interpreter) {
@@ -216,13 +217,13 @@ fn python(interpreter: &Path, report: &mut Report) -> bool {
                 objects.extend(
                     libraries
                         .filter_map(Object::read)
-                        .filter(|o| o.is_tensorrt() || o.asks() || o.contains()),
+                        .filter(|o| o.is_tensorrt() || o.uses_tensorrt() || o.contains()),
                 );
             }
         }
     }
     if objects.is_empty() {
-        report.found("packages", "none of its packages has to do with TensorRT");
+        report.found("packages", "none of its packages uses TensorRT");
         return true;
     }
     catches(&objects, report)

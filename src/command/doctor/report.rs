@@ -1,14 +1,14 @@
-//! How findings are laid out: a heading, a line a finding, and under it what to do.
+//! The layout of findings: headings, a line for each finding, and advice below it.
 
 use std::fmt::Write;
 
-/// Columns before a finding's text.
+/// The column at which a finding's text begins.
 const INDENT: usize = 24;
 
-/// Columns of what is written to be read as text.
+/// The width at which advice is wrapped.
 const WIDTH: usize = 110;
 
-/// Text under construction.
+/// The report so far.
 pub struct Report {
     text: String,
 }
@@ -18,7 +18,7 @@ impl Report {
         Report { text: String::new() }
     }
 
-    /// Starts a part.
+    /// Begins a section.
     pub fn section(&mut self, name: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -26,10 +26,10 @@ impl Report {
         self.line(name);
     }
 
-    /// What was found of `what`.
+    /// Adds the finding about `what`.
     pub fn found(&mut self, what: &str, found: &str) {
         let width = INDENT - 2;
-        // What is longer than its column has a line of its own.
+        // A name longer than its column gets a line of its own.
         if what.chars().count() >= width {
             self.line(&format!("  {what}"));
             self.line(&format!("{:INDENT$}{found}", ""));
@@ -38,7 +38,7 @@ impl Report {
         }
     }
 
-    /// What to do about what was found last.
+    /// Adds advice about the last finding.
     pub fn advice(&mut self, text: &str) {
         let mut line = format!("{:INDENT$}->", "");
         for word in text.split_whitespace() {

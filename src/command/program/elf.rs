@@ -1,4 +1,4 @@
-//! What an ELF file says of itself.
+//! The facts about an ELF file that `run` and `doctor` need.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ const MACHINE: u16 = match cfg!(target_arch = "aarch64") {
     false => object::elf::EM_X86_64,
 };
 
-/// The functions by which programs come to TensorRT's objects.
+/// The functions that create TensorRT's objects.
 pub const CREATORS: [&str; 4] = [
     "createInferRuntime_INTERNAL",
     "createInferBuilder_INTERNAL",
@@ -24,7 +24,7 @@ pub const CREATORS: [&str; 4] = [
     "createLeanRuntime",
 ];
 
-/// The functions by which they open libraries themselves.
+/// The functions that open libraries.
 const OPENERS: [&str; 3] = ["dlopen", "dlsym", "dlmopen"];
 
 /// A program or library.
@@ -33,41 +33,41 @@ pub struct Elf {
     native: bool,
     loader: Option<PathBuf>,
     imports: BTreeSet<&'static str>,
-    brings: BTreeSet<&'static str>,
+    defined: BTreeSet<&'static str>,
     stripped: bool,
 }
 
 impl Elf {
-    /// Reads a file; none where it cannot be read, or is no ELF file.
+    /// Reads a file; `None` where it cannot be read or is not an ELF file.
     pub fn read(path: &Path) -> Option<Elf> {
         let mut file = File::open(path).ok()?;
         let mut magic = [0; 4];
         file.read_exact(&mut magic).ok()?;
-        // Where the rest cannot be read, it is of another word size, or broken: not for this machine.
+        // If the rest cannot be parsed, the file has another word size or is broken: it is not native.
         (magic == object::elf::ELFMAG).then(|| read(&ReadCache::new(file)).unwrap_or_default())
     }
 
-    /// Whether it is for the machine that this command was made for.
+    /// Whether it is for the machine that this command was built for.
     pub fn is_native(&self) -> bool {
         self.native
     }
 
-    /// The dynamic loader it names; none where it is linked statically, or is a library.
+    /// The dynamic loader that it names; `None` for a static program or a library.
     pub fn loader(&self) -> Option<&Path> {
         self.loader.as_deref()
     }
 
-    /// Whether it asks others for a function of that name: one of [`CREATORS`], or one that opens libraries.
+    /// Whether it imports a function, one of [`CREATORS`] or [`OPENERS`].
     pub fn imports(&self, name: &str) -> bool {
         self.imports.contains(name)
     }
 
-    /// Whether it brings one of [`CREATORS`] itself, for others or for itself alone.
-    pub fn brings(&self, name: &str) -> bool {
-        self.brings.contains(name)
+    /// Whether it defines one of [`CREATORS`], exported or local.
+    pub fn defines(&self, name: &str) -> bool {
+        self.defined.contains(name)
     }
 
-    /// Whether it has no table of what it has for itself alone.
+    /// Whether it has no table of local symbols.
     pub fn is_stripped(&self) -> bool {
         self.stripped
     }
@@ -92,7 +92,7 @@ fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
         native: header.e_machine(endian) == MACHINE && header.is_little_endian() == cfg!(target_endian = "little"),
         loader: loader.map(|name| OsStr::from_bytes(name).into()),
         imports: undefined.filter_map(|symbol| known(symbol.name().ok()?)).collect(),
-        brings: defined.filter_map(|symbol| known(symbol.name().ok()?)).collect(),
+        defined: defined.filter_map(|symbol| known(symbol.name().ok()?)).collect(),
         stripped: file.symbol_table().is_none(),
     })
 }

@@ -1,4 +1,4 @@
-//! A program that is to be started: which file it is, what really runs, and whether a library can be preloaded into that.
+//! A program before it starts: its file, the interpreter that runs it, and whether a library can be preloaded.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -11,25 +11,25 @@ mod elf;
 
 pub use elf::{CREATORS, Elf};
 
-/// How many scripts the kernel follows.
-const SCRIPTS: usize = 5;
+/// How many nested scripts the kernel follows.
+const MAX_SCRIPTS: usize = 5;
 
-/// A program and what really runs.
+/// A program and the file that the kernel executes for it.
 pub struct Program {
     /// The file.
     pub path: PathBuf,
-    /// What really runs: the file itself, or the interpreter that a script names.
+    /// The executed file: the program itself, or the interpreter that a script names.
     pub runs: PathBuf,
-    /// What is known of that; none where it cannot be read, or is no ELF file.
+    /// The executed file's contents; `None` where it cannot be read or is not an ELF file.
     pub elf: Option<Elf>,
 }
 
 impl Program {
-    /// The file that `execvp` would take for `name`. The error is the one that it would give.
+    /// Finds the file that `execvp` would take for `name`, or the error that it would give.
     pub fn find(name: &OsStr) -> io::Result<Program> {
         let path = search(name)?;
         let mut runs = path.clone();
-        for _ in 0..SCRIPTS {
+        for _ in 0..MAX_SCRIPTS {
             match interpreter(&runs) {
                 Some(next) => runs = next,
                 None => break,
@@ -39,7 +39,8 @@ impl Program {
         Ok(Program { path, runs, elf })
     }
 
-    /// What to say of a name that was not found and is a file of this folder, where no shell looks either; else empty.
+    /// A hint where `name` was not found and the current folder, which no shell searches, has such a file; else
+    /// empty.
     pub fn hint(name: &OsStr, error: &io::Error) -> String {
         let bare = error.kind() == ErrorKind::NotFound && !name.as_bytes().contains(&b'/');
         let (here, shown) = (Path::new(".").join(name), name.to_string_lossy());
@@ -54,12 +55,12 @@ impl Program {
         }
     }
 
-    /// Whether another file runs for this one.
+    /// Whether an interpreter runs it.
     pub fn is_script(&self) -> bool {
         self.path != self.runs
     }
 
-    /// Why the loader will not take a preloaded library for it; none where it will, or where that cannot be told.
+    /// The reason why the loader would not preload a library into it; `None` where it would or where that is unknown.
     pub fn refuses(&self) -> Option<String> {
         let name = self.runs.display();
         let elf = self.elf.as_ref()?;
@@ -75,8 +76,8 @@ impl Program {
         gains_rights(&self.runs).map(|how| format!("{name} {how}, and then the loader ignores LD_PRELOAD"))
     }
 
-    /// Whether its loader would stop it for the sake of a library made for glibc.
-    pub fn is_harmed(&self) -> bool {
+    /// Whether its loader would fail on a preloaded library made for glibc.
+    pub fn breaks_with_preload(&self) -> bool {
         self.elf.as_ref().and_then(Elf::loader).is_some_and(is_musl)
     }
 }
@@ -86,11 +87,11 @@ fn is_musl(loader: &Path) -> bool {
     name.starts_with(b"ld-musl")
 }
 
-/// How the file gives who starts it other rights; none where it does not.
+/// How the file gains rights when it is executed; `None` where it gains none.
 fn gains_rights(path: &Path) -> Option<&'static str> {
     let metadata = path.metadata().ok()?;
     let mode = metadata.mode();
-    // SAFETY: these only ask.
+    // SAFETY: these calls only return a number.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     if mode & libc::S_ISUID != 0 && metadata.uid() != user {
         return Some("is setuid");
@@ -100,12 +101,12 @@ fn gains_rights(path: &Path) -> Option<&'static str> {
     }
     let file = CString::new(path.as_os_str().as_bytes()).ok()?;
     let (attribute, nowhere) = (c"security.capability", std::ptr::null_mut());
-    // SAFETY: terminated names; no bytes are to be written.
+    // SAFETY: terminated names, and a buffer of size 0, to which nothing is written.
     let capable = unsafe { libc::getxattr(file.as_ptr(), attribute.as_ptr(), nowhere, 0) } > 0;
     (capable && user != 0).then_some("has capabilities")
 }
 
-/// As `execvp` searches.
+/// Searches as `execvp` does.
 fn search(name: &OsStr) -> io::Result<PathBuf> {
     if name.is_empty() {
         return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -123,7 +124,7 @@ fn search(name: &OsStr) -> io::Result<PathBuf> {
         };
         match executable(&path) {
             Ok(()) => return Ok(path),
-            // What is there but may not be run is what is told, where nothing better comes.
+            // A file that exists but may not be executed is reported if no other is found.
             Err(refused) if refused.kind() == ErrorKind::PermissionDenied => error = refused,
             Err(_) => {}
         }
@@ -143,7 +144,7 @@ fn executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a script's first line names. `env` only looks for the program behind it.
+/// The interpreter in a script's first line. For `env`, it is the program that `env` searches for.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;

@@ -1,4 +1,4 @@
-//! The program while it runs: signals go on to it, it stops and continues as a job of the shell's, and its end is ours.
+//! Runs the program: forwards signals, stops and continues with it as a job of the shell, and ends as it ends.
 
 use std::io;
 use std::mem::zeroed;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, pid_t, sigset_t};
 
-/// How a program came to its end.
+/// How a program ended.
 pub enum End {
     Status(u8),
     Signal(c_int),
 }
 
-/// What others send this command is meant for the program. Not among them: what the program itself causes here (`SIGCHLD`),
-/// and what nobody can wait for.
+/// The signals that are forwarded to the program. `SIGCHLD` is missing, since the program itself causes it here, and
+/// so are signals that cannot be waited for.
 const FORWARDED: [c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -29,14 +29,14 @@ const FORWARDED: [c_int; 9] = [
     libc::SIGTSTP,
 ];
 
-/// What this process was told to do about `SIGPIPE` when it was started. Rust's start overwrites it, and a program that
-/// inherits another answer dies where it would not, or the other way round.
+/// The action for `SIGPIPE` with which this process was started. Rust's runtime overwrites it, and the program must
+/// inherit the original one.
 static SIGPIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-/// Which of the three usual descriptors were closed then, a bit for each: Rust's start opens /dev/null for them.
+/// Which of the descriptors 0 to 2 were closed at the start, a bit for each. Rust's runtime opens /dev/null for them.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn note_the_start() {
+extern "C" fn save_initial_state() {
     // SAFETY: plain data, written by the call; neither call changes anything.
     unsafe {
         let mut action: libc::sigaction = zeroed();
@@ -48,16 +48,17 @@ extern "C" fn note_the_start() {
     }
 }
 
-// SAFETY: the loader calls what lies here before `main`; the function needs nothing that is set up later.
+// SAFETY: the loader calls the functions in this section before `main`; the function uses nothing that is set up
+// later.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static NOTE_THE_START: extern "C" fn() = note_the_start;
+static SAVE_INITIAL_STATE: extern "C" fn() = save_initial_state;
 
-/// Starts the program and stays until it has ended. An error is one of starting it.
+/// Starts the program and waits until it has ended. Fails only where it cannot be started.
 pub fn run(command: &mut Command) -> io::Result<End> {
     // SAFETY: plain data, filled in by the calls.
     let (mut waited, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
-    // SAFETY: sets of this frame.
+    // SAFETY: sets on this stack frame.
     unsafe {
         libc::sigemptyset(&mut waited);
         for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
@@ -65,11 +66,11 @@ pub fn run(command: &mut Command) -> io::Result<End> {
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &waited, &mut before);
     }
-    // Where it is ignored, nobody hears of a child's end.
-    // SAFETY: the default is no function.
+    // While `SIGCHLD` is ignored, the kernel does not report a child's end.
+    // SAFETY: the default action is no function.
     let sigchld = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let (sigpipe, closed) = (SIGPIPE.load(Ordering::Relaxed), CLOSED.load(Ordering::Relaxed));
-    // SAFETY: the closure only makes calls that are allowed between fork and exec.
+    // SAFETY: the closure makes only calls that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
             libc::signal(libc::SIGCHLD, sigchld);
@@ -84,37 +85,38 @@ pub fn run(command: &mut Command) -> io::Result<End> {
     let child = command.spawn()?.id() as pid_t;
     loop {
         // SAFETY: plain data, filled in by the call.
-        let mut told: libc::siginfo_t = unsafe { zeroed() };
-        // SAFETY: both are of this frame.
-        let signal = unsafe { libc::sigwaitinfo(&waited, &mut told) };
+        let mut info: libc::siginfo_t = unsafe { zeroed() };
+        // SAFETY: both are on this stack frame.
+        let signal = unsafe { libc::sigwaitinfo(&waited, &mut info) };
         if signal == libc::SIGCHLD {
             if let Some(end) = look(child) {
                 return Ok(end);
             }
-        } else if signal > 0 && is_meant_for_it(&told, child) {
-            // SAFETY: the child was not waited for yet, so the number is its.
+        } else if signal > 0 && is_forwarded(&info, child) {
+            // SAFETY: the child was not waited for yet, so the number is still its own.
             unsafe { libc::kill(child, signal) };
         }
     }
 }
 
-/// Whether a signal is to be passed on. What the terminal sends, it sends to the program too; and what the program sends to its
-/// group, it has.
-fn is_meant_for_it(told: &libc::siginfo_t, child: pid_t) -> bool {
-    match told.si_code {
-        // A timer that was set before this command became what it is.
-        libc::SI_KERNEL => told.si_signo == libc::SIGALRM,
-        // SAFETY: these have a sender.
-        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => child != unsafe { told.si_pid() },
+/// Whether to forward a signal. The terminal sends its signals to the program too, and the program gets what it sends
+/// to its own group.
+fn is_forwarded(info: &libc::siginfo_t, child: pid_t) -> bool {
+    match info.si_code {
+        // A timer that was set before this process executed the command. A timer that was set before this command
+        // became what it is.
+        libc::SI_KERNEL => info.si_signo == libc::SIGALRM,
+        // SAFETY: signals with these codes have a sender.
+        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => child != unsafe { info.si_pid() },
         code => code < 0,
     }
 }
 
-/// What became of the child, if anything. Several changes may have made one signal.
+/// The child's end, if it has ended. One signal may stand for several changes.
 fn look(child: pid_t) -> Option<End> {
     loop {
         let mut status = 0;
-        // SAFETY: writes to this frame.
+        // SAFETY: writes to this stack frame.
         let found = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG | libc::WUNTRACED) };
         if found != child {
             return None;
@@ -127,7 +129,7 @@ fn look(child: pid_t) -> Option<End> {
         }
         let job = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         if libc::WIFSTOPPED(status) && job.contains(&libc::WSTOPSIG(status)) {
-            // The shell waits for this process; it goes on when that does.
+            // The shell waits for this process. The child continues when this process does.
             // SAFETY: these only send signals.
             unsafe {
                 libc::raise(libc::SIGSTOP);
@@ -137,13 +139,14 @@ fn look(child: pid_t) -> Option<End> {
     }
 }
 
-/// Ends as the program did, so that who waits for this command sees the same. A core file is the program's to leave.
+/// Ends as the program did, so that the parent sees the same status. Leaves no core file, since the program left its
+/// own.
 pub fn end_likewise(signal: c_int) -> ExitCode {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: plain data of this frame; the last call does not return, unless the signal is one that ends nothing.
+    // SAFETY: plain data on this stack frame; the last call does not return unless the signal is harmless.
     unsafe {
         let mut set: sigset_t = zeroed();
         libc::sigemptyset(&mut set);

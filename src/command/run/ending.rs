@@ -1,13 +1,13 @@
-//! The line that is said at the end.
+//! The last line that `run` prints.
 
 use trtalloc::tally::Figures;
 
 use crate::command::doctor::version_in_words;
 use crate::command::table::size;
 
-/// What all processes under the command told, in one line.
-pub fn line(told: &[Figures], refused: bool) -> String {
-    let met: Vec<&Figures> = told.iter().filter(|figures| figures.version != 0).collect();
+/// Summarises the statistics of all processes in one line.
+pub fn line(all: &[Figures], refused: bool) -> String {
+    let met: Vec<&Figures> = all.iter().filter(|figures| figures.version != 0).collect();
     let who = match met.len() {
         0 => format!("no TensorRT was {}", if refused { "seen" } else { "met" }),
         count => {
@@ -17,7 +17,7 @@ pub fn line(told: &[Figures], refused: bool) -> String {
             format!("{} was met by {}", names.join(", "), processes(count))
         }
     };
-    let sum = |figure: fn(&Figures) -> u64| told.iter().map(figure).sum::<u64>();
+    let sum = |figure: fn(&Figures) -> u64| all.iter().map(figure).sum::<u64>();
     let (attached, left) = (sum(|f| f.attached.into()), sum(|f| f.left.into()));
     let mut parts = vec![who];
     if left > 0 {
@@ -29,17 +29,17 @@ pub fn line(told: &[Figures], refused: bool) -> String {
     if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
         parts.push("no memory was asked for: no engine was run, or the program set an allocator of its own".into());
     } else if sum(|f| f.allocations) > 0 || attached > 0 {
-        let most = |figure: fn(&Figures) -> u64| size(told.iter().map(figure).max().unwrap_or(0));
-        let each = if told.len() > 1 { " of one process" } else { "" };
+        let maximum = |figure: fn(&Figures) -> u64| size(all.iter().map(figure).max().unwrap_or(0));
+        let each = if all.len() > 1 { " of one process" } else { "" };
         parts.push(format!(
             "peak{each} {} in use, {} reserved; {} allocations, {} refused",
-            most(|f| f.allocated_peak),
-            most(|f| f.reserved_peak),
+            maximum(|f| f.allocated_peak),
+            maximum(|f| f.reserved_peak),
             sum(|f| f.allocations),
             sum(|f| f.out_of_memory),
         ));
     }
-    let cut = told.iter().filter(|figures| !figures.ended).count();
+    let cut = all.iter().filter(|figures| !figures.ended).count();
     if cut > 0 {
         parts.push(format!(
             "{} did not exit by itself, so its figures are of shortly before",
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_says_it_all() {
+    fn one_line_summarises_all_processes() {
         assert_eq!(line(&[], false), "no TensorRT was met");
         assert_eq!(line(&[], true), "no TensorRT was seen");
         let one = Figures {
@@ -101,7 +101,7 @@ mod tests {
             "TensorRT 10.16.1 was met by one process; no memory was asked for: no engine was run, or the program set an \
              allocator of its own"
         );
-        // The allocator was given by the program itself, or to something else.
+        // The program created the allocator itself, or uses it for something other than TensorRT.
         let without = Figures { version: 0, ..one };
         assert!(line(&[without], false).starts_with("no TensorRT was met; peak 3.0 MiB in use"));
     }

@@ -1,4 +1,4 @@
-//! Which library, and what `LD_PRELOAD` has to say.
+//! Finds the library, and the value of `LD_PRELOAD`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,17 +8,17 @@ use trtalloc::error::{Error, Result};
 
 use crate::command::program::Elf;
 
-/// The library that was named, or the one that belongs to this command: beside it, or where libraries are installed
-/// relative to it.
+/// The library that `--library` names, or the one that belongs to this command: in its folder, or where libraries are
+/// installed relative to it.
 pub fn find(named: Option<&Path>) -> Result<PathBuf> {
     let library = match named {
         Some(path) if path.is_file() => path.to_owned(),
         Some(path) => return Err(Error::Io(format!("--library {}: no such file", path.display()))),
-        None => beside()?,
+        None => find_installed()?,
     };
     let library =
         std::path::absolute(&library).map_err(|error| Error::Io(format!("{}: {error}", library.display())))?;
-    // The loader parts names there, and expands $ORIGIN and the like.
+    // The loader splits the value at spaces and colons, and expands $ORIGIN and the like.
     if library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
         return Err(Error::Io(format!(
             "{}: LD_PRELOAD cannot name it, for its path has a space, a colon or a dollar sign; --library names another",
@@ -27,34 +27,34 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf> {
     }
     match Elf::read(&library).is_some_and(|elf| elf.is_native()) {
         true => Ok(library),
-        // The loader would only warn, and go on without.
+        // The loader would only warn and continue without it.
         false => Err(Error::Io(format!("{}: no library for this machine", library.display()))),
     }
 }
 
-fn beside() -> Result<PathBuf> {
+fn find_installed() -> Result<PathBuf> {
     let command = std::env::current_exe().map_err(|error| Error::Io(format!("this command: {error}")))?;
     let folder = command.parent().unwrap_or(Path::new("/"));
     let soname = env!("TRTALLOC_SONAME");
     let machine = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
-    // cargo builds into `deps`; what lies beside the command may be of an earlier build.
+    // cargo builds into `deps`; the library in the command's folder may be from an earlier build.
     let folders = ["deps", ".", "../lib", "../lib64", &machine];
     let mut places = folders
         .iter()
         .flat_map(|relative| [soname, "libtrtalloc.so"].map(|name| folder.join(relative).join(name)));
     places
         .find(|path| path.is_file())
-        // As people would write it.
+        // A path without `..`, for messages.
         .map(|path| path.canonicalize().unwrap_or(path))
         .ok_or_else(|| {
             Error::Io(format!(
-                "no libtrtalloc.so beside {} nor in ../lib, ../lib64 or {machine}; --library names it",
+                "no libtrtalloc.so in the folder of {} nor in ../lib, ../lib64 or {machine}; --library names it",
                 command.display()
             ))
         })
 }
 
-/// `before` with the library in front. Where it is there already, it stays where it is; another copy of it gives way.
+/// Puts the library first in `before`. If it is there already, nothing changes. Other copies of it are removed.
 pub fn preload(library: &Path, before: &OsStr) -> OsString {
     let items = before.as_bytes().split(|byte| b" :".contains(byte));
     let items: Vec<&Path> = items
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_preloaded_stays_and_the_library_is_there_once() {
+    fn other_preloaded_libraries_stay_and_the_library_occurs_once() {
         let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let name = library.to_str().unwrap();
         let line = |before: &str| preload(&library, OsStr::new(before)).into_string().unwrap();
         assert_eq!(line(""), name);
         assert_eq!(line("/a/liba.so"), format!("{name}:/a/liba.so"));
         assert_eq!(line("/a/liba.so libb.so"), format!("{name}:/a/liba.so:libb.so"));
-        // Itself, by whatever name.
+        // The library itself under another path.
         let other = format!("liba.so:{}/src/../Cargo.toml", env!("CARGO_MANIFEST_DIR"));
         assert_eq!(line(&other), other);
         // Another copy.

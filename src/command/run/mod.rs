@@ -1,5 +1,4 @@
-//! `trtalloc run`: starts a program with the library preloaded, stays out of its way, and says at the end whether it met
-//! TensorRT.
+//! `trtalloc run`: starts a program with the library preloaded, and reports at the end whether it used TensorRT.
 
 mod child;
 mod ending;
@@ -22,7 +21,7 @@ use super::program::Program;
 pub struct Arguments {
     #[command(flatten)]
     options: options::Options,
-    /// The library to preload; else the one beside this command, or installed with it
+    /// The library to preload; the default is the one in this command's folder, or installed with it
     #[arg(long)]
     library: Option<PathBuf>,
     /// The program and its arguments
@@ -30,7 +29,7 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// Where this command itself fails, as `env` and `timeout` have it: the program's own statuses are left to it.
+/// The exit status where this command itself fails, as in `env` and `timeout`. Other statuses are the program's own.
 const OURS: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -56,11 +55,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             ));
         }
         let mut command = Command::new(&program.path);
-        // Under the name that was typed, which is what it calls itself.
+        // The program sees the name that was typed.
         std::os::unix::process::CommandExt::arg0(&mut command, name);
         command.args(rest).envs(prepared.environment.iter().cloned());
         command.env(tally::VARIABLE, prepared.tally.path());
-        if !program.is_harmed() {
+        if !program.breaks_with_preload() {
             command.env("LD_PRELOAD", &prepared.preload);
         }
         Ok((child::run(&mut command)?, refuses))
@@ -72,7 +71,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             say(&format!("{}: {error}{hint}", name.to_string_lossy()));
             return ExitCode::from(match (error.kind(), error.raw_os_error()) {
                 (ErrorKind::NotFound, _) => NOT_FOUND,
-                // Nothing was said of the program yet.
+                // The system lacks resources, which says nothing about the program.
                 (_, Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => OURS,
                 _ => NOT_EXECUTABLE,
             });
@@ -85,7 +84,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// What has to be there before the program starts.
+/// What is needed to start the program.
 struct Prepared {
     environment: Vec<(String, OsString)>,
     preload: OsString,
@@ -99,7 +98,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
         say(line);
     }
     if !unknown.is_empty() {
-        // So that the library does not say it once more in each process.
+        // So that the library does not report them again in each process.
         let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
         environment.push((config::NAMED.to_owned(), names.join(",").into()));
     }
@@ -118,7 +117,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     })
 }
 
-/// A line on stderr. A reader that has gone is no failure of the program's.
+/// Prints a line on stderr. A closed pipe is not an error.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(format!("trtalloc run: {text}\n").as_bytes());
 }

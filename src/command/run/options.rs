@@ -7,10 +7,10 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use trtalloc::config::{Config, KEYS};
 use trtalloc::error::{Error, Result};
 
-/// Those that are on or off: the name alone says on.
+/// Options that are on or off. The name alone means on.
 const SWITCHES: [&str; 6] = ["rdma", "stats", "passthrough", "guard", "inject", "disable"];
 
-/// Those that `--help` begins with, and what is said of them.
+/// The options that `--help` lists first, with their descriptions.
 const FIRST: [(&str, &str); 4] = [
     ("driver", "auto, cuda or sim"),
     (
@@ -21,21 +21,22 @@ const FIRST: [(&str, &str); 4] = [
     ("log", "off, error, warn, info, debug or trace"),
 ];
 
-/// What was given, in the order in which it counts.
+/// The options that were given; later ones override earlier ones.
 #[derive(Clone, Default)]
 pub struct Options {
     pairs: Vec<(String, String)>,
 }
 
 impl Options {
-    /// As the environment has them. An option that cannot be read is an error, for the program would only warn, and go on.
+    /// The options as environment variables. An option that cannot be read is an error here; the library in the
+    /// program would only warn and continue.
     pub fn environment(&self) -> Result<Vec<(String, OsString)>> {
         let mut config = Config::default();
         let mut variables = Vec::new();
         for (key, value) in &self.pairs {
             config.set(key, value)?;
             let name = format!("TRTALLOC_{}", key.trim().to_ascii_uppercase());
-            // The program may go to another folder before it writes.
+            // A relative path is made absolute, since the program may change its folder.
             let value = match key.starts_with("snapshot") {
                 true => std::path::absolute(value)
                     .map_err(|error| Error::InvalidArgument(format!("{value:?}: {error}")))?

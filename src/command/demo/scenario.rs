@@ -1,4 +1,4 @@
-//! What happens, in which order, and what has to hold at each step.
+//! The demo's scenario: the phases of an application, and the invariants checked after each.
 
 use indicatif::ProgressBar;
 use trtalloc::allocator::Allocator;
@@ -13,16 +13,16 @@ use super::super::table::{Table, mib, size};
 use super::caller::Caller;
 use super::engine::{DETECTOR, ENCODER, Engine, GENERATOR, Plan, Session};
 
-/// How it went.
-pub struct Told {
-    /// A row for each phase.
+/// The demo's result.
+pub struct Outcome {
+    /// A table with a row for each phase.
     pub table: String,
-    /// What was promised, and whether it was held.
-    pub promises: Vec<(bool, String)>,
+    /// Each invariant, with whether it held.
+    pub invariants: Vec<(bool, String)>,
 }
 
-/// The life of an application that serves three engines.
-pub struct Life<'a> {
+/// An application that serves three engines.
+pub struct Scenario<'a> {
     device: &'a Device,
     allocator: &'a Allocator,
     caller: Caller<'a>,
@@ -30,27 +30,27 @@ pub struct Life<'a> {
     requests: u64,
     table: Table,
     before: Stats,
-    promises: Vec<(bool, String)>,
+    invariants: Vec<(bool, String)>,
     bar: ProgressBar,
 }
 
-/// Requests of a phase, and how many were met.
+/// How many requests a phase made, and how many succeeded.
 #[derive(Clone, Copy, Default)]
 struct Requests {
     made: u64,
     met: u64,
 }
 
-/// How many rows a request has: skewed, as requests are.
+/// Deciles of the number of rows in a request. The distribution is skewed, as in practice.
 const ROWS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 40, 80, 160];
-/// Violations that are shown one by one.
+/// How many violations are shown.
 const SHOWN: usize = 3;
-/// Requests after which the application waits for its results.
+/// How many requests run between two synchronizations.
 const BATCH: u64 = 16;
 
-impl<'a> Life<'a> {
-    pub fn new(device: &'a Device, allocator: &'a Allocator, client: Client, requests: u64, seed: u64) -> Life<'a> {
-        Life {
+impl<'a> Scenario<'a> {
+    pub fn new(device: &'a Device, allocator: &'a Allocator, client: Client, requests: u64, seed: u64) -> Scenario<'a> {
+        Scenario {
             device,
             allocator,
             caller: Caller::new(device, client),
@@ -69,18 +69,18 @@ impl<'a> Life<'a> {
                 "remaps",
             ]),
             before: Stats::default(),
-            promises: Vec::new(),
+            invariants: Vec::new(),
             bar: progress::bar(2 * requests),
         }
     }
 
-    pub fn run(mut self) -> Result<Told> {
+    pub fn run(mut self) -> Result<Outcome> {
         let result = self.phases();
         self.bar.finish_and_clear();
         result?;
-        Ok(Told {
+        Ok(Outcome {
             table: self.table.text(),
-            promises: self.promises,
+            invariants: self.invariants,
         })
     }
 
@@ -88,7 +88,7 @@ impl<'a> Life<'a> {
         let detector = self.load(&DETECTOR)?;
         let encoder = self.load(&ENCODER)?;
         let (Some(detector), Some(encoder)) = (detector, encoder) else {
-            self.promise(
+            self.check(
                 false,
                 format!("two engines load under the cap: {}", self.caller.last_refusal()),
             );
@@ -99,15 +99,15 @@ impl<'a> Life<'a> {
 
         let served = self.serve(&sessions, self.requests)?;
         self.phase("serve, shapes vary", served)?;
-        self.promise(
+        self.check(
             served.met == served.made,
             format!("{} of {} requests were met", served.met, served.made),
         );
 
-        let served = self.come_and_go(&mut sessions)?;
+        let served = self.replace_contexts(&mut sessions)?;
         self.phase("contexts come and go", served)?;
         let (met, made) = (served.met, served.made);
-        self.promise(
+        self.check(
             met == made,
             format!("{met} of {made} met while contexts and their streams came and went"),
         );
@@ -121,7 +121,7 @@ impl<'a> Life<'a> {
         }
         let served = self.serve(&sessions, self.requests / 2)?;
         self.phase("serve the new one", served)?;
-        self.promise(
+        self.check(
             served.met == served.made,
             format!("{} of {} met by the new pair", served.met, served.made),
         );
@@ -137,7 +137,7 @@ impl<'a> Life<'a> {
         }
         self.device.application().synchronize()?;
         self.phase("unload everything", Requests::default())?;
-        self.books()
+        self.final_checks()
     }
 
     fn load(&mut self, plan: &'static Plan) -> Result<Option<Engine>> {
@@ -145,7 +145,7 @@ impl<'a> Life<'a> {
         Engine::load(plan, &mut self.caller)
     }
 
-    /// Opens a context for each plan; that one does not fit breaks a promise.
+    /// Opens a context for each plan; reports a violation where one does not fit.
     fn open(&mut self, plans: &[&'static Plan]) -> Result<Vec<Session>> {
         let mut sessions = Vec::new();
         for plan in plans {
@@ -153,7 +153,7 @@ impl<'a> Life<'a> {
                 Some(session) => sessions.push(session),
                 None => {
                     let reason = self.caller.last_refusal().to_string();
-                    self.promise(
+                    self.check(
                         false,
                         format!("a context of the {} has its memory: {reason}", plan.name),
                     );
@@ -163,7 +163,7 @@ impl<'a> Life<'a> {
         Ok(sessions)
     }
 
-    /// `count` requests of varying shape, each to a context drawn at random.
+    /// Runs `count` requests of varying shape, each on a randomly chosen context.
     fn serve(&mut self, sessions: &[Session], count: u64) -> Result<Requests> {
         let mut requests = Requests::default();
         for number in 0..count {
@@ -182,8 +182,8 @@ impl<'a> Life<'a> {
         Ok(requests)
     }
 
-    /// Contexts are closed with their work still queued, and others opened on new streams in their place.
-    fn come_and_go(&mut self, sessions: &mut Vec<Session>) -> Result<Requests> {
+    /// Closes contexts while their work is queued, and opens others on new streams in their place.
+    fn replace_contexts(&mut self, sessions: &mut Vec<Session>) -> Result<Requests> {
         const TIMES: u64 = 40;
         self.bar.set_message("contexts");
         let mut requests = Requests::default();
@@ -201,19 +201,20 @@ impl<'a> Life<'a> {
         Ok(requests)
     }
 
-    /// Tries the third engine beside the two, which cannot fit, and then in place of the second.
+    /// Tries to load the third engine in addition to the other two, which cannot fit, and then in place of the
+    /// second.
     fn swap(&mut self, encoder: Engine, sessions: Vec<Session>) -> Result<Option<Engine>> {
         let before = self.allocator.stats(None)?;
-        let beside = self.load(&GENERATOR)?;
-        let refused = beside.is_none();
-        if let Some(engine) = beside {
+        let third = self.load(&GENERATOR)?;
+        let refused = third.is_none();
+        if let Some(engine) = third {
             engine.unload(&mut self.caller)?;
         }
         let after = self.allocator.stats(None)?;
-        self.promise(
+        self.check(
             refused && after.allocated == before.allocated,
             format!(
-                "the {} ({}) is refused beside the two, and what it had is given back",
+                "the {} ({}) is refused while both others are loaded, and its memory is returned",
                 GENERATOR.name,
                 size(GENERATOR.weights())
             ),
@@ -224,71 +225,71 @@ impl<'a> Life<'a> {
         let name = encoder.plan.name;
         encoder.unload(&mut self.caller)?;
         let generator = self.load(&GENERATOR)?;
-        let mut promise = format!("it loads once the {name} ({}) is unloaded", size(ENCODER.weights()));
+        let mut text = format!("it loads once the {name} ({}) is unloaded", size(ENCODER.weights()));
         if generator.is_none() {
-            promise = format!("{promise}: {}", self.caller.last_refusal());
+            text = format!("{text}: {}", self.caller.last_refusal());
         }
-        self.promise(generator.is_some(), promise);
+        self.check(generator.is_some(), text);
         Ok(generator)
     }
 
-    /// A request that no cap of this size can meet, then one that can be met.
+    /// Runs a request larger than the cap, then one that fits.
     fn refuse(&mut self, sessions: &[Session]) -> Result<Requests> {
         let Some(session) = sessions.first() else {
             return Ok(Requests::default());
         };
         let before = self.allocator.stats(None)?;
-        let most = if before.limit > 0 {
+        let maximum = if before.limit > 0 {
             before.limit
         } else {
             self.device.memory()
         };
         let met = session.infer(
-            session.rows_beyond(most),
+            session.rows_beyond(maximum),
             &mut self.random,
             &mut self.caller,
             self.device,
         )?;
         let reason = self.caller.last_refusal().to_string();
         let after = self.allocator.stats(None)?;
-        self.promise(
+        self.check(
             !met && after.allocated == before.allocated,
             format!("one too large is refused: {reason}"),
         );
         let next = session.infer(16, &mut self.random, &mut self.caller, self.device)?;
-        self.promise(next, "the next request on the same context is met".into());
+        self.check(next, "the next request on the same context is met".into());
         Ok(Requests {
             made: 2,
             met: u64::from(met) + u64::from(next),
         })
     }
 
-    /// What must hold when everything was given back.
-    fn books(&mut self) -> Result<()> {
+    /// Checks the statistics after everything was freed.
+    fn final_checks(&mut self) -> Result<()> {
         let stats = self.allocator.stats(None)?;
         let (cap, peak) = (stats.limit, stats.reserved_peak);
-        self.promise(
+        self.check(
             cap == 0 || peak <= cap,
             format!("reserved memory never passed the cap: at most {}", size(peak)),
         );
         let balanced = stats.allocated == 0 && stats.requested == 0 && stats.allocations == stats.frees;
         let (allocations, frees) = (stats.allocations, stats.frees);
-        self.promise(
+        self.check(
             balanced,
-            format!("the books balance: {allocations} blocks out, {frees} back, none in use"),
+            format!("statistics balance: {allocations} blocks allocated, {frees} freed, none in use"),
         );
         let copied = stats.bytes_copied;
         let (grown, in_place) = (stats.reallocations, stats.reallocations_in_place);
-        self.promise(
+        self.check(
             grown > 0,
             format!(
-                "{grown} outputs grew, {in_place} of them where they lay, {} copied",
+                "{grown} outputs grew, {in_place} of them in place, {} copied",
                 size(copied)
             ),
         );
         let released = self.allocator.trim(None, 0)?;
         let left = self.allocator.stats(None)?.reserved;
-        self.promise(
+        self.check(
             left == 0,
             format!(
                 "trim gives all of it back: {} released, {} left",
@@ -298,29 +299,29 @@ impl<'a> Life<'a> {
         );
         if self.device.is_simulated() {
             let (compared, lost) = self.caller.compared();
-            self.promise(
+            self.check(
                 compared > 0 && lost == 0,
-                format!("what grew kept its bytes: {compared} compared, {lost} lost"),
+                format!("outputs that grew kept their bytes: {compared} compared, {lost} lost"),
             );
             let violations = self.device.violations();
             let (checked, count) = (self.device.checked(), violations.len());
-            self.promise(
+            self.check(
                 count == 0,
-                format!("the order of streams was kept: {checked} hand-outs checked, {count} violations"),
+                format!("stream order was respected: {checked} allocations checked, {count} violations"),
             );
             violations
                 .into_iter()
                 .take(SHOWN)
-                .for_each(|violation| self.promise(false, violation));
+                .for_each(|violation| self.check(false, violation));
         }
         Ok(())
     }
 
-    fn promise(&mut self, held: bool, text: String) {
-        self.promises.push((held, text));
+    fn check(&mut self, held: bool, text: String) {
+        self.invariants.push((held, text));
     }
 
-    /// Closes a phase with a row of the table.
+    /// Ends a phase with a row of the table.
     fn phase(&mut self, name: &str, requests: Requests) -> Result<()> {
         self.bar.set_message(name.to_string());
         let stats = self.allocator.stats(None)?;
