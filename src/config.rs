@@ -1,8 +1,9 @@
 //! Options: `key=value,key=value`, or the environment's `TRTALLOC_KEY`.
 //!
-//! Keys and values are case-insensitive (paths apart), blanks around them and empty items are ignored, and of a key given
-//! twice the last one holds. A value cannot contain a comma. Sizes are bytes, or take K, M, G, T or KiB, MiB, GiB, TiB,
-//! which all count in 1024s, or KB, MB, GB, TB, which count in 1000s. Lists (`peers=0:2:3`) are joined by colons, since commas part the pairs.
+//! Keys and values are case-insensitive except for paths. Blanks around them and empty items are ignored. If a key is
+//! given twice, the last value counts. A value cannot contain a comma. Sizes are bytes, or have a unit: K, M, G, T or
+//! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
+//! colons, since commas separate the pairs.
 
 use crate::error::{Error, Result};
 
@@ -14,7 +15,7 @@ pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variabl
 /// Which driver to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// cuda where a device answers; else none over memory that the caller brought, and otherwise an error.
+    /// cuda where a device is found; else none for a pool over external memory, and otherwise an error.
     #[default]
     Auto,
     /// CUDA.
@@ -23,7 +24,7 @@ pub enum DriverChoice {
     Ascend,
     /// The simulated device.
     Sim,
-    /// None: for a pool over memory that the caller brought.
+    /// No driver: for a pool over external memory.
     None,
 }
 
@@ -39,10 +40,10 @@ pub enum Backing {
     Malloc,
 }
 
-/// A cap on reserved memory.
+/// A limit on reserved memory.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Limit {
-    /// None.
+    /// No limit.
     #[default]
     None,
     /// Bytes.
@@ -51,34 +52,34 @@ pub enum Limit {
     Percent(f64),
 }
 
-/// What stays reserved when memory falls free.
+/// What stays reserved when memory becomes free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReleaseThreshold {
-    /// A stream-less free of 32 MiB or more is given back after its grace; the rest stays.
+    /// A free of 32 MiB or more without a stream is released to the driver after it has completed; the rest stays.
     #[default]
     Auto,
     /// Everything stays.
     All,
-    /// So many bytes stay.
+    /// This many bytes stay.
     Bytes(u64),
 }
 
-/// Which devices other than its own may read and write a pool's memory.
+/// The devices, other than the pool's own, that may access its memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Peers {
     /// None.
     #[default]
     None,
-    /// All that can.
+    /// All devices that can.
     Auto,
-    /// These.
+    /// These devices.
     List(Vec<i32>),
 }
 
 /// How handles may be exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Share {
-    /// Not.
+    /// They cannot be exported.
     #[default]
     None,
     /// POSIX file descriptor.
@@ -97,7 +98,7 @@ pub enum Kind {
     Pinned,
 }
 
-/// Whose carving rule holds.
+/// The rule by which sizes and alignments are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
     /// CUDA: {1, 0, 512}.
@@ -111,19 +112,19 @@ pub enum Rule {
     AscendHost,
 }
 
-/// How much is logged.
+/// Which messages are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum LogLevel {
     /// Nothing.
     Off,
     /// Errors.
     Error,
-    /// And warnings.
+    /// Warnings too.
     #[default]
     Warn,
-    /// And decisions.
+    /// Decisions too.
     Info,
-    /// And slow paths.
+    /// Slow paths too.
     Debug,
     /// Everything.
     Trace,
@@ -134,7 +135,7 @@ pub enum LogLevel {
 pub struct Config {
     /// `driver`
     pub driver: DriverChoice,
-    /// `device`: none is the current one.
+    /// `device`: `None` is the current one.
     pub device: Option<i32>,
     /// `limit`
     pub limit: Limit,
@@ -152,18 +153,18 @@ pub struct Config {
     pub rdma: bool,
     /// `kind`
     pub kind: Kind,
-    /// `rule`: cuda is ascend with `driver=ascend`, where blocks that lie as CUDA's do would be too close.
+    /// `rule`: cuda means ascend with `driver=ascend`, since CUDA's rule would place blocks too close to each other.
     pub rule: Rule,
-    /// `pad`: bytes behind each Ascend segment.
+    /// `pad`: bytes after each Ascend segment.
     pub pad: u64,
     /// `wait_ms`
     pub wait_ms: u64,
-    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`: kept as text:
-    /// see [`Config::history`] and [`Config::snapshot_path`].
+    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`, as text. See
+    /// [`Config::history`] and [`Config::snapshot_path`].
     pub record: Vec<(String, String)>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
-    /// `log`: one for the process. The last one given holds; the default is what holds where none is given.
+    /// `log`: one level for the process. The last one given counts.
     pub log: LogLevel,
     /// `passthrough`
     pub passthrough: bool,
@@ -181,7 +182,7 @@ pub struct Config {
     pub sim_devices: u32,
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,
-    /// Bounds that the environment has and that could not be read, with the reason: see [`Config::bounds_hold`].
+    /// Limits from the environment that could not be read, with the reason: see [`Config::bounds_hold`].
     pub unread_bounds: Vec<(&'static str, String)>,
 }
 
@@ -217,7 +218,7 @@ impl Default for Config {
     }
 }
 
-/// Every key there is, in the order of the documentation.
+/// All keys, in the order of the documentation.
 pub const KEYS: &[&str] = &[
     "driver",
     "device",
@@ -251,7 +252,7 @@ pub const KEYS: &[&str] = &[
 ];
 
 impl Config {
-    /// Reads `key=value,key=value`. The first thing that cannot be read is an error that names it.
+    /// Parses `key=value,key=value`. The error names the first item that cannot be read.
     pub fn parse(options: &str) -> Result<Config> {
         let mut config = Config::default();
         for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -283,7 +284,7 @@ impl Config {
         Ok(())
     }
 
-    /// The value's meaning under a key of [`KEYS`], or none where it has no meaning.
+    /// Assigns the value to a key of [`KEYS`]; `None` where the value is invalid.
     fn assign(&mut self, key: &str, text: &str) -> Option<()> {
         let lower = text.to_ascii_lowercase();
         let word = lower.as_str();
@@ -355,11 +356,11 @@ impl Config {
             }
             "pad" => self.pad = value::number(word).filter(|pad| [0, 16, 32].contains(pad))?,
             "wait_ms" => self.wait_ms = value::number(word)?,
-            "history" => self.keep(key, value::one_of(word, &["off", "state", "all"])?),
-            "context" => self.keep(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
-            "stacks" => self.keep(key, value::one_of(word, &["none", "native", "python", "all"])?),
-            "max_entries" => self.keep(key, value::number(word).map(|_| word)?),
-            "snapshot_on_oom" | "snapshot_at_exit" => self.keep(key, Some(text).filter(|path| !path.is_empty())?),
+            "history" => self.set_record(key, value::one_of(word, &["off", "state", "all"])?),
+            "context" => self.set_record(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
+            "stacks" => self.set_record(key, value::one_of(word, &["none", "native", "python", "all"])?),
+            "max_entries" => self.set_record(key, value::number(word).map(|_| word)?),
+            "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, Some(text).filter(|path| !path.is_empty())?),
             "stats" => self.stats = value::boolean(word)?,
             "log" => self.log = value::log_level(word)?,
             "passthrough" => self.passthrough = value::boolean(word)?,
@@ -379,7 +380,7 @@ impl Config {
         Some(())
     }
 
-    /// What is to be recorded from the beginning.
+    /// The options of the recording that begins with the allocator.
     pub fn history(&self) -> Result<crate::record::Options> {
         let mut options = crate::record::Options::default();
         for (key, value) in &self.record {
@@ -396,8 +397,8 @@ impl Config {
         Some(crate::record::snapshot::for_process(path))
     }
 
-    /// Keeps a recording option as text, in place of an earlier one.
-    fn keep(&mut self, key: &str, text: &str) {
+    /// Stores a recording option as text; replaces an earlier value.
+    fn set_record(&mut self, key: &str, text: &str) {
         self.record.retain(|(earlier, _)| earlier != key);
         self.record.push((key.to_owned(), text.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Options of the environment: what `TRTALLOC_KEY` says, what of it cannot be read, and which names are no option's.
+//! Options from the environment: their values, values that cannot be read, and variables that are no options.
 
 use std::ffi::OsString;
 use std::sync::Once;
@@ -7,26 +7,28 @@ use super::{Config, KEYS, LogLevel, value};
 use crate::error::{Error, Result};
 use crate::{process, stderr};
 
-/// What the name of every option begins with in the environment.
+/// The prefix of every option's variable.
 const PREFIX: &str = "TRTALLOC_";
 
-/// Options that keep memory within bounds. A program that was to have one must not run without it: where the environment has one
-/// that cannot be read, every request fails.
+/// Options that limit memory. A program that should have a limit must not run without one, so every request fails
+/// where the environment has a limit that cannot be read.
 const BOUNDS: [&str; 1] = ["limit"];
 
-/// Variables of the project that are no options: where the Python package finds the library, and what its tests write anew.
+/// Variables of the project that are no options: the Python package's path to the library, and the tests' permission
+/// to update files.
 pub(super) const OTHERS: [&str; 2] = ["LIBRARY", "BLESS"];
 
-/// What such variables of the tests begin with.
+/// Prefixes of the tests' variables.
 pub(super) const OTHER_PREFIXES: [&str; 2] = ["TEST_", "STRESS_"];
 
-/// The names that `trtalloc run` has named on stderr already, joined by commas. Not one of the options.
+/// The variables that `trtalloc run` has reported on stderr already, joined by commas. It is no option.
 pub const NAMED: &str = "__TRTALLOC_NAMED";
 
 impl Config {
-    /// Reads the environment's `TRTALLOC_KEY` for every key. A value that cannot be read is named in one line on stderr, and its
-    /// default holds, but for a bound: see [`Config::bounds_hold`]. So is a variable that begins with `TRTALLOC_` and is no
-    /// option. Each is named once in a process. In a process that runs with another user's rights (AT_SECURE) the defaults hold.
+    /// Reads the environment's `TRTALLOC_KEY` for every key. A value that cannot be read is reported in one line on
+    /// stderr, and the default applies, except for a limit: see [`Config::bounds_hold`]. A variable that begins with
+    /// `TRTALLOC_` and is no option is reported too. Each is reported once in a process. The defaults apply in a
+    /// process that runs with another user's rights (AT_SECURE).
     pub fn from_environment() -> Config {
         static ONCE: Once = Once::new();
         let (config, unread) = Config::from_variables(variable);
@@ -41,19 +43,20 @@ impl Config {
         config
     }
 
-    /// The environment's `TRTALLOC_LOG`; the default where it cannot be read, without a word.
+    /// The environment's `TRTALLOC_LOG`; silently the default where it cannot be read.
     pub(crate) fn environment_log_level() -> LogLevel {
         value::log_level(&word("TRTALLOC_LOG")).unwrap_or_default()
     }
 
-    /// The environment's `inject` and `disable`; false where one cannot be read, without a word: it is said where all options
-    /// are read.
+    /// The environment's `inject` and `disable`; silently false where one cannot be read. It is reported where all
+    /// options are read.
     pub(crate) fn environment_injection() -> (bool, bool) {
         let is_set = |name| value::boolean(&word(name)).unwrap_or_default();
         (is_set("TRTALLOC_INJECT"), is_set("TRTALLOC_DISABLE"))
     }
 
-    /// [`Config::from_environment`] over any source of variables, with a line about each value that could not be read.
+    /// [`Config::from_environment`] for any source of variables. The second value has a line for each value that
+    /// cannot be read.
     pub(super) fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<String>) {
         let mut config = Config::default();
         let mut unread = Vec::new();
@@ -63,7 +66,7 @@ impl Config {
                 continue;
             };
             let value = text.to_string_lossy();
-            // A variable that is set to nothing is as good as not set.
+            // An empty variable counts as unset.
             if value.trim().is_empty() || config.set(key, &value).is_ok() {
                 continue;
             }
@@ -78,8 +81,8 @@ impl Config {
         (config, unread)
     }
 
-    /// An error where the environment has a bound on memory (`limit`) that could not be read, and no option took its place. No
-    /// request may be met then: a program that was to have a limit must not run without one.
+    /// An error where the environment has a limit on memory that could not be read, and no option has replaced it. No
+    /// request may succeed then: a program that should have a limit must not run without one.
     pub fn bounds_hold(&self) -> Result<()> {
         match self.unread_bounds.first() {
             Some((_, reason)) => Err(Error::InvalidArgument(reason.clone())),
@@ -88,23 +91,24 @@ impl Config {
     }
 }
 
-/// A variable of the environment; none in a process that runs with another user's rights, for the environment is not that user's.
+/// A variable of the environment. `None` in a process that runs with another user's rights, since that user does not
+/// control the environment.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !process::has_gained_rights())
 }
 
-/// A variable's value as one word in lower case; empty where it is not set.
+/// A variable's value in lower case; empty where it is not set.
 fn word(name: &str) -> String {
     let text = variable(name).unwrap_or_default();
     text.to_string_lossy().trim().to_ascii_lowercase()
 }
 
-/// The environment's name of an option.
+/// The name of an option's variable.
 pub fn variable_of(key: &str) -> String {
     format!("{PREFIX}{}", key.to_ascii_uppercase())
 }
 
-/// The variables of the environment that are named as options are and are none, each with a line that says so.
+/// The variables that are named like options but are none, each with a line that reports it.
 pub fn unknown_variables() -> Vec<(String, String)> {
     if process::has_gained_rights() {
         return Vec::new();
@@ -123,7 +127,7 @@ pub fn unknown_variables() -> Vec<(String, String)> {
     unknown
 }
 
-/// The option that a variable of the environment was most likely meant as; none where it is an option, or is not named as one.
+/// The option most similar to a variable's name. `None` where the variable is an option, or is not named like one.
 pub fn nearest_option(variable: &str) -> Option<&'static str> {
     let name = variable.strip_prefix(PREFIX)?;
     let of_ours = OTHERS.contains(&name) || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
@@ -133,8 +137,8 @@ pub fn nearest_option(variable: &str) -> Option<&'static str> {
     Some(nearest(&name.to_ascii_lowercase(), KEYS))
 }
 
-/// The name that `word` was most likely meant as: one that it is a part of, or that is a part of it; then the one with the fewest
-/// letters to change. Empty where there are no names.
+/// The name most similar to `word`: first one that contains it or is contained in it, then the one with the smallest
+/// edit distance. Empty where there are no names.
 pub fn nearest<'a>(word: &str, names: &[&'a str]) -> &'a str {
     let far = |name: &&str| {
         let part = word.len() > 2 && (name.contains(word) || word.contains(name));

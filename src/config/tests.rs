@@ -8,7 +8,7 @@ fn with(change: impl FnOnce(&mut Config)) -> Config {
 }
 
 #[test]
-fn what_can_be_read() {
+fn valid_options_are_parsed() {
     let record = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
     let table: Vec<(&str, Config)> = vec![
         ("", Config::default()),
@@ -135,7 +135,7 @@ fn what_can_be_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn an_invalid_option_is_named_in_the_error() {
     let table = [
         ("limit", "`limit` is not key=value"),
         ("guard=1,oops", "`oops` is not key=value"),
@@ -242,7 +242,7 @@ fn environment(variables: &[(&str, &str)]) -> (Config, Vec<String>) {
 }
 
 #[test]
-fn the_environment_keeps_the_default_of_what_cannot_be_read() {
+fn an_invalid_variable_leaves_the_default() {
     let (config, unread) = environment(&[
         ("TRTALLOC_SHARE", "lots"),
         ("TRTALLOC_GUARD", "yes"),
@@ -257,7 +257,7 @@ fn the_environment_keeps_the_default_of_what_cannot_be_read() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_read_refuses_every_request() {
+fn an_unreadable_limit_refuses_every_request() {
     for value in ["lots", "4GBs", "-1", "18446745TB", "101%"] {
         let (mut config, unread) = environment(&[("TRTALLOC_LIMIT", value), ("TRTALLOC_GUARD", "1")]);
         assert!(config.guard);
@@ -268,7 +268,7 @@ fn a_limit_that_cannot_be_read_refuses_every_request() {
             reason.contains(&format!("TRTALLOC_LIMIT: cannot read `{value}`")),
             "{reason}"
         );
-        // An option that cannot be read either changes nothing; one that can takes its place.
+        // Another invalid option changes nothing; a valid one replaces the limit.
         assert!(config.set("limit", "much").is_err());
         assert!(config.bounds_hold().is_err());
         config.set("guard", "0").unwrap();
@@ -281,7 +281,7 @@ fn a_limit_that_cannot_be_read_refuses_every_request() {
 }
 
 #[test]
-fn names_of_the_environment_that_are_no_options_have_a_nearest_one() {
+fn a_variable_that_is_no_option_has_a_nearest_option() {
     for name in [
         "TRTALLOC_LIMIT",
         "TRTALLOC_SNAPSHOT_AT_EXIT",
@@ -293,7 +293,7 @@ fn names_of_the_environment_that_are_no_options_have_a_nearest_one() {
     for name in [
         "TRTALLOC_STRESS_SEED",
         "TRTALLOC_BLESS",
-        "__TRTALLOC_TALLY",
+        "__TRTALLOC_RUN_STATISTICS",
         "PATH",
         "TRTALLOC",
         "",
@@ -317,7 +317,7 @@ fn names_of_the_environment_that_are_no_options_have_a_nearest_one() {
 }
 
 #[test]
-fn the_doctor_of_the_package_knows_every_key() {
+fn the_python_package_knows_every_key() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/trtalloc/_options.py");
     let text = std::fs::read_to_string(path).unwrap();
     let between = |from: &str| {

@@ -1,4 +1,4 @@
-//! What the values of options mean. Every function takes lower-case text and gives none for what has no meaning.
+//! Parses the values of options. Every function takes lower-case text and returns `None` for an invalid value.
 
 use super::{Limit, LogLevel, Peers};
 
@@ -24,12 +24,12 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A number with no sign or exponent, and a fraction where it has a point.
+/// A decimal number without sign or exponent.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let whole = number(whole).filter(|_| !whole.is_empty())?;
     number(fraction).filter(|_| !fraction.is_empty())?;
-    // Digits beyond these are less than a byte of anything. (Parsing a float exactly takes 25 KiB of tables and code.)
+    // Further digits are less than a byte of any unit. (Parsing a float exactly takes 25 KiB of tables and code.)
     let fraction = &fraction[..fraction.len().min(15)];
     Some(whole as f64 + number(fraction)? as f64 / 10f64.powi(fraction.len() as i32))
 }
@@ -56,7 +56,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
         return None;
     }
     let bytes = decimal(digits)? * unit as f64;
-    // 2^64 as a float; a cast beyond it would saturate.
+    // 2^64 as a float; a cast of a larger value would saturate.
     (bytes < 18_446_744_073_709_551_616.0).then_some(bytes as u64)
 }
 
@@ -115,12 +115,12 @@ pub(super) fn fill(text: &str) -> Option<Option<u8>> {
     byte.and_then(|byte| u8::try_from(byte).ok()).map(Some)
 }
 
-/// The word, where it is one of those allowed.
+/// The word, if it is one of those allowed.
 pub(super) fn one_of<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
     words.contains(&text).then_some(text)
 }
 
-/// 11.2, 11.8, 12.4 or 12.9, as the driver itself counts: 1000 × major + 10 × minor.
+/// 11.2, 11.8, 12.4 or 12.9, in the driver's own encoding: 1000 × major + 10 × minor.
 pub(super) fn driver_version(text: &str) -> Option<u32> {
     Some(match text {
         "11.2" => 11_020,
@@ -131,7 +131,7 @@ pub(super) fn driver_version(text: &str) -> Option<u32> {
     })
 }
 
-/// What a message adds about a key's values.
+/// The part of an error message that lists a key's values.
 pub(super) fn expected(key: &str) -> &'static str {
     match key {
         "driver" => " (auto, cuda, ascend, sim or none)",
