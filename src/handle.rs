@@ -103,7 +103,7 @@ impl Handle {
             crate::log::init_from_environment();
             Allocator::from_config(Config::from_environment()).map(|allocator| {
                 let allocator = self.publish(allocator);
-                crate::tally::used(process_stats);
+                crate::run_statistics::used(process_stats);
                 allocator
             })
         });

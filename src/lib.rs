@@ -56,6 +56,8 @@ pub mod output;
 pub mod pool;
 pub mod process;
 pub mod record;
+#[cfg(not(loom))]
+pub mod run_statistics;
 // The build script's, which holds Cargo.toml to it.
 #[cfg(test)]
 mod soname;
@@ -66,8 +68,6 @@ mod sync;
 #[cfg(loom)]
 pub mod sync;
 pub mod tags;
-#[cfg(not(loom))]
-pub mod tally;
 #[cfg(not(loom))]
 pub mod trace;
 

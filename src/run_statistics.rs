@@ -1,10 +1,10 @@
-//! What programs under `trtalloc run` tell of themselves.
+//! Run statistics: what `trtalloc run` collects from the processes of a program.
 //!
-//! The command makes a file in memory and names it in the environment, as `/proc/PID/fd/N`: no descriptor is handed down, and
-//! no file is left behind. A process that meets TensorRT, or uses its own allocator, takes a place in it and keeps its
-//! figures there from then on. A thread writes them a few times a second, so that they hold, up to that, where the process
-//! is killed; and once more as it exits. A process without that variable does nothing of this, nor does one that never meets
-//! TensorRT.
+//! The command creates a file in memory and names it in the environment, as `/proc/PID/fd/N`. So processes inherit no
+//! descriptor, and no file remains. A process that uses TensorRT, or its own allocator, takes a slot in the file and
+//! updates its statistics there. A thread writes them a few times a second, so that little is lost where the process
+//! is killed, and once more as the process exits. A process without that variable, or without TensorRT, does none of
+//! this.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -18,31 +18,31 @@ mod file;
 
 pub use file::File;
 
-/// The environment's name for the file. Not one of the options.
-pub const VARIABLE: &str = "__TRTALLOC_TALLY";
+/// The environment variable that names the file. It is no option.
+pub const VARIABLE: &str = "__TRTALLOC_RUN_STATISTICS";
 
 /// How many processes there is room for; what later ones do is not counted.
 const PLACES: usize = 255;
 
-/// Between two writings of the figures.
+/// The time between two updates.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How long an exiting process waits for the last one. The thread may be kept from it: `exit` was called in a signal handler
-/// that interrupted a call of the pool.
+/// How long an exiting process waits for the last update. The thread may be blocked, if `exit` was called in a signal
+/// handler that interrupted a call of the pool.
 const LAST: Duration = Duration::from_millis(200);
 
-/// One process's figures. Places are only ever written by their process, and read at any time.
+/// One process's slot. Only that process writes it; the command may read it at any time.
 #[repr(C)]
 #[derive(Default)]
 struct Place {
     pid: AtomicU32,
-    /// The last TensorRT that was met, as createInfer* was given it; 0: none.
+    /// The last TensorRT version that was used, as createInfer* received it; 0: none.
     version: AtomicI32,
-    /// Objects of TensorRT's that got the allocator.
+    /// How many of TensorRT's objects got the allocator.
     attached: AtomicU32,
-    /// Objects that were left with TensorRT's own.
+    /// How many objects kept TensorRT's own allocator.
     left: AtomicU32,
-    /// The process came to its end by itself, so the figures are its last.
+    /// 1: the process exited by itself, so these are its last figures.
     ended: AtomicU32,
     padding: AtomicU32,
     allocated_peak: AtomicU64,
@@ -55,16 +55,16 @@ struct Place {
 /// The file's layout.
 #[repr(C)]
 struct Shared {
-    /// [`magic`]: the same version of the library wrote it.
+    /// The value of [`magic`], which shows that the same version of the library wrote the file.
     magic: u64,
-    /// Places asked for, which may be more than there are.
+    /// How many slots were requested, which may be more than there are.
     taken: AtomicU64,
     places: [Place; PLACES],
 }
 
-/// Tells this file from others, and this layout from those of other versions.
+/// Identifies the file, and the layout of this version.
 const fn magic() -> u64 {
-    let text = concat!("trtalloc tally ", env!("CARGO_PKG_VERSION")).as_bytes();
+    let text = concat!("trtalloc run statistics ", env!("CARGO_PKG_VERSION")).as_bytes();
     let (mut hash, mut at) = (0xcbf2_9ce4_8422_2325u64, 0);
     while at < text.len() {
         hash = (hash ^ text[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
@@ -76,30 +76,30 @@ const fn magic() -> u64 {
 /// What one process has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// The last TensorRT it met, as createInfer* was given it; 0: none.
+    /// The last TensorRT version it used, as createInfer* received it; 0: none.
     pub version: i32,
-    /// Runtimes and builders that got the allocator.
+    /// How many runtimes and builders got the allocator.
     pub attached: u32,
-    /// Those that were left with TensorRT's own.
+    /// How many kept TensorRT's own.
     pub left: u32,
-    /// Whether it came to its end by itself; else the figures are those of shortly before.
+    /// Whether it exited by itself; else the figures are a little older than its end.
     pub ended: bool,
-    /// Most bytes handed out at once, of all devices.
+    /// Peak of allocated bytes, summed over devices.
     pub allocated_peak: u64,
-    /// Physical memory held, in bytes.
+    /// Bytes of physical memory held.
     pub reserved: u64,
-    /// Most of it.
+    /// Peak of `reserved`.
     pub reserved_peak: u64,
-    /// Requests met.
+    /// Requests that succeeded.
     pub allocations: u64,
-    /// Requests refused for want of memory.
+    /// Requests refused because memory ran out.
     pub out_of_memory: u64,
 }
 
-/// TensorRT was asked for an object, by a program compiled with that version. The object got the process's own allocator, or
-/// was left with TensorRT's; none: TensorRT made none.
+/// Records that a program compiled with that version created an object of TensorRT. `attached` says whether the
+/// object got the process's allocator; `None` where TensorRT created no object.
 pub fn met(version: i32, attached: Option<bool>) {
     let Some(place) = joined() else { return };
     place.version.store(version, Ordering::Relaxed);
@@ -121,7 +121,7 @@ pub fn used(stats: EachStats) {
 /// This process's place, taken at the first call; none where the environment names no file.
 fn joined() -> Option<&'static Place> {
     static PLACE: OnceLock<Option<&'static Place>> = OnceLock::new();
-    // The child of a fork shares the page with its parent; its figures are none of the parent's.
+    // The child of a fork shares the mapping with its parent, and its figures are not the parent's.
     if process::forked() {
         return None;
     }
@@ -150,7 +150,7 @@ static WRITER: OnceLock<Thread> = OnceLock::new();
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the thread. The application's signals are not for it.
+/// Starts the thread, with all signals blocked, since these are for the application's threads.
 fn start(place: &'static Place) -> Option<Thread> {
     // SAFETY: plain data, filled by the calls below.
     let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };

@@ -1,4 +1,4 @@
-//! Giving an object of TensorRT's the process's allocator.
+//! Sets the process's allocator on an object of TensorRT.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,16 +10,19 @@ use super::{Kind, find};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::process;
-use crate::tally;
+use crate::run_statistics;
 
-/// Below this address no object can be: without a GPU, createInfer* of some TensorRTs gives an address of the first page.
+/// No object can lie below this address. Without a GPU, createInfer* of some TensorRT versions returns an address in
+/// the first page.
 const FIRST_PAGE: usize = 4096;
 
-/// Which virtual function of the implementation behind an `IRuntime` or `IBuilder` is `setGpuAllocator`, by the version of
-/// TensorRT's headers (`NvInferImpl.h`): what the inline method there calls. None where that is not known.
+/// The virtual function's index of `setGpuAllocator` in the implementation behind an `IRuntime` or `IBuilder`, by the
+/// version of TensorRT's headers (`NvInferImpl.h`). The inline method in the header calls this function. `None` where
+/// the index is not known.
 ///
-/// Within TensorRT 8 to 11, programs run with any later library of the same major version, so their table cannot change.
-/// TensorRT-RTX changed it from 1.4 to 1.5 under one soname, so only versions whose header was seen are known.
+/// Within TensorRT 8 to 11, programs run with any later library of the same major version, so the index cannot
+/// change. TensorRT-RTX changed it from 1.4 to 1.5 under one soname, so only versions whose header was inspected are
+/// known.
 pub fn setter_slot(kind: Kind, version: i32) -> Option<usize> {
     let (runtime, builder) = match version {
         8000..=9999 => (6, 8),
@@ -36,24 +39,24 @@ pub fn setter_slot(kind: Kind, version: i32) -> Option<usize> {
 /// `void setGpuAllocator(IGpuAllocator*) noexcept` of the implementation, as the ABI calls it.
 type Setter = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
-/// Gives `object`, which `real` has just created for a program compiled with `version`, the process's allocator. Where that
-/// cannot be done it is left as it is, with TensorRT's own, and one line says so.
+/// Sets the process's allocator on `object`, which `real` has just created for a program compiled with `version`.
+/// Where that is impossible, the object keeps TensorRT's own allocator, and one line is logged.
 ///
 /// # Safety
-/// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
+/// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
 pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) {
     if !super::acts() {
         return;
     }
     let done = catch_unwind(AssertUnwindSafe(|| {
         if (object as usize) < FIRST_PAGE {
-            tally::met(version, None);
+            run_statistics::met(version, None);
             return;
         }
         crate::log::init_from_environment();
-        // SAFETY: as this function demands, and the object is none of the first page.
+        // SAFETY: as this function requires, and the object is not in the first page.
         let outcome = unsafe { set(object, kind, version, real) };
-        tally::met(version, Some(outcome.is_ok()));
+        run_statistics::met(version, Some(outcome.is_ok()));
         match outcome {
             Ok(()) => {
                 let module = Module::of(real.as_ptr() as usize);
@@ -65,16 +68,16 @@ pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNul
             }
         }
     }));
-    // A panic came from the log or from a failing allocation: nothing was set, and there is nobody to tell.
+    // A panic came from the log or from a failing allocation. The object keeps TensorRT's own allocator.
     let _ = done;
 }
 
 /// # Safety
-/// `object` is what TensorRT's function of that kind gave, and nobody else has it yet.
+/// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
 unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) -> Result<()> {
     let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
     let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
-    // The program's header decides how the object is used, the library what it is.
+    // The program's header determines how the object is used, and the library determines its layout.
     if let Some(library) = find::version_of(real) {
         match setter_slot(kind, library) {
             None => return Err(unknown(library)),
@@ -84,18 +87,18 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
             Some(_) => {}
         }
     }
-    // The first field behind the object's table of functions is its implementation, whose table has the setter.
+    // The field after the object's vtable pointer is its implementation, whose vtable has the setter.
     let implementation = word((object as usize).wrapping_add(WORD)).unwrap_or(0);
     let setter = word(implementation).and_then(|table| word(table.wrapping_add(slot * WORD)));
     let setter = setter.filter(|setter| Module::of(*setter).is_some());
-    let setter = setter.ok_or_else(|| Error::Unsupported("the object is not laid out as it should be".into()))?;
+    let setter = setter.ok_or_else(|| Error::Unsupported("the object has an unexpected layout".into()))?;
 
     process::usable()?;
     let handle = Handle::process();
     let adapter = handle.tensorrt(version)?;
-    // Opened now, so that a driver we cannot use is no reason for TensorRT to be without memory.
+    // Opened now: if this library cannot use the driver, TensorRT keeps its own allocator.
     handle.allocator()?;
-    // SAFETY: the setter of that version, given its implementation and an adapter that lives for ever.
+    // SAFETY: the setter of that version, with its implementation and an adapter that is never freed.
     unsafe {
         let setter = std::mem::transmute::<*const c_void, Setter>(with_exposed_provenance(setter));
         setter(
@@ -108,12 +111,12 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
 
 const WORD: usize = size_of::<usize>();
 
-/// What stands at an address; none where nothing can: what a TensorRT gives that fails may be any number.
+/// Reads the word at an address. `None` where no memory is mapped, since a failing TensorRT may return any value.
 fn word(address: usize) -> Option<usize> {
     if address < FIRST_PAGE || !address.is_multiple_of(WORD) {
         return None;
     }
-    // SAFETY: asks for the size of pages; then for nothing to be done with one, which is refused where there is none.
+    // SAFETY: queries the page size; then msync with MS_ASYNC changes nothing, and fails for an unmapped page.
     let missing = unsafe {
         let page = address & !(libc::sysconf(libc::_SC_PAGESIZE) as usize - 1);
         libc::msync(with_exposed_provenance_mut(page), 1, libc::MS_ASYNC) != 0

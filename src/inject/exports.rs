@@ -1,5 +1,5 @@
-//! The names that stand in front of others', in the few instructions that a compiler would not write: they have to know who
-//! called, and what they pass on must look as if they had not been there.
+//! The interposed names. They are written in assembly, since they need the caller's address, and what they call must
+//! see the registers and the stack that the caller left.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 use super::symbols::{self, DlSym};
 use super::{Kind, acts, create, find, looked_up};
 
-/// Finds where a call goes on; says so where it cannot.
+/// Finds the function that a call would have reached; logs an error where there is none.
 fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real> {
     let real = catch_unwind(AssertUnwindSafe(|| find::real(name, version, caller))).ok()?;
     if real.is_none() {
@@ -20,7 +20,7 @@ fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real>
 
 unsafe fn linked(kind: Kind, logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     match reach(kind.function(), Some(version), caller) {
-        // SAFETY: the caller's arguments, for the function that they are meant for.
+        // SAFETY: the caller's arguments, for the function that they are for.
         Some(real) => unsafe { create(kind, real.function.as_ptr(), logger, version) },
         None => null_mut(),
     }
@@ -36,7 +36,7 @@ unsafe extern "C-unwind" fn builder(logger: *mut c_void, version: i32, caller: u
     unsafe { linked(Kind::Builder, logger, version, caller) }
 }
 
-/// A refitter allocates through the engine it was given.
+/// Refitters need no allocator: a refitter allocates through its engine.
 unsafe extern "C-unwind" fn refitter(
     engine: *mut c_void,
     logger: *mut c_void,
@@ -57,8 +57,8 @@ unsafe extern "C-unwind" fn gives_null() -> *mut c_void {
     null_mut()
 }
 
-/// Where `createLeanRuntime` goes on. No header of TensorRT's declares it, so its arguments and its result are nobody's to
-/// touch: the real function is entered with the registers and the stack that the caller left.
+/// The function that `createLeanRuntime` jumps to. No header of TensorRT declares it, so its arguments and result are
+/// unknown: it is entered with the registers and the stack that the caller left.
 unsafe extern "C-unwind" fn lean(caller: usize) -> usize {
     match reach(c"createLeanRuntime", None, caller) {
         Some(real) => real.function.as_ptr() as usize,
@@ -66,27 +66,27 @@ unsafe extern "C-unwind" fn lean(caller: usize) -> usize {
     }
 }
 
-/// What `dlsym` does: answers `found`, or goes on to `next` where that is null.
+/// The result for `dlsym`: it returns `found`, or jumps to `next` where `found` is null.
 #[repr(C)]
-struct Answer {
+struct Lookup {
     found: *mut c_void,
     next: DlSym,
 }
 
-unsafe extern "C-unwind" fn looked_up(library: *mut c_void, symbol: *const c_char) -> Answer {
+unsafe extern "C-unwind" fn looked_up(library: *mut c_void, symbol: *const c_char) -> Lookup {
     let next = symbols::next();
-    // SAFETY: dlsym's caller gives a terminated name; null is libc's to mind.
+    // SAFETY: dlsym's caller passes a terminated name, or null, which libc handles.
     let kind = unsafe { symbol.as_ref() }.and_then(|_| Kind::of(unsafe { CStr::from_ptr(symbol) }));
     let found = match kind {
         Some(kind) => catch_unwind(|| in_front(kind, library, next)).unwrap_or(null_mut()),
         None => null_mut(),
     };
-    Answer { found, next }
+    Lookup { found, next }
 }
 
-/// What to answer for a name of ours; null: what the next dlsym says.
+/// The interposing function for one of this library's names; null where the next dlsym should answer.
 fn in_front(kind: Kind, library: *mut c_void, next: DlSym) -> *mut c_void {
-    // RTLD_DEFAULT and RTLD_NEXT mean something relative to the caller, and find our names where those come first.
+    // RTLD_DEFAULT and RTLD_NEXT depend on the caller. They find the interposed names where these come first.
     if library.is_null() || library == libc::RTLD_NEXT || !acts() {
         return null_mut();
     }
@@ -105,7 +105,7 @@ mod names {
     use std::arch::naked_asm;
     use std::ffi::{c_char, c_void};
 
-    // The address behind the call is on the stack. Each goes on with a jump, so that nothing of ours is between the two.
+    // The return address is on the stack. Each function ends with a jump, so that it leaves no frame behind.
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
@@ -129,7 +129,7 @@ mod names {
         naked_asm!(".cfi_startproc", "endbr64", "mov rcx, [rsp]", "jmp {}", ".cfi_endproc", sym super::refitter)
     }
 
-    /// Every register that can have an argument is kept.
+    /// Saves and restores every register that can hold an argument.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createLeanRuntime() {
@@ -183,7 +183,7 @@ mod names {
         )
     }
 
-    /// The next dlsym is entered as the caller entered this one, so RTLD_NEXT and RTLD_DEFAULT keep their meaning there.
+    /// The next dlsym is entered with the caller's return address, so RTLD_NEXT and RTLD_DEFAULT keep their meaning.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dlsym(library: *mut c_void, symbol: *const c_char) -> *mut c_void {
@@ -215,7 +215,7 @@ mod names {
     use std::arch::naked_asm;
     use std::ffi::{c_char, c_void};
 
-    // The address behind the call is in x30. Each goes on with a jump, so that nothing of ours is between the two.
+    // The return address is in x30. Each function ends with a jump, so that it leaves no frame behind.
     // `hint #34` is `bti c`.
 
     #[unsafe(naked)]
@@ -240,7 +240,7 @@ mod names {
         naked_asm!(".cfi_startproc", "hint #34", "mov x3, x30", "b {}", ".cfi_endproc", sym super::refitter)
     }
 
-    /// Every register that can have an argument is kept.
+    /// Saves and restores every register that can hold an argument.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn createLeanRuntime() {
@@ -283,7 +283,7 @@ mod names {
         )
     }
 
-    /// The next dlsym is entered as the caller entered this one, so RTLD_NEXT and RTLD_DEFAULT keep their meaning there.
+    /// The next dlsym is entered with the caller's return address, so RTLD_NEXT and RTLD_DEFAULT keep their meaning.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dlsym(library: *mut c_void, symbol: *const c_char) -> *mut c_void {

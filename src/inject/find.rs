@@ -1,4 +1,4 @@
-//! Which function a call would have reached without us.
+//! Finds the function that a call would have reached without this library.
 
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::symbols::{self, Library, Module};
 
-/// A function of a TensorRT, which stays loaded as long as this.
+/// A function of TensorRT, whose library stays loaded as long as this exists.
 pub struct Real {
     /// Its address.
     pub function: NonNull<c_void>,
@@ -16,7 +16,7 @@ pub struct Real {
 /// TensorRT's own `getInferLibVersion`.
 type Version = unsafe extern "C" fn() -> i32;
 
-/// What the TensorRT that has `function` says its version is; none where it does not say.
+/// The version that the library with `function` reports; `None` where it reports none.
 pub fn version_of(function: NonNull<c_void>) -> Option<i32> {
     let module = Module::of(function.as_ptr() as usize)?;
     let library = module.open()?;
@@ -27,7 +27,7 @@ pub fn version_of(function: NonNull<c_void>) -> Option<i32> {
     Some(unsafe { transmute::<*mut c_void, Version>(ask.as_ptr())() })
 }
 
-/// Whether a program compiled with `version` can be meant for a library of version `library`: the same series.
+/// Whether a program compiled with `version` can use a library of version `library`: both are of the same series.
 fn same_series(version: i32, library: i32) -> bool {
     let series = |version| match version {
         ..10_000 => (0, version / 1000),
@@ -37,21 +37,22 @@ fn same_series(version: i32, library: i32) -> bool {
     series(version) == series(library)
 }
 
-/// The function `name` for a call from `caller` (an address in its code) that gives `version`, where it gives one.
+/// The function `name` for a call from `caller`, an address in the caller's code. `version` is the caller's, where
+/// the call passes it.
 ///
-/// In order: what the caller's library needs, as that is what it was linked with; what comes behind us in the order of the
-/// dynamic linker; any TensorRT that is loaded, for a call may have come through a tail call of a library that cannot be
-/// seen here. The first of the right series is taken; where none is, what the linker would have taken. Where we do not act,
-/// that holds in any case.
+/// Candidates, in order: the function in the libraries that the caller's library is linked with; the next function in
+/// the dynamic linker's order; and the function of any TensorRT that is loaded, since a tail call may hide the
+/// calling library. The first candidate of the right series is taken. Where none is of that series, or injection is
+/// off, the linker's choice is taken.
 ///
-/// At last, what is not loaded: a program that was linked with this library first, and with TensorRT behind it, has all names
-/// from here, so that a linker with `--as-needed` (many have it by default) left TensorRT out.
+/// Last comes a TensorRT that is not loaded. A program that is linked with this library first and with TensorRT after
+/// it finds all names here, so a linker with `--as-needed` (often the default) has left TensorRT out.
 pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
     let fits = |real: &Real| match (version, version_of(real.function)) {
         (Some(version), Some(library)) => same_series(version, library),
         _ => true,
     };
-    let (needed, behind) = (needed_by(caller, name), behind_us(name));
+    let (needed, behind) = (needed_by(caller, name), next_after_us(name));
     let linked = if super::acts() {
         match (needed, behind) {
             (Some(needed), _) if fits(&needed) => return Some(needed),
@@ -67,11 +68,12 @@ pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
     let meant = symbols::loaded()
         .iter()
         .find_map(|path| defined_in(path, name).filter(fits));
-    meant.or(linked).or_else(|| left_out(name, version?, caller))
+    meant.or(linked).or_else(|| load_omitted(name, version?, caller))
 }
 
-/// Loads the TensorRT of `version`, from where the caller's libraries are looked for, or where the loader finds it.
-fn left_out(name: &CStr, version: i32, caller: usize) -> Option<Real> {
+/// Loads the TensorRT of `version`, from the folders in which the caller's libraries are searched, or where the
+/// loader finds it.
+fn load_omitted(name: &CStr, version: i32, caller: usize) -> Option<Real> {
     let module = Module::of(caller).filter(|module| !module.is_own());
     let library = module.and_then(|module| module.open()).or_else(Library::program);
     let folders = library.map(|library| library.folders()).unwrap_or_default();
@@ -82,7 +84,7 @@ fn left_out(name: &CStr, version: i32, caller: usize) -> Option<Real> {
             .filter(|path| path.exists());
         let library = paths.chain([file.into()]).find_map(|path| symbols::load(&path))?;
         let function = library.look_up(name)?;
-        not_ours(function)?;
+        other_module(function)?;
         Some(Real {
             function,
             _library: Some(library),
@@ -90,7 +92,7 @@ fn left_out(name: &CStr, version: i32, caller: usize) -> Option<Real> {
     })
 }
 
-/// Under which names NVIDIA's libraries of that version may be there.
+/// The file names of NVIDIA's libraries of that version.
 fn file_names(version: i32) -> Vec<String> {
     let (names, major): (&[&str], _) = match version {
         1000..10_000 => (&["nvinfer", "nvinfer_dispatch", "nvinfer_lean"], version / 1000),
@@ -101,8 +103,8 @@ fn file_names(version: i32) -> Vec<String> {
     names.iter().map(|name| format!("lib{name}.so.{major}")).collect()
 }
 
-/// What stands in nobody's way: what is not of this library.
-fn not_ours(function: NonNull<c_void>) -> Option<Module> {
+/// The module of a function, unless that is this library.
+fn other_module(function: NonNull<c_void>) -> Option<Module> {
     Module::of(function.as_ptr() as usize).filter(|module| !module.is_own())
 }
 
@@ -110,8 +112,9 @@ fn needed_by(caller: usize, name: &CStr) -> Option<Real> {
     let module = Module::of(caller).filter(|module| !module.is_own())?;
     let library = module.open()?;
     let function = library.look_up(name)?;
-    not_ours(function)?;
-    // Where the caller has the name itself it is either a TensorRT, or another that stands in front of one and wants the next.
+    other_module(function)?;
+    // A caller that defines the name itself is a TensorRT, or another interposing library that wants the next
+    // function.
     if module.has(function.as_ptr() as usize) && version_of(function).is_none() {
         return None;
     }
@@ -121,22 +124,22 @@ fn needed_by(caller: usize, name: &CStr) -> Option<Real> {
     })
 }
 
-fn behind_us(name: &CStr) -> Option<Real> {
-    // SAFETY: a handle with a meaning of its own.
+fn next_after_us(name: &CStr) -> Option<Real> {
+    // SAFETY: RTLD_NEXT is a valid pseudo-handle.
     let function = unsafe { symbols::look_up(libc::RTLD_NEXT, name) }?;
-    let library = not_ours(function)?.open();
+    let library = other_module(function)?.open();
     Some(Real {
         function,
         _library: library,
     })
 }
 
-/// What a TensorRT has itself.
+/// The function that a TensorRT library defines itself.
 fn defined_in(path: &CStr, name: &CStr) -> Option<Real> {
     let library = Library::open(path)?;
     let function = library.look_up(name)?;
-    let module = not_ours(function)?;
-    // The library's own, not that of one which it needs.
+    let module = other_module(function)?;
+    // The library's own function, not that of a library that it needs.
     (module.path_is(path) && version_of(function).is_some()).then_some(Real {
         function,
         _library: Some(library),
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_version() {
+    fn library_names_follow_the_version() {
         assert_eq!(file_names(8601)[0], "libnvinfer.so.8");
         assert_eq!(file_names(10_701), ["libtensorrt_rtx.so.1"]);
         assert_eq!(
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn series() {
+    fn versions_of_one_series_are_compatible() {
         for (one, other) in [(8001, 8601), (100_000, 101_601), (110_000, 110_400), (10_300, 10_701)] {
             assert!(same_series(one, other), "{one} {other}");
         }

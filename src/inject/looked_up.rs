@@ -1,7 +1,7 @@
 //! Functions that a program finds with `dlsym` and calls by address.
 //!
-//! Each real function that was asked for has a place in a small table, and the program gets the function that belongs to the
-//! place. So two TensorRTs that were opened by one program each reach their own.
+//! Each real function takes a slot in a small table, and the program gets the interposing function of that slot. So
+//! two TensorRT libraries that one program opened each reach their own functions.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Create, Kind, create, symbols};
 
-/// How many functions of each kind can be told apart, of libraries that are loaded at the same time.
+/// The maximum number of functions of each kind, from libraries that are loaded at the same time.
 const PLACES: usize = 16;
 
 static RUNTIMES: [AtomicPtr<c_void>; PLACES] = [const { AtomicPtr::new(null_mut()) }; PLACES];
@@ -34,8 +34,8 @@ macro_rules! of_each_place {
     };
 }
 
-/// The function that calls `real` and attaches what it creates; `real` itself, with a line in the log, where all places are
-/// taken.
+/// The function that calls `real` and attaches the allocator to what it creates. Where all slots are taken, logs a
+/// warning and returns `real` itself.
 pub fn in_front_of(kind: Kind, real: NonNull<c_void>) -> NonNull<c_void> {
     let (places, functions): (_, [Create; PLACES]) = match kind {
         Kind::Runtime => (&RUNTIMES, of_each_place!(runtime)),
@@ -59,14 +59,14 @@ fn place_for(places: &[AtomicPtr<c_void>; PLACES], real: *mut c_void) -> Option<
         Ordering::Relaxed,
     ) {
         Ok(_) => true,
-        // Another thread asked for the same.
+        // Another thread looked up the same function.
         Err(now) => now == real,
     };
-    // They fill up from the first, so one that has `real` comes before one that is empty.
+    // Slots fill up from the first, so the slot of `real` comes before the first empty slot.
     let known = places
         .iter()
         .position(|place| place.load(Ordering::Relaxed) == real || take(place, null_mut()));
-    // Else one whose library is gone.
+    // Otherwise reuse the slot of a library that was unloaded.
     known.or_else(|| {
         places.iter().position(|place| {
             let old = place.load(Ordering::Relaxed);

@@ -1,17 +1,17 @@
-//! Standing in front of TensorRT's functions, so that a program that was not written for trtalloc allocates through it.
+//! Injection: interposes TensorRT's functions, so that an unchanged program allocates through trtalloc.
 //!
-//! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where the dynamic
-//! linker finds ours first, what TensorRT creates is given [`Handle::process`](crate::handle::Handle::process) as its
-//! `IGpuAllocator` (`attach.rs`), by the function the program would have reached otherwise (`find.rs`). docs/injection.md says
-//! which ways in there are, and what was tried.
+//! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where
+//! the dynamic linker finds these first, they call the function that the program would have reached (`find.rs`), and
+//! set [`Handle::process`](crate::handle::Handle::process) as the `IGpuAllocator` of what it creates (`attach.rs`).
+//! docs/injection.md describes the ways to inject the library, and what was tried.
 //!
-//! Linking the library is not being injected: the names pass every call through, unless the library stands in `LD_PRELOAD`
+//! Linking the library does not inject it: the names pass every call through, unless the library is in `LD_PRELOAD`
 //! (`preload.rs`), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
 //!
-//! Nothing here runs before one of these functions is called, and nothing of its own takes a lock: a forked child may have
-//! copies of locks that nobody will release.
+//! Nothing here runs before one of these functions is called. This module takes no lock of its own, since a forked
+//! child may have copies of locks that no thread will release.
 //!
-//! Without the crate's feature `interpose` there are no such names, and nothing is injected.
+//! Without the crate's feature `interpose` these names do not exist, and nothing is injected.
 
 #![cfg_attr(not(interposes), allow(dead_code))]
 
@@ -32,7 +32,7 @@ mod symbols;
 
 pub use attach::setter_slot;
 
-/// What TensorRT creates that takes an allocator.
+/// A type of TensorRT's objects that take an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `IRuntime`
@@ -50,9 +50,9 @@ impl Kind {
         }
     }
 
-    /// What the function of that name creates.
+    /// The type that the function of that name creates.
     fn of(function: &CStr) -> Option<Kind> {
-        // Most names that a program looks up begin otherwise.
+        // Fast path: most names that a program looks up do not begin so.
         if !function.to_bytes().starts_with(b"createInfer") {
             return None;
         }
@@ -62,10 +62,11 @@ impl Kind {
     }
 }
 
-/// `createInferRuntime_INTERNAL` and `createInferBuilder_INTERNAL`: a logger and the version of the program's header.
+/// `createInferRuntime_INTERNAL` and `createInferBuilder_INTERNAL`: a logger, and the version of the program's
+/// header.
 type Create = unsafe extern "C-unwind" fn(*mut c_void, i32) -> *mut c_void;
 
-/// Calls a function of TensorRT's, and attaches what it creates. Null where `real` is.
+/// Calls TensorRT's function and attaches the allocator to what it creates. Null where `real` is null.
 ///
 /// # Safety
 /// `real` is null or TensorRT's function of that kind, and the arguments are its caller's.
@@ -73,7 +74,7 @@ unsafe fn create(kind: Kind, real: *mut c_void, logger: *mut c_void, version: i3
     let Some(real) = NonNull::new(real) else {
         return real;
     };
-    // SAFETY: as this function demands.
+    // SAFETY: as this function requires.
     unsafe {
         let object = std::mem::transmute::<*mut c_void, Create>(real.as_ptr())(logger, version);
         attach::attach(object, kind, version, real);
@@ -98,25 +99,25 @@ fn state() -> u8 {
 #[cold]
 fn decide() -> u8 {
     let (inject, disable) = Config::environment_injection();
-    let decided = match (disable, inject || preload::stands_in_it()) {
+    let decided = match (disable, inject || preload::is_preloaded()) {
         (true, _) => DISABLED,
         (false, true) => ON,
         (false, false) => OFF,
     };
-    // Whoever comes first decides, and `set` may have come before.
+    // The first store counts; `set` may have come before.
     match STATE.compare_exchange(UNDECIDED, decided, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => decided,
         Err(before) => before,
     }
 }
 
-/// Whether the interposed names act.
+/// Whether the interposed names attach the allocator.
 fn acts() -> bool {
     state() == ON
 }
 
-/// Lets the interposed names act from now on, or not. What was created before stays as it is. An error where the environment
-/// has disabled the library.
+/// Switches injection on or off for objects created from now on. Fails where the environment has disabled the
+/// library.
 pub fn set(on: bool) -> Result<()> {
     if on && !cfg!(interposes) {
         return Err(Error::Unsupported(

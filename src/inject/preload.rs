@@ -1,4 +1,4 @@
-//! Whether the dynamic linker was told to preload this library.
+//! Whether the dynamic linker preloaded this library.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,23 +6,23 @@ use std::path::Path;
 
 use super::symbols;
 
-/// Whether this library stands in the `LD_PRELOAD` that the process was started with, or in `/etc/ld.so.preload`. What the
-/// program has made of its environment since is for its children.
-pub fn stands_in_it() -> bool {
+/// Whether this library is in the `LD_PRELOAD` with which the process was started, or in `/etc/ld.so.preload`.
+/// Changes that the program has made to its environment since concern only its children.
+pub fn is_preloaded() -> bool {
     let Some(own) = symbols::own_path() else {
         return false;
     };
     let started_with = match std::fs::read("/proc/self/environ") {
-        Ok(environment) if is_whole(&environment) => variable(&environment).map(<[u8]>::to_owned),
+        Ok(environment) if is_intact(&environment) => variable(&environment).map(<[u8]>::to_owned),
         _ => std::env::var_os("LD_PRELOAD").map(|value| value.as_bytes().to_owned()),
     };
     let system = std::fs::read("/etc/ld.so.preload").unwrap_or_default();
     names(&started_with.unwrap_or_default(), &own) || names(&system, &own)
 }
 
-/// Whether there is still what the process was started with. Servers that show their state in place of their name (Python's
-/// setproctitle, nginx) move their variables and write over it.
-fn is_whole(environment: &[u8]) -> bool {
+/// Whether the initial environment was not overwritten. Servers that show their state as their name (Python's
+/// setproctitle, nginx) move their variables and write over the memory.
+fn is_intact(environment: &[u8]) -> bool {
     let entries = environment.strip_suffix(&[0]).unwrap_or(environment);
     environment.is_empty() || entries.split(|&byte| byte == 0).all(|entry| entry.contains(&b'='))
 }
@@ -33,7 +33,8 @@ fn variable(environment: &[u8]) -> Option<&[u8]> {
         .find_map(|entry| entry.strip_prefix(b"LD_PRELOAD="))
 }
 
-/// Whether one of the libraries in `list` is the file `own`. A name without a slash was searched for, so the name decides.
+/// Whether one of the libraries in `list` is the file `own`. The loader searches for a name without a slash, so only
+/// the names are compared.
 fn names(list: &[u8], own: &Path) -> bool {
     list.split(|byte| byte.is_ascii_whitespace() || *byte == b':')
         .filter(|item| !item.is_empty())
@@ -52,19 +53,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_among_others() {
+    fn the_variable_is_found_among_others_unless_overwritten() {
         let environment = b"A=1\0XLD_PRELOAD=/no\0LD_PRELOAD=/a b:/c\0LD_PRELOAD_2=x\0";
         assert_eq!(variable(environment), Some(&b"/a b:/c"[..]));
         assert_eq!(variable(b"LD_PRELOAD\0"), None);
         assert_eq!(variable(b""), None);
-        assert!(is_whole(environment) && is_whole(b"A=\0") && is_whole(b""));
+        assert!(is_intact(environment) && is_intact(b"A=\0") && is_intact(b""));
         for overwritten in [&b"\0\0\0"[..], b"server: idle\0\0\0", b"idle\0A=1\0", b"A=1\0\0"] {
-            assert!(!is_whole(overwritten), "{overwritten:?}");
+            assert!(!is_intact(overwritten), "{overwritten:?}");
         }
     }
 
     #[test]
-    fn a_file_or_a_bare_name() {
+    fn a_path_or_a_bare_name_is_recognised() {
         let own = Path::new("/opt/lib/libtrtalloc.so.0");
         for list in [
             &b"/opt/lib/libtrtalloc.so.0"[..],
@@ -82,7 +83,7 @@ mod tests {
         ] {
             assert!(!names(list, own), "{}", String::from_utf8_lossy(list));
         }
-        // One file under two names.
+        // One file under two paths.
         let here = std::env::current_exe().unwrap();
         let same = here.parent().unwrap().join(".").join(here.file_name().unwrap());
         assert!(names(same.as_os_str().as_bytes(), &here));

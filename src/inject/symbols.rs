@@ -1,4 +1,4 @@
-//! The dynamic linker, asked past our own `dlsym`.
+//! Queries of the dynamic linker that bypass this library's own `dlsym`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ const LINK_MAP: c_int = 2;
 const SEARCH: c_int = 4;
 const SEARCH_SIZE: c_int = 5;
 
-/// `Dl_serpath`, and the `Dl_serinfo` that it is the end of.
+/// `Dl_serpath`, and `Dl_serinfo`, whose last member is an array of it.
 #[repr(C)]
 struct SearchPath {
     name: *const c_char,
@@ -43,43 +43,44 @@ struct LinkMap {
 /// `dlsym`.
 pub type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The versions under which glibc has had `dlsym`: since 2.34 in libc, before in libdl.
+/// The versions of glibc's `dlsym`: since 2.34 in libc, before in libdl.
 const VERSIONS: &[&CStr] = if cfg!(target_arch = "x86_64") {
     &[c"GLIBC_2.34", c"GLIBC_2.2.5"]
 } else {
     &[c"GLIBC_2.34", c"GLIBC_2.17"]
 };
 
-/// The `dlsym` that stands behind ours.
+/// The `dlsym` that comes after this library's.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 unsafe extern "C" fn finds_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     null_mut()
 }
 
-/// The `dlsym` that the program would have without us: libc's, or that of another library that stands in front of libc's.
+/// The `dlsym` that the program would have without this library: libc's, or that of another library that interposes
+/// it.
 pub fn next() -> DlSym {
     let mut next = NEXT.load(Ordering::Relaxed);
     if next.is_null() {
         next = find_next();
-        // Threads that come at once find the same.
+        // Threads that race here find the same function.
         NEXT.store(next, Ordering::Relaxed);
     }
     // SAFETY: dlsym of a library that stays loaded, or the function above.
     unsafe { std::mem::transmute::<*mut c_void, DlSym>(next) }
 }
 
-/// Allocates nothing: a program's own malloc may be what is asking for the real one.
+/// Allocates nothing, since the program's own malloc may be looking for the real one.
 #[cold]
 fn find_next() -> *mut c_void {
     let real = VERSIONS.iter().find_map(|version| {
-        // SAFETY: terminated names. A version is asked for because the plain name would lead back here.
+        // SAFETY: terminated names. The version is needed since the plain name would lead back here.
         found(unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) })
     });
     let Some(real) = real else {
         return finds_nothing as DlSym as *mut c_void;
     };
-    // Another library's has no such version, and would be passed over.
+    // Looking up by version skips other interposing libraries, whose dlsym has no such version.
     // SAFETY: libc's dlsym, given a terminated name.
     let next = unsafe { std::mem::transmute::<*mut c_void, DlSym>(real.as_ptr())(libc::RTLD_NEXT, c"dlsym".as_ptr()) };
     match next.is_null() || object_of(next as usize) == object_of(own_address()) {
@@ -88,19 +89,20 @@ fn find_next() -> *mut c_void {
     }
 }
 
-/// What `library` (a handle, or `RTLD_NEXT` as seen from this library) has under that name.
+/// Looks up a name in `library`, a handle, or `RTLD_NEXT` as seen from this library.
 ///
 /// # Safety
 /// `library` is an open handle or `RTLD_NEXT`.
 pub unsafe fn look_up(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: as this function demands.
+    // SAFETY: as this function requires.
     found(unsafe { next()(library, name.as_ptr()) })
 }
 
-/// What the linker answered. Where that is nothing, the reason is not left for the program's next `dlerror`.
+/// Converts the linker's result. For null it clears the error, so that the program's next `dlerror` does not return
+/// it.
 fn found(answer: *mut c_void) -> Option<NonNull<c_void>> {
     if answer.is_null() {
-        // SAFETY: takes nothing; the text that it gives is not used.
+        // SAFETY: takes no arguments; the text that it returns is not used.
         let _ = unsafe { libc::dlerror() };
     }
     NonNull::new(answer)
@@ -109,11 +111,11 @@ fn found(answer: *mut c_void) -> Option<NonNull<c_void>> {
 /// A loaded object: a library, or the program.
 pub struct Module {
     map: NonNull<LinkMap>,
-    /// Where the loader found it; empty for the program.
+    /// The path at which the loader found it; empty for the program.
     path: CString,
 }
 
-/// The loader's entry of what has this address.
+/// The loader's entry of the object that contains this address.
 fn object_of(address: usize) -> Option<NonNull<LinkMap>> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let mut map = null_mut();
@@ -123,10 +125,10 @@ fn object_of(address: usize) -> Option<NonNull<LinkMap>> {
 }
 
 impl Module {
-    /// The object that has this address.
+    /// The object that contains this address.
     pub fn of(address: usize) -> Option<Module> {
         let map = object_of(address)?;
-        // SAFETY: the loader's entry of an object that is loaded, as code of it is running or its symbol was just found.
+        // SAFETY: the loader's entry of a loaded object: its code is running, or its symbol was just found.
         let name = unsafe { map.as_ref() }.name;
         let path = match name.is_null() {
             true => CString::default(),
@@ -136,47 +138,47 @@ impl Module {
         Some(Module { map, path })
     }
 
-    /// Whether it is the one that this code is in.
+    /// Whether it contains this code.
     pub fn is_own(&self) -> bool {
         self.has(own_address())
     }
 
-    /// Whether an address is of this object.
+    /// Whether it contains an address.
     pub fn has(&self, address: usize) -> bool {
         object_of(address) == Some(self.map)
     }
 
-    /// Whether the loader found it there.
+    /// Whether the loader found it at that path.
     pub fn path_is(&self, path: &CStr) -> bool {
         self.path.as_c_str() == path
     }
 
-    /// Its path, for people.
+    /// Its path for messages.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.path.as_bytes()))
     }
 
-    /// Opens it, which keeps it loaded. None for the program.
+    /// Opens it, which keeps it loaded. `None` for the program.
     pub fn open(&self) -> Option<Library> {
         Library::open(&self.path)
     }
 }
 
-/// Whether a loaded object has a function for others at exactly this address.
+/// Whether a loaded object exports a function at exactly this address.
 pub fn is_function(address: usize) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the output is writable, and written where the answer is not 0; the address is only compared.
+    // SAFETY: the output is writable, and initialized where the result is not 0; the address is only compared.
     unsafe {
         libc::dladdr(address as *const c_void, info.as_mut_ptr()) != 0
             && info.assume_init().dli_saddr as usize == address
     }
 }
 
-/// A library that was loaded already, and stays so until this is dropped.
+/// A library that is loaded already, and stays loaded until this is dropped.
 pub struct Library(NonNull<c_void>);
 
 impl Library {
-    /// None where no library of that path is loaded.
+    /// `None` where no library of that path is loaded.
     pub fn open(path: &CStr) -> Option<Library> {
         if path.is_empty() {
             return None;
@@ -185,27 +187,27 @@ impl Library {
         found(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
     }
 
-    /// The program, with all that it needs.
+    /// The program, with all libraries that it needs.
     pub fn program() -> Option<Library> {
         // SAFETY: null is the program.
         found(unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) }).map(Library)
     }
 
-    /// The folders in which the loader looks for what this library needs.
+    /// The folders in which the loader searches for this library's dependencies.
     pub fn folders(&self) -> Vec<PathBuf> {
         let mut head = SearchInfo {
             bytes: 0,
             count: 0,
             paths: [],
         };
-        // SAFETY: an open handle, and room for the two numbers that this request writes.
+        // SAFETY: an open handle, and space for the two numbers that this request writes.
         if unsafe { dlinfo(self.0.as_ptr(), SEARCH_SIZE, (&raw mut head).cast()) } != 0 {
             return Vec::new();
         }
         let mut room = vec![0_u64; head.bytes.div_ceil(size_of::<u64>())];
         let info = room.as_mut_ptr().cast::<SearchInfo>();
-        // SAFETY: `room` has as many bytes as were asked for, at least those of the head, aligned as it is, with the head in
-        // front; the loader writes paths and their texts into it.
+        // SAFETY: `room` has the number of bytes that the first request returned, aligned for the head, which is
+        // written first. The loader writes paths and their texts into it.
         unsafe {
             info.write(head);
             if dlinfo(self.0.as_ptr(), SEARCH, info.cast()) != 0 {
@@ -219,17 +221,17 @@ impl Library {
         }
     }
 
-    /// What it, or what it needs, has under that name.
+    /// Looks up a name in it and in what it needs.
     pub fn look_up(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: an open handle.
         unsafe { look_up(self.0.as_ptr(), name) }
     }
 }
 
-/// Loads a library for good, for everybody to see, as it would be if the program needed it.
+/// Loads a library permanently and with global symbols, as if the program needed it.
 pub fn load(path: &Path) -> Option<Library> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a terminated name. What the library does as it is loaded is its own.
+    // SAFETY: a terminated name. The library's constructors run.
     found(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | libc::RTLD_NODELETE) }).map(Library)
 }
 
@@ -240,10 +242,10 @@ impl Drop for Library {
     }
 }
 
-/// The paths of all that is loaded, but the program, in the order of loading.
+/// The paths of all loaded libraries without the program, in the order of loading.
 pub fn loaded() -> Vec<CString> {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, all: *mut c_void) -> c_int {
-        // SAFETY: the loader's entry, and the vector below; nobody else has it.
+        // SAFETY: the loader's entry, and the vector below, which no other code uses meanwhile.
         let (name, all) = unsafe { ((*info).dlpi_name, &mut *all.cast::<Vec<CString>>()) };
         if !name.is_null() {
             // SAFETY: the loader's own terminated text.
@@ -255,7 +257,7 @@ pub fn loaded() -> Vec<CString> {
         0
     }
     let mut all = Vec::<CString>::new();
-    // SAFETY: `add` takes what dl_iterate_phdr gives, and the vector outlives the call.
+    // SAFETY: `add` has the type that dl_iterate_phdr calls, and the vector outlives the call.
     let _ = unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut all).cast()) };
     all
 }
@@ -264,7 +266,7 @@ fn own_address() -> usize {
     find_next as fn() -> *mut c_void as usize
 }
 
-/// The file that this code was loaded from; none in a program that has it built in.
+/// The file that this code was loaded from; `None` in a program that is linked with it statically.
 pub fn own_path() -> Option<PathBuf> {
     let own = Module::of(own_address())?;
     (!own.path.is_empty()).then(|| own.path().to_owned())

@@ -1,4 +1,4 @@
-//! The file: made and read by the command, opened by the processes under it.
+//! The file in memory: the command creates and reads it, and the processes open it.
 
 use std::ffi::c_void;
 use std::fs::OpenOptions;
@@ -16,11 +16,11 @@ pub struct File {
 }
 
 impl File {
-    /// Makes an empty one.
+    /// Creates an empty file.
     pub fn new() -> Result<File> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a terminated name.
-        let descriptor = unsafe { libc::memfd_create(c"trtalloc tally".as_ptr(), flags) };
+        let descriptor = unsafe { libc::memfd_create(c"trtalloc run statistics".as_ptr(), flags) };
         if descriptor < 0 {
             return Err(Error::last_os_error());
         }
@@ -42,7 +42,7 @@ impl File {
         Ok(File { descriptor, shared })
     }
 
-    /// What the environment of those under the command has to say: under which name they find it.
+    /// The path by which processes open the file.
     pub fn path(&self) -> PathBuf {
         let (process, descriptor) = (std::process::id(), self.descriptor.as_raw_fd());
         format!("/proc/{process}/fd/{descriptor}").into()
@@ -58,7 +58,7 @@ impl File {
 
 fn figures(place: &Place) -> Figures {
     Figures {
-        // First, so that the others are the last ones where it is set.
+        // Read first: if it is set, the other values are the last ones.
         ended: place.ended.load(Acquire) != 0,
         pid: place.pid.load(Relaxed),
         version: place.version.load(Relaxed),
@@ -72,29 +72,29 @@ fn figures(place: &Place) -> Figures {
     }
 }
 
-/// Maps it, for ever; null is none.
+/// Maps the file for the rest of the process's life; `None` on failure.
 fn map_whole(file: &impl AsRawFd) -> Option<*mut Shared> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let (none, bytes) = (std::ptr::null_mut::<c_void>(), size_of::<Shared>());
-    // SAFETY: a fresh mapping, wherever there is room.
+    // SAFETY: a fresh mapping, at an address that the kernel chooses.
     let start = unsafe { libc::mmap(none, bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     (start != libc::MAP_FAILED).then_some(start.cast())
 }
 
-/// What the environment names, unless the program has more rights than who started it.
+/// The path that the environment names, unless the process has gained rights.
 pub(super) fn named() -> Option<PathBuf> {
     let trusted = !crate::process::has_gained_rights();
     std::env::var_os(super::VARIABLE).filter(|_| trusted).map(PathBuf::from)
 }
 
-/// Opens what the command made; none where it is gone, or something else is there now. Keeps no descriptor.
+/// Maps the command's file. `None` where it is gone or is another file. Keeps no descriptor open.
 pub(super) fn open(path: &Path) -> Option<&'static Shared> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     if !metadata.is_file() || metadata.len() != size_of::<Shared>() as u64 {
         return None;
     }
-    // SAFETY: asks about an open file. A file that was not made here, and so could shrink, has no seals.
+    // SAFETY: queries an open file. A file that the command did not create has no seals and could shrink.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
         return None;

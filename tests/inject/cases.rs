@@ -36,7 +36,7 @@ fn invalid_objects_are_passed_on() {
                 let (stdout, stderr) = texts(command.env("STANDIN", instead));
                 assert!(stdout.starts_with(shown) && stdout.ends_with(nothing), "{stdout}");
                 match reported {
-                    true => expect_lines(&stderr, "the object is not laid out as it should be"),
+                    true => expect_lines(&stderr, "the object has an unexpected layout"),
                     false => assert_eq!(stderr, ""),
                 }
             }

@@ -28,7 +28,7 @@ static void wait_for_figures(uint64_t bytes)
     uint64_t file[4096];
     for (;;)
     {
-        FILE* const figures = fopen(getenv("__TRTALLOC_TALLY"), "rb");
+        FILE* const figures = fopen(getenv("__TRTALLOC_RUN_STATISTICS"), "rb");
         size_t const count = figures != NULL ? fread(file, sizeof *file, 4096, figures) : 0;
         if (count == 0)
         {

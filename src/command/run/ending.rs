@@ -1,6 +1,6 @@
 //! The last line that `run` prints.
 
-use trtalloc::tally::Figures;
+use trtalloc::run_statistics::Figures;
 
 use crate::command::doctor::version_in_words;
 use crate::command::table::size;

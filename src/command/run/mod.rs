@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use trtalloc::config::{self, Config};
 use trtalloc::error::{Error, Result};
-use trtalloc::tally;
+use trtalloc::run_statistics;
 
 use self::child::End;
 use super::program::Program;
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         // The program sees the name that was typed.
         std::os::unix::process::CommandExt::arg0(&mut command, name);
         command.args(rest).envs(prepared.environment.iter().cloned());
-        command.env(tally::VARIABLE, prepared.tally.path());
+        command.env(run_statistics::VARIABLE, prepared.run_statistics.path());
         if !program.breaks_with_preload() {
             command.env("LD_PRELOAD", &prepared.preload);
         }
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             });
         }
     };
-    say(&ending::line(&prepared.tally.figures(), refuses.is_some()));
+    say(&ending::line(&prepared.run_statistics.figures(), refuses.is_some()));
     match end {
         End::Status(status) => ExitCode::from(status),
         End::Signal(signal) => child::end_likewise(signal),
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 struct Prepared {
     environment: Vec<(String, OsString)>,
     preload: OsString,
-    tally: tally::File,
+    run_statistics: run_statistics::File,
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
@@ -113,7 +113,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     Ok(Prepared {
         environment,
         preload: library::preload(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default()),
-        tally: tally::File::new().map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
+        run_statistics: run_statistics::File::new().map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
     })
 }
 
