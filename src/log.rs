@@ -1,6 +1,7 @@
-//! One line a message on stderr: `trtalloc: warn: message key=value`.
+//! Logging: one line for each message on stderr, as in `trtalloc: warn: message key=value`.
 //!
-//! It works while thread-locals are being destroyed and in a process that has closed its stderr; it writes nothing to stdout.
+//! It works while thread-locals are being destroyed, and in a process that has closed its stderr. It writes nothing
+//! to stdout.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -21,24 +22,26 @@ static LEVEL: AtomicUsize = AtomicUsize::new(UNSET);
 
 const UNSET: usize = usize::MAX;
 
-/// Writes messages of `level` and graver to stderr from now on. The process has one level; the last one given holds. Where
-/// it already has a subscriber of its own (a Rust program that links this crate), that one gets the messages instead.
+/// From now on, writes messages of `level` and above to stderr. The process has one level; the last one given counts.
+/// If the process has a `tracing` subscriber already (a Rust program that links this crate), that one gets the
+/// messages instead.
 pub fn init(level: LogLevel) {
     LEVEL.store(level as usize, Ordering::Relaxed);
-    // Whichever call comes first sets the subscriber; later ones only tell call sites to ask again.
+    // The first call sets the subscriber; later calls make call sites query the level again.
     if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Stderr)).is_err() {
         tracing::callsite::rebuild_interest_cache();
     }
 }
 
-/// Takes the environment's level, where none has been given yet.
+/// Sets the environment's level, if none was set yet.
 pub(crate) fn init_from_environment() {
     if LEVEL.load(Ordering::Relaxed) == UNSET {
         init(Config::environment_log_level());
     }
 }
 
-/// A newer TensorRT may set bits of a request's flags that this library does not know. They are ignored, with one line for each.
+/// Logs flags of a request that this library does not know, once for each bit. A newer TensorRT may set such flags;
+/// they are ignored.
 #[cold]
 pub(crate) fn unknown_flags(bits: u32) {
     static NOTED: AtomicU32 = AtomicU32::new(0);
@@ -59,12 +62,12 @@ fn filter() -> LevelFilter {
     }
 }
 
-/// Formats into a string of its own and keeps nothing, so it needs no thread-local.
+/// The subscriber. It formats into a string of its own and stores nothing, so it needs no thread-local.
 struct Stderr;
 
 impl Stderr {
     fn wants(metadata: &Metadata<'_>) -> bool {
-        // A program may bring other crates that trace; this is our log.
+        // The program may contain other crates that use `tracing`; this log is for trtalloc only.
         metadata.is_event() && *metadata.level() <= filter() && metadata.target().starts_with("trtalloc")
     }
 }
@@ -104,7 +107,7 @@ fn format_event(event: &Event<'_>) -> String {
     format!("trtalloc: {level}: {}{}", fields.message, fields.rest)
 }
 
-/// A message and its fields, whatever order they come in.
+/// A message and its fields, in any order.
 #[derive(Default)]
 struct Fields {
     message: String,

@@ -1,8 +1,8 @@
-//! NVTX memory annotations: a tool that NVTX would load, as compute-sanitizer, is told of the pool's memory as a heap and of
-//! each block as a region of it, with the bytes that were asked for. Without a tool nothing of this is there.
+//! NVTX memory annotations. If NVTX would load a tool, as compute-sanitizer, the tool is notified of the pool's
+//! memory as a heap, and of each block as a region of it, with the requested size. Without a tool, nothing is called.
 //!
-//! Layouts and numbers are those of nvToolsExtMem.h (compatibility id 0x0102) and nvtxDetail/nvtxExtTypes.h of NVTX 3, which
-//! is header-only: a library has its own copy of it, and finds the tool through `NVTX_INJECTION64_PATH`.
+//! Layouts and numbers are those of nvToolsExtMem.h (compatibility id 0x0102) and nvtxDetail/nvtxExtTypes.h of NVTX
+//! 3. NVTX is header-only: a library has its own copy of it, and finds the tool through `NVTX_INJECTION64_PATH`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -14,7 +14,7 @@ use crate::process;
 const MODULE: u16 = 1;
 const COMPATIBLE: u16 = 0x0102;
 const VERSION: u16 = 3;
-/// Of `NVTX3EXT_CBID_`: where each function stands.
+/// Indices of functions: `NVTX3EXT_CBID_`.
 const HEAP_REGISTER: usize = 0;
 const HEAP_UNREGISTER: usize = 1;
 const REGIONS_REGISTER: usize = 3;
@@ -89,7 +89,7 @@ struct Unregistered {
     elements: *const *const c_void,
 }
 
-/// A tool's functions; none where it does not want that call.
+/// A tool's functions; `None` where the tool ignores that call.
 struct Tool {
     heap_register: Option<unsafe extern "C" fn(*mut c_void, *const HeapDescription) -> *mut c_void>,
     heap_unregister: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
@@ -97,13 +97,13 @@ struct Tool {
     unregister: Option<unsafe extern "C" fn(*mut c_void, *const Unregistered)>,
 }
 
-/// What a tool calls a heap of ours; 0 where there is none.
+/// A tool's handle for a heap; 0 where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HeapHandle(usize);
 
 static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
 
-/// Looks for a tool; cheap when repeated. From then on every call looks closer where there is one.
+/// Loads the tool if there is one. Repeated calls are cheap. With a tool, every call takes the instrumented path.
 pub fn attach() {
     if TOOL.get_or_init(load).is_some() {
         process::note_tool();
@@ -116,13 +116,13 @@ fn tool() -> Option<&'static Tool> {
 
 fn load() -> Option<Tool> {
     use std::os::unix::ffi::OsStrExt;
-    // With another user's rights no library runs that the environment names.
+    // With another user's rights, no library that the environment names may run.
     let path = std::env::var_os("NVTX_INJECTION64_PATH").filter(|_| !crate::process::has_gained_rights())?;
     let path = CString::new(path.as_bytes()).ok()?;
     let initialize = symbol(&path, c"InitializeInjectionNvtxExtension")?;
     // SAFETY: NVTX's convention gives the exported function of that name this type.
     let initialize: unsafe extern "C" fn(*mut ModuleInfo) -> c_int = unsafe { std::mem::transmute(initialize) };
-    // The tool may keep a pointer to them: they live for ever.
+    // The tool may keep a pointer to them, so they are never freed.
     let functions: &'static mut [isize; SLOTS] = Box::leak(Box::new([0; SLOTS]));
     let mut segment = Segment {
         id: 1,
@@ -143,7 +143,7 @@ fn load() -> Option<Tool> {
     if unsafe { initialize(&mut module) } == 0 {
         return None;
     }
-    // 0 is a function that the tool does not have, as is -1, which it may write for that.
+    // 0 or -1 marks a function that the tool does not have.
     let slot = |at: usize| Some(functions[at]).filter(|function| *function != 0 && *function != -1);
     // SAFETY: a tool that fills a slot puts a function of the slot's type there.
     unsafe {
@@ -156,7 +156,7 @@ fn load() -> Option<Tool> {
     }
 }
 
-/// The tool's library is kept: it is called until the process ends.
+/// Loads the tool's library, which stays loaded until the process ends, and looks up a symbol.
 fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: C strings; loading the tool that the environment names is what NVTX does.
     let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY) };
@@ -172,7 +172,7 @@ fn pointer(address: u64) -> *const c_void {
     std::ptr::without_provenance(address as usize)
 }
 
-/// The pool carves blocks out of this range from now on.
+/// Notifies the tool of a range in which the pool allocates.
 pub fn heap(address: u64, bytes: u64) -> HeapHandle {
     let Some(register) = tool().and_then(|tool| tool.heap_register) else {
         return HeapHandle::default();
@@ -193,19 +193,20 @@ pub fn heap(address: u64, bytes: u64) -> HeapHandle {
         message_type: ASCII,
         message: c"trtalloc".as_ptr(),
     };
-    // SAFETY: the tool's function of that type; it reads during the call only. No domain is NVTX's own.
+    // SAFETY: the tool's function of that type, which reads only during the call. A null domain is NVTX's default
+    // domain.
     HeapHandle(unsafe { register(null_mut(), &description) }.expose_provenance())
 }
 
-/// It does so no more.
+/// Notifies the tool that the range is no longer used.
 pub fn heap_gone(heap: HeapHandle) {
     if let (Some(unregister), true) = (tool().and_then(|tool| tool.heap_unregister), heap.0 != 0) {
-        // SAFETY: the tool's function, and a handle that it gave.
+        // SAFETY: the tool's function, and a handle that it returned.
         unsafe { unregister(null_mut(), std::ptr::with_exposed_provenance_mut(heap.0)) }
     }
 }
 
-/// A block was handed out, of so many bytes as were asked for.
+/// Notifies the tool of an allocation of so many requested bytes.
 pub fn allocated(heap: HeapHandle, address: u64, bytes: u64) {
     let Some(register) = tool().and_then(|tool| tool.register).filter(|_| heap.0 != 0) else {
         return;
@@ -224,11 +225,11 @@ pub fn allocated(heap: HeapHandle, address: u64, bytes: u64) {
         elements: &range,
         handles: null_mut(),
     };
-    // SAFETY: the tool's function of that type; it reads during the call only.
+    // SAFETY: the tool's function of that type, which reads only during the call.
     unsafe { register(null_mut(), &regions) }
 }
 
-/// A block was given back.
+/// Notifies the tool of a free.
 pub fn freed(heap: HeapHandle, address: u64) {
     let Some(unregister) = tool().and_then(|tool| tool.unregister).filter(|_| heap.0 != 0) else {
         return;

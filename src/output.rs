@@ -1,8 +1,8 @@
-//! Output tensors whose size is known only when they are computed: what `nvinfer1::IOutputAllocator` asks for.
+//! Output tensors whose size is known only after they are computed, for `nvinfer1::IOutputAllocator`.
 //!
-//! TensorRT tells the size inside an enqueue, and the memory it is given stays that tensor's until the next one. A tensor that
-//! needs more gets it where it is: from 2 MiB on its block is resizable. What it holds need not be kept, and an output that
-//! becomes smaller keeps its memory.
+//! TensorRT requests the size inside an enqueue, and the memory stays the tensor's until the next enqueue. A tensor
+//! of 2 MiB or more has a resizable block, which grows in place. Growing need not keep the contents. An output that
+//! shrinks keeps its memory.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -14,32 +14,32 @@ use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 
-/// Smaller tensors get a block of the next power of two: a resizable one takes a page at least.
+/// Smaller tensors get a block of the next power of two, since a resizable block takes at least a page.
 const PAGE: u64 = 2 << 20;
-/// The smallest block.
-const LEAST: u64 = 512;
+/// The minimum size of a block.
+const MIN_BLOCK: u64 = 512;
 
-/// One tensor's memory, and what TensorRT said of it last.
+/// One tensor's memory, and its size and shape as TensorRT last reported them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its address; 0: none yet.
+    /// Its address; 0: no memory yet.
     pub memory: u64,
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// Bytes there are.
+    /// Bytes of its memory.
     pub capacity: u64,
     /// Its extents, from `notifyShape`; at most 8.
     pub extents: Vec<i64>,
     resizable: bool,
 }
 
-/// The outputs of one execution context. Safe from any thread; never freed.
+/// The outputs of one execution context. It can be used from any thread and is never freed.
 pub struct Output {
     handle: &'static Handle,
     tensors: Mutex<HashMap<Box<[u8]>, Tensor>>,
 }
 
-/// Every one, by its adapter's address; so that none is lost to a leak checker either.
+/// All of them by their adapters' addresses, so that leak checkers find each reachable.
 static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(RwLock::default);
 
 impl Output {
@@ -56,13 +56,13 @@ impl Output {
         ALL.write().insert(adapter, self);
     }
 
-    /// The one whose adapter that is.
+    /// The object with that adapter.
     pub fn of(adapter: usize) -> Result<&'static Output> {
         let found = ALL.read().get(&adapter).copied();
         found.ok_or_else(|| Error::InvalidArgument(format!("{adapter:#x} is no output allocator of this library")))
     }
 
-    /// Memory for `size` bytes of a tensor. On an error the tensor keeps what it has.
+    /// Returns memory for `size` bytes of a tensor. On an error the tensor keeps its memory.
     pub(crate) fn reallocate(&self, name: &[u8], size: u64, alignment: u64, stream: Option<Stream>) -> Result<usize> {
         if size == 0 || (alignment & alignment.wrapping_sub(1)) != 0 {
             return Err(Error::InvalidArgument(format!("{size} bytes, alignment {alignment}")));
@@ -87,7 +87,7 @@ impl Output {
         let capacity = if resizable {
             size
         } else {
-            size.next_power_of_two().max(LEAST)
+            size.next_power_of_two().max(MIN_BLOCK)
         };
         let memory = allocator.allocate(Request {
             size: capacity,
@@ -105,21 +105,21 @@ impl Output {
         Ok(memory as usize)
     }
 
-    pub(crate) fn tell_shape(&self, name: &[u8], extents: &[i64]) {
+    pub(crate) fn set_shape(&self, name: &[u8], extents: &[i64]) {
         self.tensors.lock().entry(name.into()).or_default().extents = extents.to_vec();
     }
 
-    /// What is known of a tensor.
+    /// The tensor's memory, size and shape.
     pub fn get(&self, name: &[u8]) -> Result<Tensor> {
         self.tensors.lock().get(name).cloned().ok_or_else(|| unknown(name))
     }
 
-    /// As [`Output::get`]; its memory is the caller's from now on, and the next enqueue gets other memory.
+    /// Like [`Output::get`], but the memory becomes the caller's, and the next enqueue gets other memory.
     pub fn take(&self, name: &[u8]) -> Result<Tensor> {
         self.tensors.lock().remove(name).ok_or_else(|| unknown(name))
     }
 
-    /// Gives the memory of one tensor back, or of all; as safe as cudaFree.
+    /// Frees the memory of one tensor, or of all; as safe as cudaFree.
     pub fn release(&self, name: Option<&[u8]>) -> Result<()> {
         let mut tensors = self.tensors.lock();
         let released: Vec<Tensor> = match name {
@@ -139,5 +139,5 @@ impl Output {
 
 fn unknown(name: &[u8]) -> Error {
     let name = String::from_utf8_lossy(name);
-    Error::InvalidArgument(format!("no output {name:?} was asked for yet"))
+    Error::InvalidArgument(format!("no output {name:?} was requested yet"))
 }

@@ -1,8 +1,9 @@
-//! What the process is doing, asked before any lock: whether it is exiting, and whether it is the child of a fork.
+//! The state of the process, readable without a lock: whether it is exiting, and whether it is the child of a fork.
 //!
-//! A forked child must not use its parent's CUDA context, and may hold copies of locks that nobody will ever release; so the
-//! answer has to come without a lock and without a system call. One page is marked `MADV_WIPEONFORK`: the kernel hands a child
-//! a zeroed copy, so a byte that was set before tells parent from child (facts: `getpid` costs 140 ns, this load 0.3 ns).
+//! A forked child must not use its parent's CUDA context, and may have copies of locks that no thread will ever
+//! release. So the state must be readable without a lock and without a system call. One page is marked
+//! `MADV_WIPEONFORK`: the kernel gives a child a zeroed copy, so a byte that the parent set distinguishes the two
+//! (measured: `getpid` takes 140 ns, this load 0.3 ns).
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -13,8 +14,9 @@ use crate::error::{Error, Result};
 const RUNNING: u8 = 1;
 
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// What is unusual about the process: [`EXITING`], [`TAGS`], [`TOOL`], and [`RECORDS`] for each recorder that records.
-static UNUSUAL: AtomicU32 = AtomicU32::new(0);
+/// Reasons for the instrumented path: [`EXITING`], [`TAGS`], [`TOOL`], and [`RECORDS`] times the number of active
+/// recorders.
+static INSTRUMENTED: AtomicU32 = AtomicU32::new(0);
 const EXITING: u32 = 1;
 const TAGS: u32 = 2;
 const TOOL: u32 = 4;
@@ -27,13 +29,13 @@ extern "C" fn at_exit() {
     if let Some(last) = LAST.get().filter(|_| !forked()) {
         let _ = std::panic::catch_unwind(last);
     }
-    UNUSUAL.fetch_or(EXITING, Ordering::Release);
+    INSTRUMENTED.fetch_or(EXITING, Ordering::Release);
 }
 
-/// Starts watching; called before the first driver is opened. Cheap when repeated.
+/// Begins to watch for forks and for the exit; called before the first driver is opened. Repeated calls are cheap.
 pub fn watch() {
     START.call_once(|| {
-        // SAFETY: a fresh private anonymous mapping of one page, which nobody else knows; it lives as long as the process.
+        // SAFETY: a fresh private anonymous mapping of one page, which lives as long as the process.
         let page = unsafe {
             libc::mmap(
                 null_mut(),
@@ -45,7 +47,7 @@ pub fn watch() {
             )
         };
         if page != libc::MAP_FAILED {
-            // SAFETY: the mapping above; kernels before 4.14 refuse the advice, and then a child is not told apart.
+            // SAFETY: the mapping above. Kernels before 4.14 refuse the advice; then a child is not recognised.
             let _ = unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) };
             let state = page.cast::<AtomicU8>();
             // SAFETY: the page is mapped, zeroed, writable, aligned, and an AtomicU8 has the layout of a byte.
@@ -57,12 +59,13 @@ pub fn watch() {
     });
 }
 
-/// Calls `last` when `exit` begins, before anything else here takes note of it. The first call holds.
+/// Registers a function that is called when `exit` begins, before the process counts as exiting. The first
+/// registration counts.
 pub fn at_last(last: fn()) {
     let _ = LAST.set(last);
 }
 
-/// Whether this is a forked child of the process that started using the library.
+/// Whether this process is a forked child of the one that began to use the library.
 #[inline]
 pub fn forked() -> bool {
     let page = PAGE.load(Ordering::Acquire);
@@ -70,52 +73,52 @@ pub fn forked() -> bool {
     !page.is_null() && unsafe { (*page).load(Ordering::Relaxed) } != RUNNING
 }
 
-/// Whether `exit` has begun: no driver call may be made any more, memory is left to the process's end.
+/// Whether `exit` has begun. No driver call may be made any more; the process's end frees the memory.
 #[inline]
 pub fn exiting() -> bool {
-    UNUSUAL.load(Ordering::Acquire) & EXITING != 0
+    INSTRUMENTED.load(Ordering::Acquire) & EXITING != 0
 }
 
-/// Whether the process runs with rights that the user who started it does not have (setuid, setgid, capabilities: AT_SECURE).
-/// Its environment is not to be trusted then.
+/// Whether the process runs with rights that the user who started it does not have (setuid, setgid, capabilities:
+/// AT_SECURE). Then its environment cannot be trusted.
 pub fn has_gained_rights() -> bool {
-    // SAFETY: only asks.
+    // SAFETY: only reads a value.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// From now on allocations may have tags.
+/// Records that allocations may have tags from now on.
 pub fn note_tags() {
-    // Looked at first, so that a thread that only changes its tag does not take the line from the others.
-    if UNUSUAL.load(Ordering::Relaxed) & TAGS == 0 {
-        UNUSUAL.fetch_or(TAGS, Ordering::Release);
+    // Checked first, so that a thread that only changes its tag does not take the cache line from others.
+    if INSTRUMENTED.load(Ordering::Relaxed) & TAGS == 0 {
+        INSTRUMENTED.fetch_or(TAGS, Ordering::Release);
     }
 }
 
-/// From now on a tool is told of blocks.
+/// Records that an NVTX tool is notified of blocks from now on.
 pub fn note_tool() {
-    UNUSUAL.fetch_or(TOOL, Ordering::Release);
+    INSTRUMENTED.fetch_or(TOOL, Ordering::Release);
 }
 
-/// One more recorder records from now on, or one less.
+/// Records that one more recorder is active, or one less.
 pub fn note_recorder(on: bool) {
     if on {
-        UNUSUAL.fetch_add(RECORDS, Ordering::Release);
+        INSTRUMENTED.fetch_add(RECORDS, Ordering::Release);
     } else {
-        UNUSUAL.fetch_sub(RECORDS, Ordering::Release);
+        INSTRUMENTED.fetch_sub(RECORDS, Ordering::Release);
     }
 }
 
-/// Whether a call has to look closer: the process was forked or is exiting, uses tags, has a tool, or records. One question
-/// for all, so that who has none of them pays nothing for them.
+/// Whether a call must take the instrumented path: the process was forked, is exiting, uses tags, has an NVTX tool,
+/// or records. One check covers all, so that processes without them pay nothing else.
 #[inline]
 pub fn unusual() -> bool {
-    UNUSUAL.load(Ordering::Acquire) != 0 || forked()
+    INSTRUMENTED.load(Ordering::Acquire) != 0 || forked()
 }
 
-/// Whether nothing else is unusual than that somebody records.
+/// Whether recorders are the only reason for the instrumented path.
 #[inline]
 pub fn only_records() -> bool {
-    UNUSUAL.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
+    INSTRUMENTED.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
 }
 
 /// An error where no driver call may be made in this process.

@@ -1,42 +1,42 @@
-//! What a pool holds and has done, as the C struct `trtalloc_stats`, and as text for others to read.
+//! Statistics of a pool: the C struct `trtalloc_stats`, and text formats for other programs.
 
 mod text;
 
 pub use text::{json, metrics};
 
-/// Bytes and counts of one device's pool. Fields are only ever added, at the end.
+/// Bytes and counts of one device's pool. New fields are added only at the end.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Bytes handed out, as rounded.
+    /// Bytes allocated, after rounding.
     pub allocated: u64,
     /// Highest `allocated` since creation or the last reset.
     pub allocated_peak: u64,
-    /// Bytes asked for, before rounding.
+    /// Bytes requested, before rounding.
     pub requested: u64,
-    /// Bytes a stream freed and may reuse, and free space anybody may use.
+    /// Free bytes that a stream's cache or any stream may reuse.
     pub cached: u64,
-    /// Bytes freed that nobody may reuse yet.
+    /// Bytes freed but not yet reusable.
     pub pending: u64,
-    /// Physical memory held.
+    /// Bytes of physical memory held.
     pub reserved: u64,
     /// Highest `reserved` since creation or the last reset.
     pub reserved_peak: u64,
     /// The limit on `reserved` in bytes; 0: none.
     pub limit: u64,
-    /// Requests that were met.
+    /// Requests that succeeded.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
     /// Successful calls of reallocate.
     pub reallocations: u64,
-    /// Those that kept the address.
+    /// Those that kept the block's address.
     pub reallocations_in_place: u64,
-    /// Requests refused for want of memory.
+    /// Requests refused because memory ran out.
     pub out_of_memory: u64,
-    /// Driver calls made that submit work or may block.
+    /// Driver calls that submit work or may block.
     pub driver_calls: u64,
-    /// Driver calls made that only ask.
+    /// Driver calls that only query.
     pub driver_queries: u64,
     /// Bytes copied by reallocate where virtual memory is missing.
     pub bytes_copied: u64,
@@ -44,21 +44,21 @@ pub struct Stats {
     pub remaps: u64,
 }
 
-/// Bytes and counts of what one tag's threads allocated from one device's pool.
+/// Bytes and counts of what threads with one tag allocated from one device's pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TagStats {
-    /// The name.
+    /// The tag.
     pub tag: &'static str,
-    /// Bytes handed out, as rounded.
+    /// Bytes allocated, after rounding.
     pub allocated: u64,
     /// Highest `allocated` since creation or the last reset.
     pub allocated_peak: u64,
     /// The limit on `allocated` in bytes; 0: none.
     pub limit: u64,
-    /// Requests that were met.
+    /// Requests that succeeded.
     pub allocations: u64,
-    /// Blocks taken back, by whichever thread.
+    /// Blocks freed, by any thread.
     pub frees: u64,
-    /// Requests refused, for the tag's limit or for want of memory.
+    /// Requests refused because of the tag's limit or because memory ran out.
     pub out_of_memory: u64,
 }

@@ -74,7 +74,7 @@ impl Output {
 
     fn output_shape(&self, tensor: &[u8], extents: &[i64]) {
         call::guarded("notifyShape", (), || {
-            self.tell_shape(tensor, extents);
+            self.set_shape(tensor, extents);
             Ok(())
         });
     }

@@ -1,13 +1,13 @@
-//! Figures as JSON, and as OpenMetrics text for what scrapes a server.
+//! Statistics as JSON, and as OpenMetrics text for monitoring.
 
 use std::fmt::Write;
 
 use super::{Stats, TagStats};
 
-/// How a figure is exposed.
+/// The kind and unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Bytes now.
+    /// Bytes at present.
     Bytes,
     /// Bytes since the start.
     BytesEver,
@@ -19,7 +19,7 @@ use Kind::{Bytes, BytesEver, Ever};
 
 type Figure<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
 
-/// In the order of the C struct.
+/// The figures, in the order of the C struct.
 const FIGURES: [Figure<Stats>; 17] = [
     ("allocated", Bytes, "Handed out, as rounded", |s| s.allocated),
     ("allocated_peak", Bytes, "Most handed out at once", |s| s.allocated_peak),
@@ -53,7 +53,7 @@ const FIGURES: [Figure<Stats>; 17] = [
     ("remaps", Ever, "Handles moved to another address", |s| s.remaps),
 ];
 
-/// Of a tag; their metrics are called trtalloc_tag_.
+/// The figures of a tag; their metrics begin with trtalloc_tag_.
 const TAG_FIGURES: [Figure<TagStats>; 6] = [
     ("allocated", Bytes, "Handed out to a tag, as rounded", |t| t.allocated),
     ("allocated_peak", Bytes, "Most handed out to a tag at once", |t| {
@@ -65,7 +65,7 @@ const TAG_FIGURES: [Figure<TagStats>; 6] = [
     ("out_of_memory", Ever, "Requests of a tag refused", |t| t.out_of_memory),
 ];
 
-/// One device's figures under their names, and those of its tags under `tags`.
+/// One device's figures as JSON, with those of its tags under `tags`.
 pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
     let mut text = format!("{{\"device\":{device}");
     for (name, _, _, value) in FIGURES {
@@ -93,7 +93,7 @@ pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
     text
 }
 
-/// The figures of devices and of their tags, in the OpenMetrics text format (prometheus.io, version 1.0.0).
+/// The figures of devices and their tags, in the OpenMetrics text format (prometheus.io, version 1.0.0).
 pub fn metrics(devices: &[(i32, Stats, Vec<TagStats>)]) -> String {
     let mut text = String::new();
     for (name, kind, help, value) in FIGURES {
@@ -127,7 +127,7 @@ fn family(
     } else {
         ("counter", "_total")
     };
-    // A unit is the end of its family's name.
+    // A family's name ends with its unit.
     let name = format!("{prefix}_{}{unit}", name.strip_prefix("bytes_").unwrap_or(name));
     let _ = writeln!(text, "# TYPE {name} {type_}");
     if !unit.is_empty() {
@@ -139,7 +139,7 @@ fn family(
     }
 }
 
-/// A label's value: backslash, quote and line feed are escaped.
+/// Escapes a label's value: backslash, quote and line feed.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_families_with_their_samples_together() {
+    fn each_metric_family_has_its_samples_together() {
         let stats = Stats {
             allocations: 7,
             bytes_copied: 9,

@@ -30,7 +30,7 @@ pub(super) struct Names {
 /// The names of every address that was ever looked up, as many as stacks contain. An address is looked up once, while
 /// its file is most likely still the one that was loaded.
 static KNOWN: Mutex<BTreeMap<Place, Vec<Named>>> = Mutex::new(BTreeMap::new());
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The named frames of some stacks.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Names {
         let mut named = Numbered::default();
         // A thread may hold the lock and never return, as a signal handler can interrupt it for good. Then names are
         // not cached.
-        let mut known = KNOWN.try_lock_for(PATIENCE);
+        let mut known = KNOWN.try_lock_for(LOCK_TIMEOUT);
         // Sorted by file and address, so that files are read in order.
         for (place, numbers) in &mut of_place {
             let remembered = known.as_ref().and_then(|known| known.get(place).cloned());
