@@ -1,4 +1,4 @@
-//! This project's own requests: the cases that `compare` puts beside others' pools, and a pair on other ways in.
+//! Benchmarks of this project alone: the cases of `compare`, and a pair through the other interfaces.
 
 // `compare` uses more of it.
 #[allow(dead_code)]
@@ -21,7 +21,7 @@ use trtalloc::capi::{trtalloc_allocate_async, trtalloc_deallocate_async};
 
 const SIZE: u64 = 1 << 20;
 
-/// Through the C++ vtable.
+/// The cases through the C++ vtable.
 fn cases(criterion: &mut Criterion) {
     let measured = std::env::args().any(|argument| argument == "--bench");
     for streams in ["checked", "trusted"] {

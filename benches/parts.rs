@@ -1,4 +1,4 @@
-//! What one pair is made of: each part by itself, twice where a pair needs it twice.
+//! The parts of one pair, each measured by itself, and twice where a pair needs it twice.
 
 mod common;
 

@@ -1,19 +1,19 @@
-//! What preloading the library costs a program that has nothing to do with TensorRT, from its start to its end; beside a
-//! library that has nothing in it, and one that needs the system's C++ runtime.
+//! The cost of preloading the library into programs that do not use TensorRT, from start to end, compared with an
+//! empty library and with one that needs the system's C++ runtime.
 //!
-//! `cargo bench --bench preload [ROUNDS]`. Rounds go through all programs and ways in turn, so that what else the machine does
-//! meets all of them.
+//! `cargo bench --bench preload [ROUNDS]`. Rounds alternate between all programs and libraries, so that other load on
+//! the machine affects all of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs, from the one that does least.
+/// The programs, in order of their running time.
 fn programs() -> Vec<Vec<String>> {
     let mut programs: Vec<Vec<String>> = ["true", "sh -c :", "bash -c :", "git --version"]
         .map(|line| line.split(' ').map(str::to_owned).collect())
         .into();
-    // The interpreter itself: what the name leads to may be a script that starts it.
+    // The interpreter's own path: the name may lead to a script that starts it.
     let find = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
         .output();
@@ -24,7 +24,7 @@ fn programs() -> Vec<Vec<String>> {
     programs
 }
 
-/// A library of that source; none where there is no compiler.
+/// Compiles a library from source; `None` where there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
     std::fs::create_dir_all(&dir).ok()?;
@@ -42,7 +42,7 @@ fn library(name: &str, source: &str) -> Option<PathBuf> {
     compile.status().is_ok_and(|status| status.success()).then_some(library)
 }
 
-/// From its start to its end.
+/// The time from the program's start to its end.
 fn time(program: &[String], preload: Option<&Path>) -> Option<Duration> {
     let mut command = Command::new(&program[0]);
     command
@@ -59,7 +59,7 @@ fn time(program: &[String], preload: Option<&Path>) -> Option<Duration> {
 }
 
 fn main() {
-    // cargo's own arguments begin with dashes; where it only tests, twice is enough.
+    // cargo's own arguments begin with dashes. As a test, two rounds are enough.
     let given = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let rounds: usize = given.unwrap_or(if std::env::args().any(|argument| argument == "--bench") {
         301

@@ -1,9 +1,9 @@
-//! Blocks that grow, beside what one does without: allocate, copy and free; and doubling. On a simulated device whose calls
-//! take what was published of an A100 (kvcached's bench_vmm, for 2 MiB each) and which copies 2 TB a second. Then the keys
-//! and values of a language model's requests: how much memory is reserved when each has one resizable block, a block for
-//! the worst case, or blocks that are doubled.
+//! Blocks that grow, compared with allocate, copy and free, and with doubling. The simulated device's calls take the
+//! times published for an A100 (kvcached's bench_vmm, for 2 MiB each), and it copies 2 TB a second. Then the keys and
+//! values of a language model's requests: the memory reserved with one resizable block for each request, with a block
+//! for the worst case, and with blocks that double.
 //!
-//! `cargo bench --bench resizable`. Times of calls are this machine's, all others the simulated device's.
+//! `cargo bench --bench resizable`. Times of calls are measured on this machine; all others are simulated.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ const GIB: u64 = 1 << 30;
 const FROM: u64 = 2 * MIB;
 const TO: u64 = 8 * GIB;
 
-/// Microseconds a call, as published.
+/// Microseconds for each driver call, as published.
 const LATENCIES: [(&str, f64); 5] = [
     ("cuMemAddressReserve", 19.0),
     ("cuMemCreate", 193.0),
@@ -73,7 +73,7 @@ impl Rig {
         self.allocator.allocate(request).unwrap()
     }
 
-    /// A larger block in the place of another, whose bytes are copied.
+    /// Allocates a larger block, copies the contents, and frees the old block.
     fn exchange(&self, block: u64, had: u64, size: u64) -> u64 {
         let new = self.get(size, 0);
         self.driver.copy_async(new, block, had, self.stream).unwrap();
@@ -81,7 +81,7 @@ impl Rig {
         new
     }
 
-    /// Driver calls of these names, by how often each was made.
+    /// How often each of the six driver calls was made.
     fn calls(&self) -> [u64; 6] {
         let count = |call: &(&str, f64)| self.driver.machine().count(call.0);
         let [a, b, c, d, e] = LATENCIES.each_ref().map(count);
@@ -89,10 +89,10 @@ impl Rig {
     }
 }
 
-/// Bytes moved, and moves, of one way from 2 MiB to 8 GiB.
+/// Prints the bytes copied and the moves for one way to grow from 2 MiB to 8 GiB.
 fn row(name: &str, grow: impl FnOnce(&Rig) -> (u64, u64)) {
     let rig = Rig::new(40 * GIB);
-    // The pool is made before it begins.
+    // Creates the pool before the measurement begins.
     let first = rig.get(512, 0);
     let (before, calls) = (rig.driver.machine().now(), rig.calls());
     let submitted = rig.allocator.stats(Some(0)).unwrap().driver_calls;
@@ -147,7 +147,8 @@ fn growing() {
     });
 }
 
-/// The steps between two growths, through the C++ virtual function, each of them a new peak; and back and forth.
+/// Resizes inside committed pages, through the C++ virtual function: steps that each reach a new peak, and back and
+/// forth.
 fn inside() {
     let rig = Rig::new(40 * GIB);
     let client = Client::new(Handle::new(rig.allocator.clone())).unwrap();
@@ -185,7 +186,7 @@ fn inside() {
     rig.allocator.close();
 }
 
-/// Nanoseconds of half of `twice`.
+/// Nanoseconds for one of the two calls in `twice`.
 fn time(mut twice: impl FnMut()) -> f64 {
     let mut rounds: Vec<f64> = (0..51)
         .map(|_| {

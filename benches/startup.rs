@@ -1,5 +1,5 @@
-//! What the library costs a program that it is preloaded into and that never uses TensorRT: the start of a process, and each
-//! dlsym, with and without.
+//! The library's cost for a program into which it is preloaded and that never uses TensorRT: for the start of a
+//! process, and for each dlsym.
 //!
 //!     cargo bench --bench startup
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-// For its names: among them the dlsym that this program then has.
+// Links the library, whose dlsym this program then uses.
 use trtalloc as _;
 
 unsafe extern "C" {
@@ -22,7 +22,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// One run of a program that does nothing, from its start to its end.
+/// The time from start to end of a program that does nothing.
 fn start(preload: Option<&PathBuf>) -> Duration {
     let mut command = Command::new("/bin/true");
     command.stdin(Stdio::null()).env_remove("LD_PRELOAD");
@@ -48,7 +48,7 @@ fn look_up(dlsym: DlSym, name: &CStr, times: u32) -> f64 {
 }
 
 fn main() {
-    // `cargo test --benches` wants to see that it runs.
+    // As a test (`cargo test --benches`), a few runs are enough.
     let (processes, times) = match std::env::args().any(|argument| argument == "--bench") {
         true => (401, 100_000),
         false => (3, 100),
@@ -61,7 +61,7 @@ fn main() {
     let library = folder.join("libtrtalloc.so");
     assert!(library.exists(), "no {}", library.display());
 
-    // In turn, so that what else the machine does meets both.
+    // Alternating, so that other load on the machine affects both.
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..processes {
         without.push(start(None));
@@ -88,7 +88,7 @@ fn main() {
     let real = real.expect("libc has dlsym");
     let ours = libc::dlsym as DlSym;
     assert!(ours as usize != real as usize, "dlsym is not the crate's");
-    for name in [c"malloc", c"nobody_has_this", c"createInferRuntime_INTERNAL"] {
+    for name in [c"malloc", c"no_library_has_this", c"createInferRuntime_INTERNAL"] {
         let (real, ours) = (look_up(real, name, times), look_up(ours, name, times));
         println!("dlsym of {name:?}: {real:.0} ns, through trtalloc {ours:.0} ns");
     }

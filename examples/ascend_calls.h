@@ -1,5 +1,5 @@
-/* The functions of AscendCL that the examples call, as its public reference declares them, so that they compile without CANN.
- * With CANN, acl/acl.h, acl/ops/acl_dvpp.h and the media headers take this file's place. */
+/* The functions of AscendCL that the examples call, declared as in its public reference, so that they compile without CANN.
+ * With CANN, include acl/acl.h, acl/ops/acl_dvpp.h and the media headers instead. */
 #ifndef ASCEND_CALLS_H
 #define ASCEND_CALLS_H
 

@@ -1,10 +1,10 @@
-/* Pictures on Ascend: files are uploaded, decoded, scaled and fed to a model, on two streams, from one block of media memory and
- * one of pinned host memory.
+/* Pictures on Ascend: files are uploaded, decoded, scaled and passed to a model, on two streams, from one block of media memory
+ * and one of pinned host memory.
  *
  *     cc -std=c99 ascend_jpeg.c $(pkg-config --cflags --libs trtalloc) -lascendcl -lacl_dvpp -o jpeg
  *
- * It is about memory. What a program does by acldvppJpegDecodeAsync, acldvppVpcResizeAsync and aclmdlExecuteAsync is a copy on the
- * same stream here: like them it is queued, and reads and writes some time later. */
+ * The example is about memory. A copy on the same stream stands for acldvppJpegDecodeAsync, acldvppVpcResizeAsync and
+ * aclmdlExecuteAsync. Like them, it is queued, and reads and writes some time later. */
 #include <string.h>
 #include <trtalloc/trtalloc.h>
 
@@ -12,14 +12,14 @@
 
 enum { PICTURES = 64, STREAMS = 2, INPUT = 224 * 224 * 3 / 2, SCORES = 4000, ROOM = 24 << 20, HOST_ROOM = 1 << 20 };
 
-/* A picture's file, and what it is decoded to: YUV420SP in lines of 128 pixels, 16 lines at a time. */
+/* A picture's file, and its decoded form: YUV420SP in lines of 128 pixels, 16 lines at a time. */
 static size_t file_bytes(int number) { return 40000 + (size_t)(number % 7) * 9001; }
 static size_t picture_bytes(int number) {
   size_t const width = 640 + (size_t)(number % 5) * 240, height = 480 + (size_t)(number % 3) * 300;
   return (width + 127) / 128 * 128 * ((height + 15) / 16 * 16) * 3 / 2;
 }
 
-/* The stand-in for each unit: all it makes is the first byte that it is given, and more of the same. */
+/* Stands for each unit: fills its output with the first byte of its input. */
 static void unit(void *to, size_t room, void const *from, size_t bytes, aclrtStream stream) {
   ACL(aclrtMemcpyAsync(to, room, from, bytes < room ? bytes : room, ACL_MEMCPY_DEVICE_TO_DEVICE, stream));
 }
@@ -31,7 +31,7 @@ static void *get(trtalloc_allocator *pool, size_t bytes, aclrtStream stream) {
 }
 
 static void one_picture(trtalloc_allocator *pool, trtalloc_allocator *host, int number, void *result, aclrtStream stream) {
-  /* The host writes the file as soon as it has the memory: nothing that a stream still reads is among it. */
+  /* The host may write the file at once: no stream still reads this memory. */
   size_t const bytes = file_bytes(number);
   void *upload = trtalloc_allocate(host, bytes, 0, 0);
   MEMORY(upload != NULL);

@@ -2,9 +2,9 @@
  *
  *     cc -std=c99 ascend_video.c $(pkg-config --cflags --libs trtalloc) -lascendcl -lacl_dvpp_mpi -o video
  *
- * It is about memory; what a program begins with hi_mpi_sys_init is left out. The decoder is a fill that has ended when the call
- * returns, as hi_mpi_vdec_get_frame says of a frame; the model is fills and a copy that are queued on a stream, as
- * aclmdlExecuteAsync queues its work. */
+ * The example is about memory; hi_mpi_sys_init and other initialisation are left out. A fill that has completed when the call
+ * returns stands for the decoder, as hi_mpi_vdec_get_frame guarantees for a frame. Fills and a copy on a stream stand for the
+ * model, as aclmdlExecuteAsync queues its work. */
 #include <trtalloc/trtalloc.h>
 
 #include "ascend_calls.h"
@@ -14,15 +14,15 @@ enum { WIDTH = 1920, HEIGHT = 1080, FRAMES = 60, PACKET = 96 << 10, SCORES = 400
 /* YUV420SP: lines of 16 pixels, an even number of them. */
 static size_t frame_bytes(void) { return (size_t)(WIDTH + 15) / 16 * 16 * ((HEIGHT + 1) / 2 * 2) * 3 / 2; }
 
-/* Where a program calls hi_mpi_vdec_send_stream and waits in hi_mpi_vdec_get_frame: the decoder knows no stream, and is done with
- * the packet and the frame when it returns. This one writes the frame's number all over it. */
+/* Stands for hi_mpi_vdec_send_stream and hi_mpi_vdec_get_frame: the decoder uses no stream, and has finished with the packet and
+ * the frame when it returns. This one fills the frame with its number. */
 static void decode(void *packet, void *frame, int number) {
   ACL(aclrtMemset(packet, PACKET, number, PACKET));
   ACL(aclrtMemset(frame, frame_bytes(), number, frame_bytes()));
 }
 
-/* Where a program calls aclmdlExecuteAsync: the work is queued, and reads the frame some time later. It takes longer than the
- * decoder, so that frames would wait in line if there were room for all of them. */
+/* Stands for aclmdlExecuteAsync: the work is queued, and reads the frame some time later. It takes longer than the decoder, so
+ * frames would queue up if there were room for all of them. */
 static void infer(void *work, void const *frame, void *scores, aclrtStream stream) {
   size_t const behind = frame_bytes() - SCORES;
   for (int layer = 0; layer < 8; layer++) {
@@ -37,12 +37,12 @@ int main(void) {
   ACL(aclrtSetDevice(0));
   ACL(aclrtCreateStream(&stream));
 
-  /* One block for everything: media memory, and pieces as it demands them. */
+  /* One block of media memory, from which the pool allocates everything by its rule. */
   void *block = NULL;
   ACL(hi_mpi_dvpp_malloc(0, &block, ROOM));
   trtalloc_allocator *pool = NULL;
   MEMORY(trtalloc_create_from(block, ROOM, "driver=ascend,rule=ascend-media", &pool) == TRTALLOC_STATUS_OK);
-  /* What aclmdlLoadFromFileWithMem is given for the model to work in. */
+  /* The model's work memory, as aclmdlLoadFromFileWithMem needs it. */
   void *work = trtalloc_allocate(pool, WORK, 0, 0);
   MEMORY(work != NULL);
   void *host = NULL;
@@ -50,7 +50,7 @@ int main(void) {
   unsigned char *const results = (unsigned char *)host;
 
   for (int number = 0; number < FRAMES; number++) {
-    /* For the decoder, at once: what the model still reads is not among it. */
+    /* For the decoder, which uses the memory at once: the model no longer reads it. */
     void *packet = trtalloc_allocate(pool, PACKET, 0, 0);
     void *frame = trtalloc_allocate(pool, frame_bytes(), 0, 0);
     MEMORY(packet != NULL && frame != NULL);
@@ -61,7 +61,7 @@ int main(void) {
     MEMORY(scores != NULL);
     infer(work, frame, scores, stream);
     ACL(aclrtMemcpyAsync(results + (size_t)number * SCORES, SCORES, scores, SCORES, ACL_MEMCPY_DEVICE_TO_HOST, stream));
-    /* The model has not run yet; both go back on its stream, and nobody waits here. */
+    /* The model has not run yet. Both are freed on its stream, and nothing waits here. */
     MEMORY(trtalloc_deallocate_async(pool, frame, stream));
     MEMORY(trtalloc_deallocate_async(pool, scores, stream));
   }

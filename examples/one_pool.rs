@@ -1,10 +1,10 @@
-//! Two frameworks in one process, on the simulated device: a pool for each against one pool for both.
+//! Two frameworks in one process on the simulated device: one pool for each, compared with one pool for both.
 //!
 //!     cargo run --release --example one_pool
 //!
-//! Two of the generated traces are taken in turns, as a server alternates between what PyTorch does to a request and what
-//! TensorRT does; each has streams of its own, and waits for its work before the other goes on. Nothing is random: the
-//! figures are the same everywhere. The program fails where one pool does not hold less than two.
+//! Two of the generated traces alternate, as a server alternates between PyTorch's and TensorRT's work for a request.
+//! Each has its own streams and waits for its work before the other continues. Nothing is random: the figures are the
+//! same everywhere. The program fails if one pool does not hold less memory than two.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use trtalloc::trace::generate::generate;
 use trtalloc::trace::random::Random;
 use trtalloc::trace::{GRANULE, Kind, Op, Trace};
 
-/// The part of each framework, by the trace it is like.
+/// The frameworks' parts: a trace for each, and a description.
 const PARTS: [(&str, &str); 2] = [
     ("varying", "networks of varying shapes"),
     ("serving", "a language model"),
 ];
 const SEED: u64 = 1;
-/// Rows that a framework is given before the other's turn, at least and at most.
+/// The minimum and maximum of rows in one framework's turn.
 const TURN: (u64, u64) = (20, 400);
 const MIB: u64 = 1 << 20;
 
-/// One framework: what it does, and where its memory comes from.
+/// One framework: its trace, and the pool that it uses.
 struct Part {
     trace: Trace,
     streams: Vec<Stream>,
@@ -39,7 +39,7 @@ struct Part {
     live: Vec<(u64, u64)>,
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug, Default, Clone, Copy)]
 struct Figures {
     in_use: u64,
@@ -88,7 +88,7 @@ impl Part {
     }
 }
 
-/// Both parts in turns, over pools with these limits: one limit is one pool, two are two. 0: none.
+/// Runs both parts in turns, over one pool for each limit; a limit of 0 is none.
 fn run(traces: &[Trace], limits: &[u64]) -> Result<Figures> {
     let driver = SimDriver::new(SimConfig {
         memory: 80 << 30,
@@ -138,18 +138,18 @@ fn run(traces: &[Trace], limits: &[u64]) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The least limit, in steps of 1/128 of `most`, under which nothing of `traces` is refused by one pool.
-fn least(traces: &[Trace], most: u64) -> Result<u64> {
+/// The minimum limit, in steps of 1/128 of `maximum`, under which one pool refuses nothing of `traces`.
+fn minimum(traces: &[Trace], maximum: u64) -> Result<u64> {
     let (mut low, mut high) = (64, 128 * 2);
     while low < high {
         let middle = (low + high) / 2;
-        if run(traces, &[most * middle / 128])?.refused == 0 {
+        if run(traces, &[maximum * middle / 128])?.refused == 0 {
             high = middle;
         } else {
             low = middle + 1;
         }
     }
-    Ok(most * high / 128)
+    Ok(maximum * high / 128)
 }
 
 fn compare() -> Result<bool> {
@@ -158,10 +158,10 @@ fn compare() -> Result<bool> {
     let two = run(&traces, &[0, 0])?;
     let mut caps = Vec::new();
     for alone in [&traces[..1], &traces[1..]] {
-        caps.push(least(alone, run(alone, &[0])?.reserved)?);
+        caps.push(minimum(alone, run(alone, &[0])?.reserved)?);
     }
     let split: u64 = caps.iter().sum();
-    let together = least(&traces, one.in_use)?;
+    let together = minimum(&traces, one.in_use)?;
     for ((name, what), (trace, cap)) in PARTS.iter().zip(traces.iter().zip(&caps)) {
         println!(
             "{name}: {what}, {} rows; alone it fits under {} MiB",

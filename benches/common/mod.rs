@@ -1,4 +1,4 @@
-//! An allocator on the simulated device, and an application that calls it. Each bench uses a part of it.
+//! An allocator on the simulated device, and an application that calls it. Each bench uses a part of this.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::handle::Handle;
 use trtalloc::trace::application::{Application, SimStreams};
 
-/// The order checker is off. The application's context is current to the thread that made it.
+/// An allocator with the order checker off. The application's context is current to the thread that created it.
 pub struct Rig {
     pub driver: Arc<SimDriver>,
     pub application: Application,

@@ -1,4 +1,4 @@
-//! What is done with each pool. A case is prepared for a pool once, and then run for round after round.
+//! The cases that are run with each pool. A case is prepared once for a pool, and then run round after round.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -11,24 +11,24 @@ use crate::pools::Pool;
 /// The size of a pair's block.
 const SIZE: u64 = 1 << 20;
 
-/// How many blocks are between those who allocate and those who free.
-const ON_THE_WAY: usize = 16;
+/// How many allocated blocks wait to be freed.
+const QUEUE: usize = 16;
 
 /// One row of the table.
 #[derive(Clone, Copy)]
 pub enum Case {
     /// Pairs of allocation and free, on a stream for each thread or on one.
     Pairs { threads: usize, one_stream: bool },
-    /// What is allocated on one stream is freed on another, in the order it was allocated.
+    /// Blocks allocated on one stream and freed on another, in the order of their allocation.
     Passed { threads: usize },
-    /// Pairs that no hole of a stream fits exactly, once blocks of so many other sizes have been freed at once.
+    /// Pairs whose size fits no hole of a stream exactly, after blocks of that many other sizes were freed.
     Misses { holes: u64, sizes: u64 },
-    /// RMM's benchmark random_allocations: uniform sizes, at most 16,000 MiB in use, 73 of 100 operations allocate for as
-    /// long as there is something left to allocate.
+    /// RMM's benchmark random_allocations: uniform sizes, at most 16,000 MiB in use. While there is something left to
+    /// allocate, 73 of 100 operations allocate.
     Random { allocations: usize, largest: u64 },
 }
 
-/// The rows, in their order.
+/// The cases, in the order of the table.
 pub const CASES: [Case; 14] = [
     Case::Pairs {
         threads: 1,
@@ -76,7 +76,7 @@ pub const CASES: [Case; 14] = [
     },
 ];
 
-/// Runs about so many operations and says how long each of them took, in nanoseconds. None where a request was refused.
+/// Runs about so many operations and returns the nanoseconds per operation; `None` where a request was refused.
 pub type Round<'a> = Box<dyn FnMut(u64) -> Option<f64> + 'a>;
 
 impl Case {
@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    /// This case with smaller numbers, for a run that only shows that it works.
+    /// This case with smaller numbers, for a run that only checks that it works.
     pub fn short(self) -> Case {
         match self {
             Case::Misses { holes, sizes } => Case::Misses {
@@ -113,7 +113,7 @@ impl Case {
         }
     }
 
-    /// The most bytes in use at once, of a random case.
+    /// The peak of bytes in use of a random case.
     pub fn peak(self) -> Option<u64> {
         let Case::Random { allocations, largest } = self else {
             return None;
@@ -129,7 +129,7 @@ impl Case {
         Some(peak)
     }
 
-    /// This case with `pool`, whose thread is this one.
+    /// Prepares this case for `pool`, on this thread.
     pub fn prepare<P: Pool>(self, pool: &P) -> Round<'_> {
         match self {
             Case::Pairs { threads: 1, .. } => {
@@ -139,10 +139,10 @@ impl Case {
             Case::Pairs { threads, one_stream } => Box::new(move |count| pairs(pool, threads, one_stream, count)),
             Case::Passed { threads: 1 } => {
                 let (from, to) = (pool.stream(0), pool.stream(1));
-                let (mut ring, mut at) = ([0; ON_THE_WAY], 0);
+                let (mut ring, mut at) = ([0; QUEUE], 0);
                 Box::new(move |count| {
                     timed(OWN, count, || {
-                        let slot = &mut ring[at % ON_THE_WAY];
+                        let slot = &mut ring[at % QUEUE];
                         at += 1;
                         let before = std::mem::replace(slot, pool.allocate(SIZE, from));
                         *slot != 0 && (before == 0 || pool.deallocate(before, SIZE, to))
@@ -175,20 +175,20 @@ fn pair<P: Pool>(pool: &P, size: u64, stream: usize) -> bool {
     }
 }
 
-/// What this thread has had of a processor: what else the machine does is no part of it.
+/// This thread's processor time, which other programs on the machine do not change.
 pub const OWN: libc::clockid_t = libc::CLOCK_THREAD_CPUTIME_ID;
-/// The time on the wall, where threads wait for each other.
+/// Wall-clock time, where threads wait for each other.
 const WALL: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// What a clock says, in nanoseconds.
+/// The clock's time in nanoseconds.
 fn now(clock: libc::clockid_t) -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` outlives the call, which writes to it. Both clocks are there on every Linux.
+    // SAFETY: `time` outlives the call, which writes to it. Every Linux has both clocks.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Nanoseconds of one call of `once` by that clock; none where one of them fails.
+/// Nanoseconds of one call of `once` by that clock; `None` where a call fails.
 pub fn timed(clock: libc::clockid_t, count: u64, mut once: impl FnMut() -> bool) -> Option<f64> {
     let begun = now(clock);
     let all = (0..count).all(|_| once());
@@ -196,7 +196,7 @@ pub fn timed(clock: libc::clockid_t, count: u64, mut once: impl FnMut() -> bool)
     all.then_some(time / count as f64)
 }
 
-/// Nanoseconds of a pair on each of several threads at once: their mean.
+/// The mean time of a pair on several threads at the same time, in nanoseconds.
 fn pairs<P: Pool>(pool: &P, threads: usize, one_stream: bool, count: u64) -> Option<f64> {
     let start = Barrier::new(threads);
     let one = |number: usize| {
@@ -215,9 +215,9 @@ fn pairs<P: Pool>(pool: &P, threads: usize, one_stream: bool, count: u64) -> Opt
     times.map(|times| times.iter().sum::<f64>() / threads as f64)
 }
 
-/// One thread allocates on its stream, another frees on its own.
+/// One thread allocates on its stream, and another frees on its own stream.
 fn passed<P: Pool>(pool: &P, count: u64) -> Option<f64> {
-    let ring = [const { AtomicUsize::new(0) }; ON_THE_WAY];
+    let ring = [const { AtomicUsize::new(0) }; QUEUE];
     let start = Barrier::new(2);
     let slots = || ring.iter().cycle().take(count as usize);
     std::thread::scope(|scope| {
@@ -248,10 +248,10 @@ fn passed<P: Pool>(pool: &P, count: u64) -> Option<f64> {
     })
 }
 
-/// What stands for no block where 0 is an empty place.
+/// Marks a refused request; 0 marks an empty place.
 const REFUSED: usize = usize::MAX;
 
-/// Looks until what is there is as it should be.
+/// Calls `look` until its result is `good`.
 fn until(look: impl Fn() -> usize, good: impl Fn(usize) -> bool) -> usize {
     let mut turns = 0;
     loop {
@@ -263,14 +263,14 @@ fn until(look: impl Fn() -> usize, good: impl Fn(usize) -> bool) -> usize {
             turns += 1;
             std::hint::spin_loop();
         } else {
-            // There may be no other core for the other thread.
+            // Both threads may share one core.
             std::thread::yield_now();
         }
     }
 }
 
-/// Holes of 1 to 64 KiB between blocks that live; none has a size that is asked for, and no size is asked for twice in a row.
-/// The same as `trtalloc::trace::steady::Holes`, for any pool.
+/// Holes of 1 to 64 KiB between live blocks. No hole has a requested size, and no size is requested twice in a row.
+/// This is `trtalloc::trace::steady::Holes` for any pool.
 fn misses<P: Pool>(pool: &P, count: u64, sizes: u64) -> Round<'_> {
     let stream = pool.stream(0);
     let other: Vec<(usize, u64)> = (100..100 + sizes)
@@ -296,7 +296,7 @@ fn misses<P: Pool>(pool: &P, count: u64, sizes: u64) -> Round<'_> {
     })
 }
 
-/// One operation of a random run; a block is known by the number of its allocation.
+/// One operation of a random run. A block is identified by the number of its allocation.
 #[derive(Clone, Copy)]
 enum Step {
     Allocate(usize, u64),
@@ -316,15 +316,15 @@ impl Step {
     }
 }
 
-/// A random run: every block that is allocated is freed.
+/// The operations of a random run, in which every block is freed.
 fn steps(allocations: usize, largest: u64) -> Vec<Step> {
-    const MOST_IN_USE: u64 = 16_000 << 20;
+    const MAX_IN_USE: u64 = 16_000 << 20;
     let mut random = Random::new(1);
     let (mut live, mut steps) = (Vec::new(), Vec::new());
     let (mut made, mut in_use) = (0, 0);
     while made < allocations || !live.is_empty() {
         let size = random.between(1, largest);
-        let more = made < allocations && in_use + size < MOST_IN_USE;
+        let more = made < allocations && in_use + size < MAX_IN_USE;
         if live.is_empty() || random.percent(73) && more {
             live.push((made, size));
             steps.push(Step::Allocate(made, size));
@@ -338,7 +338,7 @@ fn steps(allocations: usize, largest: u64) -> Vec<Step> {
     steps
 }
 
-/// Runs all of them until one is refused.
+/// Runs all operations until one is refused.
 fn whole<P: Pool>(steps: &[Step], pool: &P, blocks: &mut [usize]) -> bool {
     let stream = pool.stream(0);
     steps.iter().all(|&step| step.run(pool, stream, blocks))
@@ -352,7 +352,7 @@ pub fn fits<P: Pool>(case: Case, pool: &P) -> bool {
     whole(&steps(allocations, largest), pool, &mut vec![0; allocations])
 }
 
-/// Runs a random case once and says whether no block was handed out over another.
+/// Runs a random case once and returns whether no two live blocks overlapped.
 pub fn keeps_blocks_apart<P: Pool>(pool: &P) -> bool {
     let stream = pool.stream(0);
     let mut blocks = vec![0; 2_000];

@@ -1,4 +1,4 @@
-//! One case with every pool, in rounds that alternate.
+//! Runs one case with every pool, in alternating rounds.
 
 use crate::cases::{Case, Round, fits, keeps_blocks_apart};
 use crate::common::Rig;
@@ -6,14 +6,14 @@ use crate::plain::{BestFit, Exact};
 use crate::pools::{Ours, Pool};
 use crate::rmm::{self, Rmm};
 
-/// What the pools have that do not grow: more than any case has in use.
+/// The size of pools that cannot grow: more than any case has in use.
 const BYTES: u64 = 23 << 30;
 
-/// How many rounds a figure is the median of, and how long one is to take.
+/// A figure is the median of this many rounds, each of about this length.
 const ROUNDS: usize = 15;
 const ROUND_NANOSECONDS: f64 = 3e6;
 
-/// RMM's two kinds; the second is its arena.
+/// RMM's two pools; the second is its arena.
 const KINDS: [(&str, bool); 2] = [("pool", false), ("arena", true)];
 
 /// A pool that runs a case.
@@ -40,7 +40,7 @@ impl<'a> Contestant<'a> {
         time
     }
 
-    /// Comes to the steady state, and finds how many operations take as long as a round should.
+    /// Reaches the steady state, and finds how many operations fill a round.
     fn warm_up(&mut self) {
         for _ in 0..3 {
             let time = self.run().max(1.0);
@@ -50,7 +50,7 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Every pool's name, and its cell of the row; where nothing is to be `measured`, each runs once.
+/// Every pool's name and its cell in the row. If nothing is to be `measured`, each pool runs once.
 pub fn contest(case: Case, rmm: Option<&Rmm>, measured: bool) -> (Vec<String>, Vec<String>) {
     let rigs = ["checked", "trusted"].map(|streams| (streams, Rig::new(&format!("streams={streams}"))));
     let ours = rigs.each_ref().map(|(streams, rig)| (*streams, Ours::of(rig)));
@@ -72,7 +72,7 @@ pub fn contest(case: Case, rmm: Option<&Rmm>, measured: bool) -> (Vec<String>, V
         all.iter_mut().for_each(Contestant::warm_up);
     }
     for round in 0..if measured { ROUNDS } else { 1 } {
-        // Nobody always comes behind the same.
+        // The order changes from round to round.
         for number in 0..all.len() {
             let turn = (round + number) % all.len();
             all[turn].run();
@@ -83,7 +83,7 @@ pub fn contest(case: Case, rmm: Option<&Rmm>, measured: bool) -> (Vec<String>, V
         let times = &contestant.times;
         let ratios = times.iter().zip(&first).map(|(time, first)| time / first);
         let ratio = median(ratios.collect());
-        // Two digits that say something.
+        // Two significant digits.
         let digits = (1.0 - ratio.log10().floor()).clamp(2.0, 6.0) as usize;
         format!("{:.1} ({ratio:.digits$})", median(times.clone()))
     };
@@ -96,7 +96,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Checks that no pool hands a block out over another.
+/// Checks that no pool hands out overlapping blocks.
 pub fn check(rmm: Option<&Rmm>) {
     let rig = Rig::new("");
     let apart = |name: &str, apart: bool| assert!(apart, "{name}: a block lies over another");
@@ -108,8 +108,8 @@ pub fn check(rmm: Option<&Rmm>) {
     }
 }
 
-/// How much memory a random case takes, over its peak in use: what this project reserves with default settings, and the
-/// least with which the others that cannot grow refuse nothing, to a hundredth.
+/// The memory that a random case needs, divided by its peak in use: what this project reserves with default settings,
+/// and the minimum with which each pool that cannot grow refuses nothing, to a hundredth.
 pub fn memory(case: Case, peak: u64, rmm: Option<&Rmm>) -> (Vec<String>, Vec<String>) {
     let rig = Rig::new("");
     assert!(fits(case, &Ours::of(&rig)), "trtalloc: refused");
@@ -117,12 +117,12 @@ pub fn memory(case: Case, peak: u64, rmm: Option<&Rmm>) -> (Vec<String>, Vec<Str
     let ours = stats.reserved_peak as f64 / peak as f64;
     let mut names = vec!["trtalloc, reserved".to_owned()];
     let mut cells = vec![format!("{ours:.2} ({} remaps)", stats.remaps)];
-    let mut least = |name: String, fits: &dyn Fn(u64) -> bool| {
-        // In hundredths of the peak. More memory is taken to be no worse.
+    let mut minimum = |name: String, fits: &dyn Fn(u64) -> bool| {
+        // A binary search in hundredths of the peak. It assumes that more memory is never worse.
         let (mut low, mut high) = (99, 400);
         while high - low > 1 {
             let middle = (low + high) / 2;
-            // RMM counts in 256 bytes, its arena in more.
+            // RMM has a granularity of 256 bytes, its arena a larger one.
             let bytes = (peak * middle / 100).next_multiple_of(2 << 20);
             *(if fits(bytes) { &mut high } else { &mut low }) = middle;
         }
@@ -132,10 +132,10 @@ pub fn memory(case: Case, peak: u64, rmm: Option<&Rmm>) -> (Vec<String>, Vec<Str
             _ => format!("{:.2}", high as f64 / 100.0),
         });
     };
-    least("one mutex, best fit".into(), &|bytes| fits(case, &BestFit::new(bytes)));
+    minimum("one mutex, best fit".into(), &|bytes| fits(case, &BestFit::new(bytes)));
     for (rmm, (name, arena)) in rmm.iter().flat_map(|rmm| KINDS.map(|kind| (rmm, kind))) {
         let fits = |bytes| rmm.pool(arena, bytes).is_some_and(|pool| fits(case, &pool));
-        least(format!("{} {name}", rmm::NAME), &fits);
+        minimum(format!("{} {name}", rmm::NAME), &fits);
     }
     (names, cells)
 }

@@ -1,9 +1,9 @@
-//! This project beside pools that others wrote, in one process on one machine: `cargo bench --bench compare [-- WORD]`
-//! prints tables in Markdown, of the rows whose names have that word. Without `--bench` every case is run once, no time is
-//! shown, and no block may lie over another.
+//! Compares this project with other pools, in one process on one machine. `cargo bench --bench compare [-- WORD]`
+//! prints tables in Markdown, of the rows whose names contain WORD. Without `--bench`, every case is run once without
+//! timing, and blocks are checked not to overlap.
 //!
-//! The rounds of all pools alternate, and a ratio is the median of the rounds' ratios: what else the machine does falls on
-//! all of them.
+//! The rounds of all pools alternate, and a ratio is the median of the rounds' ratios, so that other load on the
+//! machine affects all pools.
 
 mod cases;
 #[path = "../common/mod.rs"]
@@ -35,15 +35,16 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let measured = arguments.iter().any(|argument| argument == "--bench");
     let word = arguments.iter().find(|argument| !argument.starts_with('-'));
-    // Compiling RMM takes longer than all the rest: a test does it only where nothing may be left out.
+    // Compiling RMM takes longer than all the rest, so tests compile it only if nothing may be skipped.
     let required = std::env::var_os("TRTALLOC_TEST_REQUIRE").is_some();
     let rmm = Rmm::open(measured || required)
         .inspect_err(|reason| assert!(!tools::required("rmm"), "rmm is required, but: {reason}"))
         .ok();
     let rmm = rmm.as_ref();
-    // A process with a CUDA driver has threads. In one without, the C library's mutex takes no locked instruction.
-    let (_stay, told) = std::sync::mpsc::channel::<()>();
-    std::thread::spawn(move || told.recv());
+    // A process with a CUDA driver has threads. In a process with one thread, the C library's mutex needs no locked
+    // instruction.
+    let (_stay, end) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || end.recv());
 
     let chosen = CASES
         .iter()
@@ -68,7 +69,7 @@ fn main() {
     }
 }
 
-/// A table's head, printed before its first row.
+/// A table's header, printed before its first row.
 struct Head(&'static str);
 
 impl Head {
@@ -82,7 +83,7 @@ impl Head {
     }
 }
 
-/// What is measured, and where.
+/// Prints what is measured, and on which machine.
 fn preamble(rmm: Option<&Rmm>) {
     let rig = Rig::new("");
     let (driver, stream): (&dyn Driver, _) = (rig.driver.as_ref(), rig.stream);
@@ -96,19 +97,19 @@ fn preamble(rmm: Option<&Rmm>) {
     });
     let answers = answers.expect("the stream is alive");
     println!("* Machine: {}.", machine::name());
-    println!("* One thread: the processor's time that it had. Several: the time on the wall.");
+    println!("* One thread: its processor time. Several threads: wall-clock time.");
     println!(
-        "* trtalloc: through the C++ vtable, over the simulated device. Its two answers to a `checked` pair take \
-         {answers:.1} ns of it; `trusted` asks nothing."
+        "* trtalloc: through the C++ vtable, over the simulated device. Its two queries for a `checked` pair take \
+         {answers:.1} ns of that; `trusted` makes none."
     );
     match rmm {
         Some(_) => println!(
-            "* {}: over a CUDA runtime that answers at once and does nothing.",
+            "* {}: over a CUDA runtime that returns at once and does nothing.",
             rmm::NAME
         ),
         None => println!("* RMM is not here."),
     }
     println!(
-        "* One mutex: the standard library's, with its maps. These two know no streams, so they are no substitute."
+        "* One mutex: the standard library's, with its maps. These two ignore streams, so they are no substitute."
     );
 }

@@ -1,4 +1,4 @@
-//! Two pools that anybody could write: one mutex, and maps of the standard library. They do not know streams.
+//! Two simple pools: one mutex, and maps of the standard library. They ignore streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The least a pool can do: one lock, a list for each size, and a map from address to size. Nothing that was freed is
-/// ever used for another size.
+/// The minimum that a pool can do: one lock, a list for each size, and a map from address to size. Freed memory is
+/// reused only for the same size.
 #[derive(Default)]
 pub struct Exact(Mutex<ExactInner>);
 
@@ -45,7 +45,7 @@ impl Pool for Exact {
     }
 }
 
-/// One lock, free ranges by address and by size, best fit, neighbours joined.
+/// One lock, free ranges by address and by size, best fit, with coalescing.
 pub struct BestFit(Mutex<BestFitInner>);
 
 struct BestFitInner {
@@ -55,7 +55,7 @@ struct BestFitInner {
 }
 
 impl BestFit {
-    /// A pool of so many bytes.
+    /// A pool of that many bytes.
     pub fn new(bytes: u64) -> BestFit {
         let mut inner = BestFitInner {
             by_address: BTreeMap::new(),

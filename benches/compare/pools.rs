@@ -1,4 +1,4 @@
-//! What is called: a pool, and this project as one, through the C++ vtable.
+//! The interface of a pool, and this project's pool behind it, called through the C++ vtable.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use trtalloc::driver::{Context, Driver};
 
 use crate::common::Rig;
 
-/// How many streams a pool is called with at most.
+/// The maximum number of streams that a pool is called with.
 pub const STREAMS: usize = 4;
 
-/// What each can do, from any thread. A block is an address; 0 is none.
+/// A pool that any thread can call. A block is an address; 0 is no block.
 pub trait Pool: Sync {
     fn allocate(&self, size: u64, stream: usize) -> usize;
-    /// Takes a block back; `size` is what was asked for, which RMM wants to be told.
+    /// Frees a block; `size` is the requested size, which RMM needs.
     fn deallocate(&self, block: usize, size: u64, stream: usize) -> bool;
     /// One of [`STREAMS`] streams.
     fn stream(&self, number: usize) -> usize {
         (1 + number) << 12
     }
-    /// A thread begins to call.
+    /// Called on a thread before its first call.
     fn enter(&self) {}
-    /// It will not call again.
+    /// Called on a thread after its last call.
     fn leave(&self) {}
 }
 
@@ -35,7 +35,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// The allocator of `rig`, which has to outlive it.
+    /// The allocator of `rig`, which must outlive it.
     pub fn of(rig: &Rig) -> Ours {
         Ours {
             client: rig.client,
@@ -61,7 +61,7 @@ impl Pool for Ours {
         self.streams[number]
     }
 
-    /// As an application does, so that the allocator need not look for a context.
+    /// Makes the context current as an application does, so that the allocator need not look for one.
     fn enter(&self) {
         self.driver.context_push(self.context).unwrap();
     }

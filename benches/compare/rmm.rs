@@ -1,5 +1,5 @@
-//! RMM's pool and arena, from the headers in its wheel. They are compiled with the C++ compiler that is here, over a CUDA
-//! runtime that answers at once (`rmm/`), and loaded into this process.
+//! RMM's pool and arena, from the headers in its wheel. They are compiled with the system's C++ compiler against a
+//! CUDA runtime that does nothing (`rmm/`), and loaded into this process.
 
 use std::ffi::{CStr, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,11 +10,11 @@ use crate::pools::Pool;
 use crate::tools;
 use crate::wheel;
 
-/// The wheels: RMM with all that its headers need but one, and that one.
+/// The wheels: RMM with most of what its headers need, and the CUDA runtime with the rest.
 const RMM: (&str, &str) = ("librmm-cu12", "24.12.1");
 const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.5.82");
 
-/// RMM's release build, less its log.
+/// The flags of RMM's release build, without its log.
 const FLAGS: [&str; 9] = [
     "-O3",
     "-DNDEBUG",
@@ -27,10 +27,10 @@ const FLAGS: [&str; 9] = [
     "-fvisibility=hidden",
 ];
 
-/// Which RMM is compared with.
+/// The version of RMM that is compared.
 pub const NAME: &str = "RMM 24.12.1";
 
-/// RMM's functions as `rmm/pools.cpp` has them.
+/// RMM's functions, as `rmm/pools.cpp` declares them.
 pub struct Rmm {
     make: unsafe extern "C" fn(bool, usize) -> *mut c_void,
     destroy: unsafe extern "C" fn(*mut c_void),
@@ -40,7 +40,7 @@ pub struct Rmm {
 }
 
 impl Rmm {
-    /// Loads it; where it was not built yet, fetches and compiles it if it may.
+    /// Loads it. If it was not built yet and `build` is set, fetches and compiles it.
     pub fn open(build: bool) -> Result<Rmm, String> {
         let library = library()?;
         if !library.exists() {
@@ -52,14 +52,14 @@ impl Rmm {
         load(&library)
     }
 
-    /// A pool, or an arena, of so many bytes.
+    /// A pool, or an arena, of that many bytes.
     pub fn pool(&self, arena: bool, bytes: u64) -> Option<RmmPool<'_>> {
-        // SAFETY: a plain call; null is looked for.
+        // SAFETY: a plain call, whose result is checked for null.
         let both = unsafe { (self.make)(arena, bytes as usize) };
         if both.is_null() {
             return None;
         }
-        // SAFETY: `both` is what was just made.
+        // SAFETY: `both` was created by the call above.
         let resource = unsafe { (self.resource)(both) };
         Some(RmmPool {
             rmm: self,
@@ -73,7 +73,7 @@ fn sources() -> PathBuf {
     tools::root().join("benches/compare/rmm")
 }
 
-/// Where it is built: a name of its own for everything that it is made from.
+/// The path of the compiled library. Its name depends on all of its sources.
 fn library() -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (RMM, RUNTIME, FLAGS).hash(&mut hasher);
@@ -89,7 +89,7 @@ fn library() -> Result<PathBuf, String> {
 fn compile(library: &Path) -> Result<(), String> {
     let rmm = wheel::fetch(RMM.0, RMM.1)?.join("librmm/include");
     let runtime = wheel::fetch(RUNTIME.0, RUNTIME.1)?.join("nvidia/cuda_runtime/include");
-    // Moved into place when it is whole.
+    // Compiled to a temporary file and renamed, so other processes never load a partial file.
     let partial = library.with_extension(format!("partial-{}", std::process::id()));
     let mut compile = tools::cxx();
     compile.args(FLAGS);
@@ -110,7 +110,7 @@ fn load(library: &Path) -> Result<Rmm, String> {
     let mut name = library.as_os_str().as_bytes().to_vec();
     name.push(0);
     let name = CStr::from_bytes_with_nul(&name).map_err(|error| error.to_string())?;
-    // SAFETY: a terminated name, of a library that does nothing when it is loaded.
+    // SAFETY: a terminated name of a library without constructors.
     let opened = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if opened.is_null() {
         return Err(format!("{} cannot be loaded", library.display()));
@@ -157,12 +157,12 @@ unsafe impl Sync for RmmPool<'_> {}
 
 impl Pool for RmmPool<'_> {
     fn allocate(&self, size: u64, stream: usize) -> usize {
-        // SAFETY: the resource lives as long as `self`; a stream is only a name to it.
+        // SAFETY: the resource lives as long as `self`, and uses the stream only as a number.
         unsafe { (self.rmm.allocate)(self.resource, size as usize, stream as *mut c_void) as usize }
     }
 
     fn deallocate(&self, block: usize, size: u64, stream: usize) -> bool {
-        // SAFETY: as above; the block came from it with that size, and is given back once.
+        // SAFETY: as above; the block came from it with that size, and is freed once.
         unsafe {
             (self.rmm.deallocate)(
                 self.resource,
@@ -176,7 +176,7 @@ impl Pool for RmmPool<'_> {
 
 impl Drop for RmmPool<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was made by `make`, and this is its end.
+        // SAFETY: it was created by `make`, and is destroyed once.
         unsafe { (self.rmm.destroy)(self.both) }
     }
 }

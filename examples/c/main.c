@@ -1,4 +1,4 @@
-/* A pool for GPU memory from C: blocks that follow a stream, and one that grows without being copied.
+/* A pool for GPU memory from C: blocks that are freed on a stream, and one that grows without a copy.
  *
  *     cc -std=c99 main.c $(pkg-config --cflags --libs trtalloc) -o pool
  *     ./pool                 on the GPU that is here
@@ -23,16 +23,16 @@ int main(int argc, char **argv) {
     trtalloc_destroy(memory);
     return 1;
   }
-  /* Kernels and copies that use the block are queued on the stream here; then it is freed, without waiting for them. */
+  /* Kernels and copies that use the block are queued on the stream here. Then the block is freed without waiting for them. */
   trtalloc_deallocate_async(memory, first, stream);
-  /* The stream runs in order, so the same memory serves what it does next. */
+  /* The stream runs in order, so its next work can reuse the same memory. */
   void *second = trtalloc_allocate_async(memory, 3 << 20, 0, 0, stream);
   printf("reused at once: %s\n", first == second ? "yes" : "no");
   trtalloc_deallocate_async(memory, second, stream);
 
   void *block = trtalloc_allocate(memory, 1 << 20, 0, TRTALLOC_RESIZABLE);
   void *larger = trtalloc_reallocate(memory, block, 0, 64 << 20);
-  /* NULL would say that it could not be done, and leave `block` as it was. */
+  /* On failure the result is NULL, and `block` is unchanged. */
   if (larger != NULL) {
     block = larger;
   }

@@ -1,4 +1,5 @@
-// A pool for GPU memory from C++17, without TensorRT: an owner that closes, failures as exceptions, a cap that holds.
+// A pool for GPU memory from C++17, without TensorRT: it closes with its owner, errors are exceptions, and its limit
+// holds.
 //
 //     ./pool                 on the GPU that is here
 //     ./pool driver=sim      on the simulated device
@@ -13,7 +14,7 @@ int main(int argc, char** argv) try {
     void* const stream = nullptr;  // a cudaStream_t; null is the default stream
     void* const weights = memory.allocate(std::uint64_t{200} << 20);
     void* const scratch = memory.allocate_async(std::uint64_t{100} << 20, stream);
-    // Functions that allocate say no with a null pointer, as TensorRT wants it.
+    // Functions that allocate return a null pointer on failure, as TensorRT requires.
     std::cout << "200 MiB: " << (weights != nullptr ? "yes" : "no") << '\n'
               << "100 MiB more, with a limit of 256: " << (scratch != nullptr ? "yes" : "no") << '\n';
     if (scratch == nullptr) {

@@ -21,7 +21,7 @@ class Logger final : public nvinfer1::ILogger {
     }
 };
 
-// Bytes of a tensor of at most 8 bytes an element, which is enough for any type.
+// The bytes of a tensor with 8 bytes an element, which is enough for any type.
 std::uint64_t bytes(nvinfer1::Dims const& shape) {
     std::uint64_t count = 8;
     for (int i = 0; i < shape.nbDims; ++i) {
@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
     std::vector<char> const plan{std::istreambuf_iterator<char>(file), {}};
 
     Logger logger;
-    // Declared before everything that uses it, so that it goes last.
+    // Declared before everything that uses it, so that it is destroyed last.
     trtalloc::Allocator memory{argc > 2 ? argv[2] : "limit=4GiB"};
     nvinfer1::IRuntime* const made = nvinfer1::createInferRuntime(logger);
     if (!trtalloc::created(made)) {
@@ -61,10 +61,10 @@ int main(int argc, char** argv) try {
         std::cerr << "no context: " << trtalloc_last_error() << '\n';
         return 1;
     }
-    // Sizes that are only known while it runs come from the same pool.
+    // Outputs whose size is known only at run time use the same pool.
     context->setTemporaryStorageAllocator(trtalloc::tensorrt(memory));
 
-    // The inputs and outputs too, on the stream that uses them; nullptr stands for the application's cudaStream_t.
+    // The inputs and outputs too, on the stream that uses them. nullptr stands for the application's cudaStream_t.
     cudaStream_t const stream = nullptr;
     std::vector<void*> tensors;
     for (int i = 0; i < engine->getNbIOTensors(); ++i) {
@@ -73,7 +73,7 @@ int main(int argc, char** argv) try {
         context->setTensorAddress(name, tensors.back());
     }
     bool const queued = context->enqueueV3(stream);
-    // Nothing is waited for here: memory that is freed on its stream is reused only behind what the stream has to do.
+    // Nothing waits here: memory freed on its stream is reused only after the stream's work.
     for (void* const tensor : tensors) {
         memory.deallocate_async(tensor, stream);
     }

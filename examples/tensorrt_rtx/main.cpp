@@ -1,7 +1,7 @@
 // Builds a network with TensorRT-RTX and runs it, with all device memory of builder, engine and context from one pool.
 //
 //     ./rtx                       builds for the GPU that is here, and runs
-//     ./rtx 89 driver=sim         builds for compute capability 8.9 only: needs no GPU
+//     ./rtx 89 driver=sim         builds for compute capability 8.9 only, without a GPU
 #include <NvInfer.h>
 #include <trtalloc/tensorrt.hpp>
 
@@ -50,7 +50,7 @@ int main(int argc, char** argv) try {
         elsewhere ? static_cast<nvinfer1::ComputeCapability>(std::atoi(argv[1])) : nvinfer1::ComputeCapability::kCURRENT;
 
     Logger logger;
-    // Declared before everything that uses it, so that it goes last.
+    // Declared before everything that uses it, so that it is destroyed last.
     trtalloc::Allocator memory{argc > 2 ? argv[2] : "limit=4GiB"};
     auto* const allocator = trtalloc::tensorrt(memory);
 
@@ -85,7 +85,7 @@ int main(int argc, char** argv) try {
         return 1;
     }
 
-    // Input and output come from the same pool, on the stream that uses them; nullptr is the default stream.
+    // Input and output use the same pool, on the stream that uses them. nullptr is the default stream.
     cudaStream_t const stream = nullptr;
     void* const input = memory.allocate_async(rows * columns * sizeof(float), stream);
     void* const output = memory.allocate_async(rows * columns * sizeof(float), stream);

@@ -1,4 +1,4 @@
-//! The program that an allocator serves: it has a context, makes streams and queues work on them.
+//! The application that an allocator serves: it has a context, creates streams and queues work on them.
 //!
 //! The allocator itself never creates a stream, so none of this is in [`Driver`].
 
@@ -10,17 +10,17 @@ use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::SimDriver;
 use crate::driver::{Context, Driver, DriverError, Failure, Result, Stream};
 
-/// What an application asks of its driver besides memory.
+/// What an application calls the driver for, apart from memory.
 pub trait Streams {
     /// A new stream of the current context, which does not wait for the legacy default stream (`cuStreamCreate`).
     fn create(&self) -> Result<Stream>;
-    /// Work that is queued still runs (`cuStreamDestroy`).
+    /// Destroys a stream; work queued on it still runs (`cuStreamDestroy`).
     fn destroy(&self, stream: Stream) -> Result<()>;
     /// Queues work on `stream` that writes `[address, address + bytes)`.
     fn launch(&self, stream: Stream, address: u64, bytes: u64) -> Result<()>;
 }
 
-/// An application on one device: its context is current to the thread that made it, for as long as it lives.
+/// An application on one device. Its context is current to the thread that created it, until it is dropped.
 pub struct Application {
     driver: Arc<dyn Driver>,
     streams: Box<dyn Streams>,
@@ -29,11 +29,11 @@ pub struct Application {
 }
 
 impl Application {
-    /// Makes the primary context of `device` current to this thread. It is to be dropped on this thread too.
+    /// Makes the primary context of `device` current to this thread. The result must be dropped on the same thread.
     pub fn new(driver: Arc<dyn Driver>, streams: Box<dyn Streams>, device: i32) -> Result<Application> {
         let context = driver.primary_retain(device)?;
         if let Err(error) = driver.context_push(context) {
-            // The first error is the one to tell.
+            // The first error is returned; another one changes nothing.
             let _ = driver.primary_release(device);
             return Err(error);
         }
@@ -70,7 +70,7 @@ impl Application {
         self.driver.fill_async(address, byte, bytes, stream)
     }
 
-    /// What is queued on `after` from now on runs once what is queued on `before` now has run.
+    /// Makes work queued on `after` from now on wait for the work queued on `before` so far.
     pub fn order(&self, before: Stream, after: Stream) -> Result<()> {
         let event = self.driver.event_create()?;
         let result = self.driver.event_record(event, before);
@@ -86,13 +86,13 @@ impl Application {
 
 impl Drop for Application {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report errors.
         let _ = self.driver.context_pop();
         let _ = self.driver.primary_release(self.device);
     }
 }
 
-/// Streams of CUDA, by the functions that libcuda.so.1 exports.
+/// Streams of CUDA, created by functions of libcuda.so.1.
 pub struct CudaStreams {
     driver: Arc<CudaDriver>,
     create: unsafe extern "C" fn(*mut *mut c_void, u32) -> u32,
@@ -100,7 +100,7 @@ pub struct CudaStreams {
 }
 
 impl CudaStreams {
-    /// Looks the functions up that `driver` does not have.
+    /// Looks up the functions that `driver` does not provide.
     pub fn new(driver: Arc<CudaDriver>) -> Result<CudaStreams> {
         let missing = |call| DriverError {
             call,
@@ -152,7 +152,7 @@ impl Streams for CudaStreams {
     }
 
     fn destroy(&self, stream: Stream) -> Result<()> {
-        // SAFETY: the handle is one that `create` gave; that it was not destroyed yet is the caller's to know.
+        // SAFETY: the handle comes from `create`; the caller has not destroyed it yet.
         check("cuStreamDestroy_v2", unsafe { (self.destroy)(stream.0 as *mut c_void) })
     }
 
@@ -167,7 +167,7 @@ impl Streams for Arc<AscendDriver> {
         self.create_stream()
     }
 
-    /// AscendCL wants the work to be over.
+    /// AscendCL requires that the stream's work has completed.
     fn destroy(&self, stream: Stream) -> Result<()> {
         self.context_synchronize()?;
         self.destroy_stream(stream)
@@ -184,7 +184,7 @@ pub struct SimStreams {
 }
 
 impl SimStreams {
-    /// Streams of `driver`'s computer.
+    /// Streams of the simulated device that `driver` uses.
     pub fn new(driver: Arc<SimDriver>) -> SimStreams {
         SimStreams { driver }
     }

@@ -1,9 +1,9 @@
 //! Traces as CSV: `op,id,bytes[,stream[,thread]]`, plain or gzip.
 //!
-//! The first line names the columns; their order is free and columns of other names are skipped. `op` is alloc, free or
-//! realloc. `id` names a block from its alloc to its free and may come again afterwards. `bytes` of a free is not
-//! needed. Without a `stream` column everything is on one stream; an empty stream cell is a call without a stream.
-//! Numbers are decimal, or hexadecimal with `0x`.
+//! The first line names the columns in any order; columns with other names are ignored. `op` is alloc, free or
+//! realloc. `id` identifies a block from its alloc to its free and may be reused afterwards. A free needs no `bytes`.
+//! Without a `stream` column, all calls are on one stream; an empty stream cell is a call without a stream. Numbers
+//! are decimal, or hexadecimal with `0x`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use flate2::bufread::MultiGzDecoder;
 use super::{Block, Kind, Trace};
 use crate::error::{Error, Result};
 
-/// Reads the trace in the file at `path`, unpacking it where it is gzip. Errors name the file and the line.
+/// Reads the trace in the file at `path`, decompressing gzip. Errors name the file and the line.
 pub fn open(path: &Path) -> Result<Trace> {
     let named = |text: String| format!("{}: {text}", path.display());
     let file = File::open(path).map_err(|error| Error::Io(named(error.to_string())))?;
@@ -26,7 +26,7 @@ pub fn open(path: &Path) -> Result<Trace> {
     })
 }
 
-/// Reads a trace line by line, unpacking it where it begins as gzip does. Errors name the line.
+/// Reads a trace line by line, decompressing it if it begins like gzip. Errors name the line.
 pub fn read(mut input: impl BufRead) -> Result<Trace> {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
     let start = input.fill_buf().map_err(|error| Error::Io(error.to_string()))?;
@@ -75,7 +75,7 @@ fn read_plain(mut input: impl BufRead) -> Result<Trace> {
     }
 }
 
-/// Where each column stands.
+/// The index of each column.
 struct Columns {
     op: usize,
     id: usize,
@@ -115,7 +115,7 @@ impl Columns {
     }
 }
 
-/// The trace so far, and which block each live id of the file names.
+/// The trace so far, and the block of each live id in the file.
 #[derive(Default)]
 struct Rows {
     trace: Trace,
@@ -196,7 +196,7 @@ fn number(column: &str, text: &str) -> std::result::Result<u64, String> {
     .map_err(|error| format!("{column} {text:?}: {error}"))
 }
 
-/// Writes `trace` so that [`read`] makes an equal one of it, up to the numbers of slots.
+/// Writes `trace` so that [`read`] returns an equal trace, apart from the numbers of slots.
 pub fn write(trace: &Trace, mut output: impl Write) -> std::io::Result<()> {
     let streams = trace.streams().len() > 1
         || trace.streams().first().is_some_and(|&label| label != 0)

@@ -1,13 +1,13 @@
-//! Traces made from a seed: the same rows on every machine.
+//! Generates traces from a seed: the same rows on every machine.
 //!
-//! They have the shape of inference, not of one program: weights without a stream and for long, activations in stack
-//! order for a moment, workspaces for less, and key-value blocks that live as long as a request. None of them asks for
-//! the same sizes over and over, which is what makes them hard on a pool.
+//! They resemble inference in general, not one program: long-lived weights without a stream, short-lived activations
+//! in stack order, even shorter-lived workspaces, and key-value blocks that live as long as a request. No trace
+//! repeats the same sizes, which makes them hard for a pool.
 
 use super::random::Random;
 use super::{Block, Kind, Trace};
 
-/// The traces that [`generate`] knows, each with what it is.
+/// The traces that [`generate`] knows, with a description of each.
 pub const NAMES: [(&str, &str); 5] = [
     (
         "serving",
@@ -25,7 +25,7 @@ pub const NAMES: [(&str, &str); 5] = [
     ("large", "blocks of 0.9 to 3 GiB on one stream, small ones among them"),
 ];
 
-/// Makes the trace of that name; none where there is no such.
+/// Generates the trace with that name; `None` for an unknown name.
 pub fn generate(name: &str, seed: u64) -> Option<Trace> {
     match name {
         "serving" => Some(serving(seed, false)),
@@ -39,7 +39,7 @@ pub fn generate(name: &str, seed: u64) -> Option<Trace> {
 
 const MIB: u64 = 1 << 20;
 
-/// A transformer, as far as memory sees it: two bytes a number.
+/// The sizes of a transformer, with two bytes for each number.
 struct Model {
     hidden: u64,
     layers: u64,
@@ -82,7 +82,7 @@ impl Model {
     }
 }
 
-/// One request that is being answered.
+/// A request that is being processed.
 struct Request {
     kv: Vec<Block>,
     room: u64,
@@ -90,8 +90,8 @@ struct Request {
     to_come: u64,
 }
 
-/// Prompt and answer lengths in tokens. Skewed as in public request traces: the medians, 1,020 and 129, are those that
-/// were published for the conversations in Azure's language-model trace of 2023.
+/// Prompt and answer lengths in tokens, by decile, skewed as in public request traces. The medians, 1,020 and 129,
+/// are those published for the conversations in Azure's language-model trace of 2023.
 pub(super) const PROMPT: [u64; 11] = [16, 130, 330, 560, 800, 1020, 1200, 1400, 1900, 2900, 4000];
 pub(super) const ANSWER: [u64; 11] = [8, 24, 50, 80, 105, 129, 170, 230, 330, 430, 1000];
 
@@ -153,7 +153,7 @@ fn serving(seed: u64, growing: bool) -> Trace {
     trace
 }
 
-/// One token for each of `batch` requests.
+/// Decodes one token for each of `batch` requests.
 fn decode(model: &Model, trace: &mut Trace, batch: u64, stream: Option<u16>) {
     let hidden = trace.alloc(batch * model.hidden * 2, stream);
     let inner = trace.alloc(batch * model.hidden * 8, stream);
@@ -165,7 +165,8 @@ fn decode(model: &Model, trace: &mut Trace, batch: u64, stream: Option<u16>) {
     trace.free(sorted, stream);
 }
 
-/// One image network over `batch` images of `side` pixels: maps shrink, some are kept for the heads at the end.
+/// Runs an image network on `batch` images of `side` pixels. Feature maps shrink, and some stay for the heads at the
+/// end.
 fn vision(trace: &mut Trace, random: &mut Random, batch: u64, side: u64, stream: Option<u16>) {
     let map = |side: u64, channels: u64| batch * side * side * channels * 2;
     let mut kept = Vec::new();
@@ -230,7 +231,7 @@ fn streams(seed: u64) -> Trace {
         };
         let weights = engine.alloc(model.weights(), None);
         for _ in 0..ITERATIONS {
-            // A context's scratch memory, as large as this shape needs, around what the shape itself asks for.
+            // The context's scratch memory for this shape, allocated around the requests of the shape itself.
             let scratch = engine.alloc(random.between(MIB, 24 * MIB), stream);
             if number % 2 == 0 {
                 let tokens = random.from_deciles(&PROMPT);
@@ -249,7 +250,7 @@ fn streams(seed: u64) -> Trace {
 
 fn large(seed: u64) -> Trace {
     const BLOCKS: usize = 12_000;
-    const MOST: u64 = 8 << 30;
+    const MAX_IN_USE: u64 = 8 << 30;
     let mut random = Random::new(seed);
     let mut trace = Trace::new();
     let stream = trace.stream(0);
@@ -261,7 +262,7 @@ fn large(seed: u64) -> Trace {
         } else {
             random.between(1, 64) << random.below(19)
         };
-        while in_use + bytes > MOST || live.len() > 64 {
+        while in_use + bytes > MAX_IN_USE || live.len() > 64 {
             let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
             in_use -= bytes;
             trace.free(block, stream);
@@ -275,7 +276,7 @@ fn large(seed: u64) -> Trace {
     trace
 }
 
-/// Rows of several traces, each in its own order, in turns of random length.
+/// Interleaves the rows of several traces in runs of random length. Each trace keeps its order.
 fn interleave(sources: &[Trace], random: &mut Random) -> Trace {
     let mut trace = Trace::new();
     let mut rest: Vec<_> = sources.iter().map(|source| source.ops().iter()).collect();

@@ -1,8 +1,10 @@
-//! The keys and values of a language model's requests, in one contiguous block for each request, held in three ways.
+//! Traces of the keys and values of a language model's requests. Each request has one contiguous block, managed in
+//! one of three ways.
 //!
-//! A request brings a prompt and is answered token by token, and how long the answer gets is not known before. The lengths
-//! are skewed as in public traces: the medians published for the conversations of Azure's trace of 2023, and the means
-//! published for the conversations of Mooncake's. The distribution between is made up; whole numbers only.
+//! A request has a prompt and generates its answer token by token, and the answer's length is not known in advance.
+//! Lengths are skewed as in public traces: they have the medians published for the conversations of Azure's trace of
+//! 2023, and the means published for the conversations of Mooncake's. The rest of the distribution is invented. All
+//! numbers are whole.
 
 use super::random::Random;
 use super::{Block, Trace};
@@ -10,7 +12,7 @@ use super::{Block, Trace};
 /// Prompt and answer lengths in tokens, by decile.
 #[derive(Debug, Clone, Copy)]
 pub struct Lengths {
-    /// What it is called.
+    /// The name of the distribution.
     pub name: &'static str,
     prompt: [u64; 11],
     answer: [u64; 11],
@@ -32,18 +34,18 @@ pub const MOONCAKE: Lengths = Lengths {
     answer: [10, 60, 120, 180, 240, 300, 360, 430, 520, 700, 1100],
 };
 
-/// How a request's block is held.
+/// How a request's block grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// As large as the tokens so far, resized at each.
+    /// It has the size of the tokens so far, and is resized for each token.
     Resized,
-    /// As large as the longest request there can be.
+    /// It has the size of the longest possible request.
     Worst,
-    /// Of twice the size each time it is full: a new block, a copy, and the old one freed.
+    /// It doubles when it is full: a new block is allocated, the contents are copied, and the old block is freed.
     Doubled,
 }
 
-/// The requests' blocks as a trace on one stream, and the bytes that the application copies.
+/// The trace of the requests' blocks on one stream, and the number of bytes that the application copies.
 pub fn trace(lengths: &Lengths, way: Way, bytes_of_token: u64, seed: u64) -> (Trace, u64) {
     const REQUESTS: usize = 300;
     const AT_ONCE: usize = 16;
@@ -106,7 +108,7 @@ mod tests {
     use crate::trace::Kind;
 
     #[test]
-    fn the_same_requests_in_each_way() {
+    fn each_way_serves_the_same_requests() {
         for lengths in [AZURE, MOONCAKE] {
             let made = [Way::Resized, Way::Worst, Way::Doubled].map(|way| trace(&lengths, way, 1024, 1));
             assert_eq!(made[0], trace(&lengths, Way::Resized, 1024, 1));

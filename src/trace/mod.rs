@@ -1,8 +1,9 @@
-//! Traces of allocations: read from CSV, made by a generator, replayed on an allocator.
+//! Traces of allocations: read from CSV or generated, and replayed on an allocator.
 //!
-//! [`csv`] reads and writes them, [`generate`] and [`kv`] make them from a seed, [`replay`](mod@replay) runs them and measures,
-//! [`application`] stands for the program that owns streams and queues work, [`steady`] has calls to be made over and over.
-//! May depend on [`crate::allocator`], [`crate::bridge`], [`crate::driver`] and [`crate::stats`]; nothing in the library depends on it but the command and the benches.
+//! [`csv`] reads and writes traces, [`generate`] and [`kv`] make them from a seed, [`replay`](mod@replay) runs and
+//! measures them, [`application`] is the program that owns streams and queues work, [`steady`] has calls to be
+//! repeated. These modules may depend on [`crate::allocator`], [`crate::bridge`], [`crate::driver`] and
+//! [`crate::stats`]; only the command and the benches depend on them.
 
 pub mod application;
 pub mod csv;
@@ -12,45 +13,45 @@ pub mod random;
 pub mod replay;
 pub mod steady;
 
-/// What a block's size is rounded up to where use is summed: the granule of the CUDA carving rule.
+/// Sizes of blocks are rounded up to this where use is summed: the granularity of CUDA's rounding rule.
 pub const GRANULE: u64 = 512;
 
-/// What one row asks for.
+/// The kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A block of `bytes`; `resizable` where the trace resizes it before it frees it.
+    /// Allocates a block of `bytes`.
     Alloc {
         /// Whether a [`Kind::Realloc`] of this block follows.
         resizable: bool,
     },
-    /// The block is given back; `bytes` is the size it had.
+    /// Frees the block; `bytes` is its size.
     Free,
-    /// The block is resized to `bytes`.
+    /// Resizes the block to `bytes`.
     Realloc,
 }
 
 /// One row of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What is asked.
+    /// What the row does.
     pub kind: Kind,
-    /// The size meant, in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Which block: a slot below [`Trace::blocks`] that is taken again once its block is freed.
+    /// The block, as a slot below [`Trace::blocks`]. A slot is reused once its block is freed.
     pub block: u32,
-    /// Index into [`Trace::streams`]; none: a call without a stream.
+    /// Index into [`Trace::streams`]; `None`: a call without a stream.
     pub stream: Option<u16>,
     /// Index of the thread that made the call.
     pub thread: u16,
 }
 
-/// A sequence of allocations that is consistent by construction: no block is freed or resized that is not live.
+/// A sequence of allocations. It is consistent by construction: only live blocks are freed or resized.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
     ops: Vec<Op>,
     streams: Vec<u64>,
     threads: Vec<u64>,
-    /// For each slot: where its live block was allocated, and that block's size; none while the slot is free.
+    /// For each slot, the row that allocated its live block, and that block's size; `None` while the slot is free.
     live: Vec<Option<Live>>,
     free_slots: Vec<u32>,
     next_thread: u16,
@@ -77,28 +78,28 @@ impl Trace {
         &self.ops
     }
 
-    /// How many slots [`Op::block`] ranges over: the most blocks ever live at once.
+    /// How many slots [`Op::block`] ranges over, which is the maximum number of live blocks.
     pub fn blocks(&self) -> usize {
         self.live.len()
     }
 
-    /// The streams by their numbers in the file, in order of appearance.
+    /// The streams' numbers in the file, in order of appearance.
     pub fn streams(&self) -> &[u64] {
         &self.streams
     }
 
-    /// The threads by their numbers in the file, in order of appearance; empty where the trace names none.
+    /// The threads' numbers in the file, in order of appearance; empty where the trace has none.
     pub fn threads(&self) -> &[u64] {
         &self.threads
     }
 
-    /// The most bytes in use at once, each block rounded up to [`GRANULE`].
+    /// The peak of bytes in use, with each block rounded up to [`GRANULE`].
     pub fn peak(&self) -> u64 {
         self.peak_without(&[])
     }
 
-    /// [`Trace::peak`] where the rows whose indices are in `failed` (ascending) were refused: a refused allocation holds
-    /// nothing, a refused resize leaves the block as it was.
+    /// [`Trace::peak`] if the rows with indices in `failed` (ascending) were refused. A refused allocation holds
+    /// nothing, and a refused resize leaves the block unchanged.
     pub fn peak_without(&self, failed: &[u32]) -> u64 {
         let mut held = vec![0u64; self.live.len()];
         let (mut in_use, mut peak) = (0u64, 0u64);
@@ -119,18 +120,20 @@ impl Trace {
         peak
     }
 
-    /// The blocks that the trace never frees: their slots and the streams they were allocated on.
+    /// The blocks that the trace never frees: their slots, and the streams of their allocation.
     pub fn leftovers(&self) -> impl Iterator<Item = (u32, Option<u16>)> + '_ {
         let with_slot = self.live.iter().enumerate();
         with_slot.filter_map(|(slot, live)| live.map(|live| (slot as u32, self.ops[live.allocated_at].stream)))
     }
 
-    /// The index of the stream numbered `label`, made where it is new; none where there are 65,535 already.
+    /// The index of the stream numbered `label`, which is added where it is new; `None` where there are 65,535
+    /// already.
     pub fn stream(&mut self, label: u64) -> Option<u16> {
         index_of(&mut self.streams, label)
     }
 
-    /// The rows that follow are made by the thread numbered `label`; false where there are 65,535 threads already.
+    /// Makes the thread numbered `label` the caller of the rows that follow; returns false where there are 65,535
+    /// threads already.
     pub fn set_thread(&mut self, label: u64) -> bool {
         match index_of(&mut self.threads, label) {
             Some(thread) => self.next_thread = thread,
@@ -153,7 +156,7 @@ impl Trace {
         Block(slot)
     }
 
-    /// Adds a resize of a live block, whose allocation becomes a resizable one.
+    /// Adds a resize of a live block, and marks its allocation as resizable.
     pub fn realloc(&mut self, block: &Block, bytes: u64, stream: Option<u16>) {
         if let Some(live) = &mut self.live[block.0 as usize] {
             live.bytes = bytes;
@@ -162,7 +165,7 @@ impl Trace {
         self.push(Kind::Realloc, bytes, block.0, stream);
     }
 
-    /// Adds the freeing of a live block.
+    /// Adds a free of a live block.
     pub fn free(&mut self, block: Block, stream: Option<u16>) {
         let bytes = self.live[block.0 as usize].take().map_or(0, |live| live.bytes);
         self.free_slots.push(block.0);
@@ -180,7 +183,7 @@ impl Trace {
     }
 }
 
-/// The place of `label` in `labels`, where it is put if it is new and there is room for it in a `u16`.
+/// The index of `label` in `labels`, to which it is added where it is new and the index fits in a `u16`.
 fn index_of(labels: &mut Vec<u64>, label: u64) -> Option<u16> {
     let at = labels.iter().position(|&known| known == label).unwrap_or(labels.len());
     let index = u16::try_from(at).ok().filter(|&index| index < u16::MAX)?;

@@ -1,11 +1,11 @@
-//! Numbers drawn from a seed: the same on every machine, so whole numbers only.
+//! Random numbers from a seed. They are the same on every machine, so they are whole numbers only.
 
 /// splitmix64.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// The sequence for `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -19,22 +19,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Evenly from `0 .. bound`; 0 where `bound` is 0.
+    /// A uniform number in `0 .. bound`; 0 where `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Evenly from `low ..= high`.
+    /// A uniform number in `low ..= high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Whether a thing that happens `percent` times in a hundred happens now.
+    /// True in `percent` of 100 calls.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// From the distribution whose deciles (0 %, 10 %, … 100 %) are `deciles`, straight between them.
+    /// A number from the distribution with these deciles (0 %, 10 %, … 100 %), uniform between two of them.
     pub fn from_deciles(&mut self, deciles: &[u64; 11]) -> u64 {
         let decile = self.below(10) as usize;
         self.between(deciles[decile], deciles[decile + 1])

@@ -1,4 +1,4 @@
-//! Runs a trace on an allocator and measures it.
+//! Replays a trace on an allocator and measures it.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 
-/// What a trace can be replayed on.
+/// An allocator on which a trace can be replayed.
 pub trait Memory {
-    /// A block of `size` bytes to be used on `stream` first.
+    /// Allocates `size` bytes, to be used first on `stream`.
     fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64>;
-    /// The block at `address` with `size` bytes; on an error it stands as it was.
+    /// Resizes the block at `address`; on an error the block is unchanged.
     fn reallocate(&self, address: u64, size: u64) -> Result<u64>;
-    /// Gives a block back, last used on `stream`.
+    /// Frees a block that was last used on `stream`.
     fn deallocate(&self, address: u64, stream: Option<Stream>) -> Result<()>;
-    /// The figures so far.
+    /// The statistics so far.
     fn stats(&self) -> Result<Stats>;
-    /// Starts the peaks in [`Memory::stats`] anew.
+    /// Resets the peaks in [`Memory::stats`].
     fn reset_peaks(&self) -> Result<()>;
 }
 
@@ -54,40 +54,40 @@ impl Memory for Allocator {
     }
 }
 
-/// One pass over a trace, in figures.
+/// The results of one pass over a trace.
 #[derive(Debug, Clone, Default)]
 pub struct Pass {
-    /// Calls made: rows of blocks that were refused earlier are not among them.
+    /// Calls made. Rows of blocks whose allocation was refused are skipped.
     pub ops: u64,
     /// Wall-clock time of these calls.
     pub time: Duration,
-    /// The most bytes in use at once, each block rounded up to 512; refused blocks hold nothing.
+    /// The peak of bytes in use, each block rounded up to 512; refused blocks hold nothing.
     pub peak: u64,
-    /// The most physical memory reserved at once in this pass.
+    /// The peak of physical memory reserved in this pass.
     pub reserved_peak: u64,
-    /// Physical memory reserved at its end, with every block given back.
+    /// Physical memory reserved at its end, with every block freed.
     pub reserved: u64,
     /// Allocations and resizes that were refused.
     pub failures: u64,
-    /// The first refusal, in words.
+    /// The first refusal's reason.
     pub first_failure: Option<String>,
     /// Handles moved to another address.
     pub remaps: u64,
     /// Driver calls that submit work or may block.
     pub driver_calls: u64,
-    /// Driver calls that only ask.
+    /// Driver calls that only query.
     pub driver_queries: u64,
     /// Resizes that kept the address.
     pub in_place: u64,
 }
 
 impl Pass {
-    /// Nanoseconds a call.
+    /// Nanoseconds per call.
     pub fn ns_per_op(&self) -> f64 {
         self.time.as_nanos() as f64 / self.ops.max(1) as f64
     }
 
-    /// Reserved ÷ in use, both at their peak; infinite where nothing was in use.
+    /// Peak reserved ÷ peak in use; infinite where nothing was in use.
     pub fn ratio(&self) -> f64 {
         match self.peak {
             0 if self.reserved_peak == 0 => 1.0,
@@ -103,11 +103,11 @@ impl Pass {
     }
 }
 
-/// What is done beside the calls themselves, on the time of the calls.
+/// Is notified of a replay's calls. The measured time includes it.
 pub trait Observer {
     /// Called every few thousand rows with the number of rows done.
     fn progress(&mut self, _rows: u64) {}
-    /// `address` was just handed out with `size` bytes.
+    /// `address` was just allocated with `size` bytes.
     fn handed_out(&mut self, _address: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
         Ok(())
     }
@@ -115,17 +115,17 @@ pub trait Observer {
     fn resized(&mut self, _old: u64, _new: u64, _size: u64, _stream: Option<Stream>) -> Result<()> {
         Ok(())
     }
-    /// The block at `address` is about to be given back.
+    /// The block at `address` is about to be freed.
     fn giving_back(&mut self, _address: u64, _stream: Option<Stream>) -> Result<()> {
         Ok(())
     }
 }
 
-/// Nothing beside the calls.
+/// Ignores the notifications.
 impl Observer for () {}
 
-/// Runs all rows in order on the calling thread, on the stream in `streams` that belongs to each, then gives back what
-/// the trace leaves. Refusals are counted and survived; a block that cannot be given back is an error.
+/// Runs all rows in order on the calling thread, each on its stream in `streams`, then frees the blocks that the
+/// trace leaves. Refused requests are counted; a block that cannot be freed is an error.
 pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer: &mut impl Observer) -> Result<Pass> {
     const ROWS_PER_REPORT: usize = 4096;
     if streams.len() < trace.streams().len() {
@@ -145,7 +145,7 @@ pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer:
         for (at, op) in ops.iter().enumerate() {
             let stream = stream_of(op.stream);
             let address = &mut addresses[op.block as usize];
-            // A block that was refused can be neither resized nor given back.
+            // A block whose allocation was refused cannot be resized or freed.
             if *address == 0 && !matches!(op.kind, Kind::Alloc { .. }) {
                 continue;
             }

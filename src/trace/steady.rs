@@ -1,11 +1,11 @@
-//! Steady states: the same few calls over and over, the way TensorRT makes them. For the command's figures and `benches/`.
+//! Steady states: a few calls that are repeated as TensorRT makes them. For the command's figures and `benches/`.
 
 use crate::allocator::{Allocator, Request};
 use crate::bridge::client::Client;
 use crate::driver::Stream;
 use crate::error::Result;
 
-/// `allocateAsync` of `size` bytes and its `deallocateAsync`; whether both succeeded.
+/// Calls `allocateAsync` for `size` bytes and `deallocateAsync`; returns whether both succeeded.
 #[inline]
 pub fn pair(client: Client, size: u64, stream: Stream) -> bool {
     match client.allocate_async(size, 0, 0, stream.0) {
@@ -14,10 +14,10 @@ pub fn pair(client: Client, size: u64, stream: Stream) -> bool {
     }
 }
 
-/// A stream that has freed many pieces between pieces that live on, so that none of them became one.
+/// A stream with many free holes between live blocks, which keep the holes from being merged.
 ///
-/// None has the size that [`Holes::miss`] asks for, and it never asks for the same size twice in a row: what it gave back
-/// the last time is no answer either.
+/// No hole has the size that [`Holes::miss`] requests. It never requests the same size twice in a row, so the block
+/// that it freed last does not fit either.
 pub struct Holes {
     stream: Stream,
     between: Vec<u64>,
@@ -25,7 +25,7 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Makes `count` holes of 1 to 64 KiB in what `stream` has freed.
+    /// Makes `count` holes of 1 to 64 KiB in the memory that `stream` has freed.
     pub fn make(allocator: &Allocator, stream: Stream, count: usize) -> Result<Holes> {
         let allocate = |size| {
             allocator.allocate(Request {
@@ -38,7 +38,7 @@ impl Holes {
         };
         let (mut between, mut holes) = (vec![allocate(512)?], Vec::new());
         for number in 0..count as u64 {
-            // 7,919 is odd, so that every size comes; the second hole is of 48 KiB, large enough for a miss.
+            // 7,919 is odd, so every size occurs; the second hole has 48 KiB, which is enough for a miss.
             holes.push(allocate((1 + number * 7_919 % 64) << 10)?);
             between.push(allocate(512)?);
         }
@@ -52,7 +52,7 @@ impl Holes {
         })
     }
 
-    /// A request that no freed piece fits exactly, and its free; whether both succeeded.
+    /// Makes a request that no hole fits exactly, and frees the block; returns whether both succeeded.
     #[inline]
     pub fn miss(&mut self, client: Client) -> bool {
         self.odd = !self.odd;
@@ -60,7 +60,7 @@ impl Holes {
         pair(client, size, self.stream)
     }
 
-    /// Gives back what lies between the holes.
+    /// Frees the blocks between the holes.
     pub fn end(self, allocator: &Allocator) -> Result<()> {
         let mut between = self.between.into_iter();
         between.try_for_each(|block| allocator.deallocate(block, Some(self.stream)))

@@ -1,4 +1,5 @@
-// What RMM's headers take of cuda_runtime.h, for a C++ compiler. NVIDIA's own needs headers of nvcc's package.
+// The part of cuda_runtime.h that RMM's headers need, for a C++ compiler. NVIDIA's own file needs headers of nvcc's
+// package.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,6 @@
-// The functions of the CUDA runtime that RMM's pools call, answered at once: what is measured is the pools' own work.
-// In a file of its own, so that they stay calls.
+// The functions of the CUDA runtime that RMM's pools call. They do nothing, so that only the pools' own work is
+// measured.
+// They are in a file of their own so that the compiler does not inline them.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -20,7 +21,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     return cudaSuccess;
 }
 
-// A pool tells its streams apart by their events.
+// A pool identifies its streams by their events.
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     static std::atomic<std::uintptr_t> last{0};
     *event = reinterpret_cast<cudaEvent_t>(++last);

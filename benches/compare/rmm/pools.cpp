@@ -1,4 +1,4 @@
-// RMM's pool and arena behind C functions. Its headers come from its wheel; nothing here or there needs a GPU.
+// RMM's pool and arena behind C functions. Its headers come from its wheel; no GPU is needed.
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Addresses without memory behind them: a pool never looks at what it hands out.
+// Addresses without memory behind them: a pool never accesses its blocks.
 class Addresses final : public rmm::mr::device_memory_resource {
     void* do_allocate(std::size_t bytes, rmm::cuda_stream_view) override {
         void* const base =
@@ -33,11 +33,11 @@ struct Both {
 
 }  // namespace
 
-// All else stays inside.
+// Other symbols stay hidden.
 #pragma GCC visibility push(default)
 extern "C" {
 
-// A pool, or an arena, that has so many bytes from the start and never more; null where it cannot be made.
+// Creates a pool, or an arena, of that many bytes, which cannot grow; null on failure.
 void* rmm_make(bool arena, std::size_t bytes) try {
     auto both = std::make_unique<Both>();
     if (arena) {

@@ -1,4 +1,4 @@
-//! A pool for GPU memory from Rust, and the same pool as TensorRT takes it.
+//! A pool for GPU memory from Rust, and the same pool for TensorRT.
 //!
 //!     cargo run                      on the GPU that is here
 //!     cargo run -- driver=sim        on the simulated device
@@ -24,9 +24,9 @@ fn main() -> Result<()> {
         device: None,
     };
     let first = memory.allocate(request)?;
-    // Work that uses the block is queued on the stream here; then it is freed, without waiting for it.
+    // Work that uses the block is queued on the stream here. Then the block is freed without waiting for it.
     memory.deallocate(first, stream)?;
-    // The stream runs in order, so the same memory serves what it does next.
+    // The stream runs in order, so its next work can reuse the same memory.
     let second = memory.allocate(request)?;
     println!("reused at once: {}", first == second);
     memory.deallocate(second, stream)?;
@@ -41,8 +41,9 @@ fn main() -> Result<()> {
     println!("grown to 64 MiB, {} bytes copied", stats.bytes_copied);
     memory.deallocate(block, None)?;
 
-    // An nvinfer1::IGpuAllocator*, for bindings of TensorRT. A handle lives for ever, and so does the pointer. The version
-    // is that of the headers the bindings are made of.
+    // An nvinfer1::IGpuAllocator* for bindings of TensorRT. A handle is never freed, so the pointer stays valid. The
+    // version
+    // is that of the headers from which the bindings are made.
     let handle = Handle::new(Arc::clone(&memory));
     for version in [8_601, 10_701, 110_400] {
         let interface = handle.tensorrt(version)? as *mut std::ffi::c_void;

@@ -1,4 +1,4 @@
-// nvcc's words, as they are to a C++ compiler: nearly nothing. NVIDIA's own header is in nvcc's package.
+// nvcc's keywords as a C++ compiler needs them. NVIDIA's own header is in nvcc's package.
 #pragma once
 
 #define __host__
