@@ -100,7 +100,7 @@ impl Output {
         let old = std::mem::replace(&mut tensor.memory, memory);
         (tensor.bytes, tensor.capacity, tensor.resizable) = (size, capacity, resizable);
         if let Err(error) = allocator.deallocate(old, None) {
-            tracing::warn!(%error, "an output's memory could not be given back");
+            tracing::warn!(%error, "an output's memory could not be freed");
         }
         Ok(memory as usize)
     }

@@ -122,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     say(&format!("device   {}", bench.device));
     if bench.device.is_simulated() {
         say("         a simulation: its calls cost next to nothing, so times are the allocator's own work;");
-        say("         of one thread, the processor's time that it had; of several, the time on the wall");
+        say("         of one thread, its processor time; of several, wall-clock time");
     }
     if cfg!(debug_assertions) {
         say("build    not optimized: its times mean nothing");

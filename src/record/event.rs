@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Action {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc = 1,
     /// A block was freed and is not yet reusable.
     FreeRequested = 2,

@@ -12,8 +12,8 @@ pub fn this_process(report: &mut Report) -> bool {
         Some(path) => {
             report.found("this process", &format!("has loaded {path}"));
             report.advice(
-                "In LD_PRELOAD it gives what TensorRT creates its pool; where it is linked, TRTALLOC_INJECT=1 does that, or the \
-                 application with setGpuAllocator.",
+                "In LD_PRELOAD it sets its pool on TensorRT's objects. A program linked with it needs TRTALLOC_INJECT=1, or \
+                 setGpuAllocator.",
             );
         }
         None if preload.contains("trtalloc") => {

@@ -25,7 +25,7 @@ class Space {
     const scattered = state.free > 0 ? 1 - state.largest / state.free : 0;
     const {address, size} = device.lives, sorted = [...state.gaps].sort((a, b) => b[1] - b[0] - a[1] + a[0]).slice(0, 200);
     // The blocks on both sides of a free range keep it from being larger.
-    const beside = gap => {
+    const neighbours = gap => {
       let low = 0, high = state.live.length;
       while (low < high) {
         const middle = (low + high) >> 1;
@@ -48,8 +48,8 @@ class Space {
         table([
           {name: "free range", value: gap => gap[0], text: gap => make("code", null, hex(device, gap[0])), left: true},
           {name: "bytes", value: gap => gap[1] - gap[0], text: gap => bytes(gap[1] - gap[0])},
-          {name: "block before", value: gap => beside(gap)[0], text: gap => block(beside(gap)[0]), left: true},
-          {name: "block behind", value: gap => beside(gap)[1], text: gap => block(beside(gap)[1]), left: true},
+          {name: "block before", value: gap => neighbours(gap)[0], text: gap => block(neighbours(gap)[0]), left: true},
+          {name: "block after", value: gap => neighbours(gap)[1], text: gap => block(neighbours(gap)[1]), left: true},
         ], sorted, this.sorted, {most: 20})));
   }
 }
