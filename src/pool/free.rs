@@ -102,7 +102,7 @@ impl Pool {
             && let Some(address) = self.space.address(offset)
         {
             self.recorder
-                .happened(Event::new(Action::Settled, self.device, address, size));
+                .happened(Event::new(Action::RangeCompleted, self.device, address, size));
         }
     }
 

@@ -23,7 +23,7 @@ pub enum Action {
     /// A request was refused because memory ran out.
     Oom = 9,
     /// Everything that was pending in a range became free.
-    Settled = 10,
+    RangeCompleted = 10,
 }
 
 impl Action {
@@ -37,7 +37,7 @@ impl Action {
         Action::SegmentMap,
         Action::SegmentUnmap,
         Action::Oom,
-        Action::Settled,
+        Action::RangeCompleted,
     ];
 }
 

@@ -113,7 +113,9 @@ impl Renumbered {
             what: match event.action {
                 event::Action::Alloc => What::Alloc,
                 event::Action::FreeRequested => What::FreeRequested,
-                event::Action::FreeCompleted | event::Action::Freed | event::Action::Settled => What::FreeCompleted,
+                event::Action::FreeCompleted | event::Action::Freed | event::Action::RangeCompleted => {
+                    What::FreeCompleted
+                }
                 event::Action::SegmentAlloc => What::SegmentAlloc,
                 event::Action::SegmentFree => What::SegmentFree,
                 event::Action::SegmentMap => What::SegmentMap,

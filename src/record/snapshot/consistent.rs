@@ -102,7 +102,7 @@ impl ConsistentHistory {
             self.clear(&event, false);
         }
         match (event.action, before) {
-            (Action::Settled, _) => self.clear(&event, true),
+            (Action::RangeCompleted, _) => self.clear(&event, true),
             (Action::Alloc, _) => self.record_live(event),
             (Action::FreeRequested, Some(last)) if last.action == Action::FreeRequested => self.left_out += 1,
             (Action::FreeRequested, _) => self.record_live(freed),

@@ -168,7 +168,7 @@ impl<S: Sink> Writer<'_, S> {
         let action = match event.action {
             Action::Alloc => "alloc",
             Action::FreeRequested => "free_requested",
-            Action::FreeCompleted | Action::Freed | Action::Settled => "free_completed",
+            Action::FreeCompleted | Action::Freed | Action::RangeCompleted => "free_completed",
             Action::SegmentAlloc => "segment_alloc",
             Action::SegmentFree => "segment_free",
             Action::SegmentMap => "segment_map",

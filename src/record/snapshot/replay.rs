@@ -79,7 +79,7 @@ impl Replay {
                 }
                 _ => false,
             },
-            Action::FreeCompleted | Action::Freed | Action::Settled => {
+            Action::FreeCompleted | Action::Freed | Action::RangeCompleted => {
                 if !self.segments.cover(address, size) {
                     return false;
                 }

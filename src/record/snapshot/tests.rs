@@ -171,7 +171,7 @@ fn a_completed_range_frees_its_pending_blocks() {
         Event::new(Action::FreeRequested, 0, 100, 10),
         Event::new(Action::FreeRequested, 0, 110, 20),
         Event::new(Action::FreeRequested, 0, 150, 20),
-        Event::new(Action::Settled, 0, 100, 50),
+        Event::new(Action::RangeCompleted, 0, 100, 50),
         Event::new(Action::Alloc, 0, 120, 10),
         Event::new(Action::Freed, 0, 120, 10),
     ];
