@@ -82,7 +82,7 @@ fn taking_stays_in_the_context_without_ids() {
         broken,
         ..contexts_without_ids()
     };
-    goes_wrong("TakingStaysInTheContext without ids", model, 11);
+    fails("TakingStaysInTheContext without ids", model, 11);
 }
 
 /// Documented: a free on a stream that has allocated nothing has to be made in the stream's own context.
