@@ -142,6 +142,13 @@ impl Mapping {
         self.kept_bytes
     }
 
+    /// Where the handles begin that a range touches, and their sizes.
+    #[cfg(test)]
+    pub fn handles_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
+        let touched = move |of: &&Mapped| of.offset < to && of.offset + of.size > from;
+        self.mapped.values().filter(touched).map(|of| (of.offset, of.size))
+    }
+
     /// Bytes mapped into the window.
     pub fn mapped(&self) -> u64 {
         self.mapped.values().map(|mapped| mapped.size).sum()

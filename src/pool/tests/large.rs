@@ -18,8 +18,6 @@ struct Mix {
     stream: usize,
     limit: u64,
     live: Vec<(u64, u64)>,
-    /// How many live blocks touch each page.
-    pages: BTreeMap<u64, usize>,
 }
 
 /// An allocator on a device of `memory` bytes.
@@ -42,7 +40,6 @@ impl Mix {
             bench,
             limit,
             live: Vec::new(),
-            pages: BTreeMap::new(),
         }
     }
 
@@ -50,13 +47,20 @@ impl Mix {
         self.live.iter().map(|(_, size)| size).sum()
     }
 
-    /// The largest request that may not be refused: what neither a page in use nor the parts of large handles that live
-    /// blocks leave unused hold, less the request's own part of a page. A block leaves at most a sixteenth of itself unused
-    /// in the handle at each of its ends, or a part of a page, which counts as the page.
+    /// The largest request that may not be refused: what no handle with a part of a live block holds, less the request's own
+    /// part of a page. A block's neighbours in a handle may be freed before it, and then it alone keeps the handle whole.
     fn room(&self) -> u64 {
-        let pages = self.pages.len() as u64 * PAGE;
-        let uncovered: u64 = self.live.iter().map(|(_, size)| 2 * (size / 16)).sum();
-        self.limit.saturating_sub(pages + uncovered + PAGE)
+        if self.live.is_empty() {
+            return self.limit - PAGE;
+        }
+        let pool = self.bench.allocator.pool_of(0);
+        let core = pool.core.lock();
+        let offset = |(block, size): &(u64, u64)| (pool.space.offset(*block).unwrap(), *size);
+        let touched = self.live.iter().map(offset);
+        let handles: BTreeMap<u64, u64> = touched
+            .flat_map(|(from, size)| core.mapping.handles_in(from, from + size))
+            .collect();
+        self.limit.saturating_sub(handles.values().sum::<u64>() + PAGE)
     }
 
     /// Whether it was met.
@@ -64,22 +68,12 @@ impl Mix {
         let Ok(block) = self.bench.request(size, 0, Some(self.stream)) else {
             return false;
         };
-        for page in block / PAGE..(block + size).div_ceil(PAGE) {
-            *self.pages.entry(page).or_default() += 1;
-        }
         self.live.push((block, size));
         true
     }
 
     fn put(&mut self, at: usize) {
-        let (block, size) = self.live.swap_remove(at % self.live.len());
-        for page in block / PAGE..(block + size).div_ceil(PAGE) {
-            match self.pages.get_mut(&page) {
-                Some(1) => drop(self.pages.remove(&page)),
-                Some(count) => *count -= 1,
-                None => unreachable!("a page of a live block"),
-            }
-        }
+        let (block, _) = self.live.swap_remove(at % self.live.len());
         self.bench.put(block, Some(self.stream));
     }
 
