@@ -1,8 +1,8 @@
-//! What threads share the pool and the allocator with: atomics, locks, cells, and what a thread does while it waits.
+//! Atomics, locks, cells and waiting, as the pool and the allocator use them between threads.
 //!
-//! Ordinarily these are std's, parking_lot's and once_cell's own. `cfg(loom)` is set by the package of the models alone
-//! (`tests/models`), and puts loom's in their place: see docs/ARCHITECTURE.md, "Models". What no model covers names std and
-//! parking_lot itself, as the recorder and the simulated device do.
+//! Ordinarily these are those of std, parking_lot and once_cell. Only the package of the models (`tests/models`) sets
+//! `cfg(loom)`, which replaces them with loom's: see docs/ARCHITECTURE.md, "Models". Code that no model covers uses std
+//! and parking_lot directly, as the recorder and the simulated device do.
 
 #[cfg(loom)]
 mod modelled;

@@ -1,5 +1,6 @@
-//! Names for a thread's allocations: an engine, a model, a framework. Interned for the life of the process; what each holds is
-//! counted by each pool. Nothing looks at a tag before the first one was set: see [`process::unusual`].
+//! Tags: names for a thread's allocations, such as an engine, a model or a framework. A name is interned for the life
+//! of the process, and each pool counts what each tag holds. No code reads a tag before the first one was set: see
+//! [`process::unusual`].
 
 use std::cell::Cell;
 
@@ -11,10 +12,10 @@ use crate::process;
 /// A tag's number; 0 is none.
 pub type Tag = u32;
 
-/// The most names in one process.
+/// The maximum number of names in one process.
 pub(crate) const MOST: usize = 1023;
 
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const LONGEST: usize = 255;
 
 static NAMES: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
@@ -23,7 +24,7 @@ thread_local! {
     static CURRENT: Cell<Tag> = const { Cell::new(0) };
 }
 
-/// Names this thread's allocations from now on; none, or an empty name: not at all.
+/// Sets the name for this thread's allocations from now on. `None` or an empty name removes it.
 pub fn set(name: Option<&str>) -> Result<()> {
     let tag = match name.filter(|name| !name.is_empty()) {
         Some(name) => intern(name)?,
@@ -32,7 +33,7 @@ pub fn set(name: Option<&str>) -> Result<()> {
     if tag != 0 {
         process::note_tags();
     }
-    // A thread whose locals are gone allocates without a name.
+    // A thread whose thread-locals are gone allocates without a name.
     let _ = CURRENT.try_with(|current| current.set(tag));
     Ok(())
 }
@@ -42,7 +43,7 @@ pub fn current() -> Tag {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }
 
-/// The number of a name, which is kept for ever.
+/// The number of a name. The name stays for the life of the process.
 pub fn intern(name: &str) -> Result<Tag> {
     process::usable()?;
     if name.is_empty() || name.len() > LONGEST {

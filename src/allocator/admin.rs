@@ -1,9 +1,10 @@
-//! What is asked of an allocator beside memory.
+//! Calls that administer an allocator: declared uses, statistics, limits, trimming, closing.
 
 use super::*;
 
 impl Allocator {
-    /// Declares that the block is also used on `stream`: it is reused only when that stream's work is done too.
+    /// Declares that the block is also used on `stream`. The block is reused only once that stream's work has completed
+    /// too.
     pub fn record_stream(&self, address: u64, stream: Stream) -> Result<()> {
         process::usable()?;
         if !self.driver.knows_work() {
@@ -20,7 +21,7 @@ impl Allocator {
                 .and_then(|inside| inside.unwrap_or(Ok(false))),
             _ => self.record_use(pool, address, stream),
         };
-        // What cannot be followed may be used anywhere: hooks have no way to hand an error on.
+        // A block whose use cannot be followed waits for all contexts: hooks have no way to return an error.
         let shared = recorded.inspect_err(|_| drop(pool.share(address, None)))?;
         if shared { Ok(()) } else { Err(foreign(address)) }
     }
@@ -44,7 +45,7 @@ impl Allocator {
         pool.share_with(address, &turn)
     }
 
-    /// Says that `stream` is about to be destroyed: what it freed is stamped while it can be.
+    /// Announces that `stream` is about to be destroyed. What it freed gets a completion event while that is possible.
     pub fn stream_release(&self, stream: Stream) -> Result<()> {
         process::usable()?;
         let Some(key) = self.key(stream)? else {
@@ -60,13 +61,13 @@ impl Allocator {
         let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
             return Ok(());
         };
-        // A stamp on another stream at the same handle would say nothing of this one's work.
+        // A completion event on another stream with the same handle would not cover this stream's work.
         let (now, capture) = self.ask(stream)?;
         pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
 
-    /// One device's figures; none: the current device's.
+    /// The statistics of one device. `None`: the current device.
     pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
         process::usable()?;
         let device = self.device(device)?;
@@ -79,12 +80,12 @@ impl Allocator {
         }
     }
 
-    /// The figures of each device that has a pool. Makes no driver call, so it may come at any time.
+    /// The statistics of each device that has a pool. Makes no driver call, so it can be called at any time.
     pub fn stats_of_all(&self) -> impl Iterator<Item = Stats> {
         self.all_pools().map(Pool::stats)
     }
 
-    /// Starts the peaks anew.
+    /// Resets the peaks to the current values.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
         process::usable()?;
         if let Some(pool) = self.made(self.device(device)?) {
@@ -93,8 +94,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives memory back to the driver until at most `keep` bytes stay reserved, as far as it is free; returns the bytes
-    /// released.
+    /// Releases free memory to the driver until at most `keep` bytes stay reserved. Returns the bytes released.
     pub fn trim(&self, device: Option<i32>, keep: u64) -> Result<u64> {
         process::usable()?;
         self.made(self.device(device)?).map_or(Ok(0), |pool| pool.trim(keep))
@@ -107,7 +107,7 @@ impl Allocator {
             .try_fold(0, |released, pool| Ok(released + pool.trim(keep)?))
     }
 
-    /// Caps reserved memory at a part of the device's memory, from 0 to 1.
+    /// Limits reserved memory to a fraction of the device's memory, from 0 to 1.
     pub fn set_limit_fraction(&self, device: Option<i32>, fraction: f64) -> Result<()> {
         process::usable()?;
         let device = self.device(device)?;
@@ -115,17 +115,18 @@ impl Allocator {
         if total == 0 {
             return Err(Error::Unsupported("nothing is known of the device's memory".into()));
         }
-        // 0 bytes would mean no cap.
+        // 0 bytes would mean no limit.
         self.pool(device)?.set_limit(((total as f64 * fraction) as u64).max(1))
     }
 
-    /// Caps reserved memory; 0: no cap. What is reserved beyond it is released as it falls free.
+    /// Limits reserved memory; 0: no limit. Memory that is reserved beyond it is released once it is free.
     pub fn set_limit(&self, device: Option<i32>, bytes: u64) -> Result<()> {
         process::usable()?;
         self.pool(self.device(device)?)?.set_limit(bytes)
     }
 
-    /// New requests fail from now on; blocks still out stay valid, and memory goes with the last of them. Twice is harmless.
+    /// Makes new requests fail. Live blocks stay valid, and the memory is released with the last of them. A second call
+    /// does nothing.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         if process::usable().is_ok() {
@@ -133,7 +134,7 @@ impl Allocator {
         }
     }
 
-    /// Whether every invariant of every pool holds; else which does not. Walks everything: for tests.
+    /// Checks every invariant of every pool and returns the first violation. It reads the whole state: for tests.
     pub fn validate(&self) -> std::result::Result<(), String> {
         self.all_pools().try_for_each(Pool::validate)
     }

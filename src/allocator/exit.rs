@@ -1,4 +1,5 @@
-//! What is said when the process ends: also where nobody destroys anything, and where a signal's handler calls `exit`.
+//! The output at the end of the process. It also works where the application destroys no allocator, and where a signal
+//! handler calls `exit`.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +11,7 @@ use crate::log;
 
 static WITH_EPILOGUE: Mutex<Vec<Weak<Allocator>>> = Mutex::new(Vec::new());
 
-/// Notes an allocator that has something to say at the end.
+/// Registers an allocator that writes statistics or a snapshot at exit.
 pub(super) fn register(allocator: &Arc<Allocator>) {
     let config = &allocator.config;
     if config.stats || config.snapshot_path("snapshot_at_exit").is_some() {
@@ -23,17 +24,17 @@ pub(super) fn register(allocator: &Arc<Allocator>) {
 }
 
 fn at_last() {
-    // The thread that was interrupted by the signal may hold it.
+    // The thread that the signal interrupted may hold the lock.
     let Some(all) = WITH_EPILOGUE.try_lock() else { return };
     for allocator in all.iter().filter_map(Weak::upgrade) {
         allocator.epilogue();
-        // If this is the last count, its memory goes with the process.
+        // If this is the last reference, the allocator is not dropped: its memory ends with the process.
         std::mem::forget(allocator);
     }
 }
 
 impl Allocator {
-    /// The summary and the snapshot that were asked for; once.
+    /// Writes the summary and the snapshot that the options request, once.
     pub(super) fn epilogue(&self) {
         if !self.epilogue.swap(false, Ordering::Relaxed) || process::forked() {
             return;
@@ -51,7 +52,7 @@ impl Allocator {
     }
 }
 
-/// The first allocator gets the path as it is, another a number before the suffix.
+/// Returns the path unchanged for the first allocator, and with a number before the suffix for each later one.
 fn numbered(path: std::path::PathBuf) -> std::path::PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

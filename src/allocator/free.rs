@@ -1,4 +1,4 @@
-//! The way back: into a stream's cache by a push, or to the pool.
+//! Frees: a push into a stream's cache, or a free in the pool.
 
 use std::ops::DerefMut;
 
@@ -8,8 +8,8 @@ use crate::pool::stream_cache::Inner;
 use crate::record::Action;
 
 impl Allocator {
-    /// Takes a block back. With a stream, work queued on it so far may still use the block; without, any work queued so
-    /// far anywhere. 0 is accepted.
+    /// Frees a block. With a stream, work queued on it so far may still use the block; without one, any work queued so
+    /// far on any stream. Accepts 0.
     #[inline]
     pub fn deallocate(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         if address == 0 {
@@ -26,7 +26,8 @@ impl Allocator {
         self.deallocate_as::<false>(address, stream)
     }
 
-    /// Where it is told, the recorder hears of a block before its stream may have it again. Without that nothing is asked.
+    /// With `TOLD`, the recorder is notified of a block before its stream may reuse it. Without it, the recorder is not
+    /// queried.
     #[inline]
     pub(super) fn deallocate_as<const TOLD: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
@@ -81,7 +82,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// A block that no cache takes under its lock alone. On a default stream with no context it is freed on the one of the
+    /// Frees a block that no cache takes under its lock alone. A default stream without a context means that of the
     /// device's primary context.
     #[cold]
     fn take_back_slowly(
@@ -98,8 +99,8 @@ impl Allocator {
         taken.unwrap_or_else(|| self.take_back_claimed(pool, id, block, address, stream))
     }
 
-    /// Runs `work` in the primary context of the pool's device where `stream` is a default stream and no context is current.
-    /// None where a context is current, or that one cannot be.
+    /// Runs `work` in the primary context of the pool's device, if `stream` is a default stream and no context is
+    /// current. Returns `None` if a context is current, or the primary one cannot be made current.
     fn in_primary_for<T>(&self, stream: Option<Stream>, pool: &Pool, work: impl FnOnce() -> T) -> Option<T> {
         let stream = stream.filter(|stream| stream.is_special() && self.driver.knows_work())?;
         let contextless = || matches!(self.key(stream), Ok(None));
@@ -110,8 +111,8 @@ impl Allocator {
         inside.ok().flatten().flatten()
     }
 
-    /// A block that is not freed on the stream it was allocated on, or that is filled before it is anybody's. The stream may
-    /// be named to the driver where the block was allocated on another: then it was chosen for work that ran on it.
+    /// Frees a block on another stream than its own, or one that is filled before it is reused. The stream may be named
+    /// to the driver if the block was allocated on another stream: the caller then chose it for work that ran on it.
     #[cold]
     fn take_back_claimed(
         &self,
@@ -128,7 +129,7 @@ impl Allocator {
         if let (Some(byte), Some(_)) = (self.config.fill, stream)
             && !block.is_others_too()
         {
-            // What may still be written to waits for the grace of this free.
+            // The fill is work that this free waits for: the block stays pending until the fill has completed.
             let _ = pool.fill(address, byte, block.size(), stream);
         }
         let Some(cache) = self.cache_of(stream, pool) else {
@@ -138,7 +139,7 @@ impl Allocator {
             }
             return Ok(());
         };
-        // Where there is no driver, naming the stream to it does no harm either.
+        // Without a driver, naming the stream does no harm either.
         let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
         let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
@@ -161,8 +162,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// Stamps what was freed on a stream of the pool's device, inside the free that was given it; one that was unknown
-    /// becomes known. Of another device's stream it is known from then on that work of its context uses the pool.
+    /// Records a completion event for what was freed on a stream of the pool's device, inside the free that named it.
+    /// An unknown stream becomes known. If the stream is another device's, the pool notes that its context uses the
+    /// pool.
     #[cold]
     fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
         let known = cache.inner.lock().serves(pool.device);
@@ -210,8 +212,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// The contents of the cache of a stream that a free is given. Unless streams are trusted, the pool knows the context that the
-    /// free is made in.
+    /// Locks the cache of the stream that a free names. Unless streams are trusted, the pool also notes the context
+    /// that the free is made in.
     #[inline]
     fn lock_met<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> impl DerefMut<Target = Inner> + use<'c> {
         let context = match cache.key.context {
@@ -230,16 +232,16 @@ impl Allocator {
         }
     }
 
-    /// The cache of a stream that a free is given; none for a stream-less one, where streams mean nothing, and for a default
-    /// stream where no context is current.
+    /// The cache of the stream that a free names. `None` for a free without a stream, where streams have no caches, and
+    /// for a default stream without a current context.
     #[inline]
     fn cache(&self, stream: Option<Stream>) -> Option<&StreamCache> {
         let stream = stream.filter(|_| self.streams)?;
         Some(self.caches.get(self.key(stream).ok()??))
     }
 
-    /// The same for a free in `pool`: a default stream where no context is current, nor the primary one can be, is the one of
-    /// the pool's own.
+    /// The same for a free in `pool`. If no context is current and the primary one cannot be, a default stream means
+    /// that of the pool's own context.
     fn cache_of(&self, stream: Option<Stream>, pool: &Pool) -> Option<&StreamCache> {
         let stream = stream.filter(|_| self.streams)?;
         let key = self.key(stream).ok()?;

@@ -1,15 +1,16 @@
-//! Pools over memory that the caller brought: what such memory must be, whose it is, and what holds where there is no driver.
+//! Pools over external memory: what that memory must be, which device it belongs to, and what holds without a driver.
 
 use super::*;
 use crate::driver::none::NoDriver;
 use crate::pool::rule::align_up;
 
-/// More than any one piece of memory, and what the tables of one pool are made for.
+/// The maximum size of external memory. It is more than any device has, and the tables of one pool are made for it.
 const MOST: u64 = 4 << 40;
 
 impl Allocator {
-    /// A pool over `[base, base + bytes)`, which the caller owns; it is never touched and never freed. No driver is needed:
-    /// where `driver=auto` finds no device, or with `driver=none`, see [`Driver::knows_work`].
+    /// Makes a pool over `[base, base + bytes)`, which the caller owns. The pool never touches it and never frees it. No
+    /// driver is needed: with `driver=none`, or where `driver=auto` finds no device, [`Driver::knows_work`] says what
+    /// holds.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
         let config = Self::on_its_driver(config);
@@ -47,13 +48,14 @@ impl Allocator {
         }
     }
 
-    /// The device whose pool meets a request that names one, or none, and a stream of `streams_own`.
+    /// The device whose pool serves a request: the one it names, else that of the external memory, else `streams_own`.
     #[inline]
     pub(super) fn wanted(&self, named: Option<i32>, streams_own: i32) -> i32 {
         named.or(self.given).unwrap_or(streams_own)
     }
 
-    /// Memory that was brought is one device's, and there is one pool over it, whoever asks: two would own each byte twice.
+    /// Refuses other devices than that of the external memory. One pool serves it for all: two would own each byte
+    /// twice.
     pub(super) fn check_given(&self, device: i32) -> Result<()> {
         match self.given.filter(|given| *given != device) {
             Some(given) => Err(Error::InvalidArgument(format!(
@@ -63,8 +65,8 @@ impl Allocator {
         }
     }
 
-    /// Refuses a stream that nothing is known of, so that no memory is ever thought to be that stream's: without a driver the
-    /// handle may have come back as another stream.
+    /// Refuses a stream that cannot be queried, so that no memory counts as that stream's: without a driver, the handle
+    /// may have come back as another stream.
     #[cold]
     pub(super) fn known(&self, stream: Option<Stream>) -> Result<()> {
         if stream.is_none() || self.streams || self.driver.knows_work() {
@@ -78,7 +80,7 @@ impl Allocator {
     }
 }
 
-/// How pieces are carved under the options.
+/// The rounding rule that the options select.
 pub(super) fn segment_rule(config: &Config) -> SegmentRule {
     match config.rule {
         Rule::Cuda => SegmentRule::CUDA,
@@ -87,7 +89,7 @@ pub(super) fn segment_rule(config: &Config) -> SegmentRule {
     }
 }
 
-/// Memory that holds at least one piece.
+/// Checks that the memory holds at least one block.
 fn check(base: u64, bytes: u64, rule: &SegmentRule) -> Result<()> {
     let refused = |why: &str| {
         Err(Error::InvalidArgument(format!(
@@ -113,7 +115,7 @@ fn check(base: u64, bytes: u64, rule: &SegmentRule) -> Result<()> {
     Ok(())
 }
 
-/// Options that mean nothing for memory of a fixed size, or nothing without a driver.
+/// Refuses options that have no meaning for memory of a fixed size, or without a driver.
 fn refuse_for_given(config: &Config, driver: &dyn Driver) -> Result<()> {
     let (given, no_driver) = ("memory of the caller's", "no driver");
     let knows = driver.knows_work();

@@ -1,4 +1,4 @@
-//! Which device, which pool: what every face of the library calls, and the path of a hit.
+//! Selects the device and its pool. All interfaces of the library call it, and it has the path of a hit.
 
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ mod tagged;
 
 pub use short::OomHandler;
 
-/// `TRTALLOC_RESIZABLE`, and the bit TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
+/// `TRTALLOC_RESIZABLE`, and the bit that TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
 
-/// The most devices there can be.
+/// The maximum number of devices.
 pub const MOST_DEVICES: i32 = if cfg!(loom) { 1 } else { 64 };
 const DEVICES: usize = MOST_DEVICES as usize;
 
@@ -47,38 +47,38 @@ pub struct Request {
     pub size: u64,
     /// 0 (any) or a power of two up to 2 MiB.
     pub alignment: u64,
-    /// [`RESIZABLE`] or 0; bits that are not known are ignored.
+    /// [`RESIZABLE`] or 0; unknown bits are ignored.
     pub flags: u32,
-    /// Where the memory will first be used; none: anywhere, at once.
+    /// The stream that will use the memory first. `None`: any stream, at once.
     pub stream: Option<Stream>,
-    /// None: the stream's or the current context's.
+    /// `None`: the device of the stream or of the current context.
     pub device: Option<i32>,
 }
 
-/// A pool for each device, behind one driver. Safe from any thread. Blocks are addresses; 0 is none.
+/// A pool for each device, over one driver. Any thread may call it. Blocks are addresses; 0 is none.
 pub struct Allocator {
     driver: Arc<dyn Driver>,
     config: Config,
     rule: SegmentRule,
     memory: Memory,
-    /// The device of memory that the caller brought.
+    /// The device of external memory.
     given: Option<i32>,
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
     short: short::Short,
-    /// Whether something is still to be said at the end.
+    /// Whether the output at exit is still to be written.
     epilogue: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
     making: Mutex<()>,
     closed: AtomicBool,
-    /// Streams can be told apart, so what they freed may be theirs again at once.
+    /// Whether streams have ids or are trusted, so that a stream may reuse what it freed at once.
     streams: bool,
-    /// Requests are as they seem: nothing is passed through, guarded or filled, and memory is a device's.
+    /// Whether requests need no passthrough, guard or fill, and the memory is a device's.
     plain: bool,
 }
 
 impl Allocator {
-    /// The driver underneath.
+    /// The driver that the allocator uses.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
@@ -88,7 +88,7 @@ impl Allocator {
         &self.config
     }
 
-    /// A block of at least `request.size` bytes, or why not.
+    /// Allocates a block of at least `request.size` bytes.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
         if process::unusual() {
@@ -115,7 +115,7 @@ impl Allocator {
         }
     }
 
-    /// A request without a stream, or where streams mean little.
+    /// Serves a request without a stream, or where streams have no caches.
     #[inline(never)]
     fn allocate_apart(&self, want: Want, request: Request) -> Result<u64> {
         self.asking(request, || match request.stream {
@@ -124,8 +124,8 @@ impl Allocator {
         })
     }
 
-    /// Whoever may make room is asked to, where there is none. Not around what may be a hit: to move its answer once more
-    /// takes as long as a lock.
+    /// Runs `attempt`, and calls the out-of-memory handler if memory ran out. It does not wrap a possible hit: moving
+    /// the result once more takes as long as a lock.
     #[inline]
     fn asking(&self, request: Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let mut outcome = attempt();
@@ -135,7 +135,7 @@ impl Allocator {
         outcome
     }
 
-    /// The hit: one lock, at most two queries, a pop.
+    /// The path of a hit: one lock, at most two queries, a pop.
     #[inline]
     fn allocate_on(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
         let Some(key) = self.key(stream)? else {
@@ -158,7 +158,7 @@ impl Allocator {
                 };
                 pool.alive()?;
                 inner.capture = 0;
-                // A stream that holds what others want is stamped first, on the way of a miss.
+                // A stream with memory that others need records a completion event first, on the path of a miss.
                 let content = inner.hunger == pool.hunger.load(Ordering::Relaxed) || inner.unstamped == 0;
                 let ready = if content {
                     inner.ready.pop(&pool.blocks, want.size, want.align)
@@ -199,7 +199,7 @@ impl Allocator {
         self.asking(request, || self.meet(want, request, turn))
     }
 
-    /// A stream could not be asked: where its context carries an error that will not go away, the pool is dead.
+    /// Handles a failed query of a stream. If its context carries a sticky error, the pool becomes unusable.
     #[cold]
     fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
         let known = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.context));
@@ -211,7 +211,7 @@ impl Allocator {
         error
     }
 
-    /// A handle that served a stream of another device before leaves that one's memory behind, with the pool it is of.
+    /// If the handle served a stream of another device before, releases what that stream freed to its pool.
     fn leave_other_device(&self, cache: &StreamCache, device: i32) {
         let served = cache.inner.lock().generation.as_ref().map(|of| of.device);
         if let Some(pool) = served
@@ -241,20 +241,20 @@ impl Allocator {
         let wanted = self.wanted(request.device, device);
         let pool = self.pool(wanted)?;
         if wanted != device {
-            // Work of its context may use what it gets, whichever context is current when that is freed.
+            // Work of the stream's context may use the block, whichever context is current when it is freed.
             pool.used_by(turn.stream)?;
         }
         if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));
         }
-        // A stream of another device is no stream of this pool: what it gets must be safe for anybody.
+        // A stream of another device has no cache in this pool: the block must be safe for every stream.
         let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
         self.note_resizable(pool, address, request);
         self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device))
     }
 
-    /// A request without a stream, or one whose stream cannot be told apart from another.
+    /// Serves a request without a stream, or one whose stream has no id.
     fn allocate_anywhere(&self, want: Want, request: Request) -> Result<u64> {
         let pool = self.pool(self.device(request.device)?)?;
         let address = match pool.special(request.flags & RESIZABLE != 0) {
@@ -265,8 +265,8 @@ impl Allocator {
         self.filled(pool, address, want.size, None)
     }
 
-    /// A request on a default stream with no context: it means the one of the device's primary context. Where that
-    /// context is not made yet, what is safe for every stream is safe there too.
+    /// Serves a request on a default stream without a context, which means that of the device's primary context. If
+    /// that context does not exist yet, memory that is safe for every stream is safe there too.
     #[cold]
     fn allocate_in_primary(&self, want: Want, request: Request) -> Result<u64> {
         let device = self.device(request.device)?;
@@ -288,7 +288,7 @@ impl Allocator {
         self.made(device).expect("the device has a pool")
     }
 
-    /// Size and alignment as they will be carved.
+    /// Rounds size and alignment.
     #[inline]
     fn want(&self, size: u64, alignment: u64) -> Result<Want> {
         let align = alignment.max(self.rule.start);
@@ -306,7 +306,7 @@ impl Allocator {
         }
     }
 
-    /// A stream's id and what it says of capture; trusted streams are not asked.
+    /// The id and the capture state of a stream; trusted streams are not queried.
     #[inline]
     fn ask(&self, stream: Stream) -> Result<(u64, Capture)> {
         if self.config.streams_trusted {
@@ -315,7 +315,7 @@ impl Allocator {
         Ok((self.driver.stream_id(stream)?, self.driver.stream_capture(stream)?))
     }
 
-    /// What a stream handle means here; none for a default stream where no context is current.
+    /// The cache key of a stream handle. `None` for a default stream without a current context.
     #[inline]
     fn key(&self, stream: Stream) -> Result<Option<Key>> {
         if !stream.is_special() {
@@ -342,8 +342,8 @@ impl Allocator {
         device?.map_or_else(|| self.device(None), Ok)
     }
 
-    /// The device meant: the one named, else the current context's, else the option's, else 0. Where the caller brought
-    /// memory, it is that memory's.
+    /// The device of a request: the one it names, else the current context's, else the option's, else 0. With external
+    /// memory, that memory's device.
     fn device(&self, named: Option<i32>) -> Result<i32> {
         let device = match named.or(self.given) {
             Some(device) => device,
@@ -353,7 +353,7 @@ impl Allocator {
         Ok(device)
     }
 
-    /// Refuses what is no device's number.
+    /// Refuses a number that no device has.
     fn check_device(&self, device: i32) -> Result<()> {
         let count = self.driver.device_count()?;
         if device < 0 || device as usize >= DEVICES || device as u32 >= count {
@@ -383,7 +383,7 @@ impl Allocator {
         match pool.fill(address, byte, size, stream) {
             Ok(()) => Ok(address),
             Err(error) => {
-                // Whoever had it now would find the byte in what he wrote.
+                // The fill may still run, and would overwrite what the next owner wrote.
                 self.deallocate(address, None)?;
                 Err(error)
             }

@@ -1,10 +1,10 @@
-//! Streams that cannot be told apart from others that had their handle before (drivers before CUDA 12.0).
+//! Per-free events: streams without ids, whose handle may have been another stream's (drivers before CUDA 12.0).
 
 use super::*;
 
 impl Allocator {
-    /// Such a stream has no memory of its own; but what others freed is its behind an event, and what it captures belongs to
-    /// the graph.
+    /// Allocates for a stream without an id. Such a stream has no cache. It gets what others freed behind an event, and
+    /// what it captures belongs to the graph.
     #[cold]
     pub(super) fn allocate_nameless(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
         self.known(Some(stream))?;
@@ -34,7 +34,8 @@ impl Allocator {
         self.filled(pool, address, want.size, Some(stream))
     }
 
-    /// The stream and the key of a free behind an event of its own; none where streams have ids, or the free has no stream.
+    /// The stream and the key of a free that has an event of its own. `None` where streams have ids, or for a free
+    /// without a stream.
     pub(super) fn nameless(&self, stream: Option<Stream>) -> Option<(Stream, Key)> {
         let stream = stream.filter(|_| !self.streams)?;
         Some((stream, self.key(stream).ok()??))

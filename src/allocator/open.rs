@@ -1,4 +1,4 @@
-//! How an allocator comes to be, and a device's pool at its first use.
+//! Creates allocators, and the pool of a device at its first use.
 
 use super::*;
 
@@ -13,13 +13,14 @@ impl Allocator {
         config.bounds_hold()?;
         let mut driver = Self::open(&config)?;
         if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
-            // The device's memory then comes from another library; memory of the host's or the caller's does not.
+            // The memory of the device then comes from another library. Host memory and external memory do not.
             driver = AscendDriver::open(true)?;
         }
         Self::with_driver(driver, Self::on_its_driver(config))
     }
 
-    /// The device's own rule where no other was asked for: on Ascend, blocks that lie as CUDA's do would be too close.
+    /// The rounding rule of the device if the options request no other. On Ascend, blocks with CUDA's rule would be too
+    /// close together.
     pub(super) fn on_its_driver(config: Config) -> Config {
         match (config.driver, config.rule) {
             (DriverChoice::Ascend, Rule::Cuda) => Config {
@@ -30,11 +31,11 @@ impl Allocator {
         }
     }
 
-    /// An allocator over a driver that is already open.
+    /// Makes an allocator over a driver that is already open.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
         let memory = Memory::Driver(match config.kind {
             Kind::Device => config.backing,
-            // Pinned memory comes from the driver's own function, with an address of its own.
+            // Pinned memory comes from a function of the driver that selects the address.
             Kind::Pinned => Backing::Malloc,
         });
         Self::build(driver, config, memory, None)
@@ -70,7 +71,7 @@ impl Allocator {
         }
     }
 
-    /// `given` is the device of memory that the caller brought.
+    /// `given` is the device of external memory.
     pub(super) fn build(
         driver: Arc<dyn Driver>,
         config: Config,
@@ -84,7 +85,7 @@ impl Allocator {
         if pinned {
             refuse_for_pinned(&config)?;
         }
-        // Where nothing is known of work, none of the host's memory would ever be safe to write to.
+        // Without knowledge of work, host memory would never be safe to write to.
         let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
         let recorder = Arc::new(Recorder::default());
         recorder.set(config.history()?)?;
@@ -108,7 +109,7 @@ impl Allocator {
         Ok(allocator)
     }
 
-    /// The pool of a device, made at its first use.
+    /// The pool of a device; the first call makes it.
     pub(super) fn pool(&self, device: i32) -> Result<&Pool> {
         if let Some(pool) = self.made(device) {
             return Ok(pool);
@@ -133,7 +134,7 @@ impl Allocator {
         })
     }
 
-    /// The limit that a device's pool begins with; 0: none.
+    /// The initial limit of a device's pool; 0: none.
     pub(super) fn first_limit(&self, device: i32) -> Result<u64> {
         Ok(match self.config.limit {
             Limit::None => 0,
@@ -169,7 +170,7 @@ impl Allocator {
     }
 }
 
-/// Options that mean nothing for the host's memory.
+/// Refuses options that have no meaning for host memory.
 fn refuse_for_pinned(config: &Config) -> Result<()> {
     let refused = [
         (config.backing == Backing::Vmm, "backing=vmm"),

@@ -1,4 +1,4 @@
-//! Calls while something is recorded, and snapshots.
+//! Calls in a process that records, and snapshots.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use super::*;
 use crate::record::snapshot::{Format, Snapshot};
 use crate::record::{Action, Call, Event, Mark, Options as History};
 
-/// How long a snapshot waits for each lock: at the end of a process, whoever holds one may be gone.
+/// How long a snapshot waits for each lock. At the end of a process, the thread that holds a lock may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Allocator {
-    /// A request in a process that records: perhaps this allocator does.
+    /// Allocates in a process where some allocator records, possibly this one.
     pub(super) fn allocate_told(&self, request: Request) -> Result<u64> {
         if self.recorder.is_on() {
             self.allocate_recorded(request)
@@ -20,7 +20,7 @@ impl Allocator {
         }
     }
 
-    /// A free likewise.
+    /// Frees in a process where some allocator records.
     pub(super) fn deallocate_told(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         if !self.recorder.is_on() {
             return self.deallocate_usual(address, stream);
@@ -29,7 +29,7 @@ impl Allocator {
         self.deallocate_as::<true>(address, stream)
     }
 
-    /// A resize likewise.
+    /// Resizes in a process where some allocator records.
     pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.recorder.is_on() {
             self.reallocate_recorded(address, alignment, new_size)
@@ -50,7 +50,7 @@ impl Allocator {
         Ok(address)
     }
 
-    /// A block with a range of its own was handed out, and its memory came.
+    /// Records a new dedicated allocation, and the memory that came with it.
     #[cold]
     fn tell_beside(&self, address: u64, size: u64, stream: u64) {
         let Some(pool) = self.pool_at(address) else { return };
@@ -65,8 +65,8 @@ impl Allocator {
         self.tell_allocated(pool, address, size, stream);
     }
 
-    /// A resized block was freed, and another allocated, for all that a snapshot can say. Where it was copied, the pool has
-    /// told of the old one, like of any other that is freed.
+    /// Resizes and records it. A snapshot shows a free and an allocation. If the block was copied, the pool has already
+    /// recorded the old block's free, as for any other free.
     fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
         let pool = self.pool_at(address);
@@ -108,7 +108,7 @@ impl Allocator {
         }
     }
 
-    /// A block was handed out: what it is to remember.
+    /// Records an allocation and returns what the block has to remember.
     fn told_of(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
         self.recorder.allocated(Event {
             tag: crate::tags::current(),
@@ -116,7 +116,7 @@ impl Allocator {
         })
     }
 
-    /// Begins, changes or ends recording, with the options of `trtalloc_history` as text.
+    /// Begins, changes or ends recording. `options` are those of `trtalloc_history`, as text.
     pub fn history(&self, options: &str) -> Result<()> {
         process::usable()?;
         let options = History::parse(options)?;
@@ -124,12 +124,13 @@ impl Allocator {
         self.recorder.set(options)
     }
 
-    /// What is recorded.
+    /// The recorder of this allocator.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// What every device's memory is now, and how it came to be so. Other threads wait only while that is copied.
+    /// Copies the state of every device and the history that led to it. Other threads wait only while the state is
+    /// copied.
     pub fn snapshot(&self) -> Result<Snapshot> {
         if process::forked() {
             process::usable()?;
@@ -148,7 +149,8 @@ impl Allocator {
         for pool in &pools {
             held.push(pool.hold(PATIENCE).ok_or_else(busy)?);
         }
-        // Nothing is freed or handed out while these are held; a thread that was just handed something may not have said so.
+        // No memory is freed or allocated while these locks are held. A thread that has just allocated may not have
+        // recorded it yet.
         let mut streams = Vec::new();
         for cache in self.caches.all() {
             streams.push(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
@@ -170,7 +172,7 @@ impl Allocator {
         })
     }
 
-    /// Writes a snapshot to `path`: .pickle, .json or .html by suffix.
+    /// Writes a snapshot to `path`. The suffix selects the format: .pickle, .json or .html.
     pub fn write_snapshot(&self, path: &Path) -> Result<()> {
         Format::of(path)?;
         self.snapshot()?.write(path)

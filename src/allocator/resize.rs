@@ -1,11 +1,11 @@
-//! Resizing a block: in its own range, or by a copy where there is no virtual memory.
+//! Resizes blocks: within their own range, or by a copy without virtual memory.
 
 use super::*;
 
 impl Allocator {
-    /// Resizes a block that was allocated [`RESIZABLE`]; its bytes are kept, and on an error it stands untouched. An
-    /// alignment beyond the least one has to be that of the allocation. Two calls for one block take turns: where a free
-    /// comes first there is no block, where it comes second it frees what the block has become.
+    /// Resizes a block that was allocated [`RESIZABLE`]. Its bytes are kept, and on an error the block is unchanged. An
+    /// alignment above the minimum must be that of the allocation. Two calls for one block take turns: if a free comes
+    /// first, there is no block to resize; if it comes second, it frees the resized block.
     #[inline]
     pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if process::unusual() {
@@ -38,7 +38,7 @@ impl Allocator {
         Err(foreign(address))
     }
 
-    /// Whoever may make room is asked to, where there is none.
+    /// Calls the out-of-memory handler if memory ran out.
     #[cold]
     pub(super) fn resize_asking(
         &self,
@@ -71,7 +71,8 @@ impl Allocator {
         }
     }
 
-    /// A block of the window that may be resized by a copy. Its stream's cache does not take it: there it would be anybody's.
+    /// Marks a block of the pool's range that a copy may resize. Its stream's cache does not take it: there, another
+    /// request could get it.
     #[inline]
     pub(super) fn note_resizable(&self, pool: &Pool, address: u64, request: Request) {
         if request.flags & RESIZABLE != 0

@@ -1,4 +1,4 @@
-//! Out of memory: who is asked for more, who is told, and who is not disturbed.
+//! Out of memory: the handler, the event, the log and its throttling, the snapshot.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,27 +8,28 @@ use crate::record::state::PieceState;
 use crate::record::{Action, Event, describe};
 use crate::sync::HashMap;
 
-/// Called with the device and the bytes of a request that cannot be met; true asks for another try.
+/// A function that is called with the device and the bytes of a request that is about to be refused. True requests
+/// another attempt.
 pub type OomHandler = Arc<dyn Fn(i32, u64) -> bool + Send + Sync>;
 
-/// How often a handler may ask for another try of one request.
+/// The maximum number of attempts that a handler may request for one allocation.
 const TRIES: u32 = 100;
-/// The least time between two lines in the log.
+/// The minimum time between two lines in the log.
 const QUIET: Duration = Duration::from_secs(10);
-/// And between two about requests of the same size.
+/// The minimum time between two lines about requests of the same size.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Refusals whose sizes are remembered.
+/// How many sizes of refusals are remembered.
 const REMEMBERED: usize = 16;
-/// Holders that are named.
+/// How many holders the log names.
 const NAMED: usize = 3;
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
-    /// A request that could not be met is tried once more.
+    /// Whether a request is being attempted again.
     static TRYING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As long as this lives, this thread's requests that cannot be met are nobody else's concern.
+/// While this lives, requests of this thread that run out of memory are neither reported nor passed to the handler.
 struct Trying;
 
 impl Trying {
@@ -51,7 +52,7 @@ pub(super) struct Short {
     snapshot_taken: AtomicBool,
 }
 
-/// What was refused lately.
+/// The recent refusals.
 #[derive(Default)]
 struct Alarms {
     sizes: Vec<((i32, u64), Instant)>,
@@ -60,7 +61,7 @@ struct Alarms {
 }
 
 impl Alarms {
-    /// How many were kept quiet before this one; none where this one is to be kept quiet too.
+    /// The number of refusals since the last line, if this one is to be logged; else `None`.
     fn raise(&mut self, device: i32, size: u64, now: Instant) -> Option<u64> {
         self.sizes.retain(|(_, since)| now.duration_since(*since) < AGAIN);
         let again = self.sizes.iter().any(|(known, _)| *known == (device, size));
@@ -78,17 +79,18 @@ impl Alarms {
 }
 
 impl Allocator {
-    /// Sets what is called when a request cannot be met; none: nothing. It is called on the requesting thread, which holds
-    /// no lock: it may allocate, free, trim and unload. A request of its own that cannot be met does not call it again.
+    /// Sets the out-of-memory handler; `None` removes it. It runs on the requesting thread, which holds no lock, so it
+    /// may allocate, free, trim and unload. A request of its own that runs out of memory does not call it again.
     pub fn on_oom(&self, handler: Option<OomHandler>) {
         *self.short.handler.lock() = handler;
     }
 
-    /// A request could not be met: `again`, as long as the handler wants it; else it is told.
+    /// Handles a request that ran out of memory: runs `again` as long as the handler requests it, then reports the
+    /// refusal.
     #[cold]
     #[inline(never)]
     pub(super) fn insist<T>(&self, outcome: &mut Result<T>, request: Request, again: impl Fn() -> Result<T>) {
-        // Whoever tries again asks again.
+        // The outer call attempts the request again.
         if TRYING.try_with(Cell::get).unwrap_or(true) {
             return;
         }
@@ -105,8 +107,8 @@ impl Allocator {
         }
     }
 
-    /// A request that was refused before any pool was asked. One for more than any device has is out of memory like any other: it
-    /// counts, and the handler is asked.
+    /// Refuses a request before it reaches a pool. A request for more than any device has is out of memory like any
+    /// other: it counts, and the handler is called.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse(&self, request: Request, error: Error) -> Result<u64> {
@@ -116,7 +118,7 @@ impl Allocator {
         self.asking(request, || Err(error.clone()))
     }
 
-    /// A resize likewise, of a block that is in a pool.
+    /// Refuses a resize in the same way, for a block that is in a pool.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_resize(&self, address: u64, alignment: u64, new_size: u64, error: Error) -> Result<u64> {
@@ -126,7 +128,7 @@ impl Allocator {
         self.resize_asking(Err(error), address, alignment, new_size)
     }
 
-    /// A resize, as the request it would be.
+    /// The request that corresponds to a resize.
     #[cold]
     pub(super) fn resize_request(&self, address: u64, new_size: u64) -> Request {
         Request {
@@ -150,7 +152,7 @@ impl Allocator {
         again.unwrap_or(false)
     }
 
-    /// The device a request was for, as far as that is known without a driver call that could fail anew.
+    /// The device of a request, as far as it is known without a driver call that could fail again.
     fn device_of(&self, request: &Request) -> i32 {
         let of_stream = || {
             let key = self.key(request.stream?).ok()??;
@@ -164,8 +166,9 @@ impl Allocator {
             .unwrap_or(0)
     }
 
-    /// An event, a line in the log, a snapshot: each where it is wanted and not too often. A request for more than there can
-    /// be is a builder's, that tries what it may have; so is one that was refused before.
+    /// Reports a refusal as an event, a line in the log and a snapshot, each where the options request it and not too
+    /// often. A request beyond the maximum, or one that was refused before, is usually a builder's attempt to find out
+    /// what it may have, so no warning is logged.
     fn tell_refused(&self, device: i32, request: &Request, reason: &str) {
         let Some(pool) = self.made(device) else { return };
         let (free, total) = pool.device_memory();
@@ -189,7 +192,7 @@ impl Allocator {
             );
             return;
         }
-        // Not held while names are looked up and the line is written.
+        // The lock is released before names are looked up and the line is written.
         let raised = self.short.alarms.lock().raise(device, request.size, Instant::now());
         if let Some(unsaid) = raised {
             let limit = if stats.limit == 0 {
@@ -219,7 +222,7 @@ impl Allocator {
         }
     }
 
-    /// The biggest holders: by where they were allocated, if that was recorded; else by size.
+    /// The largest holders: by the stack of their allocations if it was recorded, else by size.
     fn holders(&self, pool: &Pool) -> String {
         let Some(held) = pool.hold(Duration::from_millis(100)) else {
             return "unknown".into();

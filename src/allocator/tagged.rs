@@ -1,12 +1,12 @@
-//! Calls in a process that uses tags, has a tool or records: the ordinary call, and the tag's books and the news around it.
+//! The instrumented path: the ordinary call, with the tag's statistics and the notifications to tools.
 
 use super::*;
 use crate::stats::TagStats;
 use crate::tags::{self, Tag};
 
 impl Allocator {
-    /// [`Allocator::allocate`] where something is unusual about the process: it is going, or was forked, or uses tags,
-    /// has a tool, or records.
+    /// [`Allocator::allocate`] on the instrumented path: the process is exiting, was forked, uses tags, has a tool, or
+    /// records.
     #[cold]
     pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
         if process::only_records() {
@@ -24,9 +24,9 @@ impl Allocator {
     }
 
     fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
-        // What has no size or alignment that could be met is refused where every request is.
+        // A request with an invalid size or alignment is refused where every request is.
         let want = self.want(request.size, request.alignment).ok();
-        // What is certainly beyond the tag's limit does not make the pool grow first.
+        // A request that is certainly beyond the tag's limit does not make the pool grow first.
         let likely = request.device.or_else(|| match request.stream {
             Some(stream) => self.stream_device(stream).ok(),
             None => self.device(None).ok(),
@@ -58,7 +58,7 @@ impl Allocator {
         outcome
     }
 
-    /// [`Allocator::deallocate`] likewise.
+    /// [`Allocator::deallocate`] on the instrumented path.
     #[cold]
     pub(super) fn deallocate_unusual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         if process::only_records() {
@@ -78,7 +78,7 @@ impl Allocator {
         self.deallocate_told(address, stream)
     }
 
-    /// [`Allocator::reallocate`] likewise: the block keeps its tag, wherever it is then.
+    /// [`Allocator::reallocate`] on the instrumented path. The block keeps its tag, even if it moves.
     #[cold]
     pub(super) fn reallocate_unusual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if process::only_records() {
@@ -117,7 +117,8 @@ impl Allocator {
         self.all_pools().find(|pool| pool.knows(address))
     }
 
-    /// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. What is held already stays.
+    /// Limits what blocks of one tag may take of a device's pool, in allocated bytes; 0: no limit. Existing blocks
+    /// stay.
     pub fn set_tag_limit(&self, device: Option<i32>, tag: &str, bytes: u64) -> Result<()> {
         process::usable()?;
         let tag = tags::intern(tag)?;
@@ -125,13 +126,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// One device's figures by tag; none: the current device's.
+    /// The statistics of one device by tag. `None`: the current device.
     pub fn tag_stats(&self, device: Option<i32>) -> Result<Vec<TagStats>> {
         process::usable()?;
         Ok(self.made(self.device(device)?).map(Pool::tag_stats).unwrap_or_default())
     }
 
-    /// One device's figures and those of its tags, as JSON.
+    /// The statistics of one device and of its tags, as JSON.
     pub fn stats_json(&self, device: Option<i32>) -> Result<String> {
         process::usable()?;
         let device = self.device(device)?;
@@ -139,7 +140,7 @@ impl Allocator {
         Ok(crate::stats::json(device, &stats, &tags))
     }
 
-    /// Every device's figures and those of its tags, in the OpenMetrics text format.
+    /// The statistics of every device and of its tags, in the OpenMetrics text format.
     pub fn metrics(&self) -> Result<String> {
         process::usable()?;
         let devices = self

@@ -7,7 +7,7 @@ use atomic::Ordering;
 pub use loom::hint;
 use loom::sync::atomic::AtomicPtr;
 
-/// loom's, but for what a destructor stores once a model has failed: loom is not to be asked any more then.
+/// loom's atomics. A destructor stores nothing after a model has failed, since loom must not be called then.
 pub mod atomic {
     pub use loom::sync::atomic::{Ordering, fence};
     use std::ops::Deref;
@@ -42,8 +42,9 @@ pub mod atomic {
     }
 
     impl AtomicBool {
-        /// Where the value is there already nothing is stored: loom does not know that a store which nothing orders after a
-        /// swap lies behind it all the same, and would let a waiter for the lock see its own swap for ever.
+        /// Stores nothing if the atomic has the value already. loom does not know that a store without an order
+        /// relative to a swap comes after it all the same, and would let a waiter for the lock see its own swap for
+        /// ever.
         #[track_caller]
         pub fn swap(&self, value: bool, order: Ordering) -> bool {
             self.0.compare_exchange(!value, value, order, order).is_err() == value
@@ -74,13 +75,13 @@ pub mod atomic {
 pub mod thread {
     pub use loom::thread::yield_now;
 
-    /// There is no time.
+    /// A model has no time.
     pub fn sleep(_: std::time::Duration) {
         yield_now();
     }
 }
 
-/// loom's: all threads of a model are one thread of the machine.
+/// loom's macro: all threads of a model run on one operating-system thread.
 macro_rules! thread_local_of_model {
     ($($(#[$of:meta])* static $name:ident: $type:ty = const $value:block;)*) => {
         ::loom::thread_local! { $($(#[$of])* static $name: $type = $value;)* }
@@ -88,10 +89,10 @@ macro_rules! thread_local_of_model {
 }
 pub(crate) use thread_local_of_model as thread_local;
 
-/// One order in every run.
+/// A map with the same order in every run.
 pub type HashMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;
 
-/// Each request for the pointer counts as a write.
+/// A cell in which each request for the pointer counts as a write.
 #[derive(Default)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -105,7 +106,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// once_cell's, word for word in what it loads and stores.
+/// once_cell's `OnceBox`, with exactly the same loads and stores.
 pub struct OnceBox<T>(AtomicPtr<T>);
 
 impl<T> Default for OnceBox<T> {
@@ -120,7 +121,7 @@ impl<T> OnceBox<T> {
     }
 
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: what is stored is a leaked box, or null, and is never replaced.
+        // SAFETY: the stored pointer is null or a leaked box, which is never replaced.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -160,13 +161,13 @@ impl<T> Drop for OnceBox<T> {
         }
         let value = self.0.with_mut(|value| *value);
         if !value.is_null() {
-            // SAFETY: leaked by `get_or_try_init`, and a value that is dropped is not borrowed.
+            // SAFETY: `get_or_try_init` leaked the box, and a value that is dropped is not borrowed.
             drop(unsafe { Box::from_raw(value) });
         }
     }
 }
 
-/// parking_lot's face over the checker's mutex.
+/// The interface of parking_lot's mutex over loom's mutex.
 #[derive(Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -220,7 +221,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Readers wait for each other too: more order than there is, and nothing of this is modelled.
+/// Readers wait for each other too. That orders more than the real lock does, but no model covers its users.
 #[derive(Default)]
 pub struct RwLock<T>(Mutex<T>);
 

@@ -1,18 +1,18 @@
-//! Rules that tests and models break on purpose, to see that they notice.
+//! Rules that tests and models break on purpose, to see that they detect it.
 //!
-//! A rule has its name where it is kept. In the library every rule is kept: the questions here are constants, and nothing of
-//! them is left in its code.
+//! The code names a rule where it keeps it. The library keeps every rule: these functions are constants there and leave
+//! no code.
 
 use std::sync::atomic::Ordering;
 
-/// Whether that rule is broken on this thread, or in the model that this thread runs.
+/// Whether `rule` is broken on this thread, or in the model that this thread runs.
 #[cfg(not(any(test, loom)))]
 #[inline(always)]
 pub const fn broken(_rule: &str) -> bool {
     false
 }
 
-/// `order`; no order where that rule is broken.
+/// Returns `order`, or no order where `rule` is broken.
 #[inline(always)]
 pub fn unless_broken(rule: &str, order: Ordering) -> Ordering {
     if broken(rule) { Ordering::Relaxed } else { order }
@@ -25,13 +25,13 @@ pub use switch::{breaking, broken};
 mod switch {
     use std::cell::Cell;
 
-    // std's own also in a model: loom runs all threads of a model on one thread.
+    // std's macro in a model too: loom runs all threads of a model on one thread.
     std::thread_local! {
         static NOW: Cell<&'static str> = const { Cell::new("") };
         static ASKED: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Whether that rule is broken on this thread, or in the model that this thread runs.
+    /// Whether `rule` is broken on this thread, or in the model that this thread runs.
     pub fn broken(rule: &str) -> bool {
         let now = NOW.get() == rule;
         if now {
@@ -40,7 +40,7 @@ mod switch {
         now
     }
 
-    /// Does `work` with that rule broken. Panics where `work` comes to its end and no code has asked for the rule.
+    /// Runs `work` with `rule` broken. Panics if `work` finishes and no code has queried the rule.
     pub fn breaking<T>(rule: &'static str, work: impl FnOnce() -> T) -> T {
         struct Kept;
         impl Drop for Kept {
