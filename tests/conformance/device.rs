@@ -1,5 +1,5 @@
-//! The application's side: contexts, streams and work, on the simulated device in this process or through the driver's own
-//! functions.
+//! The application's side: contexts, streams and work, on the simulated device in this process or through the driver's
+//! own functions.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -14,7 +14,7 @@ use trtalloc::driver::sim::model::{Machine, capture};
 use crate::cudasim::clock;
 use crate::cudasim::functions::Cudasim;
 
-/// Work that lasts until it is let go.
+/// Work that lasts until it is released.
 pub struct Hold(Box<dyn FnOnce() + Send>);
 
 impl Hold {
@@ -23,17 +23,17 @@ impl Hold {
     }
 }
 
-/// What an application does; not every test does all of it. Streams, addresses, graphs and executables are numbers.
+/// What an application does; not every test uses all of it. Streams, addresses, graphs and executables are numbers.
 #[allow(dead_code)]
 pub trait Device: Send + Sync {
     fn count(&self) -> i32;
-    /// Bytes.
+    /// The device's memory in bytes.
     fn total(&self, device: i32) -> u64;
     /// Makes the device's primary context current to this thread.
     fn enter(&self, device: i32);
     /// Undoes the last `enter`.
     fn leave(&self);
-    /// As `leave`, where what is current may have been reset.
+    /// As `leave`, where the current context may have been reset.
     fn leave_what_is_gone(&self);
     /// Whether a context is current to this thread.
     fn entered(&self) -> bool;
@@ -44,29 +44,30 @@ pub trait Device: Send + Sync {
     fn destroy(&self, stream: usize);
     /// Queues work that writes `byte` to a range.
     fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8);
-    /// Queues work that lasts until it is let go.
+    /// Queues work that lasts until it is released.
     fn hold(&self, stream: usize) -> Hold;
-    /// What is queued on `then` from now on comes after what is queued on `first` now; false where a capture is in the way.
+    /// Orders what is queued on `then` from now on after what is queued on `first` now. Returns false if a capture
+    /// prevents it.
     fn order(&self, first: usize, then: usize) -> bool;
     /// Waits for the stream.
     fn wait(&self, stream: usize);
     /// Waits for everything in the current context.
     fn wait_for_all(&self);
-    /// What is in memory once everything is over.
+    /// The contents of memory once all work has completed.
     fn read(&self, address: usize, bytes: u64) -> Vec<u8>;
-    /// Memory of the application's own.
+    /// Memory of the application.
     fn malloc(&self, bytes: u64) -> usize;
     fn free(&self, address: usize);
     fn begin_capture(&self, stream: usize);
-    /// The graph; none where the capture was ended by something.
+    /// The graph; `None` if something ended the capture.
     fn end_capture(&self, stream: usize) -> Option<usize>;
     fn instantiate(&self, graph: usize) -> usize;
     fn launch(&self, executable: usize, stream: usize);
     fn destroy_graph(&self, graph: usize);
     fn destroy_executable(&self, executable: usize);
-    /// Waits until the destructors of what graphs held have run.
+    /// Waits until the destructors of the objects that graphs held have run.
     fn settle_graphs(&self);
-    /// The simulated machine in this process, where it is one.
+    /// The simulated machine in this process, if there is one.
     fn machine(&self) -> Option<&Arc<Machine>>;
 }
 
@@ -193,9 +194,9 @@ impl Device for Sim {
     }
 }
 
-/// The driver through its own names, whoever answers to them.
+/// The driver through its own function names, whichever library exports them.
 pub struct Cuda {
-    /// Where it is the second simulated driver.
+    /// The second simulated driver, if this is it.
     second: Option<Cudasim>,
 }
 
@@ -209,14 +210,14 @@ fn handle(stream: usize) -> sys::CUstream {
 
 fn make_stream(flags: sys::CUstream_flags) -> usize {
     let mut stream = null_mut();
-    // SAFETY: a local to write to.
+    // SAFETY: the stream is a local variable.
     ok(unsafe { sys::cuStreamCreate(&mut stream, flags as u32) });
     stream as usize
 }
 
 impl Cuda {
     pub fn new() -> Cuda {
-        // SAFETY: 0 is the only flag there is.
+        // SAFETY: 0 is the only flag.
         ok(unsafe { sys::cuInit(0) });
         Cuda {
             second: Cudasim::open(),
@@ -224,11 +225,11 @@ impl Cuda {
     }
 }
 
-/// How long work lasts that is held, in nanoseconds, unless it is let go.
+/// How long held work lasts in nanoseconds unless it is released.
 const HOLD: u64 = 600_000_000_000;
 
 unsafe extern "C" fn reached(flag: *mut c_void) {
-    // SAFETY: `settle_graphs` gave it away.
+    // SAFETY: `settle_graphs` gave up this reference.
     unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, Ordering::Release);
 }
 
@@ -243,21 +244,21 @@ unsafe extern "C" fn spin(until: *mut c_void) {
 impl Device for Cuda {
     fn count(&self) -> i32 {
         let mut count = 0;
-        // SAFETY: a local to write to.
+        // SAFETY: the count is a local variable.
         ok(unsafe { sys::cuDeviceGetCount(&mut count) });
         count
     }
 
     fn total(&self, device: i32) -> u64 {
         let mut total = 0;
-        // SAFETY: a local to write to.
+        // SAFETY: the total is a local variable.
         ok(unsafe { sys::cuDeviceTotalMem_v2(&mut total, device) });
         total as u64
     }
 
     fn enter(&self, device: i32) {
         let mut context = null_mut();
-        // SAFETY: a local to write to, and a context that this has retained. Tests keep it to their end.
+        // SAFETY: a local variable, and a context that this has retained. Tests keep it until they end.
         unsafe {
             ok(sys::cuDevicePrimaryCtxRetain(&mut context, device));
             ok(sys::cuCtxPushCurrent_v2(context));
@@ -266,7 +267,7 @@ impl Device for Cuda {
 
     fn leave(&self) {
         let mut context = null_mut();
-        // SAFETY: a local to write to.
+        // SAFETY: the context is a local variable.
         ok(unsafe { sys::cuCtxPopCurrent_v2(&mut context) });
     }
 
@@ -276,7 +277,7 @@ impl Device for Cuda {
 
     fn entered(&self) -> bool {
         let mut context = null_mut();
-        // SAFETY: a local to write to.
+        // SAFETY: the context is a local variable.
         ok(unsafe { sys::cuCtxGetCurrent(&mut context) });
         !context.is_null()
     }
@@ -290,33 +291,33 @@ impl Device for Cuda {
     }
 
     fn destroy(&self, stream: usize) {
-        // SAFETY: a living stream.
+        // SAFETY: the stream exists.
         ok(unsafe { sys::cuStreamDestroy_v2(handle(stream)) });
     }
 
     fn write(&self, stream: usize, address: usize, bytes: u64, byte: u8) {
-        // SAFETY: a living stream and memory that is the test's.
+        // SAFETY: the stream exists, and the memory is the test's.
         ok(unsafe { sys::cuMemsetD8Async(address as u64, byte, bytes as usize, handle(stream)) });
     }
 
     fn hold(&self, stream: usize) -> Hold {
         if let Some(second) = &self.second {
-            // CUDA: a host function "will block work added after it" (cuLaunchHostFunc). This driver lets later work pass, so
-            // here it is work that lasts until its clock is set forward.
+            // CUDA: a host function "will block work added after it" (cuLaunchHostFunc). This driver lets later work
+            // pass, so here it is work that lasts until the driver's clock is set forward.
             assert_eq!(second.busy(stream, HOLD), 0);
             let until = second.done(stream);
             return Hold(Box::new(move || clock::shift(until)));
         }
         let until: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let data = std::ptr::from_ref(until).cast_mut().cast();
-        // SAFETY: a living stream, and a function whose data lives for ever.
+        // SAFETY: the stream exists, and the function's data lives for ever.
         ok(unsafe { sys::cuLaunchHostFunc(handle(stream), Some(spin), data) });
         Hold(Box::new(move || until.store(true, Ordering::Release)))
     }
 
     fn order(&self, first: usize, then: usize) -> bool {
         let mut event = null_mut();
-        // SAFETY: a local to write to, and living streams and events.
+        // SAFETY: a local variable, and streams and events that exist.
         unsafe {
             ok(sys::cuEventCreate(
                 &mut event,
@@ -330,7 +331,7 @@ impl Device for Cuda {
     }
 
     fn wait(&self, stream: usize) {
-        // SAFETY: a living stream.
+        // SAFETY: the stream exists.
         ok(unsafe { sys::cuStreamSynchronize(handle(stream)) });
     }
 
@@ -349,25 +350,25 @@ impl Device for Cuda {
 
     fn malloc(&self, bytes: u64) -> usize {
         let mut address = 0;
-        // SAFETY: a local to write to.
+        // SAFETY: the address is a local variable.
         ok(unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) });
         address as usize
     }
 
     fn free(&self, address: usize) {
-        // SAFETY: from `malloc`, and nothing uses it any more.
+        // SAFETY: the memory is from `malloc`, and no code uses it any more.
         ok(unsafe { sys::cuMemFree_v2(address as u64) });
     }
 
     fn begin_capture(&self, stream: usize) {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: a living stream.
+        // SAFETY: the stream exists.
         ok(unsafe { sys::cuStreamBeginCapture_v2(handle(stream), mode) });
     }
 
     fn end_capture(&self, stream: usize) -> Option<usize> {
         let mut graph: sys::CUgraph = null_mut();
-        // SAFETY: a living stream and a local to write to.
+        // SAFETY: the stream exists, and the graph is a local variable.
         let code = unsafe { sys::cuStreamEndCapture(handle(stream), &mut graph) };
         (code == sys::CUresult::CUDA_SUCCESS).then_some(graph as usize)
     }
@@ -375,14 +376,15 @@ impl Device for Cuda {
     fn instantiate(&self, graph: usize) -> usize {
         if self.second.is_some() {
             let mut executable = null_mut();
-            // SAFETY: a living graph and a local to write to.
+            // SAFETY: the graph exists, and the executable is a local variable.
             ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph as sys::CUgraph, 0) });
             return executable as usize;
         }
-        // What every driver since CUDA 11.0 exports; the bindings have only what came with 11.4.
+        // Every driver since CUDA 11.0 exports this function; the bindings have only the one that came with 11.4.
         type Instantiate = unsafe extern "C" fn(*mut usize, usize, *mut usize, *mut c_char, usize) -> sys::CUresult;
         let mut executable = 0;
-        // SAFETY: the driver's documented function of this name has that type; a living graph and a local to write to.
+        // SAFETY: the driver's documented function of this name has that type; the graph exists, and the executable is
+        // a local variable.
         unsafe {
             let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
             let found = libc::dlsym(driver, c"cuGraphInstantiate_v2".as_ptr());
@@ -394,23 +396,23 @@ impl Device for Cuda {
     }
 
     fn launch(&self, executable: usize, stream: usize) {
-        // SAFETY: both live.
+        // SAFETY: both exist.
         ok(unsafe { sys::cuGraphLaunch(executable as sys::CUgraphExec, handle(stream)) });
     }
 
     fn destroy_graph(&self, graph: usize) {
-        // SAFETY: it lives, and nothing uses it after this.
+        // SAFETY: the graph exists, and no code uses it after this.
         ok(unsafe { sys::cuGraphDestroy(graph as sys::CUgraph) });
     }
 
     fn destroy_executable(&self, executable: usize) {
-        // SAFETY: it lives, and nothing uses it after this.
+        // SAFETY: the executable exists, and no code uses it after this.
         ok(unsafe { sys::cuGraphExecDestroy(executable as sys::CUgraphExec) });
     }
 
     fn settle_graphs(&self) {
         if self.second.is_some() {
-            // Its destructors and host functions run one after the other.
+            // The driver runs its destructors and host functions one after the other.
             self.wait_for_all();
             let hold = Arc::new(AtomicBool::new(false));
             let data = Arc::into_raw(hold.clone()).cast_mut().cast();
@@ -421,7 +423,7 @@ impl Device for Cuda {
             }
             return;
         }
-        // There is nothing to ask: destructors run "later", on a thread of the driver's.
+        // No call reports it: destructors run "later", on a thread of the driver.
         self.wait_for_all();
         std::thread::sleep(Duration::from_millis(100));
         self.wait_for_all();

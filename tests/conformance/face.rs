@@ -1,4 +1,4 @@
-//! The ways in: Rust, the C functions, and the C++ virtual functions as TensorRT calls them.
+//! The interfaces: Rust, the C functions, and the C++ virtual functions as TensorRT calls them.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use trtalloc::driver::{Driver, Stream};
 use trtalloc::handle::Handle;
 use trtalloc::stats::Stats;
 
-/// Which way in.
+/// The interface that a case uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Rust,
     C,
-    /// `nvinfer1::IGpuAllocator`; what that interface does not have, through C.
+    /// `nvinfer1::IGpuAllocator`. Calls that this interface lacks go through C.
     Vtable,
 }
 
-/// An allocator as its users see it. Addresses and streams are numbers; 0 is none, and the default stream.
+/// An allocator as its users see it. Addresses and streams are numbers. 0 is no address, and the default stream.
 pub trait Face: Send + Sync {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize;
     fn allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize;
@@ -28,7 +28,7 @@ pub trait Face: Send + Sync {
     fn reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize;
     fn deallocate(&self, address: usize) -> bool;
     fn deallocate_async(&self, address: usize, stream: usize) -> bool;
-    /// Status 0 is OK here and below.
+    /// Status 0 means success, here and below.
     fn record_stream(&self, address: usize, stream: usize) -> i32;
     fn stream_release(&self, stream: usize) -> i32;
     fn stats(&self, device: i32) -> Stats;
@@ -37,29 +37,29 @@ pub trait Face: Send + Sync {
     fn set_limit(&self, device: i32, bytes: u64) -> i32;
     fn close(&self);
     fn last_error(&self) -> String;
-    /// The allocator inside, for its self-check.
+    /// The allocator behind the interface, for its self-check.
     fn inside(&self) -> &Allocator;
 }
 
-/// What an allocator is made over.
+/// The driver that an allocator is made over.
 pub enum Over {
-    /// A driver that is open already.
+    /// A driver that is already open.
     Driver(Arc<dyn Driver>),
-    /// The one that `driver=cuda` finds.
+    /// The driver that `driver=cuda` finds.
     Cuda,
 }
 
-/// Makes an allocator with `options`; over memory of the caller where `given` names it.
+/// Makes an allocator with `options`, over the external memory `given` if there is any.
 pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> Box<dyn Face> {
     match (way, over) {
         (Way::Rust, over) => Box::new(Rust(in_rust(over, options, given))),
-        // The simulated device is made by the test, so the allocator over it is made in Rust, and used through C.
+        // The test makes the simulated device, so the allocator over it is made in Rust and used through C.
         (_, Over::Driver(_)) => functions(way, std::ptr::from_ref(Handle::new(in_rust(over, options, given)))),
         (_, Over::Cuda) => {
             let text = CString::new(format!("driver=cuda,{options}")).expect("options have no null byte");
             let mut out = std::ptr::null_mut();
             let status = match given {
-                // SAFETY: a C string and a place to write to.
+                // SAFETY: a C string, and a local variable to write to.
                 None => unsafe { capi::trtalloc_create(text.as_ptr(), &mut out) },
                 // SAFETY: as above; the memory is the test's and outlives the allocator.
                 Some((base, bytes)) => unsafe {
@@ -106,7 +106,7 @@ fn last_error() -> String {
 
 struct Rust(Arc<Allocator>);
 
-/// A value, or 0 and the reason kept as the C functions keep it.
+/// Returns a value, or stores the reason as the C functions do and returns the default.
 fn kept<T: Default>(result: trtalloc::error::Result<T>) -> T {
     result.unwrap_or_else(|error| {
         trtalloc::error::remember(&error);
@@ -223,12 +223,12 @@ fn memory(address: usize) -> *mut c_void {
 
 impl Face for C {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
-        // SAFETY: a living handle, here and in all calls below.
+        // SAFETY: the handle is never freed, here and in all calls below.
         unsafe { capi::trtalloc_allocate(self.pointer(), size, alignment, flags) }.addr()
     }
 
     fn allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
-        // SAFETY: as above; the stream lives, or the test is about one that does not.
+        // SAFETY: as above; the stream exists, or the test is about one that does not.
         unsafe { capi::trtalloc_allocate_async(self.pointer(), size, alignment, flags, memory(stream)) }.addr()
     }
 
@@ -265,7 +265,7 @@ impl Face for C {
     fn stats(&self, device: i32) -> Stats {
         let mut out = capi::trtalloc_stats::default();
         let size = size_of::<capi::trtalloc_stats>();
-        // SAFETY: a place of that size to write to.
+        // SAFETY: as above, and a local variable of that size to write to.
         let status = unsafe { capi::trtalloc_stats_get(self.pointer(), device, &mut out, size) };
         assert_eq!(status, trtalloc_status::Ok, "{}", last_error());
         Stats {
@@ -296,7 +296,7 @@ impl Face for C {
 
     fn trim(&self, device: i32, keep: u64) -> (i32, u64) {
         let mut released = 0;
-        // SAFETY: as above, and a place to write to.
+        // SAFETY: as above, and a local variable to write to.
         let status = unsafe { capi::trtalloc_trim(self.pointer(), device, keep, &mut released) };
         (status as i32, released)
     }

@@ -1,13 +1,16 @@
-//! One body of tests over every driver and every way in: what RMM's own tests demand of an allocator, what TensorRT's
-//! interface demands, and what the options promise.
+//! The same tests over every driver and every interface: what RMM's own tests require of an allocator, what TensorRT's
+//! interface requires, and what the options promise.
 //!
-//! Each case runs over the simulated device in this process (`sim`), over CUDA through the simulated libcuda.so.1 in a
-//! process of its own (`cuda`), likewise through the second simulated driver where that is there (`second`, see
-//! tests/second_driver), and over the GPU that is installed, where there is one (`gpu`); through Rust, C and the C++ virtual
-//! functions. Over simulated drivers of older versions, which lack functions, through the latter only. What cannot run here,
-//! and what a place does not support, is reported as ignored with the reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts
-//! it to `sim` or to `gpu`; these need neither cargo nor another file. `face` has the ways in, `device` the application's side, `world` what both are told of and the
-//! books, `cases` what is demanded.
+//! Each case runs through Rust, C and the C++ virtual functions, at these places: over the simulated device in this
+//! process (`sim`); over CUDA through the simulated libcuda.so.1 in a process of its own (`cuda`); likewise through the
+//! second simulated driver if it is available (`second`, see tests/second_driver); and over the installed GPU if there
+//! is one (`gpu`). Over simulated drivers of older versions, which lack functions, cases run only through the C++
+//! virtual functions. A case that cannot run here, or that a place does not support, is reported as ignored with the
+//! reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts the run to `sim` or to `gpu`; these need neither cargo nor
+//! another file.
+//!
+//! `face` has the interfaces, `device` the application's side, `world` what connects both and checks the statistics,
+//! and `cases` the requirements.
 
 #[macro_use]
 extern crate trial;
@@ -44,15 +47,16 @@ fn main() -> std::process::ExitCode {
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
 
-/// The newest driver that is simulated, and some without: context events; and streams' ids; and graphs' destructors.
+/// The newest simulated driver, and others without context events, then also without stream ids, then also without
+/// graphs' destructors.
 const NOW: u32 = 12_090;
 const V12_4: u32 = 12_040;
 const V11_8: u32 = 11_080;
 const V11_2: u32 = 11_020;
 
-/// Cases that ask for what older drivers cannot do, and the version they need. Without context events, what was freed without
-/// a stream is pending until its memory is needed. Without ids, a stream has nothing of its own, reuse is behind an event, and
-/// a block of several streams waits for the context.
+/// Cases that need what older drivers cannot do, and the version they need. Without context events, what was freed
+/// without a stream is pending until its memory is needed. Without stream ids, a stream has no cache, reuse is behind
+/// an event, and a block of several streams waits for the context.
 const NEEDS: &[(&str, u32)] = &[
     ("limits::keep_nothing", 12_050),
     ("limits::keep_some", 12_050),
@@ -62,34 +66,34 @@ const NEEDS: &[(&str, u32)] = &[
     ("streams::a_stream_reuses_what_it_freed_without_a_driver_call", 12_000),
 ];
 
-/// Cases that ask for what AscendCL does not tell: whose a stream is that is not of the calling thread's context.
+/// Cases that need what AscendCL does not report: the device of a stream that is not of the calling thread's context.
 const NOT_ON_ASCEND: &[&str] = &["requests::several_devices"];
 
-/// Cases that ask for what the second simulated driver does not do, though CUDA does. Its graphs compute nothing, so none writes
-/// to memory; and a launch that is captured is a length of work there, where CUDA's child graph has references of its own to what
-/// the launched graph keeps (CUDA's Programming Guide, user objects).
+/// Cases that need what the second simulated driver does not do, though CUDA does. Its graphs compute nothing, so none
+/// writes to memory. A captured launch is only a length of work there, while CUDA's child graph has references of its
+/// own to the objects that the launched graph keeps (CUDA's Programming Guide, user objects).
 const NOT_ON_SECOND: &[&str] = &[
     "resizing::a_graph_keeps_the_old_address",
     "graphs::a_graph_inside_a_graph",
 ];
 
-/// Over what a case runs.
+/// The driver and device that a case runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The simulated device in this process, under a driver of that version.
+    /// The simulated device in this process, with a driver of that version.
     Sim(u32),
     /// The simulated libcuda.so.1 of that version.
     Cuda(u32),
-    /// The second simulated driver's libcuda.so.1 of that version, where it is there.
+    /// The second simulated driver's libcuda.so.1 of that version, if it is available.
     Second(u32),
-    /// The driver that is installed.
+    /// The installed driver.
     Gpu,
-    /// The driver for Ascend devices over a stand-in for AscendCL, which has what CUDA 11.2 has. One case at a time: there is
-    /// one AscendCL in a process.
+    /// The driver for Ascend devices over a stand-in for AscendCL, which has the functions of CUDA 11.2. Cases run one
+    /// at a time, since a process has one AscendCL.
     Ascend,
 }
 
-/// Where `TRTALLOC_TEST_DRIVER` wants tests to run; none: everywhere.
+/// The place that `TRTALLOC_TEST_DRIVER` selects; `None`: all of them.
 fn wanted() -> Option<Place> {
     match env::var("TRTALLOC_TEST_DRIVER").as_deref() {
         Ok("sim") => Some(Place::Sim(NOW)),
@@ -99,7 +103,7 @@ fn wanted() -> Option<Place> {
     }
 }
 
-/// Whether a GPU answers.
+/// Whether a GPU responds.
 fn has_gpu() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -115,7 +119,7 @@ fn simulated_library() -> &'static PathBuf {
 }
 
 fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
-    // Refusals are what many cases are about; TRTALLOC_LOG shows them.
+    // Many cases cause refusals on purpose; TRTALLOC_LOG shows them.
     if env::var_os("TRTALLOC_LOG").is_none() {
         trtalloc::log::init(trtalloc::config::LogLevel::Off);
     }
@@ -166,7 +170,7 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
     }
 }
 
-/// Runs the test of that name again, in a process whose driver is what `environment` says.
+/// Runs the test of that name again, in a process whose driver `environment` selects.
 fn in_child(name: &str, environment: impl FnOnce(&mut Command)) {
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
     command
@@ -183,15 +187,15 @@ fn in_child(name: &str, environment: impl FnOnce(&mut Command)) {
         "{name}: {}\n{told}\n{complaints}",
         output.status
     );
-    // Memory taken away under pending work, and work out of bounds, is a line there.
+    // The child prints a line if memory is taken away under pending work, or if work is out of bounds.
     assert!(
         !complaints.contains("simcuda:") && !complaints.contains("cudasim:"),
         "{name}:\n{complaints}"
     );
 }
 
-/// A test for each case, each place and each way in; over older drivers one way in is enough, and through their libraries a
-/// few cases.
+/// Generates a test for each case, place and interface. Older drivers need only one interface, and their libraries only
+/// a few cases.
 macro_rules! suite {
     ($($group:ident { $($case:ident),* $(,)? })*) => {
         suite!(@ways sim (Place::Sim(NOW)) $($group { $($case),* })*);

@@ -1,5 +1,5 @@
-//! A device, an allocator on it, and the books of both: whatever a case does goes through here, so that the order checker
-//! hears of it, and [`World::finish`] can demand that nothing is lost.
+//! A device, an allocator on it, and the expected statistics. Every call of a case goes through here, so the order
+//! checker is notified of it, and [`World::finish`] can check that nothing is lost.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -17,20 +17,20 @@ use crate::face::{self, Face, Over, Way};
 use crate::over::open;
 use crate::standin::process::{Installed, exclusive};
 
-/// How many simulated devices there are.
+/// The number of simulated devices.
 pub const DEVICES: u32 = 2;
-/// Bytes of each.
+/// The memory of each device in bytes.
 pub const MEMORY: u64 = 8 << 30;
 
-/// How often something is tried again that depends on how fast another thread is.
+/// The number of attempts for a request that depends on the speed of another thread.
 const RETRIES: u32 = 50;
 
-/// Where and how a case runs.
+/// The place and the interface of a case.
 pub struct Setup {
     way: Way,
     over: Over,
     device: Arc<dyn Device>,
-    /// For as long as AscendCL's functions mean this machine.
+    /// While this lives, AscendCL's functions act on this machine.
     installed: Option<Installed>,
 }
 
@@ -79,30 +79,30 @@ impl Setup {
         &*self.device
     }
 
-    /// The current thread enters device 0, and an allocator with `options` is made.
+    /// Makes device 0 current to this thread, and makes an allocator with `options`.
     pub fn world(&self, options: &str) -> World {
         self.device.enter(0);
         self.outside(options)
     }
 
-    /// As [`Setup::world`], with no context current.
+    /// As [`Setup::world`], without a current context.
     pub fn outside(&self, options: &str) -> World {
         self.make(options, None, SegmentRule::CUDA)
     }
 
-    /// An allocator over memory of the caller.
+    /// Makes an allocator over external memory.
     pub fn over(&self, base: usize, bytes: u64, options: &str, rule: SegmentRule) -> World {
         self.make(options, Some((base as u64, bytes)), rule)
     }
 
-    /// An allocator with a rule of its own over the driver's memory.
+    /// Makes an allocator with a rounding rule of its own over the driver's memory.
     pub fn by_rule(&self, options: &str, rule: SegmentRule) -> World {
         self.device.enter(0);
         self.make(options, None, rule)
     }
 
     fn make(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
-        // What AscendCL gives need not begin where a block of CUDA's may.
+        // AscendCL's allocations may begin where a block by CUDA's rule may not.
         if self.installed.is_some() && options.contains("passthrough=1") {
             let (options, ascend) = (
                 options.replace("passthrough=1", "passthrough=1,rule=ascend"),
@@ -152,13 +152,13 @@ pub struct World {
     rule: SegmentRule,
     given: bool,
     checked: bool,
-    /// The host may write to what it is given at once, whatever the stream.
+    /// The host may write to an allocated block at once, whatever the stream.
     pinned: bool,
     /// Requests may wait.
     patient: bool,
-    /// There was a capture.
+    /// Whether there was a capture.
     captured: AtomicBool,
-    /// Resizing copies: there is no virtual memory.
+    /// Whether resizing copies, because there is no virtual memory.
     copies: bool,
     books: Mutex<Books>,
 }
@@ -173,17 +173,17 @@ impl Deref for World {
 }
 
 impl World {
-    /// The allocator, unwatched.
+    /// The allocator, without any checks.
     pub fn face(&self) -> &dyn Face {
         &*self.face
     }
 
-    /// What the driver offers.
+    /// The optional functions that the driver has.
     pub fn features(&self) -> Features {
         self.face.inside().driver().features()
     }
 
-    /// Default streams: the context's by both of its numbers and, where threads have one of their own, the thread's.
+    /// Default streams: both numbers of the context's and, where threads have a default stream, the thread's.
     pub fn default_streams(&self) -> &'static [usize] {
         match self.face.inside().driver().name() {
             "ascend" => &[0, 1],
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Bytes that a block of `size` takes.
+    /// The bytes that a block of `size` takes.
     pub fn carved(&self, size: u64) -> u64 {
         self.rule.stride(size).unwrap()
     }
@@ -201,12 +201,12 @@ impl World {
         self.device.begin_capture(stream);
     }
 
-    /// Whether memory of captures stays for the process's life: the driver does not tell when a graph is gone.
+    /// Whether memory of captures stays for the process's life, because the driver does not report the end of a graph.
     pub fn keeps_captures(&self) -> bool {
         self.captured.load(Ordering::Relaxed) && !self.features().user_objects
     }
 
-    /// Whether nothing is left of an allocator that was closed.
+    /// Whether a closed allocator returns all its memory.
     fn returns_all(&self) -> bool {
         let synchronises = self.features().context_events || self.patient;
         !self.given && !self.keeps_captures() && synchronises
@@ -216,7 +216,7 @@ impl World {
         if address == 0 {
             return 0;
         }
-        // Memory that the machine does not know, or a promise in place of a check, cannot be checked.
+        // The checker does not know this memory, or a promise replaces its rules.
         if let Some(machine) = self.device.machine().filter(|_| self.checked) {
             machine.checker().hand_out(
                 address as u64,
@@ -231,13 +231,13 @@ impl World {
         address
     }
 
-    /// A block without a stream on the current device; 0 where it is refused.
+    /// Allocates without a stream on the current device; 0 if refused.
     pub fn try_get(&self, size: u64, alignment: u64, flags: u32) -> usize {
         self.told(self.face.allocate(size, alignment, flags), size, 0, None)
     }
 
-    /// What `attempt` gets. A driver without context events waits for memory on a thread of its own, and how fast that thread
-    /// is depends on what else the machine does. So a refusal there is tried again, for seconds.
+    /// Repeats `attempt` for seconds while it is refused. Without context events, a thread of the library waits for
+    /// memory, and its speed depends on the load of the machine.
     fn persist(&self, attempt: impl Fn() -> usize) -> usize {
         let again = if self.features().context_events { 0 } else { RETRIES };
         (0..again)
@@ -262,7 +262,7 @@ impl World {
         address
     }
 
-    /// A block for a stream; 0 where it is refused.
+    /// Allocates for a stream; 0 if refused.
     pub fn try_get_on(&self, stream: usize, size: u64, alignment: u64, flags: u32) -> usize {
         let address = self.face.allocate_async(size, alignment, flags, stream);
         self.told(address, size, 0, Some(stream))
@@ -274,14 +274,14 @@ impl World {
         address
     }
 
-    /// A block without a stream on `device`, which is current.
+    /// Allocates without a stream on `device`, which is current.
     pub fn get_there(&self, device: i32, size: u64) -> usize {
         let address = self.persist(|| self.told(self.face.allocate(size, 0, 0), size, device, None));
         assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
         address
     }
 
-    /// A block on a device by its number, for a stream; `theirs`: the stream is another device's.
+    /// Allocates for a stream on a device by its number; `theirs`: the stream is another device's.
     pub fn get_of(&self, device: i32, stream: usize, size: u64, theirs: bool) -> usize {
         let address = self.persist(|| {
             let taken = self.face.allocate_on(device, size, stream);
@@ -319,10 +319,10 @@ impl World {
         );
     }
 
-    /// The block's new address; 0 where it is refused.
+    /// Resizes a block and returns its new address; 0 if refused.
     pub fn try_resize(&self, address: usize, size: u64) -> usize {
         let machine = self.device.machine();
-        // What is copied may have lost its old place to others before the call returns.
+        // Others may get the old place of a copied block before the call returns.
         let begun = machine.filter(|_| self.copies).and_then(|machine| {
             let books = self.books.lock().unwrap();
             let had = books.live.get(&address)?.size;
@@ -372,12 +372,12 @@ impl World {
         }
     }
 
-    /// The figures of device 0.
+    /// The statistics of device 0.
     pub fn stats(&self) -> Stats {
         self.face.stats(0)
     }
 
-    /// Bytes of memory that came back.
+    /// Trims device 0 and returns the bytes released.
     pub fn trim(&self, keep: u64) -> u64 {
         let (status, released) = self.face.trim(0, keep);
         assert_eq!(status, 0, "{}", self.face.last_error());
@@ -400,7 +400,7 @@ impl World {
         })
     }
 
-    /// The first and the last bytes of a block are what `byte` says.
+    /// Whether the first and the last bytes of a block are `byte`.
     pub fn holds(&self, address: usize, bytes: u64, byte: u8) -> bool {
         let edge = bytes.min(4096);
         let same = |at: usize| self.read(at, edge).iter().all(|found| *found == byte);
@@ -414,7 +414,7 @@ impl World {
         self.write(stream, address + (bytes - edge) as usize, edge, byte);
     }
 
-    /// The allocator's figures are what was done with it, and its parts agree with each other.
+    /// Checks that the statistics match the calls, and that the allocator's parts are consistent.
     pub fn check_books(&self) {
         let books = self.books.lock().unwrap();
         let (mut counts, mut copied) = ([0; 4], 0);
@@ -448,7 +448,7 @@ impl World {
         self.face.inside().validate().unwrap();
     }
 
-    /// What every case ends with: all goes back, nothing is left, nothing was wrong.
+    /// Ends a case: releases everything, and checks that nothing is left and nothing was wrong.
     pub fn finish(self) {
         self.check_books();
         if !self.entered() {
@@ -485,8 +485,8 @@ impl World {
         }
     }
 
-    /// The figures once everything went back that can. A driver tells of a graph's end later, on a thread of its own, which
-    /// nobody can wait for; one without context events is waited for on a thread of ours.
+    /// The statistics after everything that can be released was. A driver reports the end of a graph later, on a thread
+    /// of its own, and no call waits for that. For a driver without context events, a thread of the library waits.
     fn trimmed(&self, device: i32) -> Stats {
         let context_events = self.features().context_events;
         let at_once = context_events && self.device.machine().is_some();
@@ -505,7 +505,7 @@ impl World {
         unreachable!("the last round returns")
     }
 
-    /// Nothing was handed out, and no memory taken away, against the rules.
+    /// Checks that nothing was allocated, and no memory taken away, against the rules.
     pub fn right(&self) {
         if let Some(machine) = self.device.machine() {
             assert_eq!(machine.checker().violations(), Vec::<String>::new());

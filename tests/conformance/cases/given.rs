@@ -1,4 +1,4 @@
-//! Pools over memory that the caller brought.
+//! Pools over external memory.
 
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::pool::rule::SegmentRule;
@@ -6,7 +6,7 @@ use trtalloc::pool::rule::SegmentRule;
 use super::{KIB, MIB, Random};
 use crate::world::{Setup, World};
 
-/// Memory that no allocator may touch by itself, all of one byte.
+/// Memory filled with one byte, which the allocator must not change.
 fn memory(setup: &Setup, bytes: u64) -> usize {
     setup.device().enter(0);
     let base = setup.device().malloc(bytes);
@@ -23,7 +23,7 @@ fn inside(base: usize, bytes: u64, block: usize, size: u64) -> bool {
     block >= base && block as u64 + size <= base as u64 + bytes
 }
 
-/// Takes and gives back until all of it has been somebody's, without writing to it.
+/// Allocates and frees until all of the memory has been in use, without writing to it.
 fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
     let streams = [world.stream(), world.stream(), 0];
     let mut random = Random::new(bytes);
@@ -37,7 +37,7 @@ fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
             world.try_get_on(stream, size, 0, 0)
         };
         if block == 0 {
-            // What streams freed comes back once they are done.
+            // What streams freed becomes reusable once their work has completed.
             for (block, stream) in live.drain(..) {
                 world.put_on(stream, block);
             }
@@ -86,7 +86,7 @@ pub fn over_memory_of_the_caller(setup: &Setup) {
     setup.device().free(base);
 }
 
-/// RMM's figures as they are.
+/// RMM's numbers, unchanged.
 pub fn six_thousand_bytes(setup: &Setup) {
     let base = memory(setup, 6000);
     for (options, rule) in [
@@ -125,14 +125,14 @@ fn keeps_to(world: World, options: &str, rule: SegmentRule) {
             blocks.iter().all(|block| (*block as u64).is_multiple_of(rule.start)),
             "{options}: {length}"
         );
-        // One behind the other, and no more between them than the rule says.
+        // The blocks adjoin, with no more between them than the rule says.
         let [first, second] = [blocks[0].min(blocks[1]), blocks[0].max(blocks[1])];
         assert_eq!(
             (second - first) as u64,
             rule.stride(length).unwrap(),
             "{options}: {length}"
         );
-        // The owner may write behind its bytes as far as the rule says.
+        // The owner may write beyond its bytes as far as the rule says.
         world.write(0, second, length, 2);
         world.write(0, first, rule.extent(length).unwrap(), 1);
         assert!(world.holds(second, length, 2), "{options}: {length}");
@@ -151,7 +151,7 @@ pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
     }
 }
 
-/// Memory is one device's, and whoever asks on another shares the one pool.
+/// The memory belongs to one device, and requests on another device share the one pool.
 pub fn one_pool_for_every_device(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
@@ -180,23 +180,24 @@ pub fn one_pool_for_every_device(setup: &Setup) {
     setup.device().free(base);
 }
 
-/// Its work counts as well, whichever context is current: here in the host's memory, which every device may use.
+/// Work of another device's stream counts too, whichever context is current: here in host memory, which every device
+/// may use.
 pub fn a_stream_of_another_device(setup: &Setup) {
     let own = setup.world("");
-    // On Ascend a stream can be named where its own context is current only.
+    // On Ascend, a stream can be named only while its own context is current.
     if own.count() < 2 || own.face().inside().driver().name() == "ascend" {
         return own.finish();
     }
     let base = own.face().inside().driver().host_malloc(MIB).unwrap();
     let world = setup.over(base as usize, MIB, "wait_ms=100", SegmentRule::CUDA);
-    // There is room for one at a time, by any rule and at any address.
+    // The memory has room for one block at a time, by any rule and at any address.
     let bytes = MIB - 4 * KIB;
     let near = world.stream();
     world.enter(1);
     let (far, consumer) = (world.stream(), world.stream());
     world.enter(0);
     for _ in 0..3 {
-        // A consumer's, which has asked for nothing.
+        // The consumer has allocated nothing.
         let block = world.get_on(near, bytes);
         world.write_edges(near, block, bytes, 8);
         assert!(world.order(near, consumer));
@@ -231,7 +232,7 @@ pub fn by_ascends_media_rule(setup: &Setup) {
     by_rule(setup, "rule=ascend-media", SegmentRule::ascend(32, 128));
 }
 
-/// Neither the start nor the end lies at a granule.
+/// Neither the start nor the end is a multiple of the granule.
 pub fn an_odd_base(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
@@ -249,7 +250,7 @@ pub fn an_odd_base(setup: &Setup) {
             "{held} of {reserved}"
         );
         churn(&world, odd, less, 300);
-        // Resizing is not for memory of a fixed size.
+        // Memory of a fixed size supports no resizing.
         let block = world.try_get(4096, 0, RESIZABLE);
         assert!(block != 0 && world.try_resize(block, 8192) == 0);
         world.finish();

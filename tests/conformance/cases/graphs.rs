@@ -1,4 +1,4 @@
-//! Stream capture: whose memory is whose, and that no capture is broken.
+//! Stream capture: captured memory has one owner, and the allocator ends no capture.
 
 use super::{MIB, Random};
 use crate::world::{Setup, World};
@@ -17,7 +17,7 @@ pub fn captured_memory_is_the_graphs(setup: &Setup) {
     for _ in 0..3 {
         world.launch(executable, stream);
     }
-    // While the graph can be launched, its memory is nobody else's, whoever asks.
+    // While the graph can be launched, no request gets its memory.
     let others = [
         world.get_on(stream, 5 * MIB),
         world.get_on(stream, 3 * MIB),
@@ -48,7 +48,7 @@ pub fn captured_memory_is_the_graphs(setup: &Setup) {
 pub fn reuse_inside_a_capture(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
-    // What the stream freed before is not the capture's.
+    // The capture must not get what the stream freed before.
     let before = world.get_on(stream, 4 * MIB);
     world.write_edges(stream, before, 4 * MIB, 9);
     world.put_on(stream, before);
@@ -71,7 +71,7 @@ pub fn reuse_inside_a_capture(setup: &Setup) {
     world.destroy_executable(executable);
     world.destroy_graph(graph);
     world.settle_graphs();
-    // It is free now: a second capture of the same shape needs no more memory than there is.
+    // The memory is free now: a second capture of the same shape needs no more memory than there is.
     let held = world.stats().reserved;
     world.begin_capture(stream);
     let again = world.get_on(stream, 4 * MIB);
@@ -117,12 +117,12 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
         let graph = world.end_capture(stream).expect("nothing ended the capture");
         world.destroy_graph(graph);
         world.settle_graphs();
-        // What is still out is an ordinary block from now on.
+        // A block that is still allocated is an ordinary one from now on.
         world.write_edges(stream, outlives, MIB, 7);
         assert!(world.holds(outlives, MIB, 7));
         world.put_on(stream, outlives);
-        // A stream is stamped in calls that are given it outside a capture only: without one, what graphs leave on it would
-        // wait for a call without a stream.
+        // A stream records a completion event only in calls that name it outside of a capture. Without such a call,
+        // what graphs leave on it would wait for a call without a stream.
         let between = world.get_on(stream, MIB);
         world.put_on(stream, between);
     }
@@ -159,13 +159,13 @@ pub fn frees_without_a_stream_wait_for_a_capture(setup: &Setup) {
 struct Theirs(Vec<(usize, u64)>);
 
 impl Theirs {
-    /// Whether a block has nothing of them.
+    /// Whether a block overlaps none of them.
     fn spare(&self, block: usize, size: u64) -> bool {
         let beside = |(at, len): &(usize, u64)| block as u64 + size <= *at as u64 || *at as u64 + len <= block as u64;
         self.0.iter().all(beside)
     }
 
-    /// Others take and give back: none of it is the graph's.
+    /// Allocates and frees on `streams` and checks that no block overlaps the graph's memory.
     fn left_alone(&self, world: &World, streams: &[usize], random: &mut Random) {
         let mut live = Vec::new();
         for round in 0..60 {
@@ -187,7 +187,7 @@ impl Theirs {
     }
 }
 
-/// Captures a few blocks of work on `stream`; two of the blocks stay out.
+/// Captures a few blocks of work on `stream`; two of the blocks stay allocated.
 fn capture(world: &World, stream: usize) -> (usize, Theirs, [usize; 2]) {
     world.begin_capture(stream);
     let out = [0; 2].map(|_| world.get_on(stream, 3 * MIB));
@@ -201,8 +201,8 @@ fn capture(world: &World, stream: usize) -> (usize, Theirs, [usize; 2]) {
     (graph, theirs, out)
 }
 
-/// While graph or executable is there, whichever goes first, its memory is nobody else's, also between launches and though
-/// its owner frees it in the middle of one.
+/// While the graph or the executable exists, whichever goes first, no request gets its memory. This holds between
+/// launches, and where the owner frees it during one.
 pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
     for graph_first in [true, false] {
         let world = setup.world("");
@@ -237,7 +237,7 @@ pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
             world.destroy_graph(graph);
         }
         world.settle_graphs();
-        // Now it is memory like any other.
+        // The memory is ordinary memory now.
         let held = world.stats().reserved;
         let all = [0; 2].map(|_| world.get(3 * MIB));
         all.into_iter().for_each(|block| world.put(block));
@@ -264,7 +264,7 @@ pub fn several_captures_at_once(setup: &Setup) {
         if round == 0 {
             theirs.0 = mine.clone();
         }
-        // Each capture has its own back, and no other's.
+        // Each capture gets its own memory back, and no other capture's.
         assert_eq!(mine, theirs.0);
         let ordinary = world.get_on(free, 2 * MIB);
         assert!(theirs.spare(ordinary, 2 * MIB));
@@ -288,7 +288,7 @@ pub fn several_captures_at_once(setup: &Setup) {
     world.finish();
 }
 
-/// A capture that something ends leaves no graph: its memory comes back, and what is out stays its owner's.
+/// A capture that something ends leaves no graph. Its memory is released, and allocated blocks stay their owner's.
 pub fn a_capture_that_fails(setup: &Setup) {
     let world = setup.world("");
     let (stream, outside) = (world.stream(), world.stream());
@@ -314,7 +314,7 @@ pub fn a_capture_that_fails(setup: &Setup) {
         world.put_on(stream, next);
     }
     assert!(
-        // Without ids, what graphs leave is pending until it is needed.
+        // Without stream ids, what graphs leave is pending until it is needed.
         world.stats().reserved <= 16 * MIB || !world.features().stream_ids,
         "{:?}",
         world.stats()
@@ -322,7 +322,7 @@ pub fn a_capture_that_fails(setup: &Setup) {
     world.finish();
 }
 
-/// What a graph has belongs to every graph that it was made a part of.
+/// A graph's memory belongs to every graph that contains it.
 pub fn a_graph_inside_a_graph(setup: &Setup) {
     let world = setup.world("");
     let (stream, other) = (world.stream(), world.stream());

@@ -1,11 +1,11 @@
-//! What is held, what is given back, and what is refused.
+//! What is held, what is released, and what is refused.
 
 use trtalloc::allocator::RESIZABLE;
 
 use super::{KIB, MIB};
 use crate::world::{Setup, World};
 
-/// RMM's figures, in units of 16 KiB.
+/// RMM's numbers, in units of 16 KiB.
 pub fn growth_under_a_limit(setup: &Setup) {
     const UNIT: u64 = 16 * KIB;
     for options in ["", ",backing=malloc", ",passthrough=1"] {
@@ -62,7 +62,7 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
     world.write_edges(stream, special, MIB, 2);
     for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"] {
         if machine.count(call) == 0 {
-            // This driver has access to what it maps.
+            // This driver needs no such call: mapping gives it access.
             continue;
         }
         for code in [2, 999] {
@@ -80,7 +80,7 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
         }
     }
     assert!(world.holds(first, 4 * MIB, 1) && world.holds(special, MIB, 2));
-    // Nothing of the limit was lost.
+    // The whole limit is still available.
     let all = world.get(240 * MIB);
     world.put(all);
     world.finish();
@@ -98,7 +98,7 @@ pub fn a_limit_set_later(setup: &Setup) {
     assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
     assert_eq!(world.try_get(MIB, 0, 0), 0);
     assert_eq!(world.try_get_on(stream, MIB, 0, RESIZABLE), 0);
-    // Below what is out: nothing is taken away, and nothing more is given.
+    // The limit is below what is allocated: blocks stay, and new requests are refused.
     assert_eq!(world.face().set_limit(0, 2 * MIB), 0);
     assert_eq!(world.stats().reserved, 64 * MIB);
     assert!(world.holds(blocks[0], 32 * MIB, 1));
@@ -151,10 +151,10 @@ pub fn trimming(setup: &Setup) {
         assert!(after <= 40 * MIB, "{options}: {after}");
         world.trim(0);
         let least = world.stats().reserved;
-        // In whole pages, or in the driver's segments, which hold a few.
+        // Memory is released in whole pages, or in the driver's segments, which hold a few.
         assert!((8 * MIB..=12 * MIB).contains(&least) || !options.is_empty(), "{least}");
         assert!(world.holds(kept, 8 * MIB, 6));
-        // What a stream freed goes as well, and what it may still use does not go too early.
+        // What a stream freed is released too, but not while its work may still use it.
         let more: Vec<usize> = (0..10).map(|_| world.get_on(stream, 8 * MIB)).collect();
         for block in more {
             world.write_edges(stream, block, 8 * MIB, 1);
@@ -187,7 +187,7 @@ pub fn peaks(setup: &Setup) {
     world.finish();
 }
 
-/// A call in which what has completed is collected.
+/// Makes a call that reclaims what has completed.
 fn nudge(world: &World) {
     world.wait_for_all();
     let block = world.get(6 * MIB);
@@ -209,7 +209,7 @@ pub fn keep_nothing(setup: &Setup) {
             world.put_on(stream, other);
         }
         nudge(&world);
-        // What the stream freed is still the stream's; everything else is gone but for what the last calls took.
+        // The stream keeps what it freed. Everything else is released except what the last calls took.
         assert!(
             world.stats().reserved <= 8 * 20 * MIB + 32 * MIB,
             "{options}: {:?}",

@@ -1,4 +1,4 @@
-//! What is demanded. A case gets a [`crate::world::Setup`], makes worlds of it and finishes them.
+//! The cases. A case gets a [`crate::world::Setup`], makes worlds of it and finishes them.
 
 pub mod given;
 pub mod graphs;
@@ -13,7 +13,7 @@ pub mod streams;
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// A small generator of numbers, the same each time.
+/// A small random number generator with the same sequence in each run.
 pub struct Random(u64);
 
 impl Random {

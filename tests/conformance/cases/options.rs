@@ -1,11 +1,11 @@
-//! What options change, and what they do not.
+//! What options change, and what they leave unchanged.
 
 use trtalloc::allocator::RESIZABLE;
 
 use super::{KIB, MIB, Random};
 use crate::world::{Setup, World};
 
-/// A little of everything.
+/// Allocates and frees in all ways.
 fn mixed(world: &World, rounds: u64, largest: u64) {
     let streams = [world.stream(), world.stream(), 0];
     let mut random = Random::new(largest + rounds);
@@ -58,7 +58,7 @@ pub fn passthrough(setup: &Setup) {
     let count = |call| world.machine().map(|machine| machine.count(call));
     let before = [count("cuMemAlloc"), count("cuMemFree")];
     let blocks = [0; 5].map(|_| world.get_on(stream, 100 * KIB));
-    // Each is one of the driver's, which is asked once more where an address is not aligned.
+    // Each block is an allocation of the driver's, which is repeated once if an address is not aligned.
     let again = match before {
         [Some(asked), Some(freed)] => {
             let again = count("cuMemFree").unwrap() - freed;
@@ -154,9 +154,9 @@ pub fn trusted_streams(setup: &Setup) {
     world.finish();
 }
 
-/// What the host writes to pinned memory, at once.
+/// Writes to pinned memory from the host, at once.
 fn host_writes(address: usize, bytes: u64, byte: u8) {
-    // SAFETY: a live block of the host's memory, with so many bytes, that nobody else touches.
+    // SAFETY: a live block of host memory with so many bytes, and no other thread touches it.
     unsafe { std::ptr::write_bytes(address as *mut u8, byte, bytes as usize) };
 }
 
@@ -170,7 +170,7 @@ pub fn pinned(setup: &Setup) {
     let (stream, block) = (world.stream(), world.get(5 * MIB));
     host_writes(block, 5 * MIB, 7);
     assert!(world.holds(block, 5 * MIB, 7));
-    // It is no virtual memory.
+    // Pinned memory is not virtual memory.
     let resizable = world.try_get_on(stream, MIB, 0, RESIZABLE);
     assert_ne!(resizable, 0, "{}", world.face().last_error());
     assert_eq!(world.try_resize(resizable, 2 * MIB), 0);
@@ -195,7 +195,7 @@ pub fn pinned_memory_waits_for_the_stream_that_used_it(setup: &Setup) {
     let stream = world.stream();
     for round in 0..20u8 {
         let hold = world.hold(stream);
-        // What a copy that is still to come will read is not the host's to write, on that stream either.
+        // The host must not write to memory that a later copy will read, on that stream either.
         let blocks: Vec<usize> = (0..4).map(|_| world.get_on(stream, 3 * MIB)).collect();
         for block in &blocks {
             host_writes(*block, 3 * MIB, round);
@@ -210,7 +210,7 @@ pub fn pinned_memory_waits_for_the_stream_that_used_it(setup: &Setup) {
         assert!(world.holds(next, 3 * MIB, 99));
         world.put_on(stream, next);
     }
-    // It does come back: twenty rounds took no more than a few did.
+    // The memory is reused: twenty rounds took no more than a few did.
     assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
     world.finish();
 }
@@ -218,14 +218,14 @@ pub fn pinned_memory_waits_for_the_stream_that_used_it(setup: &Setup) {
 pub fn pinned_memory_of_a_graph(setup: &Setup) {
     let world = setup.world("kind=pinned");
     let stream = world.stream();
-    // So that there is memory, and the capture need not ask the driver for it.
+    // With free memory, the capture need not call the driver for it.
     let before: Vec<usize> = (0..4).map(|_| world.get(MIB)).collect();
     before.into_iter().for_each(|block| world.put(block));
     world.begin_capture(stream);
     let first = world.get_on(stream, MIB);
     world.write(stream, first, MIB, 1);
     world.put_on(stream, first);
-    // The graph will read what the host wrote before its launch, so even the capture itself may not have it again.
+    // The graph will read what the host wrote before its launch, so even the capture itself must not reuse it.
     let second = world.get_on(stream, MIB);
     assert_ne!(first, second);
     let graph = world.end_capture(stream).expect("the capture stands");

@@ -86,7 +86,7 @@ pub fn every_alignment(setup: &Setup) {
             }
         }
     }
-    // What was freed is reused only where it lies right.
+    // A freed block is reused only if its address is aligned.
     for shift in 0..=21 {
         let block = world.try_get_on(stream, 700, 1 << shift, 0);
         assert!(block != 0 && block.is_multiple_of(1 << shift));
@@ -259,7 +259,7 @@ pub fn freed_twice(setup: &Setup) {
             assert_ne!(world.face().record_stream(block, stream), 0);
         }
     }
-    // Given out anew, it is a block like any other.
+    // The reused memory is a block like any other.
     let again = world.get_on(stream, MIB);
     world.put_on(stream, again);
     world.finish();
@@ -301,7 +301,8 @@ pub fn default_streams(setup: &Setup) {
     if !world.default_streams().contains(&2) {
         return world.finish();
     }
-    // Another thread's own stream is another stream, and so is this thread's beside the legacy one.
+    // The per-thread default stream of another thread is another stream. So is this thread's own, compared with the
+    // legacy one.
     let mine = world.get_on(2, 9 * MIB);
     world.write_edges(2, mine, 9 * MIB, 1);
     world.put_on(2, mine);
@@ -327,7 +328,7 @@ pub fn several_devices(setup: &Setup) {
     world.enter(1);
     let far = world.stream();
     let second = world.get_of(-1, far, 3 * MIB, false);
-    // -1 is the stream's device, whichever is current.
+    // -1 means the stream's device, whichever is current.
     world.leave();
     let third = world.get_of(-1, far, MIB, false);
     let books = |device: i32| {
@@ -338,7 +339,7 @@ pub fn several_devices(setup: &Setup) {
     world.put_on(far, second);
     world.put_on(far, third);
     world.put_on(near, first);
-    // Memory of device 1 freed on a stream of device 0 stays device 1's.
+    // Memory of device 1 that is freed on a stream of device 0 stays device 1's.
     let stray = world.get_of(1, near, 2 * MIB, true);
     assert_eq!((books(0), books(1)), ((0, 1), (2 * MIB, 3)));
     world.put_on(near, stray);

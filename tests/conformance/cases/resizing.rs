@@ -1,4 +1,4 @@
-//! Blocks that grow.
+//! Resizable blocks.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub fn by_small_amounts(setup: &Setup) {
     }
     let after = world.stats();
     assert_eq!(after.reallocations - before.reallocations, 1000);
-    // Pages are committed ahead: most calls ask the driver nothing.
+    // Pages are committed ahead, so most calls make no driver call.
     assert!(after.driver_calls - before.driver_calls <= 40, "{before:?} {after:?}");
     assert!(world.holds(block, 32 * MIB, 3));
     world.finish();
@@ -116,7 +116,7 @@ pub fn only_what_was_asked_resizable(setup: &Setup) {
         assert_eq!(world.face().reallocate(block, 0, 1), 0, "{block:#x}");
     }
     assert!(world.holds(plain, MIB, 1));
-    // On a stream, too.
+    // The same on a stream.
     let block = world.try_get_on(stream, MIB, 0, RESIZABLE);
     let block = world.resize(block, 3 * MIB);
     world.put_on(stream, block);
@@ -132,7 +132,7 @@ pub fn with_work_pending(setup: &Setup) {
     world.write_edges(stream, block, 16 * MIB, 2);
     std::thread::scope(|scope| {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        // Mapping is not promised to wait for nothing: a driver in which it waits must not hang here.
+        // CUDA does not promise that mapping waits for nothing: a driver in which it waits must not hang here.
         scope.spawn(move || {
             let _ = wait.recv_timeout(Duration::from_secs(2));
             hold.let_go();
@@ -148,7 +148,7 @@ pub fn with_work_pending(setup: &Setup) {
     world.finish();
 }
 
-/// Random growth, moves, shrinks and refusals of a few blocks; every byte of each is what was last written to it.
+/// Random growth, moves, shrinks and refusals of a few blocks. Every byte of each block is what was last written to it.
 fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
     let stream = world.stream();
     let mut random = Random::new(rounds ^ largest);
@@ -225,7 +225,8 @@ pub fn byte_for_byte_by_copies(setup: &Setup) {
     }
 }
 
-/// A copy comes behind whatever may still write the old block, on any stream, and is over when the call returns.
+/// A copy comes after all work that may still write to the old block, on any stream, and is complete when the call
+/// returns.
 pub fn a_copy_waits_for_the_work(setup: &Setup) {
     for options in ["backing=malloc,wait_ms=500", "passthrough=1,wait_ms=500"] {
         let world = setup.world(options);
@@ -238,7 +239,7 @@ pub fn a_copy_waits_for_the_work(setup: &Setup) {
         hold.let_go();
         world.check_books();
         let new = world.resize(block, 9 * MIB);
-        // On another stream, which nothing has ordered behind the first.
+        // No event orders this other stream after the first.
         world.write(other, new, 4096, 3);
         assert!(world.holds(new, 4096, 3));
         assert!(world.holds(new + 4096, 3 * MIB - 4096, 2));
@@ -310,7 +311,7 @@ pub fn whole_handles_go_back(setup: &Setup) {
     let shrunk = world.stats().reserved;
     assert!(shrunk <= 16 * MIB, "{shrunk}");
     assert!(world.holds(block, 5 * MIB, 2));
-    // Grown before its grace is over, it has all that it had.
+    // A block that grows before the shrink is reclaimed has all that it had.
     assert_eq!(world.resize(block, 60 * MIB), block);
     world.write(stream, block, 60 * MIB, 3);
     let before = world.stats();
@@ -325,7 +326,7 @@ pub fn whole_handles_go_back(setup: &Setup) {
     );
     world.trim(0);
     assert!(world.holds(block, 60 * MIB, 3));
-    // A moved block gives back what its old ranges show, too.
+    // A moved block also releases what its old ranges map.
     let moved = world.resize(block, 300 * MIB);
     world.write(stream, moved, 300 * MIB, 4);
     assert_eq!(world.resize(moved, 5 * MIB), moved);
@@ -335,12 +336,12 @@ pub fn whole_handles_go_back(setup: &Setup) {
     world.finish();
 }
 
-/// A server's loop: blocks are allocated, grow and go, and the ones before serve the next.
+/// A server's loop: blocks are allocated, grow and are freed, and earlier blocks serve later requests.
 pub fn a_loop_needs_no_mapping(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     if world.machine().is_some() && !world.features().stream_ids {
-        // Streams that cannot be told apart get nothing back at once.
+        // Streams without ids get nothing back at once.
         return world.finish();
     }
     let mut mapped = 0;
@@ -372,7 +373,7 @@ pub fn a_loop_needs_no_mapping(setup: &Setup) {
             mapped = now;
         }
     }
-    // With work pending at every free, what the stream has freed is that stream's all the same.
+    // With work pending at every free, the stream still reuses what it freed.
     let mut last = 0;
     for _ in 0..20 {
         let block = world.try_get_on(stream, 40 * MIB, 0, RESIZABLE);
@@ -401,7 +402,7 @@ pub fn another_alignment(setup: &Setup) {
     world.right();
 }
 
-/// Two threads, one of which resizes what the other frees: the free comes before or after, and nothing is lost.
+/// One thread resizes a block that another frees: the free comes before or after, and nothing is lost.
 pub fn with_a_free_at_the_same_time(setup: &Setup) {
     for options in ["", "backing=malloc"] {
         let world = setup.world(options);
@@ -423,8 +424,8 @@ pub fn with_a_free_at_the_same_time(setup: &Setup) {
                 let grown = world.face().reallocate(block, 0, size);
                 (free.join().unwrap(), grown)
             });
-            // Freed first: there was nothing to resize. Resized first: what was freed is what it had become, if that is at the
-            // same address.
+            // If the free came first, there was nothing to resize. If the resize came first, the free freed the resized
+            // block, if it is at the same address.
             assert!(freed || grown != 0, "one of them comes first");
             if !freed {
                 assert_ne!(grown, block);

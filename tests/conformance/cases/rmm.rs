@@ -1,4 +1,4 @@
-//! What RMM's own tests and issues demand and no other case has. The rest, by RMM's names:
+//! Cases that RMM's own tests and issues require and no other file has. The others, by RMM's names:
 //!
 //! | RMM | here |
 //! |---|---|
@@ -22,7 +22,7 @@ use std::sync::mpsc::channel;
 use super::{MIB, Random};
 use crate::world::{Setup, World};
 
-/// PoolTest.AllocateNinetyPercent and TwoLargeBuffers; of a real device somebody else may have a part.
+/// PoolTest.AllocateNinetyPercent and TwoLargeBuffers. Other processes may hold a part of a real device.
 pub fn most_of_the_device(setup: &Setup) {
     let world = setup.world("");
     let total = world.total(0);
@@ -56,7 +56,7 @@ pub fn threads_on_one_stream(setup: &Setup) {
     world.finish();
 }
 
-/// Allocations and frees of up to 5 MiB, in an order of chance.
+/// Allocations and frees of up to 5 MiB, in random order.
 fn mixed(world: &World, stream: usize, seed: u64) {
     let mut random = Random::new(seed + 50);
     let mut live = Vec::new();
@@ -109,8 +109,8 @@ pub fn producer_and_consumer_on_default_streams(setup: &Setup) {
     world.finish();
 }
 
-/// PoolTest.DeletedStream, and cuML's forest (#2632): many streams that own freed memory are gone when the default stream
-/// allocates.
+/// PoolTest.DeletedStream, and cuML's forest (#2632): many streams that own freed memory are destroyed when the default
+/// stream allocates.
 pub fn deleted_streams(setup: &Setup) {
     for count in [1, 10] {
         let world = setup.world("limit=64MiB");

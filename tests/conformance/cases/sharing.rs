@@ -1,13 +1,13 @@
-//! Memory that one stream allocates and another uses or frees, while a third works on: nothing waits for the third.
+//! One stream allocates memory, and another uses or frees it, while a third has work. No call waits for the third.
 
 use super::MIB;
 use crate::world::Setup;
 
-/// PyTorch's: allocated on one stream, declared for another, freed on the first while the other works.
+/// PyTorch's pattern: allocated on one stream, declared for another, freed on the first while the other works.
 pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=100");
     let (main, side, busy) = (world.stream(), world.stream(), world.stream());
-    // As long as this lasts no context event completes: what comes back came back behind stamps.
+    // While this lasts, no context event completes: all reuse is behind completion events of the streams.
     let hold = world.hold(busy);
     for round in 0..32u8 {
         let block = world.get_on(main, 16 * MIB);
@@ -21,7 +21,7 @@ pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
     world.finish();
 }
 
-/// As PyTorch's loader threads do: declared for the default stream by a thread without a context, which means that of the
+/// PyTorch's loader threads do this: a thread without a context declares the default stream, which means that of the
 /// device's primary context.
 pub fn a_block_declared_for_the_default_stream_without_a_context_comes_back(setup: &Setup) {
     let world = setup.outside("");
@@ -39,7 +39,7 @@ pub fn a_block_declared_for_the_default_stream_without_a_context_comes_back(setu
         [stream, 0].iter().for_each(|stream| world.wait(*stream));
     }
     world.leave();
-    // Without ids of streams, what is declared for several waits until its memory is needed.
+    // Without stream ids, a block that is declared for several streams waits until its memory is needed.
     if world.features().stream_ids {
         let stats = world.stats();
         assert!(stats.reserved_peak <= 16 * MIB, "1 MiB in use: {stats:?}");
@@ -66,7 +66,7 @@ pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
     world.finish();
 }
 
-/// Work outlives its stream, and the handle comes back as others: their work says nothing of it.
+/// Work outlives its stream, and the handle comes back as other streams: their work does not cover it.
 pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
     let world = setup.world("limit=72MiB,wait_ms=100");
     let (main, side) = (world.stream(), world.stream());
@@ -79,7 +79,7 @@ pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
     world.destroy(side);
     for block in &blocks {
         let heir = world.stream();
-        // Nothing waits for an heir, so that nothing is left of those before.
+        // No work waits for the new stream, so nothing is left of the earlier ones.
         let own = world.get_on(heir, MIB);
         world.put_on(main, *block);
         let more = world.get_on(heir, 2 * MIB);
@@ -97,7 +97,7 @@ pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
     world.finish();
 }
 
-/// Allocated on one stream, freed on another that never allocates.
+/// A block is allocated on one stream and freed on another that never allocates.
 pub fn a_consumer_that_never_allocates(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=100");
     let (producer, consumer, busy) = (world.stream(), world.stream(), world.stream());
@@ -113,7 +113,8 @@ pub fn a_consumer_that_never_allocates(setup: &Setup) {
     world.finish();
 }
 
-/// Two streams that take turns under a cap wait for each other on the device, not on the host, once that was needed.
+/// Two streams that take turns under a limit wait for each other on the device, not on the host, once the host had to
+/// wait.
 pub fn two_streams_that_take_turns_under_a_cap(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let streams = [world.stream(), world.stream()];

@@ -1,4 +1,4 @@
-//! What is reused by whom, and when.
+//! Which stream reuses what, and when.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -86,7 +86,7 @@ pub fn a_stream_reuses_what_it_freed_without_a_driver_call(setup: &Setup) {
     world.finish();
 }
 
-/// Frees so much on `stream` that it is stamped.
+/// Frees so much on `stream` that it records a completion event.
 fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u64) {
     let blocks: Vec<usize> = (0..count).map(|_| world.get_on(stream, size)).collect();
     for block in &blocks {
@@ -98,13 +98,14 @@ fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u
 pub fn another_stream_waits_its_turn(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let (first, second) = (world.stream(), world.stream());
-    // The first time, a request finds everything with another stream, and waits; from then on streams stamp what they free.
+    // At first, a request finds all memory on another stream, and waits. From then on, streams record a completion
+    // event for what they free.
     fill_and_free(&world, first, 64, MIB);
     let block = world.get_on(second, 32 * MIB);
     world.put_on(second, block);
     let hold = world.hold(first);
     fill_and_free(&world, first, 64, MIB);
-    // There is nothing else; the work on `first` is not over, and the call does not wait for it.
+    // There is no other memory; the work on `first` has not completed, and the call does not wait for it.
     let block = world.get_on(second, 32 * MIB);
     world.write_edges(second, block, 32 * MIB, 2);
     hold.let_go();
@@ -192,7 +193,7 @@ pub fn a_stream_dies_while_it_owns_freed_memory(setup: &Setup) {
         fill_and_free(&world, stream, 8, 8 * MIB);
         world.destroy(stream);
     }
-    // The last one's memory is everybody's in the end.
+    // In the end, every stream may reuse the last one's memory.
     let block = world.get(64 * MIB);
     world.write_edges(0, block, 64 * MIB, 3);
     assert!(world.holds(block, 64 * MIB, 3));
@@ -212,7 +213,7 @@ pub fn a_handle_comes_back_with_work_pending(setup: &Setup) {
         let born = world.stream();
         seen += usize::from(born == dying);
         let other = world.get_on(born, 4 * MIB);
-        // Without ids, what is freed is any stream's that is made to wait for it.
+        // Without stream ids, any stream may reuse what was freed once it waits for the event.
         if world.features().stream_ids {
             assert_ne!(other, block, "the work on it is not over");
         }
@@ -246,7 +247,7 @@ pub fn a_released_stream_serves_others(setup: &Setup) {
         world.write_edges(other, block, 64 * MIB, 2);
         world.put_on(other, block);
     }
-    // One that never had anything, and the default streams.
+    // A stream that never allocated, and the default streams.
     let unknown = world.stream();
     for stream in [unknown, 0, 1, 2] {
         assert_eq!(world.face().stream_release(stream), 0, "{stream}");
@@ -294,7 +295,7 @@ pub fn addresses_come_back_on_many_threads(setup: &Setup) {
                             _ => world.get_on(stream, size),
                         };
                         match random.below(3) {
-                            // Somebody else gives it back, later, without a stream.
+                            // Another thread frees the block later, without a stream.
                             0 => passed.lock().unwrap().push(block),
                             _ => world.put_on(stream, block),
                         }
