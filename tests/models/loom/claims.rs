@@ -1,8 +1,8 @@
-//! `block.rs` in the real allocator: each block has one way back, whoever else tries.
+//! `block.rs` in the real allocator: each block is freed once, whichever threads try.
 
 use crate::world::{UNIT, World, caught, explore};
 
-/// A block of one stream is freed twice at once, on the streams given.
+/// Frees a block of one stream twice at once, on the given streams.
 fn twice(on: [Option<usize>; 2]) -> impl Fn() {
     move || {
         let world = World::new("");
@@ -32,7 +32,7 @@ fn a_double_free_without_a_stream() {
     explore("double free, a stream and none", 2, twice([Some(0), None]));
 }
 
-/// A block that was handed out without a stream.
+/// The block was allocated without a stream.
 #[test]
 fn a_double_free_of_a_homeless_block() {
     explore("double free, homeless", 2, || {
@@ -46,8 +46,8 @@ fn a_double_free_of_a_homeless_block() {
     });
 }
 
-/// A second free comes while the block is freed and handed out again. It may hit the second life, which nobody can tell from
-/// the first; but the books count one free for each.
+/// A second free comes while the block is freed and allocated again. It may free the new block, since no call can
+/// distinguish it from the first; but the statistics count one free for each block.
 #[test]
 fn a_double_free_while_it_is_handed_out_again() {
     explore("double free, handed out again", 2, || {

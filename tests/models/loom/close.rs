@@ -1,11 +1,11 @@
-//! An allocator is closed while a thread still asks it for memory.
+//! An allocator is closed while a thread still requests memory.
 
 use crate::world::{UNIT, World, caught, explore};
 
-/// What a pool reserves.
+/// The size of the address range that a pool reserves.
 const WINDOW: u64 = 128 << 20;
 
-/// Either the request is refused, or its block is good until it is freed; and then nothing is left.
+/// The request is refused, or its block is usable until it is freed; in both cases nothing is left.
 fn close(warm: bool) -> impl Fn() {
     move || {
         let world = World::new("");
@@ -18,7 +18,7 @@ fn close(warm: bool) -> impl Fn() {
             }
         });
         world.allocator.close();
-        // The window is the application's to use again.
+        // The application may use the address range again.
         let taken = world.machine.memory_reserve(WINDOW, 2 << 20).unwrap();
         other.join().unwrap();
         world.machine.context_synchronize().unwrap();
@@ -38,14 +38,14 @@ fn close(warm: bool) -> impl Fn() {
     }
 }
 
-/// What a destroyed allocator had is the driver's again.
+/// Checks that all memory of a destroyed allocator was released to the driver.
 fn all_back(world: &World) {
     assert_eq!(world.machine.faults(), Vec::<String>::new());
     let (free, total) = world.machine.memory_info(0).unwrap();
     assert_eq!(free, total, "memory is left");
 }
 
-/// Two threads give the last two blocks of a destroyed allocator back at once: nothing is left, whichever comes last.
+/// Two threads free the last two blocks of a destroyed allocator at once: nothing is left, whichever comes last.
 fn last_two(options: &'static str) -> impl Fn() {
     move || {
         let world = World::new(options);
@@ -58,7 +58,7 @@ fn last_two(options: &'static str) -> impl Fn() {
     }
 }
 
-/// An allocator is destroyed while a thread gives its last block back.
+/// An allocator is destroyed while a thread frees its last block.
 fn free_during_close() {
     let world = World::new("");
     let block = world.allocate(UNIT, None).unwrap();
@@ -68,7 +68,7 @@ fn free_during_close() {
     all_back(&world);
 }
 
-/// A thread asks for a dedicated block while the last one is given back and the allocator destroyed.
+/// A thread requests a dedicated allocation while the last one is freed and the allocator is destroyed.
 fn request_during_close() {
     let world = World::new("guard=1");
     let block = world.allocate(UNIT, None).unwrap();

@@ -1,13 +1,13 @@
-//! Stamps, covers and generations in the real allocator, over the simulated device, whose order checker knows for each byte
-//! whether its last use is behind whoever gets it.
+//! Completion events, context events and reused stream handles in the real allocator, over the simulated device. Its
+//! order checker knows for each byte whether its last use is ordered before the new owner.
 
 use crate::world::{UNIT, World, caught, explore};
 
 const PAGE: u64 = 2 << 20;
 const UNORDERED: &[&str] = &["is not known to be over"];
 
-/// A stream frees a page that is in use on it, while somebody without a stream asks for all there is, and everything free is
-/// covered.
+/// A stream frees a page that is in use on it, while a request without a stream needs all memory and a context event
+/// covers everything free.
 fn cover() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let stream = world.stream();
@@ -16,7 +16,7 @@ fn cover() {
     let other = world.thread(move |world| {
         world.launch(stream, block, PAGE);
         world.put(block, Some(stream));
-        // Less than the work takes.
+        // The work takes longer than this.
         world.machine.advance(100_000);
     });
     let got = world.allocate(2 * PAGE, None);
@@ -24,7 +24,8 @@ fn cover() {
     world.check(got.map_or(0, |_| 2 * PAGE));
 }
 
-/// A stream frees a page on one thread; on another it stamps what it has freed, and a second stream takes what it can.
+/// A stream frees a page on one thread. On another thread it records a completion event for what it has freed, and a
+/// second stream takes what it can.
 fn stamp() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let (first, second) = (world.stream(), world.stream());
@@ -36,15 +37,15 @@ fn stamp() {
         world.launch(first, block, PAGE);
         world.put(block, Some(first));
     });
-    // A size that it never freed, while somebody is hungry: a miss, which stamps.
+    // A size that the stream never freed, under memory pressure: a miss, which records a completion event.
     let mut out = world.allocate(2 * UNIT, Some(first)).map_or(0, |_| 2 * UNIT);
     out += world.allocate(PAGE, Some(second)).map_or(0, |_| PAGE);
     frees.join().unwrap();
     world.check(out);
 }
 
-/// A stream dies with work on what it freed, and its handle comes back; while it is used for the first time, another stream
-/// asks for that memory too.
+/// A stream is destroyed with work on what it freed, and its handle comes back. While the new stream is used for the
+/// first time, another stream requests that memory too.
 fn generation() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let (dying, other) = (world.stream(), world.stream());
@@ -62,7 +63,7 @@ fn generation() {
     world.check(got * PAGE);
 }
 
-/// Everything free is given back, while a stream frees a page that is in use on it.
+/// A trim releases everything free, while a stream frees a page that is in use on it.
 fn trim() {
     let world = World::new("wait_ms=0");
     let stream = world.stream();

@@ -1,8 +1,9 @@
-//! `in_use.rs`: the peak is the most that was out at once, whoever looks while streams take turns.
+//! `in_use.rs`: the peak is the most that was allocated at once, whichever thread reads it while streams take turns.
 
 use crate::world::{UNIT, World, caught, explore};
 
-/// One stream gives back, then another takes: never two blocks, though somebody looks in between.
+/// One stream frees, then another allocates: there are never two blocks, though a thread reads the statistics in
+/// between.
 fn turns() {
     let world = World::new("");
     let [first, second] = world.warm(1);
@@ -17,7 +18,7 @@ fn turns() {
     world.check(UNIT);
 }
 
-/// Two streams take at once: that is seen.
+/// Two streams allocate at once, and the peak shows it.
 fn together() {
     let world = World::new("");
     let streams: [usize; 2] = world.warm(1);
@@ -28,7 +29,7 @@ fn together() {
     world.check(2 * UNIT);
 }
 
-/// As above, and one is given back before anybody looks.
+/// As above, and one block is freed before any thread reads the statistics.
 fn taken_together_and_given_back() {
     let world = World::new("");
     let streams: [usize; 2] = world.warm(1);

@@ -14,7 +14,7 @@ fn rust(folder: &Path) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// The names that stand first among the arguments of `function`.
+/// The first arguments of the calls of `function`.
 fn named<'a>(text: &'a str, function: &str) -> Vec<&'a str> {
     let calls = text.split(function).skip(1);
     let names = calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next());
@@ -26,10 +26,10 @@ fn no_rule_without_a_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (source, models) = (rust(&folder.join("../../src")), rust(&folder.join("loom")));
     let mut tested = named(&models, "caught(");
-    // Unit tests: some break the rule at once, and some through a function of theirs.
+    // Unit tests: some break the rule directly, and some through a function of theirs.
     tested.extend(named(&source, "breaking("));
     tested.extend(named(&source, "noticed("));
-    // Of `unless_broken` too.
+    // This finds `unless_broken` too.
     let rules = named(&source, "broken(");
     assert!(rules.len() > 20, "{rules:?}");
     for rule in rules {

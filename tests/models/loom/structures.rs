@@ -1,4 +1,4 @@
-//! The parts alone: lock, once, index, and the claim of a number that serves another block meanwhile.
+//! The parts alone: lock, once, index, and the claim of a number that another block has by then.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn one_of_three_holders_at_a_time() {
     });
 }
 
-/// Two threads look for two streams in one bucket, in another order.
+/// Two threads look up two streams in one bucket, in different orders.
 #[test]
 fn one_cache_for_each_stream() {
     explore("caches", 3, || {
@@ -66,11 +66,11 @@ fn one_cache_for_each_stream() {
     });
 }
 
-/// Whoever finds a block by its offset sees what it is.
+/// A thread that finds a block by its offset sees the block's contents.
 fn index() {
     let index = Arc::new(Index::new(1 << 18, 512));
     let blocks = Arc::new(Blocks::default());
-    // Their places are there already: making one would put in order what follows.
+    // The places exist already: creating one would order what follows.
     blocks.get(3);
     index.set(512, 1);
     let other = {
@@ -98,7 +98,7 @@ fn what_the_index_names_is_there() {
     explore("index", 3, index);
 }
 
-/// A bad free of a block that is gone, whose number serves another one now: that one is its owner's to free.
+/// A bad free of a former block whose number another block has now: only its owner may free that one.
 fn reused_number() {
     let blocks = Arc::new(Blocks::default());
     let block = blocks.get(3);

@@ -1,4 +1,5 @@
-//! A model's surroundings: threads with room to run the allocator, a simulated device, and the end of each interleaving.
+//! The environment of a model: threads with stacks large enough for the allocator, a simulated device, and the end of
+//! each interleaving.
 
 use std::panic::UnwindSafe;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use trtalloc::error::Result;
 use trtalloc::stats::Stats;
 use trtalloc::sync::breaking;
 
-/// Words; loom's own stacks are too small for the allocator.
+/// The stack size in words; loom's own stacks are too small for the allocator.
 const STACK: usize = 1 << 16;
 
-/// What is carved at least.
+/// The minimum size of a block.
 pub const UNIT: u64 = 512;
 
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     loom::thread::Builder::new().stack_size(STACK).spawn(work).unwrap()
 }
 
-/// Runs `model` in every interleaving with at most `preemptions` switches away from a thread that could go on.
+/// Runs `model` in every interleaving with at most `preemptions` switches away from a thread that could continue.
 pub fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let model = Arc::new(model);
     let count = Arc::new(AtomicU64::new(0));
@@ -42,7 +43,7 @@ pub fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 
     println!("{name}: {} interleavings, {taken:.1} s", count.load(Ordering::Relaxed));
 }
 
-/// Runs a model with a rule broken; panics unless the model does, which it may do with any of `words`.
+/// Runs a model with a rule broken. Panics unless the model panics, with a message that contains any of `words`.
 pub fn caught(rule: &'static str, words: &[&str], model: impl FnOnce() + UnwindSafe) {
     let Err(panic) = std::panic::catch_unwind(|| breaking(rule, model)) else {
         panic!("{rule} was broken and no model noticed")
@@ -59,7 +60,7 @@ pub fn caught(rule: &'static str, words: &[&str], model: impl FnOnce() + UnwindS
 }
 
 impl Drop for World {
-    /// After a failure the allocator is not closed: loom is not to be asked any more.
+    /// After a failure the allocator is not closed, since loom must not be called then.
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::mem::forget(self.allocator.clone());
@@ -76,7 +77,7 @@ pub struct World {
 }
 
 impl World {
-    /// The calling thread enters the device's context.
+    /// Makes the world; the calling thread enters the device's context.
     pub fn new(options: &str) -> World {
         let driver = SimDriver::new(SimConfig {
             memory: 32 << 20,
@@ -123,13 +124,13 @@ impl World {
         self.allocate(size, Some(stream)).unwrap()
     }
 
-    /// The rightful owner's free.
+    /// A free by the block's owner.
     pub fn put(&self, address: u64, stream: Option<usize>) {
         self.machine.checker().give_back(address, stream);
         self.allocator.deallocate(address, stream.map(Stream)).unwrap();
     }
 
-    /// Somebody's free; whether it was believed.
+    /// A free by any thread; returns whether it was accepted.
     pub fn free(&self, address: u64, stream: Option<usize>) -> bool {
         self.allocator.deallocate(address, stream.map(Stream)).is_ok()
     }
@@ -139,10 +140,11 @@ impl World {
         self.machine.launch(stream, 1_000_000, &[(address, size)]).unwrap();
     }
 
-    /// Streams that are new to the allocator, each with so many blocks of a unit ready: the next request is a hit.
+    /// Streams that are new to the allocator, each with so many free blocks of a unit: its next request is a hit.
     pub fn warm<const N: usize>(&self, blocks: usize) -> [usize; N] {
         let streams = [(); N].map(|()| self.stream());
-        // A stream's first miss makes the others hungry, and their next one stamps them.
+        // A stream's first miss causes memory pressure, and the next request of each other stream records a completion
+        // event.
         for _ in 0..3 {
             for stream in streams {
                 let held: Vec<u64> = (0..blocks).map(|_| self.get(UNIT, stream)).collect();
@@ -163,7 +165,7 @@ impl World {
         self.allocator.stats(Some(0)).unwrap()
     }
 
-    /// Nothing went wrong, and so many bytes are out.
+    /// Checks that nothing went wrong, and that so many bytes are allocated.
     pub fn check(&self, out: u64) {
         let mut wrong = self.machine.checker().violations();
         wrong.extend(self.machine.faults());
