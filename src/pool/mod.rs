@@ -34,6 +34,7 @@ mod lock;
 mod lost;
 mod mapping;
 mod nameless;
+mod oneshot;
 mod resizable;
 pub mod rule;
 mod settle;

@@ -4,10 +4,10 @@
 //! call, and the request waits for that thread.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use super::calls::Calls;
+use super::oneshot::{Receiver, channel};
 use crate::driver::{Context, Result};
 
 /// A synchronisation that has begun.
@@ -22,15 +22,14 @@ pub struct Synchronisation {
 impl Synchronisation {
     /// Begins one. Where no thread can be had, it is over when this returns.
     pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
-        // There is room for the one result, so a send never waits; it fails where the request no longer waits for it.
-        let (sender, outcome) = sync_channel(1);
-        let (made, of_thread) = (calls.clone(), sender.clone());
-        let work = move || {
-            let _ = of_thread.send(synchronise(&made, context));
-        };
+        let (sender, mut outcome) = channel();
+        let made = calls.clone();
+        let work = move || sender.send(synchronise(&made, context));
         let thread = std::thread::Builder::new().name("trtalloc-sync".into());
         if thread.spawn(work).is_err() {
-            let _ = sender.send(synchronise(calls, context));
+            let (sender, here) = channel();
+            sender.send(synchronise(calls, context));
+            outcome = here;
         }
         Synchronisation {
             context,
@@ -41,11 +40,7 @@ impl Synchronisation {
 
     /// Waits at most `limit`; none where that was too short.
     pub fn wait(&self, limit: Duration) -> Option<Result<()>> {
-        match self.outcome.recv_timeout(limit) {
-            Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err(ended())),
-        }
+        self.outcome.receive(limit).unwrap_or_else(|_| Some(Err(ended())))
     }
 
     /// What came of it; none where it is not over.
