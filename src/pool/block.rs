@@ -1,14 +1,14 @@
 //! What is known of one block without the pool's lock.
 //!
-//! A descriptor's place never moves and its number is that of its heap node, so a number read from the index may be followed
-//! at any time. Its [`State`] decides who may touch the rest: only the one that moved it from [`State::Live`] owns the block's
-//! way back.
+//! A descriptor never moves, and its number is that of its node in the free-space bookkeeping. So a number read from
+//! the index may be followed at any time. The block's [`State`] decides which thread may use the rest: only the thread
+//! that moved it out of [`State::Live`] may free the block.
 //!
-//! A block that a stream's cache handed out has that cache as its *home*, and is claimed under the home's lock alone, with
-//! plain loads and stores: whoever frees it on its own stream holds that lock anyway. A block without a home is claimed by a
-//! compare-and-swap, and its address compared once it can change no more: a bad free may come with the number of a block
-//! that is gone, and its owner's free waits that long. State and home are one word, so that nobody mistakes the one kind for
-//! the other.
+//! A block that a stream's cache handed out has that cache as its *home*. It is claimed under the home's lock alone,
+//! with plain loads and stores, because a free on the block's own stream holds that lock anyway. A block without a home
+//! is claimed by a compare-and-swap. Its address is compared after the claim, when it cannot change any more: a bad
+//! free may come with the number of a block that is gone, and the owner's free waits for that long. State and home are
+//! one word, so that one kind cannot be mistaken for the other.
 
 use std::ptr;
 
@@ -17,77 +17,79 @@ use super::stream_cache::StreamCache;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceBox, broken, thread};
 
-/// What a block is.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum State {
     /// Not a block.
     None = 0,
-    /// Handed out.
+    /// In use.
     Live = 1,
     /// Freed on a stream, in that stream's cache.
     Cached = 2,
-    /// Freed, and nobody may have it yet.
+    /// Freed and not yet reusable.
     Pending = 3,
-    /// Handed out, and looked at by somebody who frees it or takes it for a block that is gone.
+    /// In use, and just now checked by a thread that frees it or that mistakes it for a block that is gone.
     Claimed = 4,
 }
 
 const STATES: usize = 7;
 
-/// What [`Block::shared`] is where not all of the other streams are known.
+/// The value of [`Block::shared`] where some of the other streams are unknown.
 pub const UNKNOWN_USES: u32 = 2;
 
-/// It may be resized, by a copy.
+/// The block may be resized, by a copy.
 pub const RESIZABLE: u32 = 1;
-/// A resize has claimed it, and will give it back or free it.
+/// A resize has claimed the block, and will return or free it.
 pub const RESIZING: u32 = 2;
 
 /// One block.
 #[repr(align(64))]
 pub struct Block {
-    /// Where it starts, in the device's address space.
+    /// Its start, in the device's address space.
     pub address: AtomicU64,
-    /// Bytes carved.
+    /// Bytes allocated.
     pub size: AtomicU64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub requested: AtomicU64,
-    /// For a cached block, the stamp behind which its last use lies; for one handed out, its stream's allocations until then.
+    /// For a cached block, the completion event that covers its last use; for a block in use, its stream's number of
+    /// allocations at the time.
     pub stamp: AtomicU64,
     /// A [`State`], and for a live block its home.
     way: AtomicPtr<StreamCache>,
     /// The next block of a list in a stream cache.
     pub next: AtomicU32,
-    /// The capture it belongs to, by the pool's own number; 0 is none.
+    /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: AtomicU32,
-    /// Not 0: used on other streams than the one it will be freed on, as `record_stream` declared. See [`UNKNOWN_USES`].
+    /// Not 0: `record_stream` declared uses on other streams than the one that frees the block. See [`UNKNOWN_USES`].
     pub shared: AtomicU32,
     /// 0, [`RESIZABLE`], or [`RESIZING`].
     pub resizable: AtomicU32,
-    /// The tag it was allocated under; 0 is none.
+    /// The tag under which it was allocated; 0 means none.
     pub tag: AtomicU32,
 }
 
 impl Block {
-    /// Bytes carved.
+    /// Bytes allocated.
     #[inline]
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody but the stream it is freed on has to do with it: no graph, no other stream, no resize.
+    /// Whether only the stream that frees the block is concerned: no graph, no other stream, no resize.
     #[inline]
     pub fn is_plain(&self) -> bool {
         let is_0 = |word: &AtomicU32| word.load(Ordering::Relaxed) == 0;
         is_0(&self.capture) && is_0(&self.shared) && is_0(&self.resizable)
     }
 
-    /// Whether work that is not ordered before its free may use it: a graph's, or what was declared for other streams.
+    /// Whether work that is not ordered before the free may use the block: a graph's work, or work on other declared
+    /// streams.
     pub fn is_others_too(&self) -> bool {
         self.capture.load(Ordering::Relaxed) != 0 || self.shared.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a resize has it just now; takes a moment where it does.
+    /// Whether a resize has claimed the block just now; sleeps for a moment if so.
     #[cold]
     pub fn is_resizing(&self) -> bool {
         let resizing = self.resizable.load(Ordering::Acquire) == RESIZING;
@@ -97,7 +99,7 @@ impl Block {
         resizing
     }
 
-    /// What it is now.
+    /// The state of the block.
     pub fn state(&self) -> State {
         match self.way.load(Ordering::Acquire).addr() & STATES {
             0 => State::None,
@@ -107,19 +109,19 @@ impl Block {
         }
     }
 
-    /// Whether it is handed out.
+    /// Whether the block is in use.
     #[inline]
     pub fn is_live(&self) -> bool {
         is_live(self.way.load(Ordering::Acquire))
     }
 
-    /// Hands it out. The caller holds the pool's lock, or that of the cache it was ready in.
+    /// Hands out the block. The caller holds the pool's lock, or the lock of the cache that held the block.
     #[inline]
     pub fn hand_out(&self, home: Option<&StreamCache>) {
         self.way.store(live(home), Ordering::Release);
     }
 
-    /// Makes it what is not live. The caller owns its way back, or holds the lock of the cache it is ready in.
+    /// Sets a state that is not live. The caller has claimed the block, or holds the lock of the cache that holds it.
     #[inline]
     pub fn become_free(&self, state: State) {
         debug_assert_ne!(state, State::Live);
@@ -127,8 +129,8 @@ impl Block {
             .store(ptr::without_provenance_mut(state as usize), Ordering::Release);
     }
 
-    /// Claims the way back of a live block at `address` whose home is `home`, whose lock the caller holds; false where it is
-    /// not live, not there (any more), or has another home.
+    /// Claims a live block at `address` whose home is `home`; the caller holds the home's lock. False where the block
+    /// is not live, is not (or no longer) at that address, or has another home.
     #[inline]
     pub fn claim_at_home(&self, home: &StreamCache, address: u64, to: State) -> bool {
         let mine = self.way.load(Ordering::Acquire) == live(Some(home));
@@ -140,8 +142,8 @@ impl Block {
         false
     }
 
-    /// Claims the way back of a live block at `address`, whatever its home, which is returned; an error where it is not live
-    /// or not there (any more). The caller holds no cache's lock.
+    /// Claims a live block at `address` and returns its home. An error where the block is not live, or is not (or no
+    /// longer) at that address. The caller holds no cache's lock.
     #[cold]
     pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
         loop {
@@ -157,8 +159,8 @@ impl Block {
                 return Err(Gone);
             }
             let home = way.map_addr(|way| way & !STATES);
-            // SAFETY: a word with a home was made of a reference to a cache, and caches live as long as their allocator, which
-            // the caller borrows the block from.
+            // SAFETY: a word with a home was made of a reference to a cache. Caches live as long as their allocator,
+            // from which the caller borrows the block.
             let Some(home) = (unsafe { home.as_ref() }) else {
                 let claimed = ptr::without_provenance_mut(State::Claimed as usize);
                 let exchanged = self
@@ -172,7 +174,7 @@ impl Block {
                     self.become_free(State::Pending);
                     return Ok(None);
                 }
-                // A bad free raced with the number's reuse for another block, which stays as it is.
+                // A bad free raced with the reuse of the number for another block. That block stays as it is.
                 self.hand_out(None);
                 return Err(Gone);
             };
@@ -181,7 +183,7 @@ impl Block {
                 return Ok(Some(home));
             }
             drop(held);
-            // Somebody else claimed it; or it was freed and handed out again, and has another home now.
+            // Another thread claimed it; or it was freed and handed out again, and has another home now.
             if self.way.load(Ordering::Acquire) == way {
                 return Err(Gone);
             }
@@ -189,7 +191,7 @@ impl Block {
     }
 }
 
-/// A block was not there to be claimed.
+/// The block was not there to be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
@@ -221,10 +223,10 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// Highest number there can be.
+    /// The highest possible number.
     pub const MOST: NodeId = (CHUNK * CHUNKS - 1) as NodeId;
 
-    /// The block of that number; numbers are at most [`Blocks::MOST`].
+    /// The block with that number; numbers are at most [`Blocks::MOST`].
     #[inline]
     pub fn get(&self, id: NodeId) -> &Block {
         let chunk = self.chunks[id as usize / CHUNK].get_or_init(|| boxed(Block::new));
@@ -249,7 +251,7 @@ impl Block {
     }
 }
 
-/// An array that is never on the stack: threads of inference servers may have little of it.
+/// Makes an array that is never on the stack, because threads of inference servers may have small stacks.
 pub(super) fn boxed<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
     let slice: Box<[T]> = (0..N).map(|_| make()).collect();
     match slice.try_into() {

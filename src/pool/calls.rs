@@ -1,4 +1,4 @@
-//! The driver as the pool calls it: every call counted, in a context, and never in the way of a capture.
+//! The driver as the pool calls it. Every call is counted and made in a context, and no call disturbs a capture.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ pub struct Calls {
     driver: Arc<dyn Driver>,
     /// Calls that submit work or may block.
     pub submitted: AtomicU64,
-    /// Calls that only ask.
+    /// Queries, which only return a value.
     pub asked: AtomicU64,
-    /// The context that owns what the driver's malloc gives.
+    /// The context that owns what the driver's malloc returns.
     home: AtomicUsize,
-    /// Its malloc is of the host's memory, pinned.
+    /// The driver's malloc returns pinned host memory.
     pinned: bool,
 }
 
@@ -35,13 +35,13 @@ impl Calls {
         &*self.driver
     }
 
-    /// A call that submits work or may block.
+    /// Makes a call that submits work or may block.
     pub fn submit<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
         self.submitted.fetch_add(1, Ordering::Relaxed);
         call(&*self.driver)
     }
 
-    /// A call that only asks.
+    /// Makes a query.
     pub fn ask<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         call(&*self.driver)
@@ -55,21 +55,22 @@ impl Calls {
         self.ask(|driver| driver.context_id(context))
     }
 
-    /// Gives the context back that was pushed; one refusal is borne, for what follows must not run in the wrong one.
+    /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
+    /// context.
     fn pop(&self) {
         let pop = || self.ask(|driver| driver.context_pop());
         let _ = pop().or_else(|_| pop());
     }
 
-    /// Whether `context` is still the one that had `id`; none where a call that failed for any other reason proves nothing, and
-    /// where another one than the one that is [`UNIDENTIFIED`] may have its handle.
+    /// Whether `context` is still the one that had `id`. None where the call failed for another reason, which proves
+    /// nothing, or where `id` is [`UNIDENTIFIED`] and another context may have the handle.
     pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
         let there = match self.driver.features().stream_ids {
             true => match self.context_id(context) {
                 Ok(_) if id == UNIDENTIFIED => return None,
                 answer => answer.map(|now| now == id),
             },
-            // Without ids there is only one question that tells.
+            // Without ids, only making the context current shows whether it exists.
             false => self.ask(|driver| driver.context_push(context)).map(|()| {
                 self.pop();
                 true
@@ -82,17 +83,17 @@ impl Calls {
         }
     }
 
-    /// Whether `context` is certainly not the one that had `id` any more.
+    /// Whether `context` is certainly no longer the one that had `id`.
     pub fn is_gone(&self, context: Context, id: u64) -> bool {
         self.is_there(context, id) == Some(false)
     }
 
-    /// From now on, what the driver's malloc gives belongs to `context`.
+    /// Sets the context that owns what the driver's malloc returns from now on.
     pub fn set_home(&self, context: Context) {
         self.home.store(context.0, Ordering::Relaxed);
     }
 
-    /// The driver's malloc, in the pool's home: such memory goes with the context that was current.
+    /// Calls the driver's malloc in the pool's home context. Such memory is freed with the context that was current.
     pub fn malloc(&self, size: u64) -> Result<u64> {
         let _entered = self.enter(Context(self.home.load(Ordering::Relaxed)))?;
         self.submit(|driver| match self.pinned {
@@ -101,7 +102,7 @@ impl Calls {
         })
     }
 
-    /// What [`Calls::malloc`] gave goes back.
+    /// Frees what [`Calls::malloc`] returned.
     pub fn free(&self, address: u64) -> Result<()> {
         self.submit(|driver| match self.pinned {
             true => driver.host_free(address),
@@ -127,7 +128,7 @@ impl Calls {
     }
 }
 
-/// While this lives, driver calls may be made.
+/// Driver calls may be made while this lives.
 pub struct Entered<'a> {
     calls: &'a Calls,
     pushed: bool,
@@ -145,15 +146,15 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// The id of a context that the driver has not told yet, and of each context where there are no ids.
+/// The id of a context whose id the driver has not returned yet, and of each context where there are no ids.
 pub const UNIDENTIFIED: u64 = 0;
 
-/// Whether a call that was given a context failed because there is no such context.
+/// Whether a call that was given a context failed because no such context exists.
 pub fn is_of_no_context(error: &DriverError) -> bool {
     error.failure.is_dead() || error.failure == Failure::NoContext
 }
 
-/// An error of our own where the driver was not asked.
+/// An error of the pool's own where the driver was not called.
 pub fn refused(call: &'static str, failure: Failure) -> DriverError {
     DriverError { call, code: 0, failure }
 }

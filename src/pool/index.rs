@@ -1,8 +1,8 @@
 //! Offset → block number: a two-level page table, read without a lock.
 //!
-//! An entry is written when a range becomes a block and cleared when it goes back to the heap, both under the pool's lock; in
-//! between it stays, however often the block is freed and handed out again. Only starts have entries, so an interior offset
-//! finds nothing.
+//! An entry is written when a range becomes a block, and cleared when the range goes back to free space, both under the
+//! pool's lock. In between the entry stays, however often the block is freed and handed out again. Only starts of
+//! blocks have entries, so an interior offset finds nothing.
 
 use super::block::boxed;
 use super::heap::NodeId;
@@ -11,14 +11,14 @@ use crate::sync::{OnceBox, unless_broken};
 
 const LEAF: usize = if cfg!(loom) { 512 } else { 4096 };
 
-/// The table of one window.
+/// The table of one address range.
 pub struct Index {
     granule_bits: u32,
     leaves: Box<[OnceBox<[AtomicU32; LEAF]>]>,
 }
 
 impl Index {
-    /// For a window of `size` bytes in which blocks start at multiples of `granule`, a power of two.
+    /// A table for `size` bytes in which blocks start at multiples of `granule`, a power of two.
     pub fn new(size: u64, granule: u64) -> Index {
         let leaves = (size / granule).div_ceil(LEAF as u64);
         Index {
@@ -40,7 +40,7 @@ impl Index {
         }
     }
 
-    /// Sets (or with 0 clears) the entry of `offset`, which lies in the window.
+    /// Sets the entry of `offset`, which lies in the range; an `id` of 0 clears it.
     pub fn set(&self, offset: u64, id: NodeId) {
         let granule = (offset >> self.granule_bits) as usize;
         let leaf = self.leaves[granule / LEAF].get_or_init(|| boxed(|| AtomicU32::new(0)));

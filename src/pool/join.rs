@@ -1,4 +1,4 @@
-//! How a stream, or a capture, gets free space of its own, and how a stream's frees are stamped.
+//! How a stream or a capture gets free space of its own, and how completion events are recorded for a stream's frees.
 
 use super::heap::Owner;
 use super::stream_cache::{Generation, Inner};
@@ -9,7 +9,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
 impl Pool {
-    /// The own free space of a stream, made where the stream is new: another id at a known handle orphans the old one.
+    /// The stream's own free space, made where the stream is new. Another id at a known handle orphans the old stream's
+    /// space.
     pub(super) fn join_stream(&self, core: &mut Core, turn: &Turn<'_>) -> Result<Owner> {
         let mut inner = turn.cache.inner.lock();
         inner.capture = 0;
@@ -49,7 +50,8 @@ impl Pool {
         if turn.id != 0 {
             self.join_stream(core, turn)?;
         } else {
-            // A stream that cannot be told apart from another owns nothing, but its context uses the pool.
+            // A stream without an id cannot be distinguished from another one. It owns nothing, but its context uses
+            // the pool.
             let context = self
                 .calls
                 .ask(|driver| driver.stream_context(turn.stream))
@@ -70,7 +72,8 @@ impl Pool {
         Ok((owner, number))
     }
 
-    /// Stamps everything freed on `stream` so far; the running call was given it, and it does not capture.
+    /// Records a completion event for everything freed on `stream` so far. The running call was given the stream, and
+    /// the stream does not capture.
     pub(super) fn stamp_cache(&self, core: &mut Core, inner: &mut Inner, stream: Stream) {
         let Some(owner) = inner.generation.as_ref().map(|generation| generation.owner) else {
             return;
@@ -81,7 +84,7 @@ impl Pool {
             return;
         }
         let wanted = std::mem::replace(&mut inner.hunger, self.hunger.load(Ordering::Relaxed));
-        // Raised first: what is freed from now on belongs to the next stamp.
+        // The number is raised first, so what is freed from now on belongs to the next completion event.
         inner.next_stamp = number + u64::from(!broken("what is freed after a stamp is not stamped"));
         if let Err(error) = core.grace.stamp(&self.calls, owner, number, stream) {
             tracing::debug!(%error, "a stamp could not be recorded");

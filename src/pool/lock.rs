@@ -1,9 +1,10 @@
-//! The lock of a stream's cache: one locked instruction to take, none to give back.
+//! The lock of a stream's cache: one locked instruction to take, none to release.
 //!
-//! A stream is used by one thread at a time as a rule, so the lock is nearly always free, and what it costs then is all it
-//! costs. A mutex that lets waiters sleep has to ask at each release whether one does, with a second locked instruction.
-//! Here a waiter looks after itself: it spins for as long as a push or a pop takes, then gives its time away, then sleeps,
-//! longer each time up to [`LONGEST`], so that a holder of any priority gets to run. Nothing is waited for under the lock.
+//! As a rule one thread at a time uses a stream, so the lock is nearly always free, and taking a free lock is nearly
+//! its whole cost. A mutex whose waiters sleep has to check at each release whether one sleeps, with a second locked
+//! instruction. Here a waiter looks after itself: it spins for as long as a push or a pop takes, then yields its time,
+//! then sleeps, longer each time up to [`LONGEST`], so that a holder of any priority gets to run. A holder waits for
+//! nothing.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -14,20 +15,20 @@ use crate::sync::{UnsafeCell, hint, thread, unless_broken};
 /// The longest sleep of a waiter.
 const LONGEST: Duration = Duration::from_micros(100);
 
-/// What it guards is only reached through it.
+/// A lock and the value that is only reached through it.
 #[derive(Default)]
 pub struct Lock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time, between an acquiring swap and a releasing store.
+// SAFETY: one thread at a time reaches the value, between an acquiring swap and a releasing store.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// While this lives, the lock is held.
+/// The lock is held while this lives.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// Given back by the thread that took it, like any guard.
+    /// The thread that took the lock releases it, as with any guard.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -35,7 +36,7 @@ pub struct Guard<'a, T> {
 unsafe impl<T: Sync> Sync for Guard<'_, T> {}
 
 impl<T> Lock<T> {
-    /// Free.
+    /// A lock that is free.
     pub fn new(value: T) -> Lock<T> {
         Lock {
             held: AtomicBool::new(false),
@@ -43,7 +44,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits until it is free.
+    /// Waits until the lock is free and takes it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let order = unless_broken("the lock acquires", Ordering::Acquire);
@@ -56,7 +57,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits no longer than `patience`; none where it was not free by then.
+    /// Waits at most `patience`; none where the lock was not free by then.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         let deadline = Instant::now() + patience;
         while self.held.swap(true, Ordering::Acquire) {
@@ -94,7 +95,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard is proof that this thread holds the lock.
+        // SAFETY: the guard proves that this thread holds the lock.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -102,7 +103,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the guard is borrowed for writing.
+        // SAFETY: the guard proves that this thread holds the lock, and the guard is borrowed for writing.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -131,7 +132,7 @@ mod tests {
                         assert_eq!(pair.0, pair.1);
                         pair.0 += 1;
                         if thread == 0 && round % 1_000 == 0 {
-                            // Long enough for the others to fall asleep.
+                            // This is long enough for the others to fall asleep.
                             std::thread::sleep(Duration::from_micros(300));
                         }
                         pair.1 += 1;

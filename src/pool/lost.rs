@@ -1,12 +1,13 @@
-//! What the driver would not take back. It stays on the books and is tried again, so that one refused call loses nothing.
+//! What the driver refused to take back. It stays in the books and is tried again, so that one refused call loses
+//! nothing.
 
 use super::calls::Calls;
 use crate::driver::{Handle, Result};
 
-/// Memory and address space on their way back to the driver, whose steps are taken in the order of the fields.
+/// Memory and address space to be returned to the driver. The steps are taken in the order of the fields.
 #[derive(Debug, Default)]
 pub struct Lost {
-    /// Ranges to be unmapped: address and bytes.
+    /// Ranges to unmap: address and bytes.
     pub mappings: Vec<(u64, u64)>,
     /// Allocations of the driver's malloc: address and bytes.
     pub allocations: Vec<(u64, u64)>,
@@ -16,17 +17,17 @@ pub struct Lost {
     pub reservations: Vec<(u64, u64)>,
 }
 
-/// What came of trying.
+/// The result of a retry.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Handles that are free again.
     pub handles: Vec<(Handle, u64)>,
-    /// Bytes that the driver's malloc has back.
+    /// Bytes that went back to the driver's malloc.
     pub freed: u64,
 }
 
 impl Lost {
-    /// Does what is left to be done; whether nothing is.
+    /// Retries what is left, and returns whether nothing is left.
     pub fn retry(&mut self, calls: &Calls, found: &mut Found) -> bool {
         self.mappings
             .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unmap(*address, *bytes))));

@@ -1,9 +1,9 @@
-//! All that one device owns: its window, the memory behind it, and the grace of what was freed.
+//! All that an allocator owns on one device: its address range, the memory behind it, and freed memory that is pending.
 //!
-//! A request that its stream's cache cannot meet comes to [`Pool::allocate`], which holds the pool's one lock and climbs the
-//! ladder (`ladder.rs`); a free that is not a push into that cache comes to `free.rs`. The lock order is pool, then stream
-//! cache; nothing is waited for under either. This folder depends on `driver`, `config`, `error`, `stats` and `sync`
-//! only, and tells `record` what happens.
+//! A request that its stream's cache cannot satisfy comes to [`Pool::allocate`]. It holds the pool's one lock and goes
+//! through the slow path (`ladder.rs`). A free that does not simply go back into that cache comes to `free.rs`. The
+//! lock order is pool, then stream cache. The pool waits for nothing while it holds either lock. This folder depends on
+//! `driver`, `config`, `error`, `stats` and `sync` only, and reports events to `record`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -72,50 +72,50 @@ pub use build::Memory;
 pub use resizable::Special;
 pub use walk::Held;
 
-/// The largest alignment a request may ask for.
+/// The largest alignment that a request may ask for.
 pub const MOST_ALIGNED: u64 = 2 << 20;
 
-/// What of the options concerns a pool.
+/// The options that concern a pool.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How pieces are carved.
+    /// The rounding rule.
     pub rule: SegmentRule,
-    /// Bytes; 0: none.
+    /// The limit of reserved memory, in bytes; 0 means none.
     pub limit: u64,
-    /// What stays reserved.
+    /// How much free memory stays reserved.
     pub release_threshold: ReleaseThreshold,
-    /// The longest wait before out of memory.
+    /// The longest wait for pending memory before a request is refused.
     pub wait: Duration,
-    /// Each request is one driver allocation.
+    /// Each request is one allocation from the driver.
     pub passthrough: bool,
-    /// An unmapped page behind each block.
+    /// Each block is followed by an unmapped page.
     pub guard: bool,
-    /// A byte over fresh and freed memory.
+    /// The byte that fills new and freed memory.
     pub fill: Option<u8>,
-    /// The host's memory, pinned: the host may use what it is given at once, whatever the stream.
+    /// The memory is pinned host memory. The host may use a block as soon as it is returned, whatever the stream.
     pub pinned: bool,
-    /// Properties of physical memory.
+    /// The properties of the physical memory.
     pub kind: HandleKind,
-    /// Devices beside its own that may touch it.
+    /// Other devices that may access the memory.
     pub peers: Vec<i32>,
-    /// Whether each of them must; else those that can.
+    /// Whether each peer must be able to access the memory; otherwise only the peers that can get access.
     pub peers_must: bool,
 }
 
-/// Bytes and counts that are read without the lock.
+/// Bytes and counts that are read without the pool's lock.
 #[derive(Default)]
 pub struct Counters {
-    /// Asked for, of what was not allocated through a stream cache.
+    /// Requested bytes of the blocks that no stream cache counts.
     pub requested: AtomicU64,
-    /// Freed, for nobody yet.
+    /// Bytes freed and not yet reusable.
     pub pending: AtomicU64,
-    /// Requests met, of those not met by a stream cache.
+    /// Requests satisfied outside the stream caches.
     pub allocations: AtomicU64,
-    /// Blocks taken back, of those not taken by a stream cache.
+    /// Blocks taken back outside the stream caches.
     pub frees: AtomicU64,
-    /// Requests refused for want of memory.
+    /// Requests refused because memory ran out.
     pub out_of_memory: AtomicU64,
-    /// Successful resizes, of those not counted in a block that is out.
+    /// Successful resizes, except those that a live block still counts itself.
     pub reallocations: AtomicU64,
     /// Resizes that changed the address.
     pub moves: AtomicU64,
@@ -125,37 +125,37 @@ pub struct Counters {
     pub partings: AtomicU64,
 }
 
-/// What the pool's lock protects.
+/// The data that the pool's lock protects.
 struct Core {
     heap: Heap,
     mapping: Mapping,
     grace: Grace,
     captures: Captures,
     uses: Uses,
-    /// The pool's hunger when everything freed was last covered.
+    /// The pressure epoch (`hunger`) when context events last covered everything that was freed.
     covered_hunger: u64,
-    /// The hunger up to which a pool that starved once is still short of memory.
+    /// The pressure epoch up to which memory still counts as short after a request had to wait.
     short: u64,
-    /// Contexts that have used the pool, with the ids seen then.
+    /// Contexts that have used the pool, with the ids that they had then.
     contexts: Vec<(Context, u64)>,
-    /// How often one was forgotten: see [`Pool::forgotten`].
+    /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
-    /// The one driver calls are made in where none of the device is current.
+    /// The context for driver calls when no context of the device is current.
     home: Home,
     churn: Churn,
     limit: u64,
     reserved_peak: u64,
-    /// The limit was fixed by the caller's memory.
+    /// External memory fixed the limit.
     fixed: bool,
-    /// Everything was given back.
+    /// All memory was returned to the driver.
     closed: bool,
-    /// How many wait for an event, without the lock.
+    /// How many requests wait for an event without the lock.
     waiting: u32,
 }
 
-/// One device's memory.
+/// All memory of one allocator on one device.
 pub struct Pool {
-    /// Its number.
+    /// The device's number.
     pub device: i32,
     /// See [`Options`].
     pub options: Options,
@@ -167,14 +167,15 @@ pub struct Pool {
     /// See [`Counters`].
     pub counters: Counters,
     in_use: InUse,
-    /// How often a request had to go beyond its own: streams then stamp what they hold.
+    /// The pressure epoch: how often a request needed more than its own free space. When it changes, streams record
+    /// completion events for what they hold.
     pub hunger: AtomicU64,
-    /// How often a request had to wait, or to take from another stream soon after one had: memory is short, and streams stamp
-    /// what they free.
+    /// How often a request had to wait, or took memory from another stream soon after a request had to wait. Memory is
+    /// short then, and streams record completion events for what they free.
     pub starvation: AtomicU64,
-    /// So many bytes of other streams, freed on one, are worth a stamp.
+    /// A completion event is due once a stream has freed this many bytes of other streams' blocks.
     pub worth: AtomicU64,
-    /// How often a context that had used the pool was forgotten: another one may come to its handle then.
+    /// How often the pool forgot a context that had used it. Another context may get the same handle afterwards.
     pub forgotten: Arc<AtomicU64>,
     dead: OnceLock<String>,
     core: Mutex<Core>,
@@ -186,41 +187,41 @@ pub struct Pool {
 
 /// A request's stream, as the allocator found it.
 pub struct Turn<'a> {
-    /// Its cache.
+    /// The stream's cache.
     pub cache: &'a StreamCache,
-    /// The handle, valid during the call.
+    /// The stream's handle, valid during the call.
     pub stream: Stream,
-    /// Its id; 1 where streams are trusted, 0 where the driver has none.
+    /// The stream's id; 1 where streams are trusted, 0 where the driver has no ids.
     pub id: u64,
-    /// What it says of capture.
+    /// The stream's capture state.
     pub capture: Capture,
 }
 
-/// What is asked of a pool.
+/// What a request needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Bytes, as carved.
+    /// Bytes after rounding.
     pub size: u64,
-    /// Bytes, as asked.
+    /// Bytes before rounding.
     pub requested: u64,
-    /// A power of two, at least the rule's start.
+    /// A power of two, at least the alignment of the rounding rule.
     pub align: u64,
 }
 
 impl Pool {
-    /// The block that starts at `address`; none where that is no block of this window.
+    /// The block that starts at `address`; none where no block of this pool's address range starts there.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(NodeId, &Block)> {
         let id = self.space.index.get(self.space.offset(address)?);
         (id != 0).then(|| (id, self.blocks.get(id)))
     }
 
-    /// Whether the address lies in the window, or is a block beside it.
+    /// Whether the address lies in the pool's address range, or belongs to a dedicated allocation.
     pub fn knows(&self, address: u64) -> bool {
         self.space.offset(address).is_some() || self.beside.find(address).is_some()
     }
 
-    /// Why the pool is dead, if it is.
+    /// Fails with the reason if the pool is dead.
     #[inline]
     pub fn alive(&self) -> Result<()> {
         match self.dead.get() {
@@ -235,8 +236,9 @@ impl Pool {
         }
     }
 
-    /// What a failed driver call means to a caller. A context with a sticky error kills the pool. One that was destroyed
-    /// does not: a thread can have such a context current (cuCtxDestroy), and [`Pool::check_context`] looks at the pool's own.
+    /// The error that a failed driver call means for the caller. A sticky error of a context kills the pool. A
+    /// destroyed context does not: a thread can still have such a context current (cuCtxDestroy), and
+    /// [`Pool::check_context`] looks at the pool's own.
     fn failed(&self, error: DriverError) -> Error {
         if error.failure == Failure::ContextDead {
             self.die(error.to_string());
@@ -244,13 +246,14 @@ impl Pool {
         Error::Driver(error)
     }
 
-    /// Makes driver calls possible: in the current context where it is of this device, else in the pool's home.
+    /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's home
+    /// context.
     fn enter(&self, core: &Core) -> Result<calls::Entered<'_>> {
         let here = self
             .calls
             .ask(|driver| driver.current_device())
             .map_err(|error| self.failed(error))?;
-        // A default stream means another one in another context: what is not answered is not guessed.
+        // A default stream means another stream in another context, so a failed query is an error here, not a guess.
         let current = if here == Some(self.device) {
             self.calls
                 .ask(|driver| driver.current_context())
@@ -262,8 +265,8 @@ impl Pool {
         self.calls.enter(context).map_err(|error| self.failed(error))
     }
 
-    /// Refuses to go on where the pool's home was reset: no handle of it may be used again. A home that was created and
-    /// destroyed by the application is left for another one.
+    /// Fails if the pool's home context was reset, because none of its handles may be used again. If the application
+    /// created and destroyed the home context, the pool moves to another one.
     fn check_context(&self, core: &mut Core) -> Result<()> {
         let gone = core.home.context;
         if !self.calls.is_gone(gone, core.home.id) {
@@ -276,7 +279,7 @@ impl Pool {
         self.move_home(core)
     }
 
-    /// The device's primary context is the pool's home from now on.
+    /// Makes the device's primary context the pool's home.
     fn move_home(&self, core: &mut Core) -> Result<()> {
         core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
         self.calls.set_home(core.home.context);
@@ -284,15 +287,15 @@ impl Pool {
         noted.map_err(|error| self.failed(error))
     }
 
-    /// The driver underneath.
+    /// The driver that the pool calls.
     pub fn driver(&self) -> &dyn Driver {
         self.calls.driver()
     }
 }
 
 impl Core {
-    /// Refuses a request that found the pool alive and got the lock after the allocator was closed: the window belongs to
-    /// somebody else by now.
+    /// Refuses a request that found the pool alive but got the lock after the allocator was closed. The addresses may
+    /// belong to another owner by then.
     fn still_open(&self) -> Result<()> {
         if self.closed && !broken("a closed pool is left alone") {
             return Err(Error::Dead("the allocator was destroyed".into()));
@@ -300,19 +303,20 @@ impl Core {
         Ok(())
     }
 
-    /// A context uses the pool from now on: what is freed without a stream waits for its work too. An error where it does not
-    /// tell who it is, for then nobody would notice another one at its handle.
+    /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. It fails
+    /// where the driver does not return the context's id, because the pool could not notice another context with the
+    /// same handle then.
     fn note_context(&mut self, calls: &Calls, context: Context) -> crate::driver::Result<()> {
         let id = calls.context_id(context)?;
         match self.contexts.iter_mut().find(|(known, _)| *known == context) {
             Some((_, known)) if *known == id => return Ok(()),
-            // No event of the pool's is of a context without an id, so it does not matter whether this is the one that was
-            // noted: one that is gone took its work with it.
+            // The pool has no event in a context without an id. So it does not matter whether this context is the one
+            // that was noted: if that one is gone, its work is gone too.
             Some((_, known)) if *known == UNIDENTIFIED => {
                 *known = id;
                 return Ok(());
             }
-            // Another context at a handle that was known: the old one is gone.
+            // Another context has a known handle, so the old context is gone.
             Some(_) => self.forget_context(context),
             None => {}
         }
@@ -320,8 +324,8 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Core::note_context`] for a free, which is not refused. A context whose id the driver does not tell counts, and
-    /// nothing is covered before it is identified.
+    /// As [`Core::note_context`], for a free, which is never refused. A context whose id the driver does not return
+    /// counts too, and nothing is covered by an event before the context is identified.
     fn note_context_of_free(&mut self, calls: &Calls, context: Context) {
         let known = |core: &Core| core.contexts.iter().any(|(known, _)| *known == context);
         match self.note_context(calls, context) {
@@ -332,7 +336,7 @@ impl Core {
         }
     }
 
-    /// A context is gone, and what was known of it goes.
+    /// A context is gone; forgets what was known of it.
     fn forget_context(&mut self, context: Context) {
         self.contexts.retain(|(known, _)| *known != context);
         self.grace.context_gone(context);
@@ -344,18 +348,18 @@ impl Core {
     }
 }
 
-/// The context a pool makes its driver calls in.
+/// The context in which a pool makes its driver calls.
 #[derive(Debug, Clone, Copy)]
 struct Home {
     context: Context,
-    /// The driver's id of it; 0 where it has none.
+    /// The context's id; 0 where the driver has none.
     id: u64,
-    /// The device's primary context, which the pool has retained.
+    /// The context is the device's primary context, and the pool has retained it.
     primary: bool,
 }
 
 impl Home {
-    /// The device's primary context, retained.
+    /// Retains the device's primary context and returns it.
     fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
         let id = calls.context_id(context).inspect_err(|_| {
@@ -368,7 +372,8 @@ impl Home {
         })
     }
 
-    /// The current context where it is of `device` and not the primary one, which is retained instead.
+    /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
+    /// retained.
     fn find(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
         let here = calls.ask(|driver| driver.current_device()).unwrap_or(None) == Some(device);
         let current = if here {
@@ -376,7 +381,7 @@ impl Home {
         } else {
             None
         };
-        // A primary context costs device memory: where nobody has made one, the application's own will do.
+        // A primary context costs device memory. While it is not active, the application's own context is used instead.
         match current {
             Some(context) if !calls.ask(|driver| driver.primary_active(device))? => Ok(Home {
                 context,
@@ -388,8 +393,8 @@ impl Home {
     }
 }
 
-/// Whether a context that has used the pool is still there; if not, its events are others' by now. None where the driver does
-/// not tell. The device's primary context is looked at before each request.
+/// Whether a context that has used the pool still exists. If it does not, its events may belong to another owner. None
+/// where the driver cannot answer. The device's primary context is checked before each request.
 fn is_there(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Context) -> Option<bool> {
     if home.primary && home.context == context {
         return Some(true);

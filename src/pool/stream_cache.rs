@@ -1,10 +1,11 @@
-//! What was freed on a stream and is ready for that stream again, behind a lock of its own.
+//! What a stream has freed and may reuse, behind a lock of its own.
 //!
-//! A cache is found by the stream's handle and belongs to one *generation* of it: the stream with the id seen when it was last
-//! allocated on. A handle may die and come back as another stream. The next allocation sees another id then, and the old
-//! generation's blocks become an orphan's, which only a grace can free; so a block that is freed into a dead generation's
-//! cache is never handed out too early. Freeing names no stream to the driver; it asks which context is current, so that the work of
-//! the new stream's context is waited for too.
+//! A cache is found by the stream's handle. It belongs to one *generation* of the handle: the stream with the id that
+//! the last allocation saw. A stream may be destroyed and its handle may come back as another stream. The next
+//! allocation then sees another id. The old generation's blocks become an orphan's, and only completion events can
+//! release them. So a block that is freed into a dead generation's cache is never handed out too early. A free names no
+//! stream to the driver. It asks which context is current, so that reclamation also waits for the work of the new
+//! stream's context.
 
 use super::Pool;
 use super::block::Block;
@@ -15,14 +16,15 @@ use crate::driver::{Context, Stream};
 use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What a stream handle means: the special ones only together with the current context, and with the thread.
+/// What a stream handle means. Special handles (default streams) are complete only with the current context and the
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The handle; null is [`Stream::LEGACY`].
     pub stream: Stream,
-    /// The current context, for special handles; else 0.
+    /// The current context for special handles; otherwise 0.
     pub context: usize,
-    /// The thread, for the per-thread default stream; else 0.
+    /// The thread for the per-thread default stream; otherwise 0.
     pub thread: usize,
 }
 
@@ -30,7 +32,7 @@ impl Key {
     /// A default stream of `context`; the per-thread one is the calling thread's.
     pub fn special(stream: Stream, context: Context) -> Key {
         let (stream, thread) = match stream {
-            // SAFETY: takes nothing and always succeeds.
+            // SAFETY: `pthread_self` takes no argument and always succeeds.
             Stream::PER_THREAD => (stream, unsafe { libc::pthread_self() } as usize),
             _ => (Stream::LEGACY, 0),
         };
@@ -44,13 +46,13 @@ impl Key {
 
 /// The stream that a cache serves now.
 pub struct Generation {
-    /// The driver's id of it.
+    /// The driver's id of the stream.
     pub id: u64,
-    /// Its device.
+    /// The stream's device.
     pub device: i32,
-    /// Whose free space its blocks become.
+    /// The owner of the free space that its blocks become.
     pub owner: Owner,
-    /// Its context.
+    /// The stream's context.
     pub context: Context,
 }
 
@@ -58,54 +60,57 @@ pub struct Generation {
 pub struct Inner {
     /// None until the first allocation on the handle.
     pub generation: Option<Generation>,
-    /// Whether there ever was one.
+    /// Whether the cache ever had a generation.
     pub joined: bool,
-    /// The device whose pool knows the context of the last free here, that context, and how many the pool had forgotten then:
-    /// see [`Pool::meet`].
+    /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
+    /// forgotten then: see [`Pool::meet`].
     pub met: Option<(i32, Context, u64)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
-    /// The number of the stamp that will cover what is freed now.
+    /// The number of the completion event that will cover what is freed now.
     pub next_stamp: u64,
-    /// Bytes freed since the last stamp.
+    /// Bytes freed since the last completion event.
     pub unstamped: u64,
-    /// Frees since the last stamp of what was allocated elsewhere.
+    /// Foreign frees since the last completion event: frees of blocks that were allocated elsewhere.
     pub strangers: u64,
-    /// The pool's hunger when this stream was last stamped for it; [`AWAITED`] where its next stamp is waited for.
+    /// The pressure epoch when a completion event was last recorded for it; [`AWAITED`] where something waits for the
+    /// stream's next completion event.
     pub hunger: u64,
-    /// The pool's starvation when last looked at, and how many frees may take a stamp for it.
+    /// The pool's `starvation` when last read.
     pub starvation: u64,
-    /// See `starvation`.
+    /// How many more frees may record a completion event because of `starvation`.
     pub eager: u32,
-    /// The pool's number of the capture this stream was last seen in; 0: not capturing.
+    /// The pool's number of the capture in which this stream was last seen; 0 means that it was not capturing.
     pub capture: u32,
-    /// Requests met and blocks taken back here.
+    /// Requests satisfied here.
     pub allocations: u64,
-    /// See `allocations`.
+    /// Blocks taken back here.
     pub frees: u64,
-    /// Bytes asked for less bytes given back here; may be negative.
+    /// Bytes requested minus requested bytes taken back here; may be negative.
     pub requested: i64,
-    /// Bytes handed out less bytes taken back here, and what the pool knows of it: see `in_use.rs`.
+    /// Bytes handed out minus bytes taken back here: see `in_use.rs`.
     pub balance: i64,
-    /// See `balance`.
+    /// The part of `balance` that the pool knows.
     pub charged: i64,
     /// Stream queries made.
     pub queries: u64,
 }
 
-/// The hunger of a stream whose next stamp something waits for: no pool is ever as hungry.
+/// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
 pub const AWAITED: u64 = u64::MAX;
 
-/// So many frees may take a stamp after a request had to wait, of blocks after which not as many more were handed out.
+/// After a request had to wait, this many frees of each stream may record a completion event. A free does so only if
+/// the stream allocated fewer blocks than this after the freed one.
 const EAGER: u32 = 256;
 
-/// So many blocks of other streams, freed here, are worth a stamp.
+/// A completion event is due after this many foreign frees on a stream.
 const MANY: u64 = 16;
 
-/// One handle's cache. Two of them share no cache line, nor a pair of lines that are fetched together.
+/// The cache of one stream handle. Two caches share no cache line, and no pair of lines that the processor fetches
+/// together.
 #[repr(align(128))]
 pub struct StreamCache {
-    /// What it is found by.
+    /// The key that finds it.
     pub key: Key,
     /// The contents.
     pub inner: Lock<Inner>,
@@ -142,7 +147,7 @@ impl StreamCache {
 }
 
 impl Inner {
-    /// Whether blocks of that device may be its own.
+    /// Whether this cache may hold blocks of that device.
     #[inline]
     pub fn serves(&self, device: i32) -> bool {
         self.generation.as_ref().is_some_and(|of| of.device == device)
@@ -154,7 +159,7 @@ impl Inner {
         self.met == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
     }
 
-    /// Takes a claimed block of its own device back, ready for this stream's next request of that size.
+    /// Takes back a claimed block of its own device, ready for this stream's next request of that size.
     #[inline]
     pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
         let size = block.size();
@@ -166,9 +171,10 @@ impl Inner {
         self.ready.push(&pool.blocks, size, id);
     }
 
-    /// Whether the free of a block of this stream takes a stamp. An application that is torn down may have destroyed the stream,
-    /// so it is named to the driver only where streams are trusted and somebody is hungry; or where memory was short not long
-    /// ago, and the block is none that was kept: few were handed out since it was.
+    /// Whether the free of a block of this stream records a completion event. An application that shuts down may have
+    /// destroyed the stream before the free. So a free names an untrusted stream to the driver only where memory was
+    /// short lately and the stream has allocated few blocks after this one. It names a trusted stream where memory was
+    /// short lately or the pressure epoch has changed.
     #[inline]
     pub fn wants_stamp(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
         let starvation = pool.starvation.load(Ordering::Relaxed);
@@ -183,8 +189,8 @@ impl Inner {
         trusted && self.hunger != pool.hunger.load(Ordering::Relaxed)
     }
 
-    /// Something was freed here that was allocated on another stream: whether a stamp is due. Such a stream may never
-    /// allocate, and what it frees is what the other one needs.
+    /// Notes a foreign free here, and returns whether a completion event is due. A stream that frees other streams'
+    /// blocks may never allocate, and the other stream needs what it frees.
     pub fn is_stamp_due(&mut self, pool: &Pool) -> bool {
         self.strangers += 1;
         self.strangers >= MANY
@@ -195,10 +201,10 @@ impl Inner {
 
 const BUCKETS: usize = if cfg!(loom) { 1 } else { 1024 };
 
-/// Every stream cache of an allocator. Found without a lock; never removed.
+/// Every stream cache of an allocator. They are found without a lock and never removed.
 pub struct StreamCaches {
     buckets: Box<[OnceBox<StreamCache>]>,
-    /// A bit for each bucket that is not empty: most are, and whoever goes through all caches does so often.
+    /// A bit for each bucket that is not empty. Most buckets are empty, and loops over all caches are frequent.
     taken: [AtomicU64; BUCKETS.div_ceil(64)],
 }
 

@@ -1,7 +1,7 @@
-//! Waiting for everything in a context, on drivers without context events (before CUDA 12.5), and no longer than allowed.
+//! A bounded wait for all work in a context, on drivers without context events (before CUDA 12.5).
 //!
-//! `cuCtxSynchronize` takes no limit, and never returns behind a kernel that never ends. So a thread of its own makes the
-//! call, and the request waits for that thread.
+//! `cuCtxSynchronize` takes no limit, and never returns behind a kernel that never ends. So a thread of its own makes
+//! the call, and the request waits for that thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::calls::Calls;
 use super::oneshot::{Receiver, channel};
 use crate::driver::{Context, Result};
 
-/// A synchronisation that has begun.
+/// A synchronization that has begun.
 pub struct Synchronisation {
-    /// Of this context.
+    /// The context to synchronize.
     pub context: Context,
     /// The last batch that it is for.
     pub batch: u64,
@@ -20,7 +20,7 @@ pub struct Synchronisation {
 }
 
 impl Synchronisation {
-    /// Begins one. Where no thread can be had, it is over when this returns.
+    /// Begins one. Where no thread can be started, it is complete when this returns.
     pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
         let (sender, mut outcome) = channel();
         let made = calls.clone();
@@ -43,7 +43,7 @@ impl Synchronisation {
         self.outcome.receive(limit).unwrap_or_else(|_| Some(Err(ended())))
     }
 
-    /// What came of it; none where it is not over.
+    /// The result; none while the synchronization runs.
     pub fn poll(&self) -> Option<Result<()>> {
         self.wait(Duration::ZERO)
     }
@@ -54,7 +54,7 @@ fn synchronise(calls: &Calls, context: Context) -> Result<()> {
     calls.submit(|driver| driver.context_synchronize())
 }
 
-/// The thread ended without a word.
+/// The thread ended without sending a result.
 fn ended() -> crate::driver::DriverError {
     super::calls::refused("cuCtxSynchronize", crate::driver::Failure::Other)
 }

@@ -1,4 +1,4 @@
-//! Rung 10 of the ladder: a bounded wait for memory that is pending.
+//! Step 10 of the slow path: a bounded wait for pending memory.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::sync::MutexGuard;
 
 impl Pool {
-    /// Destroys the events, once nobody waits for one. Without ids, those of a context that the pool does not hold go with it:
-    /// it may be another one by now, and they the application's.
+    /// Destroys the events, once no request waits for one. Without ids, it leaves the events of a context that the pool
+    /// does not hold: the handle may belong to another context by now, and the events to the application.
     pub(super) fn destroy_events(&self, core: &mut Core) {
         if core.waiting > 0 {
             return;
@@ -22,9 +22,9 @@ impl Pool {
         core.grace.destroy_events(&self.calls, ours);
     }
 
-    /// Rung 10: waits for the oldest event that will make memory safe, with the lock given up. Everything that no event
-    /// covers yet is covered first, once. False where there is nothing to wait for or no time left; an error where everything
-    /// was given back meanwhile.
+    /// Step 10 of the slow path: waits, with the lock released, for the oldest event that makes memory reusable. What
+    /// no event covers yet is covered first, once. False where there is nothing to wait for or no time left; an error
+    /// where all memory was returned to the driver meanwhile.
     pub(super) fn wait(
         &self,
         core: &mut MutexGuard<'_, Core>,
