@@ -1,4 +1,4 @@
-//! How a pool comes to be: its context, its window, and what backs it.
+//! How a pool is built: its context, its address range, and its memory.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,22 +20,22 @@ use crate::record::Recorder;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
-/// What a pool is to be made of.
+/// The memory that a pool uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// The driver's, obtained as needed.
     Driver(Backing),
-    /// The caller's: address and bytes. Never touched, never freed.
+    /// External memory: address and bytes. The pool never reads, writes or frees it.
     Caller(u64, u64),
 }
 
-/// Granularity where the driver has no virtual memory.
+/// The granularity where the driver has no virtual memory.
 const PAGE: u64 = 2 << 20;
-/// Keeps address space for others: CUDA has 128 TiB.
+/// The largest address range, which leaves address space for others: CUDA has 128 TiB.
 const MOST_WINDOW: u64 = 4 << 40;
 
 impl Pool {
-    /// A pool for `device`. Retains its primary context unless the application made one of its own.
+    /// A pool for `device`. It retains the device's primary context unless the application made a context of its own.
     pub fn new(
         driver: Arc<dyn Driver>,
         device: i32,
@@ -52,7 +52,8 @@ impl Pool {
         let mut access = vec![device];
         let (space, page) = Self::window(&calls, &mut access, memory, &info, granule, &options)?;
         drop(entered);
-        // What the driver's malloc gives goes with its context, and only the primary one is the pool's to keep.
+        // Memory of the driver's malloc is freed with its context, and the pool can keep only the primary context
+        // alive.
         let mallocs = options.passthrough || space.base().is_none();
         if mallocs && !home.primary && matches!(memory, Memory::Driver(_)) {
             home = Home::primary(&calls, device)?;
@@ -153,7 +154,8 @@ impl Pool {
         })
     }
 
-    /// Reserves the window, smaller where the address space is short, and proves by one page that memory can be mapped.
+    /// Reserves the address range, a smaller one where address space is short, and maps one page to prove that memory
+    /// can be mapped.
     fn reserve(calls: &Calls, access: &mut Vec<i32>, page: u64, room: u64, options: &Options) -> Result<(u64, u64)> {
         if page == 0 {
             return Err(refused("cuMemGetAllocationGranularity", Failure::Unsupported));
@@ -175,11 +177,11 @@ impl Pool {
         }
     }
 
-    /// One page mapped and given back. Peers that can touch it join `access`.
+    /// Maps one page and returns it. Peers that can access it join `access`.
     fn trial(calls: &Calls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
         let device = access[0];
         let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
-            // A full device proves nothing against virtual memory.
+            // A full device is no evidence against virtual memory.
             Err(error) if error.failure == Failure::OutOfMemory => return Ok(()),
             handle => handle?,
         };
@@ -199,7 +201,7 @@ impl Pool {
     }
 }
 
-/// There are no books yet for what is refused: it is tried once more.
+/// Makes a call that undoes a step, twice if the first fails: no books exist yet in which a refused call could wait.
 fn twice(call: impl Fn() -> Result<()>) -> Result<()> {
     call().or_else(|_| call())
 }

@@ -1,8 +1,9 @@
-//! Memory of stream captures: it belongs to the graph.
+//! The memory of stream captures, which belongs to the graph.
 //!
-//! What is allocated on a capturing stream is reused inside that capture on the same stream, and nowhere else until the graph
-//! and every executable made of it are gone *and* the block's owner has freed it. The driver tells by a user object's
-//! destructor, which may make no driver call and runs on a thread shared with others: it sets a flag and counts.
+//! Memory allocated on a capturing stream is reused inside that capture on the same stream. It is reused elsewhere only
+//! once the graph and every executable made of it are gone *and* the block's owner has freed it. The driver calls a
+//! user object's destructor when a graph is gone. The destructor may make no driver call and runs on a thread shared
+//! with others, so it only sets a flag and increments a counter.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -16,36 +17,36 @@ use crate::driver::{CaptureInfo, Result};
 use crate::sync::HashMap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a graph's destructor tells.
+/// What a graph's destructor reports.
 struct Notice {
     gone: AtomicBool,
-    /// How many graphs are gone, of all.
+    /// How many graphs are gone, of all captures.
     count: Arc<AtomicU64>,
 }
 
-/// One capture and the graph that came of it.
+/// One capture and the graph that was made from it.
 struct Capture {
     id: u64,
     notice: Arc<Notice>,
-    /// Free space of each of its streams, whose id was seen then.
+    /// The free space of each of its streams, with the stream's id at the time.
     owners: HashMap<Key, (Owner, u64)>,
-    /// Blocks out.
+    /// Blocks in use.
     live: HashSet<NodeId>,
-    /// What its owner freed, but not inside the capture.
+    /// What the application freed outside the capture.
     freed: Vec<Freed>,
 }
 
 /// What a graph that is gone leaves.
 pub struct Remains {
-    /// Free space of its streams, with their ids.
+    /// The free space of its streams, with their ids.
     pub owners: Vec<(Key, Owner, u64)>,
     /// Blocks that are ordinary blocks from now on.
     pub live: Vec<NodeId>,
-    /// What was freed while the graph lived.
+    /// What was freed while the graph existed.
     pub freed: Vec<Freed>,
 }
 
-/// Every capture of one pool whose graph may still be there.
+/// Every capture of one pool whose graph may still exist.
 #[derive(Default)]
 pub struct Captures {
     captures: HashMap<u32, Capture>,
@@ -62,8 +63,8 @@ unsafe extern "C" fn graph_gone(data: *mut c_void) {
 }
 
 impl Captures {
-    /// The number of a running capture, whose graph is bound to it the first time. Where the driver has no user objects
-    /// (before CUDA 11.3), such memory is kept for the process's life.
+    /// The number of a running capture. The first call binds a notice to its graph. Where the driver has no user
+    /// objects (before CUDA 11.3), such memory is kept until the process ends.
     pub fn number(&mut self, calls: &Calls, info: CaptureInfo) -> Result<u32> {
         if let Some(number) = self.number_of(info.id) {
             return Ok(number);
@@ -74,10 +75,10 @@ impl Captures {
         });
         if calls.driver().features().user_objects {
             let data = Arc::into_raw(notice.clone()).cast_mut().cast::<c_void>();
-            // SAFETY: the destructor touches nothing but `data`, which it owns and which is safe to use from any thread.
+            // SAFETY: the destructor uses only `data`, which it owns and which is safe to use from any thread.
             let bound = calls.submit(|driver| unsafe { driver.retain_user_object(info.graph, graph_gone, data) });
             if let Err(error) = bound {
-                // SAFETY: the driver refused the object, so nobody else owns `data`.
+                // SAFETY: the driver refused the object, so this is the only owner of `data`.
                 drop(unsafe { Arc::from_raw(data.cast::<Notice>()) });
                 return Err(error);
             }
@@ -103,20 +104,21 @@ impl Captures {
         Some(*found.0)
     }
 
-    /// Whose free space the stream of `key` and `id` uses inside capture `number`.
+    /// The owner of the free space that the stream of `key` and `id` uses inside capture `number`.
     pub fn owner(&mut self, heap: &mut Heap, number: u32, key: Key, id: u64) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
         Some(capture.owners.entry(key).or_insert_with(|| (heap.add_owner(), id)).0)
     }
 
-    /// A block was allocated inside capture `number`.
+    /// Notes that a block was allocated inside capture `number`.
     pub fn allocated(&mut self, number: u32, id: NodeId) {
         if let Some(capture) = self.captures.get_mut(&number) {
             capture.live.insert(id);
         }
     }
 
-    /// A block of capture `number` was freed inside it, on a stream of it: whose free space it becomes.
+    /// Notes that a block of capture `number` was freed inside it, on a stream of it. Returns the owner whose free
+    /// space the block becomes.
     pub fn freed_inside(&mut self, number: u32, id: NodeId, key: Key) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
         let (owner, _) = *capture.owners.get(&key)?;
@@ -124,8 +126,8 @@ impl Captures {
         Some(owner)
     }
 
-    /// A block of capture `number` was freed elsewhere and is kept until the graph is gone; it comes back where that has
-    /// happened.
+    /// Keeps a block of capture `number` that was freed elsewhere until the graph is gone. Returns the block where the
+    /// graph is gone already.
     pub fn freed_outside(&mut self, number: u32, freed: Freed) -> Option<Freed> {
         let Some(capture) = self.captures.get_mut(&number) else {
             return Some(freed);
@@ -158,7 +160,7 @@ impl Captures {
             .collect()
     }
 
-    /// Whether free space is that of a capture's stream.
+    /// Whether `owner` is a capture's stream.
     pub fn owns(&self, owner: Owner) -> bool {
         let mut owners = self.captures.values().flat_map(|capture| capture.owners.values());
         owners.any(|(of, _)| *of == owner)

@@ -1,34 +1,36 @@
-//! How many bytes are handed out, and the most there have been, without a counter that every hit writes.
+//! How many bytes are in use, and their peak, without a counter that every hit writes.
 //!
-//! A stream's cache keeps its own balance under the lock it holds anyway: bytes handed out through it less bytes taken back.
-//! What the pool knows of it is its *charge*, which is at least the balance and only raised by a hit. So the charged total is
-//! at least what is handed out, and as long as it does not pass the peak, neither does what is handed out. Where it does
-//! pass, every charge is set to its balance, and the peak to what that gives. In the steady state nothing is shared.
-//! All caches are held for that: looked at one after the other, what one stream gives back and another takes meanwhile would
-//! count twice.
+//! A stream's cache keeps its own *balance* under the lock that it holds anyway: bytes handed out through it minus
+//! bytes taken back. The pool knows the cache's *charge*. The charge is at least the balance, and a hit can only raise
+//! it. So the charged total is at least the bytes in use, and while it does not exceed the peak, the bytes in use do
+//! not either. Where it does exceed the peak, every charge is set to its balance, and the peak to the resulting sum. In
+//! the steady state nothing is shared.
+//!
+//! All caches are locked for that. If they were read one after the other, memory that one stream frees and another
+//! takes meanwhile would count twice.
 
 use super::Pool;
 use super::stream_cache::Inner;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::broken;
 
-/// The pool's side of it.
+/// The pool's part of these counters.
 #[derive(Default)]
 pub struct InUse {
-    /// Bytes handed out less bytes taken back outside the caches, and the charges of the caches.
+    /// Bytes handed out minus bytes taken back outside the caches, plus the charges of the caches.
     total: AtomicI64,
     peak: AtomicU64,
 }
 
 impl InUse {
-    /// The most bytes handed out at once.
+    /// The most bytes in use at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 }
 
 impl Inner {
-    /// So many bytes were handed out here: by how much the charge had to be raised.
+    /// Adds bytes that were handed out here, and returns by how much this raised the charge.
     #[inline]
     pub fn handed_out(&mut self, bytes: u64) -> u64 {
         self.balance += bytes as i64;
@@ -42,7 +44,7 @@ impl Inner {
 }
 
 impl Pool {
-    /// A charge was raised, or so many bytes were handed out outside the caches.
+    /// Adds bytes by which a charge was raised, or that were handed out outside the caches.
     #[cold]
     pub fn charge(&self, bytes: u64) {
         let total = self.in_use.total.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
@@ -52,12 +54,12 @@ impl Pool {
         }
     }
 
-    /// So many bytes were taken back outside the caches.
+    /// Subtracts bytes that were taken back outside the caches.
     pub fn taken_back(&self, bytes: u64) {
         self.in_use.total.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
-    /// Bytes handed out now. Takes every cache's lock, in the one order there is; the caller holds none.
+    /// Bytes in use now. It takes every cache's lock, always in the same order; the caller holds none.
     pub fn in_use(&self) -> u64 {
         let mut held: Vec<_> = self.caches.all().map(|cache| cache.inner.lock()).collect();
         for inner in &mut held {
@@ -80,20 +82,20 @@ impl Pool {
     /// Sets a cache's charge to its balance.
     fn settle_charge(&self, inner: &mut Inner) {
         let over = inner.charged - inner.balance;
-        // A block that grows comes by at each step, and mostly there is nothing to settle.
+        // A block that grows calls this at each step, and mostly the two are equal.
         if over != 0 {
             inner.charged = inner.balance;
             self.in_use.total.fetch_sub(over, Ordering::Relaxed);
         }
     }
 
-    /// A cache leaves its generation: what it had handed out is the pool's own affair from now on.
+    /// A cache leaves its generation: the pool itself counts from now on what the cache had handed out.
     pub(super) fn take_over_charge(&self, inner: &mut Inner) {
         self.settle_charge(inner);
         (inner.balance, inner.charged) = (0, 0);
     }
 
-    /// Starts the peak anew.
+    /// Restarts the peak at the bytes in use now.
     pub(super) fn reset_peak_in_use(&self) {
         self.in_use.peak.store(0, Ordering::Relaxed);
         self.in_use();
@@ -107,7 +109,7 @@ mod tests {
     use crate::driver::Stream;
     use crate::driver::sim::{SimConfig, SimDriver};
 
-    /// The peak is exact however the streams take turns, though no hit writes what another reads.
+    /// The peak is exact however the streams alternate, though no hit writes what another reads.
     #[test]
     fn the_peak_is_the_highest_sum() {
         let driver = SimDriver::new(SimConfig::default());

@@ -1,20 +1,21 @@
-//! The ladder: where memory for a request comes from, in this order.
+//! The slow path: the steps that look for a request's memory, in this order.
 //!
 //!  1. the stream's own cache, exact size (in `allocator/mod.rs`, under the stream's lock alone)
 //!  2. the best fit of the stream's own free space, coalesced, and of common free space
-//!  3. what has completed since, and the two again, also where only neighbours of both are large enough
-//!  4. kept handles
-//!  5. new handles, while reserved stays within 1.04 × the peak in use with this request, and within the limit
-//!  6. complete free handles, moved, or given back for new ones that fit
-//!  7. other streams' free space, behind their stamp
+//!  3. what has completed since, and step 2 again, also where only adjacent free ranges of both are large enough
+//!     together
+//!  4. cached handles
+//!  5. new handles, while reserved memory stays within 1.04 × the peak in use with this request, and within the limit
+//!  6. complete free handles, moved, or returned in exchange for new ones that fit
+//!  7. other streams' free space, behind their completion event
 //!  8. new handles, up to the limit; then a part of a large handle that smaller blocks leave whole
-//!  9. kept handles given back, and where the driver refused new ones complete free handles too, and once more
-//! 10. a bounded wait, and once more
+//!  9. cached handles are returned, and where the driver refused new ones complete free handles too; then step 8 again
+//! 10. a bounded wait for pending memory, and the steps again
 //! 11. out-of-memory handlers (with the record)
 //! 12. null, with the reason
 //!
-//! A capturing stream uses its capture's own free space and rungs 3–6, 8 and 9 only. A stream without an id has nothing of
-//! its own; what was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
+//! A capturing stream uses its capture's own free space and steps 3–6, 8 and 9 only. A stream without an id has no free
+//! space of its own. What was freed on its handle takes that place, each piece behind its event (`nameless.rs`).
 
 use super::block::Blocks;
 use super::heap::{COMMON, Cut, NodeId, Owner};
@@ -26,38 +27,40 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, broken};
 
-/// What may be created beyond the peak in use, however small that is: moving handles at 1.04 × a few pages would tear the
-/// window into islands before it has grown (docs/measurements).
+/// The smallest growth allowance beyond the peak in use. At 1.04 × a few pages, moving handles would scatter the mapped
+/// segments before the pool has grown (docs/measurements).
 const SLACK: u64 = 10 << 20;
 
-/// The part of what is reserved that a stream that misses may free before it is stamped.
+/// A stream whose cache misses records a completion event once it has freed this part of reserved memory.
 const UNSTAMPED: u64 = 256;
 
-/// The part of what is reserved that a stream may free of other streams' before it is stamped.
+/// A stream records a completion event once its foreign frees reach this part of reserved memory.
 const STRANGE: u64 = 16;
 
-/// So many hungry requests after one that had to wait, taking from another stream still counts as starving.
+/// For this many pressure epochs after a request had to wait, taking memory from another stream still counts as a
+/// shortage.
 const SHORT: u64 = 1024;
 
-/// Who asks, as the ladder sees it.
+/// The requester, as the slow path sees it.
 #[derive(Clone, Copy)]
 enum Who<'a> {
     /// A caller without a stream.
     Anybody,
-    /// A stream; its own free space.
+    /// A stream, and its own free space.
     Stream(&'a Turn<'a>, Owner),
     /// A stream without an id, which has no free space of its own.
     Nameless(&'a Turn<'a>),
-    /// A capturing stream; its capture's free space and number.
+    /// A capturing stream: its capture's free space and number.
     Capture(Owner, u32),
 }
 
 impl Who<'_> {
-    /// Whose free space it may have beside common space.
+    /// The owner of the free space that the requester may use besides common space.
     fn owner(&self, pinned: bool) -> Owner {
         match self {
             Who::Anybody | Who::Nameless(_) => COMMON,
-            // The host writes to what it is given before the stream has come there: only what has completed is safe.
+            // The host may write to the block before the stream gets there, so only memory whose work has completed is
+            // safe.
             Who::Stream(..) if pinned => COMMON,
             Who::Stream(_, owner) | Who::Capture(owner, _) => *owner,
         }
@@ -65,7 +68,7 @@ impl Who<'_> {
 }
 
 impl Pool {
-    /// Memory for a request that no stream cache could meet at once.
+    /// Finds memory for a request that missed its stream's cache.
     pub fn allocate(&self, want: Want, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
@@ -84,7 +87,7 @@ impl Pool {
                 Who::Capture(owner, number)
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
-            // What another stream is ordered behind is not yet the host's to write.
+            // The host must not write yet to memory that a stream only waits for.
             Some(turn) if turn.id == 0 && self.options.pinned => Who::Anybody,
             Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
@@ -148,7 +151,7 @@ impl Pool {
                 }
             }
             let budget = self.budget(core, want);
-            // A capture moves handles, and gives none back that are mapped.
+            // A capture moves handles, and returns no mapped ones to the driver.
             let exchange = !matches!(who, Who::Capture(..));
             for (remap, create) in [(false, 0), (false, budget), (true, budget)] {
                 let sources = Sources {
@@ -161,7 +164,8 @@ impl Pool {
                 }
             }
             if matches!(who, Who::Anybody) && !std::mem::replace(&mut covered, true) {
-                // A request without a stream may do what a cudaMalloc would: nothing that is free stays out of reach.
+                // A request without a stream may do what cudaMalloc would: events cover everything, so that no free
+                // memory stays out of reach.
                 self.cover_all(core);
             }
             if !matches!(who, Who::Capture(..)) {
@@ -196,7 +200,8 @@ impl Pool {
             if let Some(id) = self.behind_event(core, want, who, Reach::Any) {
                 return Ok(id);
             }
-            // As long as that makes what is reserved less: a driver may take memory back that a failed attempt created anew.
+            // Repeats while that lowers reserved memory: a driver may take back memory that a failed attempt created
+            // anew.
             let mut least = core.mapping.reserved();
             loop {
                 let sources = Sources {
@@ -228,13 +233,13 @@ impl Pool {
         }
     }
 
-    /// Memory is short: streams stamp some of what they free next.
+    /// Memory is short: streams record completion events for some of what they free next.
     fn starve(&self, core: &mut Core, hunger: u64) {
         core.short = hunger + SHORT;
         self.starvation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An asker that waited without the lock may find its stream gone, and its free space somebody else's.
+    /// A requester that waited without the lock may find its stream gone, and its free space with another owner.
     pub(super) fn still_there(&self, turn: &Turn<'_>, owner: Owner) -> Result<()> {
         let inner = turn.cache.inner.lock();
         match &inner.generation {
@@ -245,14 +250,14 @@ impl Pool {
         }
     }
 
-    /// A stream that misses and has freed much since its last stamp is stamped, and what has completed is collected: what is
-    /// freed and common free space become one again before they are torn up apart.
+    /// Records a completion event where a stream that misses has freed much since its last one, and collects what has
+    /// completed. So freed memory and common free space coalesce before both are split further.
     fn refresh(&self, core: &mut Core, who: Who<'_>) {
         let Who::Stream(turn, _) = who else { return };
         {
             let inner = turn.cache.inner.lock();
             let wanted = inner.hunger != self.hunger.load(Ordering::Relaxed) && inner.unstamped > 0;
-            // Pinned memory has no other way back than behind a stamp.
+            // Pinned memory becomes reusable only behind a completion event.
             let wanted = wanted || self.options.pinned && inner.unstamped > 0;
             if !wanted && inner.unstamped < (core.mapping.reserved() / UNSTAMPED).max(core.mapping.page) {
                 return;
@@ -264,8 +269,8 @@ impl Pool {
         }
     }
 
-    /// Rungs 2 and 3: the best fit of the asker's own free space, with what its cache held put together, and of what is
-    /// common.
+    /// Steps 2 and 3: the best fit of the requester's own free space, coalesced with what its cache held, and of common
+    /// free space.
     fn fit(&self, core: &mut Core, want: &Want, who: Who<'_>, cut: Cut) -> Option<NodeId> {
         let owner = who.owner(self.options.pinned);
         if let Who::Stream(turn, owner) = who {
@@ -286,7 +291,7 @@ impl Pool {
         Some(id)
     }
 
-    /// As [`Pool::fit`], or the asker's own and common neighbours together.
+    /// As [`Pool::fit`], or else adjacent free ranges of the requester's own and of common space together.
     fn found(&self, core: &mut Core, want: &Want, who: Who<'_>, cut: Cut) -> Option<NodeId> {
         self.fit(core, want, who, cut).or_else(|| match who {
             Who::Stream(_, owner) if !self.options.pinned => core.heap.take_joined(owner, want.size, want.align, cut),
@@ -294,7 +299,8 @@ impl Pool {
         })
     }
 
-    /// Rungs 4, 5, 6 and 8. A refusal for want of memory is remembered, and the climb goes on.
+    /// Steps 4, 5, 6 and 8. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
+    /// on.
     fn grow(
         &self,
         core: &mut Core,
@@ -319,7 +325,7 @@ impl Pool {
         match grown {
             Ok(Grown::At(start, of)) => {
                 let found = self.found(core, want, who, Cut::Fair);
-                // Where neither end of what is free there now is a fair cut.
+                // Takes the range at its start where neither end of the free space there allows a fair cut.
                 Ok(found.or_else(|| core.heap.take_at(of, start, want.size)))
             }
             Ok(Grown::Somewhere) => Ok(self.found(core, want, who, Cut::Fair)),
@@ -333,7 +339,7 @@ impl Pool {
         }
     }
 
-    /// Rungs 1, 2 and 7 of a stream without an id.
+    /// Steps 1, 2 and 7 for a stream without an id.
     fn behind_event(&self, core: &mut Core, want: &Want, who: Who<'_>, reach: Reach) -> Option<NodeId> {
         match who {
             Who::Nameless(turn) => self.take_nameless(core, want, turn, reach),
@@ -341,9 +347,9 @@ impl Pool {
         }
     }
 
-    /// Rung 7: a range of another stream of the same context, behind that stream's stamp. Where the two contexts differ, the
-    /// taker's can be destroyed, and its wait with it, while the work that was waited for goes on: the block may be freed on
-    /// a third stream then, which has waited for nothing.
+    /// Step 7: takes a range of another stream of the same context, behind that stream's completion event. The contexts
+    /// must be the same. Otherwise the taker's context can be destroyed, and its wait with it, while the awaited work
+    /// goes on. The block may then be freed on a third stream, which has waited for nothing.
     fn steal(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, owner: Owner) -> Option<NodeId> {
         let here = turn.cache.inner.lock().generation.as_ref().map(|of| of.context);
         for other in core.grace.owners() {
@@ -363,7 +369,7 @@ impl Pool {
             }
             match self.calls.submit(|driver| driver.stream_wait_event(turn.stream, event)) {
                 Ok(()) if is_there(&self.calls, &core.home, &core.contexts, context) == Some(true) => return Some(id),
-                // Of a context that is gone, it is no event of the pool's.
+                // The context is gone, so the event is not the pool's.
                 Ok(()) => {}
                 Err(error) => tracing::debug!(%error, "a stream could not be made to wait for another"),
             }
@@ -372,9 +378,9 @@ impl Pool {
         None
     }
 
-    /// Rung 9: what is kept goes back to the driver, and then, where the driver has `refused` to make more, what is free in whole
-    /// handles, until as many bytes fewer than `least` are reserved as are wanted, if the device has enough then. Without
-    /// virtual memory, what is free in whole segments.
+    /// Step 9: returns cached handles to the driver. Where the driver has `refused` to create more, it then returns
+    /// complete free handles, until reserved memory is below `least` by as many bytes as are wanted, if the device has
+    /// enough memory then. Without virtual memory, it returns complete free segments.
     fn give_back(&self, core: &mut Core, want: &Want, who: Who<'_>, refused: bool, least: u64) {
         let Core { heap, mapping, .. } = core;
         if self.space.base().is_none() {
@@ -385,7 +391,7 @@ impl Pool {
         if !refused || mapping.reserved() < least || matches!(who, Who::Capture(..)) {
             return;
         }
-        // A request that is too large for the device costs the others nothing.
+        // A request that is too large for the device must not cost the others their memory.
         let info = self.calls.ask(|driver| driver.memory_info(self.device));
         let free = info.map_or(u64::MAX, |(free, _)| free);
         if free.saturating_add(heap.free_bytes(COMMON)) >= want.size {
@@ -393,7 +399,7 @@ impl Pool {
         }
     }
 
-    /// Bytes that may be created on rung 5.
+    /// Bytes that step 5 may create.
     pub(super) fn budget(&self, core: &Core, want: &Want) -> u64 {
         let peak = (self.in_use() + want.size).max(self.in_use.peak());
         (peak + (peak / core.churn.part()).max(SLACK))
@@ -401,7 +407,7 @@ impl Pool {
             .min(self.room(core))
     }
 
-    /// Bytes that may be created on rung 8.
+    /// Bytes that step 8 may create.
     pub(super) fn room(&self, core: &Core) -> u64 {
         if core.limit == 0 {
             u64::MAX
@@ -410,7 +416,7 @@ impl Pool {
         }
     }
 
-    /// Records a stamp where the asker's stream has freed something that none covers.
+    /// Records a completion event where the requester's stream has freed something that none covers.
     fn stamp(&self, core: &mut Core, who: Who<'_>) {
         if let Who::Stream(turn, _) = who
             && turn.capture == Capture::None

@@ -1,4 +1,5 @@
-//! What has completed becomes everybody's: events are asked, batches made, contexts that are gone forgotten, graphs buried.
+//! Polls completion events and returns finished frees to the common free space. Makes batches, forgets contexts that
+//! are gone, and reclaims the memory of graphs that are gone.
 
 use super::block::State;
 use super::grace::Freed;
@@ -12,9 +13,9 @@ use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
 impl Pool {
-    /// Everything freed without a stream is covered by context events, unless that would end a capture that can be seen. Where
-    /// somebody was hungry since the last time, so is what was freed on streams, which may be idle now and name themselves
-    /// no more.
+    /// Covers everything freed without a stream by context events, unless that would end a capture that the pool can
+    /// see. If the pressure epoch has changed since the last time, it also covers what was freed on streams: these may
+    /// be idle now and make no more calls.
     pub(super) fn cover(&self, core: &mut Core) {
         if core.covered_hunger != self.hunger.load(Ordering::Relaxed) {
             self.cover_all(core);
@@ -23,7 +24,7 @@ impl Pool {
         }
     }
 
-    /// Everything freed in any way is covered. Whether anything was.
+    /// Covers everything freed in any way. Returns whether there was anything to cover.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
         core.covered_hunger = self.hunger.load(Ordering::Relaxed);
         let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
@@ -55,7 +56,7 @@ impl Pool {
 
     fn cover_owners(&self, core: &mut Core, owners: Vec<(Owner, u64)>) -> bool {
         let Ok(_entered) = self.enter(core) else { return false };
-        // Another context at the handle of one that is gone has other events; without ids nobody can tell.
+        // Another context at the handle of one that is gone has other events. Without ids it cannot be distinguished.
         let checked = match self.driver().features().stream_ids {
             true => self.drop_dead_contexts(core),
             false => self.check_context(core),
@@ -87,8 +88,8 @@ impl Pool {
         }
     }
 
-    /// Whether a blocking stream of `context` captures: the legacy stream tells, without harm to the capture. Captures on
-    /// non-blocking streams cannot be seen.
+    /// Whether a blocking stream of `context` captures. A query of the legacy stream shows it without harm to the
+    /// capture. Captures on non-blocking streams cannot be seen.
     pub(super) fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
@@ -97,8 +98,9 @@ impl Pool {
         matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 
-    /// Forgets contexts that the application has destroyed, and identifies the others. An error where the pool's home is among
-    /// the dead and there is no other, and where the driver does not tell of each one: its events may be others' then.
+    /// Forgets contexts that the application has destroyed, and identifies the others. It fails where the pool's home
+    /// is destroyed and no other one exists, and where the driver does not return the id of each context, because its
+    /// events may belong to another owner then.
     pub(super) fn drop_dead_contexts(&self, core: &mut Core) -> Result<()> {
         self.check_context(core)?;
         let ids = self.driver().features().stream_ids;
@@ -125,7 +127,8 @@ impl Pool {
         }
     }
 
-    /// Forgets a context that is gone. Another one at its handle may have streams that were not told from the old one's.
+    /// Forgets a context that is gone. Another context at its handle may have streams that could not be distinguished
+    /// from the old one's.
     pub(super) fn drop_context(&self, core: &mut Core, context: Context) {
         core.forget_context(context);
         if self.driver().features().stream_ids {
@@ -133,8 +136,9 @@ impl Pool {
         }
     }
 
-    /// A driver call in `context` failed: if the context is gone, so is what was waited for, and another who waited for it may
-    /// have found that out before; if it is the pool's own, or is there and carries a sticky error, the pool is dead.
+    /// A driver call in `context` failed. If the context is gone, its work is gone too, and this is no error; another
+    /// request that waited may have found that out before. If it is the pool's own, or exists and carries a sticky
+    /// error, the pool is dead.
     pub(super) fn context_failed(&self, core: &mut Core, context: Context, error: DriverError) -> Result<()> {
         let before = core.contexts.clone();
         let _ = self.drop_dead_contexts(core);
@@ -145,7 +149,7 @@ impl Pool {
         };
         let ids = self.driver().features().stream_ids;
         match self.calls.is_there(context, id) {
-            // The first question failed, and the context is gone all the same.
+            // The first query failed, and the context is gone all the same.
             Some(false) => {
                 self.drop_context(core, context);
                 Ok(())
@@ -153,7 +157,7 @@ impl Pool {
             // Without ids, another context can have its handle.
             Some(true) if !ids && error.failure == Failure::ContextDestroyed => Ok(()),
             Some(true) => Err(self.failed(error)),
-            // It may be gone, or may be another one by now, which is nothing to die of.
+            // The context may be gone, or another one may have its handle; the pool need not die for that.
             None => Err(Error::Driver(error)),
         }
     }
@@ -200,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// Something whose grace is over goes where everybody may have it.
+    /// Returns freed memory that is reusable now to where every stream may take it.
     pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
         match freed {
             Freed::Block { id, give_back } => {
@@ -208,7 +212,7 @@ impl Pool {
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
                 match self.blocks.get(id).state() {
                     State::Pending => self.record_freed(Action::FreeCompleted, id, None),
-                    // It was space already, behind an event or of a graph.
+                    // It was free space already, of a graph or behind an event.
                     _ => self.tell_settled(offset, size),
                 }
                 self.retract(core, id);
@@ -217,7 +221,8 @@ impl Pool {
                     && !core.fixed
                     && let Ok(_entered) = self.enter(core)
                 {
-                    // As much goes back as was freed, though not the same: pages are alike, and what is scattered goes first.
+                    // Returns as many bytes as were freed, though not the same pages. All pages are alike, and
+                    // scattered ones go first.
                     let Core { heap, mapping, .. } = core;
                     let keep = mapping.reserved().saturating_sub(size / mapping.page * mapping.page);
                     mapping.release(heap, keep);
@@ -226,7 +231,7 @@ impl Pool {
             Freed::Tail { block, number } => self.return_tail(core, block, number),
             Freed::Standalone(block) => {
                 let Ok(_entered) = self.enter(core) else {
-                    // Later, then.
+                    // No driver call is possible now, so this is tried again later.
                     return core.grace.free(Freed::Standalone(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
@@ -241,7 +246,7 @@ impl Pool {
                     let keep = core.mapping.reserved().saturating_sub(bytes);
                     core.mapping.release_kept(keep);
                 }
-                // A block of its own is a request like any other: what is over the limit does not stay.
+                // A dedicated allocation is a request like any other: memory beyond the limit does not stay.
                 if core.limit != 0 && core.mapping.reserved() > core.limit {
                     core.mapping.release_kept(core.limit);
                 }
@@ -264,9 +269,9 @@ impl Pool {
         }
     }
 
-    /// What graphs that are gone leave: what was freed on a stream of the capture is that stream's, as if freed on it just
-    /// now, since the free may have come after the capture, behind work that still runs; the rest waits for a grace like
-    /// anything freed without a stream.
+    /// Reclaims what graphs that are gone leave. Memory freed on a stream of the capture counts as freed on that stream
+    /// just now, because the free may have come after the capture, behind work that still runs. The rest stays pending
+    /// like anything freed without a stream.
     pub(super) fn bury_graphs(&self, core: &mut Core) {
         for remains in core.captures.gone() {
             for (key, owner, id) in remains.owners {
@@ -299,14 +304,15 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::note_current`] for a free, which is not refused.
+    /// As [`Pool::note_current`], for a free, which is never refused.
     pub(super) fn note_current_of_free(&self, core: &mut Core) {
         if let Ok(Some(context)) = self.calls.ask(|driver| driver.current_context()) {
             core.note_context_of_free(&self.calls, context);
         }
     }
 
-    /// The context of a caller without a stream uses the pool from now on, be it another device's.
+    /// Notes that the context of a caller without a stream uses the pool from now on, even if it is another device's
+    /// context.
     pub(super) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
         match self.calls.ask(|driver| driver.current_context())? {
             Some(context) => core.note_context(&self.calls, context),

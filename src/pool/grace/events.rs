@@ -1,11 +1,11 @@
-//! The driver's events: made once, used again, and never an application's that has come to their handle.
+//! The driver's events: created once, reused, and never confused with an application's event that got the same handle.
 
 use super::super::calls::Calls;
 use super::Grace;
 use crate::driver::{Context, Event, Result};
 
 impl Grace {
-    /// An event recorded in `context` now; none where the driver has no such.
+    /// An event recorded in `context` now; none where the driver has no context events.
     pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
             return Ok(None);
@@ -18,12 +18,12 @@ impl Grace {
         Ok(Some(event))
     }
 
-    /// An event is not needed any more.
+    /// Keeps an event that is no longer needed for reuse.
     pub(in super::super) fn keep(&mut self, context: Context, event: Event) {
         self.spare.entry(context).or_default().push(event);
     }
 
-    /// An event of `context` that nobody uses.
+    /// An unused event of `context`.
     pub(in super::super) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         match self.spare_event(context) {
             Some(event) => Ok(event),
@@ -31,12 +31,12 @@ impl Grace {
         }
     }
 
-    /// One that was used before.
+    /// An event that was used before.
     pub(in super::super) fn spare_event(&mut self, context: Context) -> Option<Event> {
         self.spare.get_mut(&context).and_then(Vec::pop)
     }
 
-    /// One that was not.
+    /// A new event.
     pub(in super::super) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
         let _entered = calls.enter(context)?;
         let event = calls.submit(|driver| driver.event_create())?;
@@ -44,8 +44,8 @@ impl Grace {
         Ok(event)
     }
 
-    /// The driver has made `event` just now: what is known by that handle went with its context. What it covered is covered by
-    /// another one, or by a batch. Without ids of contexts nothing else tells.
+    /// The driver has just created `event`. So an event that was known by this handle is gone with its context. Another
+    /// event or a batch covers what it covered. Without context ids there is no other sign that a context is gone.
     fn forget_event(&mut self, event: Event) {
         self.spare
             .values_mut()
@@ -61,7 +61,7 @@ impl Grace {
         }
     }
 
-    /// Destroys every event that nothing waits for, of contexts that are `ours` to say so.
+    /// Destroys every event that nothing waits for, in contexts that `ours` accepts.
     pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
         for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
             let Ok(_entered) = calls.enter(context) else { continue };

@@ -1,9 +1,10 @@
-//! When is freed memory safe, and for whom.
+//! Deferred reclamation: when freed memory becomes reusable, and for which streams.
 //!
-//! Two kinds of events answer. A *stamp* is recorded on a stream, inside a call that was given that stream, and covers all
-//! that was freed on it before. A *batch* is a set of context events, one for each context that has used the pool, and
-//! covers everything freed before it, with or without a stream; where the driver has no context events (before CUDA 12.5)
-//! it is a synchronisation that is owed. What an event covers becomes common free space once the event has completed.
+//! Two kinds of events decide. A *completion event* of a stream (a stamp in the source) is recorded inside a call that
+//! was given that stream, and covers all that was freed on it before. A *batch* is a set of context events, one for
+//! each context that has used the pool. It covers everything freed before it, with or without a stream. Where the
+//! driver has no context events (before CUDA 12.5), the batch owes a synchronization instead. What an event covers
+//! becomes common free space once the event has completed.
 
 use std::collections::VecDeque;
 
@@ -17,43 +18,43 @@ use crate::sync::HashMap;
 
 mod events;
 
-/// A freed thing that no stream may reuse before its grace is over.
+/// Freed memory that is pending: no stream may reuse it yet.
 pub enum Freed {
-    /// A block of the window; `give_back`: its pages go back to the driver.
+    /// A block of the pool's address range.
     Block {
-        /// Its node.
+        /// The block's node.
         id: NodeId,
-        /// Whether its memory is to be given back.
+        /// Whether its memory is to be returned to the driver.
         give_back: bool,
     },
-    /// A block with a range of its own.
+    /// A dedicated allocation.
     Standalone(Box<Standalone>),
-    /// What a shrink of such a block left over.
+    /// What a shrink of a dedicated allocation left over.
     Tail {
         /// The block's number.
         block: u32,
-        /// The shrink's.
+        /// The shrink's number.
         number: u64,
     },
 }
 
-/// The stamps of one owner of free space: a stream's generation.
+/// The completion events of one owner of free space, that is, of one generation of a stream.
 struct Ledger {
     context: Context,
     /// Recorded and not known to be complete, oldest first.
     stamps: VecDeque<(u64, Event)>,
-    /// The highest number whose stamp is complete.
+    /// The highest number whose completion event is complete.
     complete: u64,
-    /// The stream is gone: it gets no stamps any more.
+    /// The stream is gone: no more completion events are recorded for it.
     orphan: bool,
 }
 
 struct Batch {
     number: u64,
-    /// Not yet complete. An event of none is a synchronisation that is owed.
+    /// The contexts whose part is not yet complete. None instead of an event is a synchronization that is owed.
     events: Vec<(Context, Option<Event>)>,
     freed: Vec<Freed>,
-    /// What it covers of each owner's frees.
+    /// The frees of each owner that it covers, up to this number.
     covers: Vec<(Owner, u64)>,
 }
 
@@ -62,42 +63,42 @@ struct Batch {
 pub enum Awaited {
     /// An event.
     Event(Context, Event),
-    /// A synchronisation of that context; the batch it is for.
+    /// A synchronization of that context; the batch it is for.
     Synchronisation(Context, u64),
 }
 
-/// What has become safe for everybody.
+/// What every stream may use now.
 #[derive(Default)]
 pub struct Settled {
-    /// Owners' frees up to a stamp.
+    /// Owners' frees up to a completion event.
     pub owners: Vec<(Owner, u64)>,
-    /// Single things.
+    /// Single blocks and tails.
     pub freed: Vec<Freed>,
-    /// Contexts of events that were asked, and that are gone.
+    /// Contexts whose events were queried, and that are gone.
     pub gone: Vec<Context>,
     /// A query that failed, and the context of its event.
     pub failed: Option<(Context, DriverError)>,
 }
 
-/// The bookkeeping of one pool's grace.
+/// The deferred reclamation of one pool.
 #[derive(Default)]
 pub struct Grace {
     ledgers: HashMap<Owner, Ledger>,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
-    /// Things freed on a stream that are not its cache's: behind a stamp of each of these owners.
+    /// Freed on a stream whose cache could not take it; pending until a completion event of each of these owners.
     behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
     /// Frees on streams without ids.
     pub(super) nameless: Nameless,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
-    /// One that nobody waits for any more, and that is not over.
+    /// A synchronization that no request waits for any more, and that still runs.
     pub synchronisation: Option<Synchronisation>,
 }
 
 impl Grace {
-    /// A new owner whose stamps are recorded in `context`.
+    /// Adds an owner whose completion events are recorded in `context`.
     pub fn add(&mut self, owner: Owner, context: Context) {
         self.ledgers.insert(
             owner,
@@ -117,7 +118,7 @@ impl Grace {
         }
     }
 
-    /// Orphans among the owners.
+    /// The owners that are orphans: those whose stream is gone.
     pub fn orphans(&self) -> Vec<Owner> {
         self.ledgers
             .iter()
@@ -126,12 +127,12 @@ impl Grace {
             .collect()
     }
 
-    /// Every owner with a ledger.
+    /// Every owner with completion events.
     pub fn owners(&self) -> Vec<Owner> {
         self.ledgers.keys().copied().collect()
     }
 
-    /// Forgets an orphan nothing waits for; false where something does.
+    /// Forgets an orphan that nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
         let idle = self
             .ledgers
@@ -148,23 +149,23 @@ impl Grace {
         idle
     }
 
-    /// Something freed without a stream.
+    /// Adds what was freed without a stream.
     pub fn free(&mut self, freed: Freed) {
         self.open.push(freed);
     }
 
-    /// Something freed, to be safe behind each of these stamps.
+    /// Adds what was freed and is reusable once each of these completion events has completed.
     pub fn free_behind(&mut self, stamps: Vec<(Owner, u64)>, freed: Freed) {
         self.behind.push((stamps, freed));
     }
 
-    /// Whether something waits for a stamp of `owner` beyond number `last`.
+    /// Whether something waits for a completion event of `owner` beyond number `last`.
     fn waits_for(&self, owner: Owner, last: u64) -> bool {
         let mut stamps = self.behind.iter().flat_map(|(stamps, _)| stamps);
         stamps.any(|(behind, stamp)| *behind == owner && *stamp > last)
     }
 
-    /// Whether `owner`'s stream has freed resizable blocks that wait for a stamp.
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
     pub fn has_blocks_behind(&self, owner: Owner) -> bool {
         let block = |freed: &Freed| matches!(freed, Freed::Standalone(block) if block.resizable);
         self.behind
@@ -183,7 +184,7 @@ impl Grace {
         }
     }
 
-    /// Everything whose grace is not over.
+    /// Everything that is pending.
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
         let behind = self.behind.iter().map(|(_, freed)| freed);
         let covered = self.batches.iter().flat_map(|batch| &batch.freed);
@@ -199,30 +200,31 @@ impl Grace {
         !self.open.is_empty()
     }
 
-    /// Whether `owner` is the place of a stream that may still be there.
+    /// Whether `owner` belongs to a stream that may still exist.
     pub fn is_streams(&self, owner: Owner) -> bool {
         self.ledgers.get(&owner).is_some_and(|ledger| !ledger.orphan)
     }
 
-    /// Whether things wait behind stamps of `owner` that are not recorded yet.
+    /// Whether something waits for completion events of `owner` that are not recorded yet.
     pub fn has_unstamped(&self, owner: Owner) -> bool {
         self.waits_for(owner, self.last_stamp(owner))
     }
 
-    /// The last stamp that was recorded (or is known complete) for `owner`.
+    /// The last completion event that was recorded (or is known complete) for `owner`.
     pub fn last_stamp(&self, owner: Owner) -> u64 {
         self.ledgers.get(&owner).map_or(0, |ledger| {
             ledger.stamps.back().map_or(ledger.complete, |(number, _)| *number)
         })
     }
 
-    /// The event of `owner`'s last recorded stamp and its context, if it is not known to be complete.
+    /// The last completion event recorded for `owner`, with its context; none if it is known to be complete.
     pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
         let ledger = self.ledgers.get(&owner)?;
         ledger.stamps.back().map(|(_, event)| (ledger.context, *event))
     }
 
-    /// Records stamp `number` on `stream`, which the running call was given, and which does not capture.
+    /// Records completion event `number` on `stream`. The running call was given the stream, and the stream does not
+    /// capture.
     pub fn stamp(&mut self, calls: &Calls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
         let Some(context) = self.ledgers.get(&owner).map(|ledger| ledger.context) else {
             return Ok(());
@@ -239,7 +241,7 @@ impl Grace {
     }
 
     /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
-    /// `contexts`. On an error what could not be covered stays open.
+    /// `contexts`. On an error, what could not be covered stays open.
     pub fn cover(&mut self, calls: &Calls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
         if self.open.is_empty() && covers.is_empty() {
             return Ok(());
@@ -270,8 +272,8 @@ impl Grace {
         Ok(())
     }
 
-    /// Asks which stamps and batches have completed, and hands out what they covered. Unless `is_there` says that the context
-    /// of an event is, the answer may have come from another event at its handle.
+    /// Queries which completion events and batches have completed, and returns what they covered. An answer counts only
+    /// if `is_there` confirms the event's context, because another event may have the handle otherwise.
     pub fn settle(&mut self, calls: &Calls, is_there: impl Fn(Context) -> Option<bool>) -> Settled {
         if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
             && let Some(over) = self.synchronisation.take()
@@ -302,7 +304,7 @@ impl Grace {
                 self.spare.entry(ledger.context).or_default().push(event);
             }
         }
-        // Batches complete in the order they were made, but for contexts that come and go.
+        // Batches complete in the order they were made, except for contexts that come and go.
         while let Some(batch) = self.batches.front_mut() {
             while let Some((context, Some(event))) = batch.events.last().copied() {
                 if !complete(context, event) {
@@ -334,7 +336,7 @@ impl Grace {
         settled
     }
 
-    /// What to wait for so that more memory becomes safe: the oldest of everything outstanding.
+    /// The oldest outstanding event: what to wait for so that more memory becomes reusable.
     pub fn awaited(&self) -> Option<Awaited> {
         if let Some(awaited) = self.nameless.awaited() {
             return Some(awaited);
@@ -342,7 +344,7 @@ impl Grace {
         let batch = self.batches.iter().find_map(|batch| {
             batch.events.last().map(|(context, event)| match event {
                 Some(event) => Awaited::Event(*context, *event),
-                // Made now, it does for every batch there is.
+                // A synchronization made now serves every batch so far.
                 None => Awaited::Synchronisation(*context, self.numbers),
             })
         });
@@ -355,14 +357,14 @@ impl Grace {
         })
     }
 
-    /// The synchronisation of `context` that batch `number` was owed, and every older one, has been made.
+    /// The synchronization of `context` that batch `number` and every older one owed has been made.
     pub fn synchronised(&mut self, context: Context, number: u64) {
         for batch in self.batches.iter_mut().filter(|batch| batch.number <= number) {
             batch.events.retain(|(owed, event)| *owed != context || event.is_some());
         }
     }
 
-    /// `context` is gone, and with it its events and its own work.
+    /// `context` is gone, and its events and its own work are gone with it.
     pub fn context_gone(&mut self, context: Context) {
         self.spare.remove(&context);
         self.nameless.context_gone(context);
@@ -370,9 +372,10 @@ impl Grace {
             batch.events.retain(|(of, _)| *of != context);
         }
         for ledger in self.ledgers.values_mut().filter(|ledger| ledger.context == context) {
-            // Its own work is gone, but not what its streams had waited for in other contexts: a batch of those covers it.
+            // Its own work is gone, but the work in other contexts that its streams had waited for is not. A batch of
+            // those contexts covers it.
             ledger.stamps.clear();
-            // Not an orphan: its stream's cache still names it, until the handle comes back.
+            // The owner is no orphan yet: its stream's cache still names it, until the handle comes back.
         }
     }
 
@@ -382,7 +385,7 @@ impl Grace {
     }
 }
 
-/// Whether what waits behind `stamps` is `owner`'s stream's alone.
+/// Whether `owner`'s stream alone may use what waits for `stamps`.
 fn is_only(stamps: &[(Owner, u64)], owner: Owner) -> bool {
     stamps.iter().all(|(of, _)| *of == owner)
 }
