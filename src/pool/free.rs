@@ -1,4 +1,4 @@
-//! The ways back: into a stream's free space, behind a grace, or to a graph.
+//! How freed memory comes back: into a stream's free space, to deferred reclamation, or to a graph.
 
 use super::beside::Claimed;
 use super::block::{Block, State};
@@ -13,12 +13,12 @@ use crate::record::{Action, Event};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
-/// With `release_threshold=auto`, a stream-less free of this size or more is given back.
+/// With `release_threshold=auto`, memory of this size or more that is freed without a stream goes back to the driver.
 const LARGE: u64 = 32 << 20;
 
 impl Pool {
-    /// Takes back a claimed block that its stream's cache could not take: freed without a stream, on one that is unknown
-    /// or of another device, used on other streams too, or a graph's.
+    /// Takes back a claimed block that its stream's cache could not take: it was freed without a stream or on a stream
+    /// that is unknown or of another device, or it was used on other streams too, or it belongs to a graph.
     pub fn free(&self, id: NodeId, block: &Block, cache: Option<&StreamCache>, may_cover: bool) {
         let size = block.size();
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
@@ -33,15 +33,15 @@ impl Pool {
         self.now_pending(size);
         self.bury_graphs(&mut core);
         let number = block.capture.load(Ordering::Relaxed);
-        // What is used on other streams too is no stream's to reuse.
+        // No single stream may reuse a block that was used on other streams too.
         let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
         if number != 0 {
-            // What a graph reads from the host's memory was written before its launch: nothing of it serves twice.
+            // What a graph reads from host memory was written before its launch, so none of it is used twice.
             let own = own.filter(|_| !self.options.pinned);
             let inside = own.filter(|cache| cache.inner.lock().capture == number);
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
-                // Memory of a capture stays pending for everybody else.
+                // Memory of a capture stays pending for every other stream.
                 self.retract(&mut core, id);
                 core.heap.give(id, owner, 0);
                 return;
@@ -76,14 +76,14 @@ impl Pool {
         }
     }
 
-    /// Counts freed bytes as pending and no longer as in use. The caller holds the pool's lock until the block is filed, since
-    /// a close that finds nothing in use gives everything up; a dead pool gives nothing up.
+    /// Counts freed bytes as pending and no longer as in use. The caller holds the pool's lock until the block is
+    /// filed, because a close that finds nothing in use returns all memory to the driver. A dead pool returns nothing.
     fn now_pending(&self, bytes: u64) {
         self.counters.pending.fetch_add(bytes, Ordering::Relaxed);
         self.taken_back(bytes);
     }
 
-    /// A block is on its way back, or has arrived: nobody else may have it yet.
+    /// Records that a block is being freed, or that its free has completed. No other request may have the block yet.
     #[inline]
     pub fn record_freed(&self, action: Action, id: NodeId, stream: Option<Stream>) {
         if self.recorder.is_on() {
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Free space that was a graph's is anybody's: what was freed there has become one, and is told of as one.
+    /// Records that free space of a graph is common now. What was freed there has coalesced, so one event covers it.
     pub(super) fn tell_settled(&self, offset: u64, size: u64) {
         if self.recorder.is_on()
             && let Some(address) = self.space.address(offset)
@@ -106,7 +106,7 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::record_freed`] for a block with a range of its own, which is on its way back.
+    /// As [`Pool::record_freed`], for a dedicated allocation that is being freed.
     pub(super) fn tell_freeing(&self, block: &Standalone, stream: Option<Stream>) {
         if self.recorder.is_on() {
             let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
@@ -115,9 +115,9 @@ impl Pool {
         }
     }
 
-    /// The same block is nobody's any more, and neither is its range.
+    /// Records that a dedicated allocation has no user any more, and that its range is gone.
     pub(super) fn tell_gone(&self, block: &Standalone) {
-        // One that was never handed out has no size that was asked for.
+        // A block that was never handed out has no requested size.
         if !self.recorder.is_on() || block.requested == 0 {
             return;
         }
@@ -135,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// Memory of such a block from `cut` on went.
+    /// Records that memory of such a block was unmapped from `cut` on.
     pub(super) fn tell_cut(&self, block: &Standalone, before: u64) {
         let (address, bytes, _) = block.extent();
         if self.recorder.is_on() && before > bytes {
@@ -144,7 +144,8 @@ impl Pool {
         }
     }
 
-    /// Gives a block whose graph is gone to the stream it is freed on, like any other; false where that stream is unknown.
+    /// Gives a block whose graph is gone to the stream that frees it, like any other; false where that stream is
+    /// unknown.
     fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let mut inner = cache.inner.lock();
         let stamp = inner.next_stamp;
@@ -164,7 +165,7 @@ impl Pool {
         true
     }
 
-    /// A free without a stream is covered at once, and what has completed meanwhile is collected.
+    /// Covers a free without a stream at once, and collects what has completed meanwhile.
     fn cover_free(&self, core: &mut Core) {
         self.note_current_of_free(core);
         if let Ok(_entered) = self.enter(core) {
@@ -173,8 +174,8 @@ impl Pool {
         }
     }
 
-    /// Takes back a block with a range of its own; false where `address` is none. With a cache, it is safe behind that
-    /// stream's next stamp.
+    /// Takes back a dedicated allocation; false where none starts at `address`. With a cache, it is reusable behind
+    /// that stream's next completion event.
     pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
         match self.beside.claim(address) {
             Some(block) => self.free_claimed(block, cache, may_cover),
@@ -230,33 +231,33 @@ impl Pool {
         }
     }
 
-    /// What is freed on a stream, and is not its cache's, waits for the work of that stream's context too, even where that is
-    /// another device's.
+    /// Notes the context of a free on a stream whose cache cannot take the block: reclamation waits for that context's
+    /// work too, even if it is another device's.
     fn note_freeing(&self, core: &mut Core, cache: Option<&StreamCache>) {
         let known = cache.and_then(|cache| {
             let inner = cache.inner.lock();
             let known = inner.generation.as_ref().map(|of| of.context);
-            // A stream that was never allocated on is there, for the block was used on it.
+            // A stream that never allocated still exists, because the block was used on it.
             let tells = !inner.joined && !cache.key.stream.is_special();
             drop(inner);
             let ask = || self.calls.ask(|driver| driver.stream_context(cache.key.stream)).ok();
             known.or_else(|| tells.then(ask).flatten())
         });
-        // Else its context is most likely the current one.
+        // Otherwise its context is most likely the current one.
         let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
         if let Some(context) = known.or_else(current) {
             core.note_context_of_free(&self.calls, context);
         }
     }
 
-    /// A free on the stream of `cache` is made in `context`. The handle may be another stream's by now, of a context that the pool
-    /// does not know, so that context uses the pool from now on. Another device's does only where it may touch the pool's
-    /// memory.
+    /// Notes that a free on the stream of `cache` is made in `context`. The handle may belong to another stream by now,
+    /// of a context that the pool does not know, so that context uses the pool from now on. A context of another device
+    /// does so only where it may access the pool's memory.
     #[cold]
     pub fn meet(&self, cache: &StreamCache, context: Context) {
         let mut core = self.core.lock();
         let forgotten = self.forgotten.load(Ordering::Acquire);
-        // One whose device is not known counts.
+        // A context whose device is unknown counts.
         let device = self.calls.ask(|driver| driver.current_device());
         let elsewhere = matches!(device, Ok(Some(device)) if device != self.device);
         if !elsewhere || !self.options.peers.is_empty() {
@@ -265,7 +266,7 @@ impl Pool {
         cache.inner.lock().met = Some((self.device, context, forgotten));
     }
 
-    /// A block stops being one: its number means nothing any more.
+    /// Ends a block: its number has no meaning any more.
     pub(super) fn retract(&self, core: &mut Core, id: NodeId) {
         let block = self.blocks.get(id);
         block.become_free(State::None);
@@ -302,7 +303,7 @@ impl Pool {
         }
     }
 
-    /// Leaves a cache's generation behind as an orphan.
+    /// Turns a cache's generation into an orphan.
     pub(super) fn retire(&self, core: &mut Core, inner: &mut Inner) {
         let Some(generation) = inner.generation.take() else {
             return;
@@ -322,13 +323,13 @@ impl Pool {
         (inner.next_stamp, inner.unstamped) = (1, 0);
     }
 
-    /// The stream is about to be destroyed, or its handle serves another device now: stamps what it freed where the call
-    /// was given it, and leaves the rest behind.
+    /// The stream is about to be destroyed, or its handle serves another device now. Records a completion event for
+    /// what it freed if the call was given the stream, and orphans the rest.
     pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
         let mut core = self.core.lock();
         let mut inner = cache.inner.lock();
         if !inner.serves(self.device) {
-            // Somebody was faster, and it may serve another device by now.
+            // Another thread was faster, and the cache may serve another device by now.
             return;
         }
         if let (Some(stream), Ok(_entered)) = (stream, self.enter(&core)) {
@@ -337,14 +338,15 @@ impl Pool {
         self.retire(&mut core, &mut inner);
     }
 
-    /// Stamps what was freed on a stream, inside the free that was given it. A stream that was unknown becomes known.
+    /// Records a completion event for what was freed on a stream, inside the free that was given the stream. A stream
+    /// that was unknown becomes known.
     pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
         if self.dead.get().is_some() {
             return;
         }
         let mut core = self.core.lock();
         {
-            // Whatever comes of it: one try for each time that somebody was hungry.
+            // There is one attempt for each pressure epoch, whatever its result.
             let mut inner = cache.inner.lock();
             inner.strangers = 0;
             if inner.hunger != AWAITED {
@@ -379,7 +381,7 @@ impl Pool {
         }
     }
 
-    /// A stream of `context` could not be asked.
+    /// A stream of `context` could not be queried.
     pub fn stream_failed(&self, context: Context, error: DriverError) {
         let _ = self.context_failed(&mut self.core.lock(), context, error);
     }

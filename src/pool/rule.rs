@@ -1,25 +1,26 @@
-//! How a piece is carved out of a bigger one.
+//! The rounding rule: how a block is cut out of a larger range.
 
-/// Bytes asked for → bytes carved: `round` up, add `tail`, start at multiples of `start`.
+/// Bytes requested → bytes allocated: `round` up, add `tail`, start at multiples of `start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentRule {
-    /// Lengths are rounded up to this; a power of two.
+    /// Lengths are rounded up to this power of two.
     pub round: u64,
-    /// Added behind the rounded length: the owner may touch it.
+    /// Bytes added behind the rounded length, which the owner may access.
     pub tail: u64,
-    /// Where a piece may start; a power of two. The granule of the heap.
+    /// Blocks start at multiples of this power of two. It is the granule of the free-space bookkeeping.
     pub start: u64,
 }
 
 impl SegmentRule {
-    /// CUDA: any length, starts at 512 bytes.
+    /// CUDA: any length, starts at multiples of 512 bytes.
     pub const CUDA: SegmentRule = SegmentRule {
         round: 1,
         tail: 0,
         start: 512,
     };
 
-    /// Ascend: 32-byte lengths with `pad` bytes behind them, starts at 64 (device) or 128 (where media output feeds a model).
+    /// Ascend: 32-byte lengths with `pad` bytes behind them, starts at multiples of 64 (device) or 128 (where media
+    /// output feeds a model).
     pub const fn ascend(pad: u64, start: u64) -> SegmentRule {
         SegmentRule {
             round: 32,
@@ -28,12 +29,12 @@ impl SegmentRule {
         }
     }
 
-    /// What the owner of `length` bytes may touch; none where it overflows.
+    /// The bytes that the owner of `length` bytes may access; none where it overflows.
     pub fn extent(&self, length: u64) -> Option<u64> {
         align_up(length, self.round)?.checked_add(self.tail)
     }
 
-    /// What is carved for `length` bytes: the distance to the next piece. None where it overflows.
+    /// The bytes allocated for `length` bytes: the distance to the next block. None where it overflows.
     pub fn stride(&self, length: u64) -> Option<u64> {
         align_up(self.extent(length)?, self.start)
     }

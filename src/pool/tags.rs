@@ -1,5 +1,5 @@
-//! What each tag holds of one pool, and its limit. Written only by calls of threads that have a tag, and by frees of what
-//! they allocated.
+//! The bytes that each tag holds of one pool, and its limit. Only calls of threads that have a tag write here, and
+//! frees of what such threads allocated.
 
 use super::Pool;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tags::{self, Tag};
 
-/// One tag's books.
+/// The counters of one tag.
 #[derive(Default)]
 struct Use {
     bytes: AtomicU64,
@@ -20,7 +20,7 @@ struct Use {
     limit: AtomicU64,
 }
 
-/// The books of every tag that has come by, by its number.
+/// The counters of every tag that was used here, by its number.
 pub(super) struct Tags(OnceBox<[OnceBox<Use>; tags::MOST]>);
 
 impl Tags {
@@ -30,7 +30,7 @@ impl Tags {
 
     fn of(&self, tag: Tag) -> &Use {
         let all = self.0.get_or_init(|| super::block::boxed(OnceBox::new));
-        // Numbers are given out by `tags::intern` only, from 1 to MOST.
+        // Only `tags::intern` assigns numbers, from 1 to MOST.
         all[(tag as usize - 1) % tags::MOST].get_or_init(Box::default)
     }
 
@@ -63,7 +63,7 @@ impl Use {
 }
 
 impl Pool {
-    /// Why `bytes` more for a tag are beyond its limit, before anything is allocated for it.
+    /// Fails if `bytes` more for a tag exceed its limit, before anything is allocated for it.
     pub fn tag_fits(&self, tag: Tag, bytes: u64) -> Result<()> {
         let of = self.tags.of(tag);
         let (held, limit) = (of.bytes.load(Relaxed), of.limit.load(Relaxed));
@@ -73,7 +73,8 @@ impl Pool {
         }
     }
 
-    /// The block that was just handed out at `address` is a tag's; an error where its limit does not allow it.
+    /// Assigns the block that was just handed out at `address` to a tag; an error where the tag's limit does not allow
+    /// it.
     pub fn tag_block(&self, address: u64, tag: Tag) -> Result<()> {
         let of = self.tags.of(tag);
         match self.find(address) {
@@ -93,8 +94,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The block at `address` is about to be freed: it is no tag's any more. Of two frees that race one finds the tag, and
-    /// one of them takes the block back, so that the books are right.
+    /// The block at `address` is about to be freed: takes it from its tag. Of two frees that race, one finds the tag,
+    /// and one takes the block back, so the counters are right.
     pub fn untag_block(&self, address: u64) {
         let (tag, bytes) = self.take_tag(address);
         if tag != 0 {
@@ -104,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// The tag of the block at `address`, which it has no more, and the block's bytes.
+    /// Takes the tag from the block at `address`, and returns the tag and the block's bytes.
     pub fn take_tag(&self, address: u64) -> (Tag, u64) {
         match self.find(address) {
             Some((_, block)) => {
@@ -118,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// The block at `address` has that tag again.
+    /// Gives the block at `address` that tag again.
     pub fn put_tag(&self, address: u64, tag: Tag) {
         match (self.find(address), self.beside.find(address)) {
             (Some((_, block)), _) => block.tag.store(tag, Relaxed),
@@ -127,7 +128,7 @@ impl Pool {
         }
     }
 
-    /// A tag's block grows by so many bytes, or does not.
+    /// Charges a tag for the bytes by which its block grows; an error where the limit does not allow it.
     pub fn tag_grows(&self, tag: Tag, bytes: u64) -> Result<()> {
         match tag {
             0 => Ok(()),
@@ -135,24 +136,24 @@ impl Pool {
         }
     }
 
-    /// A tag's block has become smaller by so many bytes, or did not grow after all.
+    /// Subtracts the bytes by which a tag's block has become smaller, or by which it did not grow after all.
     pub fn tag_shrinks(&self, tag: Tag, bytes: u64) {
         if tag != 0 {
             self.tags.of(tag).bytes.fetch_sub(bytes, Relaxed);
         }
     }
 
-    /// A request of a tag was refused.
+    /// Counts a refused request of a tag.
     pub fn tag_refused(&self, tag: Tag) {
         self.tags.of(tag).out_of_memory.fetch_add(1, Relaxed);
     }
 
-    /// Caps what a tag holds of this pool, in bytes as handed out; 0: no cap.
+    /// Limits what a tag holds of this pool, in allocated bytes; 0 means no limit.
     pub fn set_tag_limit(&self, tag: Tag, bytes: u64) {
         self.tags.of(tag).limit.store(bytes, Relaxed);
     }
 
-    /// Every tag's figures, in the order in which the names first came.
+    /// Every tag's statistics, in the order in which the names first appeared.
     pub fn tag_stats(&self) -> Vec<TagStats> {
         let figures = |(tag, of): (Tag, &Use)| TagStats {
             tag: tags::name(tag).unwrap_or_default(),
@@ -166,7 +167,7 @@ impl Pool {
         self.tags.all().map(figures).collect()
     }
 
-    /// Starts every tag's peak anew.
+    /// Restarts every tag's peak at its present bytes.
     pub(super) fn reset_tag_peaks(&self) {
         for (_, of) in self.tags.all() {
             of.peak.store(of.bytes.load(Relaxed), Relaxed);

@@ -1,27 +1,28 @@
-//! More room: kept handles, moved ones, new ones, mapped one behind the other.
+//! Growth of free space: cached, moved and new handles, mapped one behind the other.
 
 use super::*;
 
-/// What room is made of at a place.
+/// The memory that fills a place.
 struct Plan {
     place: Place,
-    /// Sizes of kept handles.
+    /// The sizes of cached handles.
     kept: Vec<u64>,
-    /// Handles that are moved.
+    /// The handles that are moved.
     idle: Vec<Idle>,
-    /// Bytes beyond these, which are created.
+    /// The bytes that are still missing, which are created.
     need: u64,
 }
 
 impl Mapping {
-    /// Makes the room `owner` needs for `size` bytes at `align` free for it (or for everybody), from kept handles and
-    /// `sources`. Where they do not suffice, nothing has changed but for handles that were given back.
+    /// Maps free space in which `owner` can take `size` bytes at `align`, from cached handles and `sources`. The new
+    /// space is `owner`'s or common. Where the sources do not suffice, nothing has changed except that handles may have
+    /// been returned to the driver.
     pub fn grow(&mut self, heap: &mut Heap, owner: Owner, size: u64, align: u64, sources: Sources) -> Result<Grown> {
         if !self.virtual_memory() {
             let added = self.add_segment(heap, size, align, sources.create)?;
             return Ok(if added { Grown::Somewhere } else { Grown::Short });
         }
-        // Where the most is there already; else where most handles fit.
+        // First the place that lacks the least memory, then the place where the most handles fit.
         let places = [
             heap.place(owner, size, align, self.page),
             heap.roomiest_place(owner, size, align, self.page),
@@ -38,7 +39,7 @@ impl Mapping {
         let Some(plan) = short.filter(|_| sources.remap) else {
             return Ok(Grown::Short);
         };
-        // Parked blocks are taken apart, and what does not fit makes room for new handles.
+        // Cached blocks are destroyed, and what does not fit makes room for new handles.
         if self.unpark() {
             return self.grow(heap, owner, size, align, sources);
         }
@@ -54,11 +55,11 @@ impl Mapping {
         self.grow(heap, owner, size, align, Sources { create, ..sources })
     }
 
-    /// What `place` would be filled with: kept handles, handles that may be moved, and new ones.
+    /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
     fn plan(&self, heap: &Heap, mut place: Place, size: u64, sources: Sources) -> Plan {
         let mut need = place.size;
         let mut kept = self.fitting_kept(&mut need);
-        // Handles are not split: where only a larger one is there, the place becomes larger.
+        // Handles are not split. Where only a larger one exists, the place becomes larger.
         let room = (place.room - place.size).min(Heap::spare(size));
         if let Some(larger) = self.larger_kept(need, room, &kept) {
             place.size += larger - std::mem::take(&mut need);
@@ -79,8 +80,9 @@ impl Mapping {
         }
     }
 
-    /// Gives handles that are complete for every caller, and that neither `plan` nor the request itself will use, back to the
-    /// driver: `bytes` bytes, and as few more as can be. Nothing where there are not so many. Returns the bytes.
+    /// Returns `bytes` bytes of handles to the driver, and as few more as possible. It takes only handles that are
+    /// complete for every caller and that neither `plan` nor the request itself will use. It returns nothing to the
+    /// driver where there are not so many. Returns the bytes.
     fn exchange(&mut self, heap: &mut Heap, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
         let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
         let mut left: Vec<Idle> = self.idle(heap);
@@ -91,7 +93,7 @@ impl Mapping {
         left.sort_unstable_by_key(|idle| idle.size);
         let mut given = 0;
         while given < bytes {
-            // The smallest that is enough, else the largest.
+            // The smallest handle that is enough, otherwise the largest.
             let at = left.partition_point(|idle| idle.size < bytes - given);
             if left.is_empty() {
                 break;
@@ -103,7 +105,7 @@ impl Mapping {
         Ok(given)
     }
 
-    /// Kept handles that fit into `need` bytes, which is lowered by them.
+    /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.
     fn fitting_kept(&self, need: &mut u64) -> Vec<u64> {
         let mut chosen = Vec::new();
         for (size, handles) in self.kept.range(..=*need).rev() {
@@ -114,8 +116,8 @@ impl Mapping {
         chosen
     }
 
-    /// The size of a kept handle that was not `chosen` yet and is larger than `need`, by at most `room`; none where nothing is
-    /// needed.
+    /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where `need` is
+    /// 0.
     fn larger_kept(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
         let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
         let mut larger = self.kept.range(need..).filter(|_| need > 0);
@@ -123,7 +125,7 @@ impl Mapping {
         (size - need <= room).then_some(*size)
     }
 
-    /// Mapped handles that are complete for every caller, those of small ranges first, and of each range by offset.
+    /// Mapped handles that are complete for every caller: those of small ranges first, and of each range by offset.
     fn idle(&self, heap: &Heap) -> Vec<Idle> {
         let mut ranges: Vec<(u64, NodeId, u64)> = heap
             .ranges(COMMON)
@@ -146,8 +148,8 @@ impl Mapping {
         idle
     }
 
-    /// Idle handles that fit into `need` bytes, which is lowered by them; the last may be larger by at most `room`. Small
-    /// ranges are broken up first; what a request of `size` bytes at the place will use itself stays.
+    /// Idle handles that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
+    /// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
     fn fitting_idle(&self, heap: &Heap, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
         let (mut chosen, mut larger) = (Vec::new(), Vec::new());
         for idle in self.idle(heap) {
@@ -170,7 +172,7 @@ impl Mapping {
             .min_by_key(|idle| idle.size);
         if let Some(last) = last {
             *need = 0;
-            // Among its range's, from the first to the last, as they will be taken out in reverse.
+            // It goes among its range's handles, in the order of offsets, because they are taken out in reverse.
             let at = chosen
                 .iter()
                 .position(|idle: &Idle| idle.range == last.range && idle.offset > last.offset);
@@ -179,12 +181,12 @@ impl Mapping {
         chosen
     }
 
-    /// Maps kept, moved and new handles at `place`, one behind the other.
+    /// Maps cached, moved and new handles at `place`, one behind the other.
     fn fill(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
         let before = self.reserved;
         let filled = self.map_all(heap, plan, size);
         if filled.is_err() {
-            // What was created for this and has no use now does not stay.
+            // Handles that were created for this have no use now, so they do not stay.
             self.release_kept(before);
         }
         filled
@@ -199,7 +201,7 @@ impl Mapping {
         } = plan;
         let mut handles = self.create(need, size)?;
         handles.extend(kept.into_iter().filter_map(|size| Some((self.take_kept(size)?, size))));
-        // From the last to the first of a range, so that what lies before keeps its number.
+        // Goes from the last to the first of a range, so that what lies before keeps its number.
         for idle in idle.into_iter().rev() {
             match self.detach(heap, idle) {
                 Ok(handle) => {
@@ -214,11 +216,11 @@ impl Mapping {
         }
         let filled: u64 = handles.iter().map(|(_, size)| size).sum();
         if filled != place.size {
-            // What has no memory is nobody's.
+            // A range that is not backed in full has no owner.
             handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
             return Err(super::super::calls::refused("map", Failure::Other));
         }
-        // Pages at the end, where small blocks are taken from.
+        // Single pages go to the end, where small blocks are taken from.
         handles.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
         let mut at = place.offset;
         let base = self.space.base().unwrap_or_default();
@@ -257,7 +259,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Unmaps the first `done` of `handles` at `offset` and keeps them all.
+    /// Unmaps the first `done` of `handles` at `offset` and caches them all.
     fn undo(&mut self, heap: &mut Heap, offset: u64, handles: &[(Handle, u64)], done: usize) {
         let base = self.space.base().unwrap_or_default();
         let mut at = offset;
@@ -286,7 +288,8 @@ impl Mapping {
         }
     }
 
-    /// New handles of together `bytes` for a request of `size` bytes: as large as it may leave unused at its ends. All or none.
+    /// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most as large as the request
+    /// may leave unused at its ends. On an error it creates none.
     fn create(&mut self, bytes: u64, size: u64) -> Result<Vec<(Handle, u64)>> {
         let mut handles = Vec::new();
         let mut left = bytes;
@@ -328,7 +331,7 @@ mod tests {
             (&[2][..], 4, 4),
             (&[2, 2], 6, 6),
             (&[2, 4], 4, 6),
-            // A larger one where the request leaves little of it unused, else not.
+            // A larger handle is used only where the request leaves little of it unused.
             (&[66], 64, 66),
             (&[2, 132], 128, 134),
             (&[4], 2, 6),

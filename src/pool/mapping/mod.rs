@@ -1,9 +1,9 @@
-//! Which memory backs the window: handles mapped into a reservation, or segments of the driver's malloc.
+//! The memory behind the pool's address range: handles mapped into a reservation, or segments of the driver's malloc.
 //!
-//! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Room for a
-//! request is made of handles of a sixteenth of its size at most, and a 64th of what is reserved, between one granule, usually
-//! 2 MiB, and 256 MiB. Every method leaves things as they were when it fails, except that memory it could not put back is kept for
-//! later, and that what was given back for other handles stays with the driver.
+//! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Each handle
+//! for a request is at most a sixteenth of its size and a 64th of what is reserved, between one granule, usually 2 MiB,
+//! and 256 MiB. A method that fails leaves everything as it was, with two exceptions: memory that it could not put back
+//! is cached for later, and what it returned in exchange for other handles stays with the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ mod parked;
 mod release;
 mod segments;
 
-/// The largest handle that room is made of, and the part of what is reserved that it may be: a block that takes a part of a
-/// handle keeps the rest of it from being moved or given back.
+/// The largest handle, in bytes and as a part of what is reserved. A block that takes a part of a handle keeps the rest
+/// from being moved or returned.
 const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
-/// What a segment holds beyond its request at most.
+/// The most bytes that a segment has beyond its request.
 const MOST_AHEAD: u64 = 32 << 20;
 
-/// Memory in the window that comes and goes as one.
+/// Memory in the address range that is mapped and unmapped as one.
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
     offset: u64,
@@ -40,13 +40,14 @@ struct Mapped {
 enum Memory {
     Handle(Handle),
     Segment(u64),
-    /// The caller's: never given back.
+    /// External memory, which is never returned.
     Caller,
-    /// A handle that could not be unmapped, at a place nothing else is mapped over: in that node of the heap.
+    /// A handle that could not be unmapped. Its node in the free-space bookkeeping keeps other memory from being mapped
+    /// there.
     Stuck(Handle, NodeId),
 }
 
-/// A mapped handle or segment that is complete for everybody: its range in the heap, and where it lies.
+/// A mapped handle or segment that is complete for every caller: its free range, and where it lies.
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     range: NodeId,
@@ -57,22 +58,22 @@ struct Idle {
 /// Where memory for a place may come from.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources {
-    /// Move handles that are complete for everybody.
+    /// Whether to move handles that are complete for every caller.
     pub remap: bool,
-    /// New memory, at most so many bytes.
+    /// The most bytes of new memory.
     pub create: u64,
-    /// Give handles back that are complete for every caller and do not fit, and create others for them.
+    /// Whether to return handles that are complete for every caller and do not fit, and to create others for them.
     pub exchange: bool,
 }
 
-/// What became of a request for more room.
+/// The result of a growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grown {
     /// The sources did not suffice.
     Short,
     /// A free range is large enough now.
     Somewhere,
-    /// The request has room here, in that owner's free space.
+    /// The request fits at this offset, in that owner's free space.
     At(u64, Owner),
 }
 
@@ -83,17 +84,17 @@ pub struct Mapping {
     device: i32,
     kind: HandleKind,
     access: Vec<i32>,
-    /// Bytes of the smallest handle.
+    /// The size of the smallest handle in bytes.
     pub page: u64,
     /// By offset.
     mapped: BTreeMap<u64, Mapped>,
-    /// Handles without an address, by size.
+    /// Cached handles, which have no address, by size.
     kept: BTreeMap<u64, Vec<Handle>>,
     kept_bytes: u64,
-    /// Freed resizable blocks, as they lie, oldest first.
+    /// Cached ranges: freed resizable blocks that stay mapped, oldest first.
     parked: Vec<Standalone>,
     reserved: u64,
-    /// What could not be given back beside the window.
+    /// What the driver refused to take back, outside the pool's address range.
     lost: Vec<Lost>,
     /// How many handles could not be unmapped.
     stuck: usize,
@@ -103,7 +104,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// No memory yet. `page` is the granularity; `access` names the devices that may touch it.
+    /// A mapping without memory. `page` is the granularity; `access` names the devices that may access the memory.
     pub fn new(
         calls: Arc<Calls>,
         space: Arc<Space>,
@@ -142,14 +143,14 @@ impl Mapping {
         self.kept_bytes
     }
 
-    /// Where the handles begin that a range touches, and their sizes.
+    /// The offsets and sizes of the handles that a range overlaps.
     #[cfg(test)]
     pub fn handles_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let touched = move |of: &&Mapped| of.offset < to && of.offset + of.size > from;
         self.mapped.values().filter(touched).map(|of| (of.offset, of.size))
     }
 
-    /// Bytes mapped into the window.
+    /// Bytes mapped into the pool's address range.
     pub fn mapped(&self) -> u64 {
         self.mapped.values().map(|mapped| mapped.size).sum()
     }
@@ -158,7 +159,7 @@ impl Mapping {
         self.space.base().is_some()
     }
 
-    /// The caller's memory becomes the window's.
+    /// Takes external memory into the pool's address range.
     pub fn adopt(&mut self, heap: &mut Heap, address: u64, offset: u64, size: u64) {
         self.space.add(address, size, offset);
         self.mapped.insert(
@@ -189,7 +190,7 @@ impl Mapping {
         self.kept_bytes += size;
     }
 
-    /// Unmaps a handle that is complete for everybody; its range becomes a hole.
+    /// Unmaps a handle that is complete for every caller; its range becomes a hole.
     fn detach(&mut self, heap: &mut Heap, idle: Idle) -> Result<Handle> {
         let Some(Mapped {
             memory: Memory::Handle(handle),
@@ -206,12 +207,12 @@ impl Mapping {
         Ok(handle)
     }
 
-    /// The size of the largest kept handle of at most `most` bytes.
+    /// The size of the largest cached handle of at most `most` bytes.
     pub fn largest_kept(&self, most: u64) -> Option<u64> {
         self.kept.range(..=most).next_back().map(|(size, _)| *size)
     }
 
-    /// A handle of exactly `size` bytes: a kept one, or a new one where `create` bytes allow it.
+    /// A handle of exactly `size` bytes: a cached one, or a new one where `create` bytes allow it.
     pub fn handle(&mut self, size: u64, create: u64) -> Result<Option<Handle>> {
         if let Some(handle) = self.take_kept(size) {
             return Ok(Some(handle));
@@ -226,7 +227,7 @@ impl Mapping {
         Ok(Some(handle))
     }
 
-    /// Memory obtained (or, with `false`, given back) beside the window, which counts as reserved.
+    /// Counts memory of a dedicated allocation as reserved, or with `false` no longer.
     pub fn account(&mut self, bytes: u64, obtained: bool) {
         if obtained {
             self.reserved += bytes
@@ -235,12 +236,12 @@ impl Mapping {
         }
     }
 
-    /// The devices that may touch mapped memory.
+    /// The devices that may access mapped memory.
     pub fn access(&self) -> &[i32] {
         &self.access
     }
 
-    /// A range of the window got memory, or lost it.
+    /// Records that a range of the pool got memory, or lost it.
     fn tell(&self, action: Action, offset: u64, size: u64) {
         if self.recorder.is_on()
             && let Some(address) = self.space.address(offset)
@@ -249,8 +250,8 @@ impl Mapping {
         }
     }
 
-    /// The contiguous ranges of the window that memory backs, by offset: start, bytes, and whether they are mapped. What
-    /// the driver would not unmap is nobody's, and left out.
+    /// The contiguous ranges that memory backs, by offset: start, bytes, and whether they are mapped. Memory that the
+    /// driver refused to unmap has no owner, and is left out.
     pub fn ranges(&self) -> Vec<(u64, u64, bool)> {
         let mut ranges: Vec<(u64, u64, bool)> = Vec::new();
         for mapped in self.mapped.values() {
@@ -268,7 +269,7 @@ impl Mapping {
         ranges
     }
 
-    /// Whether nothing is mapped or kept that the pool obtained itself.
+    /// Whether the pool has no memory mapped or cached that it obtained itself.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
             && self.parked.is_empty()
@@ -279,7 +280,7 @@ impl Mapping {
                 .all(|mapped| matches!(mapped.memory, Memory::Caller))
     }
 
-    /// Forgets everything without a driver call: the context is gone, or the process is going.
+    /// Forgets everything without a driver call, because the context is gone or the process ends.
     pub fn forget(&mut self) {
         self.mapped.clear();
         self.kept.clear();
@@ -298,10 +299,10 @@ impl Idle {
 }
 
 impl Mapped {
-    /// The end of what the heap knows of it.
+    /// Where its part in the free-space bookkeeping ends.
     fn end(&self) -> u64 {
         match self.memory {
-            // Where the address was not a multiple of 512, the heap got less.
+            // Where the address was not a multiple of 512, the bookkeeping has less of it.
             Memory::Segment(address) => {
                 self.offset + (self.size - (address.next_multiple_of(512) - address)) / 512 * 512
             }

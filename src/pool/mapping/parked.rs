@@ -1,16 +1,16 @@
-//! Resizable blocks that were freed and that nobody uses: as they lie, for the next that is like them.
+//! Cached ranges: resizable blocks that were freed and stay mapped, for the next block of a similar size.
 
 use super::*;
 use crate::pool::standalone::Standalone;
 
 impl Mapping {
-    /// Keeps a block whose grace is over. Its old ranges go.
+    /// Caches a block that is reusable now, and gives up its old ranges.
     pub fn park(&mut self, mut block: Standalone) {
         block.leave_old_ranges(self);
         self.parked.push(block);
     }
 
-    /// The smallest parked block that can be one of `size` bytes without wasting most of itself.
+    /// The smallest cached block that can serve `size` bytes without wasting most of itself.
     pub fn take_parked(&mut self, size: u64) -> Option<Standalone> {
         let fits = self
             .parked
@@ -21,12 +21,12 @@ impl Mapping {
         Some(self.parked.remove(at))
     }
 
-    /// Whether there is one.
+    /// Whether there is such a block.
     pub fn has_parked(&self, size: u64) -> bool {
         self.parked.iter().any(|block| block.fits(size, self.page))
     }
 
-    /// The largest parked block that can become one of `size` bytes where it lies.
+    /// The largest cached block that can grow in place to `size` bytes.
     pub fn take_growing(&mut self, size: u64) -> Option<Standalone> {
         let smaller = |block: &Standalone| block.committed() < size && block.has_room(size);
         let parked = self.parked.iter().enumerate().filter(|(_, block)| smaller(block));
@@ -34,7 +34,7 @@ impl Mapping {
         Some(self.parked.remove(at))
     }
 
-    /// Takes the oldest parked block apart: its handles are kept. False where there is none.
+    /// Destroys the oldest cached block and caches its handles. False where there is none.
     pub fn unpark(&mut self) -> bool {
         if self.parked.is_empty() {
             return false;
@@ -43,7 +43,7 @@ impl Mapping {
         true
     }
 
-    /// Bytes of parked blocks.
+    /// Bytes of cached blocks.
     pub fn parked(&self) -> u64 {
         self.parked.iter().map(Standalone::committed).sum()
     }

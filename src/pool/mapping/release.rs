@@ -1,11 +1,12 @@
-//! The way back to the driver, and what the driver would not take.
+//! How memory returns to the driver, and what the driver refused to take back.
 
 use std::cmp::Reverse;
 
 use super::*;
 
 impl Mapping {
-    /// Gives kept handles, and then parked blocks, back until at most `keep` bytes are reserved; returns the bytes.
+    /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved; returns
+    /// the bytes.
     pub fn release_kept(&mut self, keep: u64) -> u64 {
         let mut released = 0;
         while self.reserved > keep {
@@ -30,8 +31,8 @@ impl Mapping {
         released
     }
 
-    /// Gives what is complete for every caller back to the driver, kept handles first and then what is scattered, until at most `keep`
-    /// bytes are reserved. Returns the bytes.
+    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved: cached
+    /// handles first, then scattered memory. Returns the bytes.
     pub fn release(&mut self, heap: &mut Heap, keep: u64) -> u64 {
         let mut released = self.release_kept(keep);
         let mut idle: Vec<(u64, Idle)> = Vec::new();
@@ -52,8 +53,8 @@ impl Mapping {
                 }
             }
         }
-        // The smallest ranges first, so that what stays is of a piece; within a range from the last to the first, so that what lies
-        // before keeps its number.
+        // The smallest ranges go first, so that what stays is contiguous. Within a range the last piece goes first, so
+        // that what lies before keeps its number.
         idle.sort_by_key(|(bytes, idle)| (*bytes, idle.range, Reverse(idle.offset)));
         for (_, piece) in idle {
             if self.reserved <= keep {
@@ -71,7 +72,7 @@ impl Mapping {
         let Some(mapped) = self.mapped.get(&idle.offset).copied() else {
             return Ok(0);
         };
-        // A larger neighbour may have split this range since: its number is found anew.
+        // A larger neighbour may have split this range since, so its number is looked up again.
         let range = heap
             .ranges(COMMON)
             .find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
@@ -91,7 +92,7 @@ impl Mapping {
             }
             Memory::Segment(address) => {
                 let bytes = mapped.end() - mapped.offset;
-                // Before the call: the driver may give the addresses to another pool at once.
+                // This comes before the call, because the driver may give the addresses to another pool at once.
                 self.tell(Action::SegmentFree, mapped.offset, bytes);
                 self.space.remove(mapped.offset);
                 if let Err(error) = self.calls.free(address) {
@@ -108,7 +109,7 @@ impl Mapping {
         }
     }
 
-    /// Takes back what nothing uses any more; what the driver refuses stays on the books.
+    /// Returns what nothing uses any more to the driver. What the driver refuses stays in the books.
     pub fn give_up(&mut self, mut lost: Lost) {
         let mut found = Found::default();
         if !lost.retry(&self.calls, &mut found) {
@@ -117,7 +118,7 @@ impl Mapping {
         self.recover(found);
     }
 
-    /// Tries again what the driver would not take back.
+    /// Retries what the driver refused to take back.
     pub fn retry(&mut self, heap: &mut Heap) {
         let mut found = Found::default();
         self.lost.retain_mut(|lost| !lost.retry(&self.calls, &mut found));
@@ -148,7 +149,7 @@ impl Mapping {
         }
     }
 
-    /// Whether something waits to be tried again.
+    /// Whether something waits for a retry.
     pub fn has_lost(&self) -> bool {
         self.stuck > 0 || !self.lost.is_empty()
     }

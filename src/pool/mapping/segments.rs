@@ -1,12 +1,12 @@
-//! More room without virtual memory: segments of the driver's malloc.
+//! Growth of free space without virtual memory: segments of the driver's malloc.
 
 use super::*;
 use crate::pool::heap::Tile;
 
 impl Mapping {
-    /// Room from the driver's malloc: at least `size` bytes, more where memory has been asked for often.
+    /// Adds a segment from the driver's malloc: at least `size` bytes, and more where memory was requested often.
     pub(super) fn add_segment(&mut self, heap: &mut Heap, size: u64, align: u64, most: u64) -> Result<bool> {
-        // An address is only promised to be a multiple of 256; 512 is the heap's granule.
+        // The driver aligns addresses to 256 only; 512 is the granule of the free-space bookkeeping.
         let slack = if align > 512 { align } else { 512 };
         let Some(least) = size
             .checked_add(slack)
@@ -41,7 +41,8 @@ impl Mapping {
         const MODULO: u64 = 2 << 20;
         let start = address.next_multiple_of(512);
         let size = (bytes - (start - address)) / 512 * 512;
-        // The driver's allocations are islands: addresses may adjoin, but no block may lie in two of them.
+        // Each allocation of the driver is a segment between holes: addresses may adjoin, but no block may lie in two
+        // of them.
         match heap.open_island(size, MODULO, start % MODULO) {
             Some(offset) => {
                 self.space.add(start, size, offset);
@@ -64,8 +65,8 @@ impl Mapping {
         }
     }
 
-    /// Whether every used or free range lies in one segment, and what the heap has is what the segments have; else what
-    /// does not.
+    /// Checks that every used or free range lies in one segment, and that the free-space bookkeeping covers exactly
+    /// what the segments hold. An error names the violation.
     pub fn validate_segments(&self, heap: &Heap) -> std::result::Result<(), String> {
         for Tile { offset, size, .. } in heap.tiles() {
             let segment = self.mapped.range(..=offset).next_back().map(|(_, mapped)| mapped);

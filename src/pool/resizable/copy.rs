@@ -1,8 +1,8 @@
 //! Resizing where there is no virtual memory: a new block, and a copy.
 //!
-//! A resize has no stream. So the copy comes after everything that was queued in any context that has used the pool, since
-//! any of it may still write the old block, and is over before the call returns, since the caller may use the new one
-//! anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
+//! A resize has no stream. So the copy comes after everything that was queued in any context that has used the pool,
+//! because any of it may still write the old block. The copy is complete before the call returns, because the caller
+//! may use the new block anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ use crate::sync::atomic::Ordering::{Relaxed, Release};
 enum Failed {
     /// Nothing was queued.
     Before(Error),
-    /// It may still run: both blocks are in use on a stream that is not theirs.
+    /// The copy may still run: both blocks are in use on a stream that is not theirs.
     Running(Error),
 }
 
 impl Pool {
-    /// Resizes a block of the window that was claimed for it and whose home is `home`: a new one of `want`, and what both have
-    /// in common is copied. Its address; on an error the old block is as it was.
+    /// Resizes a block that was claimed for it and whose home is `home`: makes a new block of `want`, and copies what
+    /// both have in common. Returns its address. On an error the old block is as it was.
     pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
         let was = block.resizable.swap(RESIZING, Release);
         let address = block.address.load(Relaxed);
@@ -82,7 +82,7 @@ impl Pool {
         })
     }
 
-    /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver's.
+    /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver.
     #[cold]
     pub(super) fn resize_by_copying_beside(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
         if !block.block().as_ref().is_some_and(|block| block.resizable) {
@@ -111,7 +111,7 @@ impl Pool {
         copied.map(|()| new)
     }
 
-    /// Fills and copies; `in_use` is called where the copy may go on after an error. Counts a resize.
+    /// Fills and copies, and counts a resize. It calls `in_use` where the copy may go on after an error.
     fn copy_resized(&self, new: u64, old: u64, want: Want, had: u64, in_use: impl FnOnce()) -> Result<()> {
         let bytes = had.min(want.requested);
         if let Some(byte) = self.options.fill {
@@ -138,7 +138,7 @@ impl Pool {
         }
     }
 
-    /// Copies bytes from one block to another behind everything queued so far; it is over when this returns.
+    /// Copies bytes from one block to another behind everything queued so far; the copy is complete on return.
     fn copy(&self, to: u64, from: u64, bytes: u64) -> std::result::Result<(), Failed> {
         let deadline = Instant::now() + self.options.wait;
         self.wait_for_all(deadline).map_err(Failed::Before)?;
@@ -169,7 +169,7 @@ impl Pool {
             .map_err(Failed::Running)
     }
 
-    /// The context that driver calls are made in here and now, as it is known.
+    /// The context in which driver calls are made here and now, with the id that the pool knows.
     fn here(&self, core: &Core) -> Result<(Context, u64)> {
         let current = self.calls.ask(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
@@ -178,8 +178,8 @@ impl Pool {
         Ok(known.copied().unwrap_or((here, 0)))
     }
 
-    /// Waits until everything queued so far in each context that has used the pool, and in the current one, is over. Refuses
-    /// where that would end a capture that can be seen.
+    /// Waits until everything queued so far is complete, in each context that has used the pool and in the current one.
+    /// It refuses where that would end a capture that the pool can see.
     fn wait_for_all(&self, deadline: Instant) -> Result<()> {
         let mut events: Vec<((Context, u64), Option<Event>)> = Vec::new();
         let recorded = {
@@ -194,7 +194,7 @@ impl Pool {
             contexts.into_iter().try_for_each(|known| {
                 match core.grace.context_event(&self.calls, known.0) {
                     Ok(event) => events.push((known, event)),
-                    // One that went meanwhile took its work with it.
+                    // A context that has gone meanwhile took its work with it.
                     Err(error) => self.context_failed(&mut core, known.0, error)?,
                 }
                 Ok(())
@@ -215,7 +215,7 @@ impl Pool {
         waited
     }
 
-    /// Waits for an event of `context`, or where there are none for all its work; whether it came in time.
+    /// Waits for an event of `context`, or without one for all of its work. Returns whether it completed in time.
     fn wait_for(&self, context: Context, event: Option<Event>, deadline: Instant) -> crate::driver::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
         match event {
@@ -229,8 +229,8 @@ impl Pool {
 }
 
 impl Core {
-    /// An event that nobody waits for any more; those of a context that is gone went with it, though another one may be
-    /// known by its handle.
+    /// Takes back an event that no request waits for any more. The events of a context that is gone went with it,
+    /// though another context may have its handle.
     fn give_event(&mut self, of: (Context, u64), event: Event) {
         if self.contexts.contains(&of) {
             self.grace.keep(of.0, event);
@@ -247,5 +247,5 @@ fn in_time(came: bool) -> Result<()> {
     ))
 }
 
-/// A copy that was queued is waited for at least so long.
+/// The shortest wait for a copy that was queued.
 const LEAST: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Requests for blocks with a range of their own, and where their memory comes from.
+//! Requests for dedicated allocations, and where their memory comes from.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 mod copy;
 mod resize;
 
-/// Why a block has a range of its own.
+/// Why a block is a dedicated allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// It may be resized.
     Resizable,
     /// An unmapped page lies behind it.
     Guarded,
-    /// Each request is one driver allocation.
+    /// Each request is one allocation from the driver.
     Passthrough {
         /// Whether it may be resized.
         resizable: bool,
@@ -31,7 +31,8 @@ pub enum Special {
 }
 
 impl Pool {
-    /// Which special kind requests get under the options in force; `resizable` is the request's own flag.
+    /// The kind of dedicated allocation that a request gets under the options in force; `resizable` is the request's
+    /// own flag.
     pub fn special(&self, resizable: bool) -> Option<Special> {
         let mapped = self.space.base().is_some();
         match () {
@@ -42,7 +43,7 @@ impl Pool {
         }
     }
 
-    /// A block with a range of its own. On a capturing stream it belongs to the graph, like any other.
+    /// Makes a dedicated allocation. On a capturing stream it belongs to the graph, like any other block.
     pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
@@ -91,14 +92,14 @@ impl Pool {
         Ok(address)
     }
 
-    /// A block that was never handed out goes where freed ones go.
+    /// Frees a block that was never handed out.
     fn discard(&self, core: &mut Core, block: Box<Standalone>) {
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
         core.grace.free(Freed::Standalone(block));
     }
 
-    /// A stream that has freed resizable blocks and finds none parked is stamped, and what has completed is collected: so
-    /// that a loop of requests comes by with the blocks it has.
+    /// Records a completion event where a stream has freed resizable blocks and no cached one fits, and collects what
+    /// has completed. So a loop of requests needs no more blocks than it has.
     fn collect(&self, core: &mut Core, want: &Want, owner: Owner, turn: &Turn<'_>) {
         if core.grace.has_blocks_behind(owner) && !core.mapping.has_parked(want.size) {
             self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
@@ -106,7 +107,8 @@ impl Pool {
         }
     }
 
-    /// What its stream freed and is ready for that stream again; what nobody uses; a new one.
+    /// Returns a block that this stream freed, which is ready for that stream again; otherwise a cached one; otherwise
+    /// a new one.
     fn build_resizable(
         &self,
         core: &mut Core,
@@ -115,7 +117,8 @@ impl Pool {
         create: u64,
     ) -> driver::Result<Option<Standalone>> {
         let (page, mapping) = (core.mapping.page, &mut core.mapping);
-        // Of what a stream freed, only what the new block will have had may still be used by it.
+        // The stream's work may still use what it freed, so the new block must be at least as large as all that was
+        // used.
         let own = |block: &Standalone| block.fits(size, page) && block.touched <= size;
         if let Some(mut block) = owner.and_then(|owner| core.grace.take_block_behind(owner, own)) {
             self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
@@ -142,7 +145,7 @@ impl Pool {
         Standalone::resizable(&self.calls, mapping, size, create)
     }
 
-    /// Tries `build` with ever more room made for it: the ladder of blocks that have no use for the window's free space.
+    /// Calls `build` with ever more room made for it: the slow path of blocks that do not use the pool's free space.
     fn with_room<T>(
         &self,
         core: &mut MutexGuard<'_, Core>,
@@ -159,7 +162,7 @@ impl Pool {
             }
             for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
                 if give_back {
-                    // What streams freed lies in the way of whole pages that could go back.
+                    // Small ranges that streams freed keep whole pages from going back, so they are coalesced first.
                     if let Some((turn, _)) = place {
                         self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
                     }
@@ -172,7 +175,7 @@ impl Pool {
                 let room = if within_budget {
                     budget
                 } else {
-                    // Beyond the budget goes what must, and nothing ahead.
+                    // Beyond the growth allowance only the memory that the request needs is created, none ahead.
                     let least = want.size.saturating_add(2 * core.mapping.page);
                     self.room(core).min(budget.saturating_add(least))
                 };
@@ -182,7 +185,7 @@ impl Pool {
                     Ok(Some(built)) => return Ok(built),
                     Ok(None) => {}
                     Err(error) if error.failure == Failure::OutOfMemory => {
-                        // Be it memory or address space: parked blocks hold both.
+                        // Memory or address space ran out, and cached blocks hold both.
                         while core.mapping.unpark() {}
                         refusal = Some(error);
                     }
@@ -195,7 +198,8 @@ impl Pool {
         }
     }
 
-    /// Takes back what was committed ahead for blocks and has had no user, until so many bytes are kept.
+    /// Takes back memory that blocks hold ahead of their size and that was never used, until that many bytes are
+    /// cached.
     pub(super) fn reclaim_ahead(&self, core: &mut Core, bytes: u64) {
         for (id, cell) in self.beside.all() {
             if core.mapping.kept() >= bytes {
@@ -222,11 +226,11 @@ impl Pool {
         }
     }
 
-    /// Gives free memory back, parked blocks first, so that `bytes` fit beside it.
+    /// Returns free memory to the driver, cached blocks first, so that `bytes` more fit.
     fn release_for(&self, core: &mut Core, bytes: u64) {
         while core.mapping.kept() < bytes && core.mapping.unpark() {}
         let reserved = core.mapping.reserved();
-        // With virtual memory, what is released is at least as large as what is to be created.
+        // With virtual memory, the released memory is at least as large as what is to be created.
         let keep = reserved.saturating_sub(bytes.saturating_add(bytes / 16).saturating_add(2 * core.mapping.page));
         if !core.fixed {
             let Core { heap, mapping, .. } = core;

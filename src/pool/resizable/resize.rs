@@ -1,4 +1,5 @@
-//! Resizing: inside what there is, in place, or with the same memory at a larger range.
+//! Resizing: within the memory that the block has, in place with more memory, or with the same memory at a larger
+//! range.
 
 use super::super::beside::{Claimed, Try};
 use super::super::grace::Freed;
@@ -8,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// Resizes a resizable block with a range of its own; see `Allocator::reallocate`. None where `address` is no block with
-    /// a range of its own.
+    /// Resizes a resizable dedicated allocation; see `Allocator::reallocate`. None where no dedicated allocation starts
+    /// at `address`.
     #[inline]
     pub fn resize(&self, address: u64, want: Want) -> Option<Result<u64>> {
         let block = self.beside.claim(address)?;
@@ -19,7 +20,7 @@ impl Pool {
     #[inline]
     fn resize_claimed(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
         self.alive()?;
-        // The least alignment is everybody's.
+        // Every block satisfies the smallest alignment.
         if want.align != self.options.rule.start && want.align != block.align.load(Relaxed) {
             return Err(another_alignment(want.align, block.align.load(Relaxed)));
         }
@@ -45,7 +46,7 @@ impl Pool {
         Ok(block.address.load(Relaxed))
     }
 
-    /// The new size needs more memory than is at hand, or leaves whole handles over.
+    /// The new size needs more memory than the block has, or frees whole handles.
     #[cold]
     fn change_memory(&self, block: &Claimed<'_>, want: Want) -> Result<()> {
         let mut memory = block.block();
@@ -86,8 +87,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Whole handles that a shrink to `size` bytes leaves over go once nothing queued so far can use them. Like all that is
-    /// freed without a stream, but a resize is no call in which a capture may be ended: somebody else's covers it.
+    /// Defers the return of whole handles that a shrink to `size` bytes leaves over, until no work queued so far can
+    /// use them. They wait like all that is freed without a stream. But a resize must not end a capture, so another
+    /// call's event covers them.
     fn part(&self, core: &mut Core, id: u32, memory: &mut Standalone, size: u64) {
         let Some(cut) = memory.cut_for(size, core.mapping.page) else {
             return;
@@ -97,7 +99,8 @@ impl Pool {
         core.grace.free(Freed::Tail { block: id, number });
     }
 
-    /// The grace of a shrink is over: its handles go, unless the block has grown again, has shrunk further, or is gone.
+    /// A shrink's handles are reusable now: returns them, unless the block has grown again, has shrunk further, or is
+    /// gone.
     pub(in super::super) fn return_tail(&self, core: &mut Core, id: u32, number: u64) {
         let again = Freed::Tail { block: id, number };
         let block = match self.beside.try_claim(id) {

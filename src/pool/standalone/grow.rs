@@ -1,23 +1,23 @@
-//! More memory for a block: where it lies, or with all its handles at a larger range.
+//! More memory for a dedicated allocation: in place, or with all its handles at a larger range.
 
 use super::*;
 
-/// The largest handle of a fresh block; a growth is one handle, whatever its size.
+/// The largest handle of a new block. A growth is one handle, whatever its size.
 const LARGEST: u64 = 1 << 30;
 
-/// What became of a request to grow.
+/// The result of a growth.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Grown {
-    /// Done, at the same address.
+    /// The block has grown at the same address.
     InPlace,
-    /// Done, at another address: the same memory.
+    /// The block has grown at another address, with the same memory.
     Moved,
     /// `create` bytes of new memory did not suffice; nothing changed.
     Short,
 }
 
 impl Standalone {
-    /// Makes room for `size` bytes, more than there are; what the driver refuses leaves everything as it was.
+    /// Makes room for `size` bytes, more than there are. A refusal by the driver leaves everything as it was.
     pub fn grow(&mut self, calls: &Calls, mapping: &mut Mapping, size: u64, create: u64) -> Result<Grown> {
         let page = mapping.page;
         let Memory::Mapped { ranges, committed, .. } = &self.memory else {
@@ -55,8 +55,8 @@ impl Standalone {
         }
     }
 
-    /// Maps between `bytes` bytes more behind what `range` holds; where the block `moves` there, its handles come first.
-    /// False where there is not that much.
+    /// Maps at least `bytes.0` and at most `bytes.1` more bytes behind what `range` holds. Where the block `moves`
+    /// there, its handles come first. False where there is not that much.
     pub(super) fn extend(
         &mut self,
         calls: &Calls,
@@ -105,7 +105,7 @@ impl Standalone {
                 handles: more,
                 ..Lost::default()
             });
-            // What was created for this and has no use now does not stay.
+            // Handles that were created for this have no use now, so they do not stay.
             mapping.release_kept(reserved);
             return Err(error);
         }
@@ -121,8 +121,8 @@ impl Standalone {
     }
 }
 
-/// Handles of together between `bytes` bytes: one if it can be, a kept one before a new one; else several. None where
-/// `create` bytes of new memory do not suffice. Nothing is held where it fails.
+/// Gathers handles of between `least` and `most` bytes in total: one if possible, a cached one before a new one;
+/// otherwise several. None where `create` bytes of new memory do not suffice. On a failure it holds nothing.
 fn gather(
     mapping: &mut Mapping,
     (least, most): (u64, u64),
@@ -135,7 +135,7 @@ fn gather(
         return Ok(Some(vec![(handle, size)]));
     }
     let mut refusal = None;
-    // What is committed ahead is a part of what may be created at all: others want some, too.
+    // Memory ahead of the size takes only a part of what may be created at all, because others need some too.
     let ahead = create.saturating_sub(least) / 2 / mapping.page * mapping.page;
     let most_new = least.saturating_add(ahead).min(most);
     for size in [most_new, least] {

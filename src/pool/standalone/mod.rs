@@ -1,9 +1,9 @@
-//! The memory of blocks with a range of their own: resizable ones, guarded ones, and passed-through ones.
+//! The memory of dedicated allocations: resizable blocks, blocks of `guard`, and blocks of `passthrough`.
 //!
-//! A resizable block has room to grow; its pages are committed ahead in proportion. When the room is used up its handles are
-//! mapped a second time in a larger range, and nothing is copied. The old range stays mapped until the block is freed and
-//! its grace is over, since a captured graph may hold the old address. What a shrink leaves over stays mapped until a grace
-//! of its own is over; the block may have it back until then.
+//! A resizable block has room to grow, and its pages are committed ahead in proportion. When the room is used up, its
+//! handles are mapped a second time in a larger range, and nothing is copied. The old range stays mapped until the
+//! block is freed and reclaimed, because a captured graph may hold the old address. What a shrink leaves over stays
+//! mapped until it is reclaimed itself; the block may have it back until then.
 
 use super::MOST_ALIGNED;
 use super::calls::Calls;
@@ -16,10 +16,10 @@ mod grow;
 
 pub use grow::Grown;
 
-/// The least address space of a resizable block, where there is as much.
+/// The least address space of a resizable block, if there is as much.
 const ROOM: u64 = 64 << 20;
 
-/// Address space of one block.
+/// The address space of one block.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     base: u64,
@@ -28,7 +28,7 @@ struct Range {
     mapped: u64,
 }
 
-/// What the memory is.
+/// The kind of memory.
 #[derive(Debug)]
 enum Memory {
     /// One allocation of the driver's malloc: its address and bytes.
@@ -41,34 +41,34 @@ enum Memory {
     },
 }
 
-/// Handles that a shrink left over, waiting for a grace.
+/// Handles that a shrink left over, which are pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parting {
-    /// Where they begin.
+    /// The offset at which they begin.
     pub cut: u64,
-    /// Tells one shrink from another.
+    /// A number that distinguishes one shrink from another.
     pub number: u64,
 }
 
-/// One such block.
+/// One dedicated allocation.
 #[derive(Debug)]
 pub struct Standalone {
     memory: Memory,
     /// Where the block starts.
     pub address: u64,
-    /// Bytes in use; while it is out, its cell knows better.
+    /// Bytes in use. While the block is live, its cell has the exact value.
     pub size: u64,
-    /// Bytes asked for, once it was given back; 0 for one that was never handed out.
+    /// Bytes requested, once the block was freed; 0 for one that was never handed out.
     pub requested: u64,
-    /// The most bytes it ever had, once it was given back.
+    /// The most bytes that the block ever had, once it was freed.
     pub touched: u64,
-    /// Whether it may be resized.
+    /// Whether the block may be resized.
     pub resizable: bool,
-    /// What the last shrink left over, unless it has grown again.
+    /// What the last shrink left over, unless the block has grown again.
     pub parting: Option<Parting>,
-    /// The capture it belongs to, by the pool's own number; 0 is none.
+    /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: u32,
-    /// Freed for good: its memory goes back to the driver.
+    /// Whether its memory goes back to the driver once it is reclaimed.
     pub give_back: bool,
 }
 
@@ -87,8 +87,8 @@ impl Standalone {
         }
     }
 
-    /// One allocation of the driver's malloc. It is larger than the block where the driver, which promises multiples of 256
-    /// only, gives an address that is not aligned. None where `create` bytes do not suffice.
+    /// One allocation of the driver's malloc. The driver aligns to 256 only, so the allocation is larger than the block
+    /// where its address is not aligned enough. None where `create` bytes do not suffice.
     pub fn malloc(
         calls: &Calls,
         mapping: &mut Mapping,
@@ -112,7 +112,7 @@ impl Standalone {
         Ok(None)
     }
 
-    /// A block whose end lies at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
+    /// A block that ends at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
     pub fn guarded(
         calls: &Calls,
         mapping: &mut Mapping,
@@ -146,7 +146,7 @@ impl Standalone {
         Ok(Some(block))
     }
 
-    /// Between `bytes` bytes of memory in a range of between `room` bytes.
+    /// Memory of between `least` and `most` bytes, in a range of between `room.0` and `room.1` bytes.
     fn mapped(
         calls: &Calls,
         mapping: &mut Mapping,
@@ -194,7 +194,7 @@ impl Standalone {
         }
     }
 
-    /// Up to this size nothing has to be done.
+    /// The largest size that needs no change of memory.
     pub fn most(&self) -> u64 {
         match self.parting {
             _ if !self.resizable || matches!(self.memory, Memory::Malloc(..)) => 0,
@@ -223,18 +223,18 @@ impl Standalone {
         })
     }
 
-    /// Where whole handles begin that a block of `size` bytes has no use for, with the pages ahead it is given.
+    /// Where the whole handles begin that a block of `size` bytes, with its pages ahead, does not need.
     pub fn cut_for(&self, size: u64, page: u64) -> Option<u64> {
         self.cut_at(ahead(size, page))
     }
 
-    /// Where whole handles begin behind the first `bytes` bytes, unless they are leaving already.
+    /// Where whole handles begin behind the first `bytes` bytes, unless they are pending already.
     pub fn cut_at(&self, bytes: u64) -> Option<u64> {
         let most = self.most();
         self.boundaries().find(|at| *at >= bytes).filter(|at| *at < most)
     }
 
-    /// Gives every handle from `cut` on back, which lies between two of them: nothing uses them any more.
+    /// Returns every handle from `cut` on, which lies between two of them: nothing uses them any more.
     pub fn cut(&mut self, mapping: &mut Mapping, cut: u64) {
         let Memory::Mapped {
             ranges,
@@ -262,7 +262,7 @@ impl Standalone {
         mapping.give_up(lost);
     }
 
-    /// Whether it can be a block of `size` bytes for whoever it is safe for, without wasting most of it.
+    /// Whether it can serve a request of `size` bytes that may safely use it, without wasting most of it.
     pub fn fits(&self, size: u64, page: u64) -> bool {
         let committed = self.committed();
         self.resizable
@@ -270,7 +270,7 @@ impl Standalone {
             && committed <= ahead(size.saturating_add(size / 8), page).saturating_add(4 * page)
     }
 
-    /// Whether it can grow to `size` bytes where it lies.
+    /// Whether it can grow to `size` bytes in place.
     pub fn has_room(&self, size: u64) -> bool {
         match &self.memory {
             Memory::Malloc(..) => false,
@@ -278,7 +278,7 @@ impl Standalone {
         }
     }
 
-    /// A freed block becomes a block of `size` bytes; `touched` are the bytes that may not be safe for everybody.
+    /// Makes a freed block a block of `size` bytes; `touched` are the bytes that may not be safe for every stream.
     pub fn renew(&mut self, size: u64, touched: u64) {
         (self.size, self.touched) = (size, touched);
         (self.requested, self.parting, self.capture, self.give_back) = (0, None, 0, false);
@@ -294,7 +294,7 @@ impl Standalone {
         }
     }
 
-    /// Gives everything back, when nothing uses the block any more: handles are kept by `mapping`.
+    /// Gives up everything, when nothing uses the block any more: `mapping` caches the handles.
     pub fn destroy(self, mapping: &mut Mapping) {
         mapping.give_up(match self.memory {
             Memory::Malloc(address, bytes) => Lost {
@@ -312,7 +312,7 @@ impl Standalone {
 }
 
 impl Range {
-    /// A range of `room` bytes, or of less where the address space is short, but at least `least`.
+    /// Reserves a range of `room` bytes, or of less where address space is short, but of at least `least`.
     fn reserve(calls: &Calls, page: u64, room: u64, least: u64) -> Result<Range> {
         let mut size = room.max(least);
         loop {
@@ -324,7 +324,7 @@ impl Range {
         }
     }
 
-    /// What it is, given up: what is mapped in it, and its addresses.
+    /// What there is to give up: what is mapped in the range, and its addresses.
     fn nothing(&self) -> Lost {
         Lost {
             mappings: (self.mapped > 0)
@@ -344,7 +344,7 @@ fn ahead(size: u64, page: u64) -> u64 {
         .unwrap_or(u64::MAX / page * page)
 }
 
-/// Address space for a block of `size` bytes.
+/// The address space for a block of `size` bytes.
 fn room_for(size: u64, page: u64) -> Option<u64> {
     size.checked_mul(4).and_then(|room| align_up(room.max(ROOM), page))
 }
