@@ -1,4 +1,4 @@
-//! Figures, trimming, limits, and the end of a pool.
+//! Statistics, trimming, limits, and the end of a pool.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::broken;
 
 impl Pool {
-    /// The pool's figures now.
+    /// The pool's statistics now.
     pub fn stats(&self) -> Stats {
         let core = self.core.lock();
         let counters = &self.counters;
@@ -55,12 +55,12 @@ impl Pool {
         stats
     }
 
-    /// Counts a request that was refused for want of memory before the pool was asked.
+    /// Counts a request that was refused for lack of memory before it reached the pool.
     pub fn count_refused(&self) {
         self.counters.out_of_memory.fetch_add(1, Relaxed);
     }
 
-    /// Starts the peaks anew.
+    /// Restarts the peaks.
     pub fn reset_peaks(&self) {
         let mut core = self.core.lock();
         core.reserved_peak = core.mapping.reserved();
@@ -68,8 +68,8 @@ impl Pool {
         self.reset_tag_peaks();
     }
 
-    /// Gives memory back until at most `keep` bytes are reserved, waiting for the grace of what is free at most as long as a
-    /// request may; returns the bytes.
+    /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
+    /// long as a request may. Returns the bytes.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
@@ -97,7 +97,8 @@ impl Pool {
         }
     }
 
-    /// Caps reserved memory; 0: no cap. What is free beyond it goes back at once, the rest as it falls free.
+    /// Limits reserved memory; 0 means no limit. Free memory beyond the limit goes back at once, the rest when it is
+    /// freed.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         let over = {
             let mut core = self.core.lock();
@@ -107,7 +108,7 @@ impl Pool {
         if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
     }
 
-    /// Whether no block is out, and every block that came back is filed.
+    /// Whether no block is in use, and every freed block is filed.
     pub fn is_idle(&self) -> bool {
         if broken("a close judges under the lock") {
             return self.in_use() == 0;
@@ -115,16 +116,17 @@ impl Pool {
         self.is_unused(&self.core.lock())
     }
 
-    /// As [`Pool::is_idle`]. A free counts and files its block under the pool's lock, or under its cache's, so neither a block
-    /// between the two nor a free that missed the end of the allocator escapes this. A block with a range of its own counts as
-    /// in use only after the call that made it has given the lock up, but is in the table before.
+    /// As [`Pool::is_idle`]. A free counts and files its block under the pool's lock, or under its cache's. So this
+    /// misses neither a block between the two nor a free that came too late to see the end of the allocator. A
+    /// dedicated allocation counts as in use only after the call that made it has released the lock, but is in the
+    /// table before.
     fn is_unused(&self, _core: &Core) -> bool {
         let beside = || broken("a close looks for dedicated blocks") || self.beside.all().next().is_none();
         self.in_use() == 0 && beside()
     }
 
-    /// Gives everything back to the driver once no block is out; what has not completed within the longest wait of a request
-    /// stays, and a later call goes on. Whether nothing is left.
+    /// Returns everything to the driver once no block is in use. What has not completed within the longest wait of a
+    /// request stays, and a later call goes on. Returns whether nothing is left.
     pub fn shut_down(&self) -> bool {
         if process::usable().is_err() || self.dead.get().is_some() {
             self.core.lock().mapping.forget();
@@ -143,11 +145,12 @@ impl Pool {
             }
         }
         let settled = core.grace.is_empty() && core.mapping.is_empty() && core.captures.is_empty();
-        // Judged last: a request that came before the end may have been met while the lock was given up.
+        // This comes last, because a request that came before the end may have been satisfied while the lock was
+        // released.
         if !settled || !self.is_unused(&core) {
             return false;
         }
-        // Events of a context that is gone went with it, and may be the application's by now.
+        // The events of a context that is gone went with it. Their handles may be the application's by now.
         let _ = self.drop_dead_contexts(&mut core);
         self.destroy_events(&mut core);
         if let Some(base) = self.space.base().filter(|_| !core.closed)
@@ -168,7 +171,7 @@ impl Pool {
         true
     }
 
-    /// Whether every invariant holds; else which does not. For tests.
+    /// Checks that every invariant holds, for tests. An error names the violation.
     pub fn validate(&self) -> std::result::Result<(), String> {
         let core = self.core.lock();
         core.heap.validate()?;
@@ -191,7 +194,7 @@ impl Pool {
                 return Err(format!("{owner:?} is not one stream's own"));
             }
         }
-        // What is resized just now is not looked at.
+        // Blocks that are being resized just now are skipped.
         let beside = self.beside.all().filter_map(|(id, _)| match self.beside.try_claim(id) {
             Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
             _ => None,

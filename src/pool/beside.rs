@@ -1,9 +1,10 @@
-//! Blocks with a range of their own, found by address without a lock.
+//! The table of dedicated allocations, which finds them by address without a lock.
 //!
-//! A hash table of chains through cells that never move and are used again. Readers follow a chain without a lock, and
-//! believe that nothing is there only where no writer was at work meanwhile. Whoever changes a block *claims* its cell
-//! first, by one compare-and-swap; two calls for one block take turns, so that a free that races with a resize comes either
-//! before it or after it. Nobody claims a cell with the pool's lock held but by [`Beside::try_claim`], which does not wait.
+//! It is a hash table of chains through cells that never move and are reused. Readers follow a chain without a lock. A
+//! reader that finds nothing trusts that only if no writer changed the chains meanwhile. A call that changes a block
+//! *claims* its cell first, by one compare-and-swap. Two calls for one block take turns, so a free that races with a
+//! resize comes either before it or after it. While a call holds the pool's lock it claims a cell only by
+//! [`Beside::try_claim`], which does not wait.
 
 use std::ops::Deref;
 
@@ -16,35 +17,35 @@ const NONE: u32 = 0;
 const LIVE: u32 = 1;
 const CLAIMED: u32 = 2;
 
-// One bucket in the models: addresses differ from run to run.
+// The models have one bucket, because addresses differ from run to run.
 const BUCKETS: usize = if cfg!(loom) { 1 } else { 1 << 14 };
 const CHUNK: usize = if cfg!(loom) { 8 } else { 256 };
 const CHUNKS: usize = if cfg!(loom) { 1 << 4 } else { 1 << 14 };
 
-/// One block, as far as it is read without its lock. Written by whoever has claimed it.
+/// The part of a block that is read without its lock. Only the call that has claimed the cell writes it.
 #[repr(C, align(64))]
 pub struct Cell {
     /// Where the block starts.
     pub address: AtomicU64,
     /// Bytes in use.
     pub size: AtomicU64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub requested: AtomicU64,
-    /// Up to this size nothing has to be done; 0 for a block that cannot be resized.
+    /// The largest size that needs no change of memory; 0 for a block that cannot be resized.
     pub most: AtomicU64,
-    /// A size that with its pages ahead ends here or before leaves whole handles over.
+    /// A shrink frees whole handles if the new size, with its pages ahead, is at most this.
     pub spare: AtomicU64,
-    /// Highest size before a shrink: bytes behind it and behind the size have had no user.
+    /// The highest size before a shrink. Bytes beyond it and beyond the size were never used.
     pub touched: AtomicU64,
     /// Successful resizes.
     pub resizes: AtomicU64,
     state: AtomicU32,
     next: AtomicU32,
-    /// The alignment it was asked for with.
+    /// The alignment that was requested.
     pub align: AtomicU64,
-    /// 1: used on other streams than the one it will be freed on.
+    /// 1: used on other streams than the one that will free it.
     pub shared: AtomicU32,
-    /// The tag it was allocated under; 0 is none.
+    /// The tag under which it was allocated; 0 means none.
     pub tag: AtomicU32,
     block: Mutex<Option<Box<Standalone>>>,
 }
@@ -68,14 +69,14 @@ impl Cell {
         }
     }
 
-    /// Writes down what memory there is, after it has changed.
+    /// Copies what depends on the block's memory, after that has changed.
     pub fn know(&self, block: &Standalone) {
         self.most.store(block.most(), Ordering::Relaxed);
         self.spare.store(block.spare(), Ordering::Relaxed);
     }
 
-    /// See `Standalone::extent`. Whoever changes the block just now may wait for a lock that the caller holds, so this one
-    /// is only tried; then it is what was written down last.
+    /// See `Standalone::extent`. A thread that changes the block just now may wait for a lock that the caller holds, so
+    /// this only tries the block's lock. If that fails, it returns the values that the cell has.
     pub fn extent(&self) -> (u64, u64, bool) {
         let size = self.size.load(Ordering::Relaxed);
         let known = self.block.try_lock();
@@ -90,7 +91,7 @@ impl Cell {
     }
 }
 
-/// A cell that nobody else changes as long as this lives.
+/// A cell that no other call changes while this lives.
 pub struct Claimed<'a> {
     cell: &'a Cell,
     /// Its number in the table.
@@ -98,7 +99,7 @@ pub struct Claimed<'a> {
 }
 
 impl Claimed<'_> {
-    /// The block itself. Uncontended.
+    /// The block itself. Its lock is uncontended.
     pub fn block(&self) -> MutexGuard<'_, Option<Box<Standalone>>> {
         self.cell.block.lock()
     }
@@ -120,11 +121,11 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// What [`Beside::try_claim`] found.
+/// The result of [`Beside::try_claim`].
 pub enum Try<'a> {
-    /// It is the caller's.
+    /// The caller has claimed it.
     Claimed(Claimed<'a>),
-    /// Somebody else works on it.
+    /// Another call has claimed it.
     Busy,
     /// There is no block.
     None,
@@ -135,13 +136,13 @@ struct Books {
     free: Vec<u32>,
 }
 
-/// The blocks of one pool.
+/// The dedicated allocations of one pool.
 pub struct Beside {
     buckets: Box<[AtomicU32]>,
     chunks: Box<[OnceBox<[Cell; CHUNK]>]>,
     /// Odd while chains change.
     version: AtomicU64,
-    /// Highest number in use so far.
+    /// The highest number in use so far.
     used: AtomicU32,
     books: Mutex<Books>,
 }
@@ -170,11 +171,12 @@ impl Beside {
         &chunk[id as usize % CHUNK]
     }
 
-    /// The number of the cell of `address`; 0 where a walk through its chain does not find it.
+    /// The number of the cell of `address`; 0 where its chain does not contain it. Also returns whether the search came
+    /// to an end.
     #[inline]
     fn walk(&self, address: u64) -> (u32, bool) {
         let mut id = self.buckets[bucket(address)].load(Ordering::Acquire);
-        // A chain that changes may lead anywhere, but not for ever.
+        // A chain that changes may lead anywhere, so the number of steps is bounded.
         for _ in 0..CHUNK * CHUNKS {
             if id == 0 {
                 return (0, true);
@@ -203,13 +205,14 @@ impl Beside {
         Some(self.walk(address).0).filter(|id| *id != 0)
     }
 
-    /// The block that starts at `address`, for what may be done whoever has claimed it.
+    /// The block that starts at `address`, for operations that need no claim.
     pub fn find(&self, address: u64) -> Option<&Cell> {
         let cell = self.cell(self.number(address)?);
         (cell.state.load(Ordering::Acquire) != NONE && cell.address.load(Ordering::Relaxed) == address).then_some(cell)
     }
 
-    /// Claims the block that starts at `address`, once nobody else has it; none where there is no such block (any more).
+    /// Claims the block that starts at `address`, once no other call has it; none where there is no such block (any
+    /// more).
     #[inline]
     pub fn claim(&self, address: u64) -> Option<Claimed<'_>> {
         let mut tries = 0;
@@ -231,7 +234,7 @@ impl Beside {
         }
     }
 
-    /// Claims the cell of that number, if it is a block and nobody has it.
+    /// Claims the cell of that number, if it is a block and no other call has claimed it.
     pub fn try_claim(&self, id: u32) -> Try<'_> {
         let cell = self.cell(id);
         match cell
@@ -244,7 +247,7 @@ impl Beside {
         }
     }
 
-    /// A new block; it comes back where there are too many.
+    /// Adds a block; returns it where there are too many.
     pub fn insert(&self, block: Box<Standalone>, requested: u64, align: u64) -> Result<(), Box<Standalone>> {
         let mut books = self.books.lock();
         let id = match books.free.pop() {
@@ -275,7 +278,7 @@ impl Beside {
         Ok(())
     }
 
-    /// The block stops being one; its last size and what it touched are written down in it.
+    /// Removes a block, and stores its last size and what it touched in it.
     pub fn remove(&self, claimed: Claimed<'_>) -> Option<Box<Standalone>> {
         let (cell, id) = (claimed.cell, claimed.id);
         std::mem::forget(claimed);
@@ -292,7 +295,7 @@ impl Beside {
         block
     }
 
-    /// The block starts at `address` from now on.
+    /// Moves the block to `address`.
     pub fn move_to(&self, claimed: &Claimed<'_>, address: u64) {
         let _books = self.books.lock();
         self.change(|| {
@@ -301,7 +304,7 @@ impl Beside {
         });
     }
 
-    /// Changes chains, under the books' lock.
+    /// Changes chains, under the lock of `books`.
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
@@ -328,7 +331,7 @@ impl Beside {
         cell.address.store(0, Ordering::Relaxed);
     }
 
-    /// Every block that is out, with its number.
+    /// Every live block, with its number.
     pub fn all(&self) -> impl Iterator<Item = (u32, &Cell)> {
         (1..=self.used.load(Ordering::Acquire))
             .map(|id| (id, self.cell(id)))
@@ -336,7 +339,7 @@ impl Beside {
     }
 }
 
-/// Waits a moment: hardly at all at first, for what others do to a block is mostly short.
+/// Waits a moment: hardly at all at first, because other calls mostly hold a block only briefly.
 #[cold]
 fn pause(tries: &mut u32) {
     *tries += 1;

@@ -1,27 +1,27 @@
-//! How much may be created beyond the peak in use, where moving handles has become the work.
+//! The growth allowance: how much may be created beyond the peak in use.
 //!
-//! At 1.04 times the peak a workload that repeats moves hardly any handles once it is warm. Sizes drawn at random, large ones
-//! among small, never settle: free memory is there and always in pieces, and each request moves many handles, which costs
-//! tens of microseconds each on a GPU. Blocks that are large enough to be worth that do not count. Such a pool is given more
-//! room, step by step, for as long as that goes on.
+//! At 1.04 times the peak, a workload that repeats moves hardly any handles once it is warm. Random sizes, large ones
+//! among small, never reach that state: free memory is always in pieces, and each request moves many handles, which
+//! costs tens of microseconds each on a GPU. Such a pool gets a larger allowance, step by step, for as long as that
+//! continues. Moves for blocks that are large enough to be worth them do not count.
 
-/// Requests that are looked at together.
+/// How many requests are counted together.
 const WINDOW: u64 = 4096;
 
-/// So many handles moved among them are too many: one for ten requests.
+/// The most handles that may be moved among them before the allowance grows: one for ten requests.
 const MANY: u64 = WINDOW / 10;
 
-/// What one request counts at most: a single large one is no restlessness.
+/// The most that one request counts, so that a single large one does not raise the allowance.
 const MOST: u64 = 32;
 
-/// So many bytes of a request pay for one handle that is moved for it: moving it takes the device's driver about as long as the
-/// device takes to go through them a few times.
+/// The bytes of a request that pay for one handle that is moved for it: the driver takes about as long to move a handle
+/// as the device takes to process these bytes a few times.
 const MOVED: u64 = 16 << 20;
 
-/// The part of the peak that may be created beyond it, at each step.
+/// For each step, the part of the peak that may be created beyond it: one in this many.
 const PARTS: [u64; 6] = [25, 16, 10, 7, 5, 3];
 
-/// What a pool knows of its own restlessness.
+/// The growth allowance of one pool, and the moves that decide it.
 #[derive(Default)]
 pub struct Churn {
     requests: u64,
@@ -29,13 +29,14 @@ pub struct Churn {
     remaps: u64,
     /// Bytes of the last request.
     size: u64,
-    /// What counts of them since the window began.
+    /// The moves that count, of the requests counted together now.
     moved: u64,
     step: usize,
 }
 
 impl Churn {
-    /// A request for `size` bytes came that its stream's cache could not meet; so many handles were moved until now.
+    /// Counts a request for `size` bytes that missed its stream's cache; `remaps` is the number of handles moved until
+    /// now.
     pub fn request(&mut self, remaps: u64, size: u64) {
         let paid = std::mem::replace(&mut self.size, size) / MOVED;
         let moved = remaps - std::mem::replace(&mut self.remaps, remaps);
@@ -49,12 +50,12 @@ impl Churn {
         (self.requests, self.moved) = (0, 0);
     }
 
-    /// One part in so many of the peak may be created beyond it.
+    /// One part in this many of the peak may be created beyond it.
     pub fn part(&self) -> u64 {
         PARTS[self.step]
     }
 
-    /// Memory is wanted back: it begins anew.
+    /// Resets the allowance, because memory should go back to the driver.
     pub fn calm(&mut self) {
         self.step = 0;
     }

@@ -1,7 +1,7 @@
-//! Exact size classes: which blocks of a size are ready, last in first out.
+//! Exact size classes: the blocks that are ready, by size, last in first out.
 //!
-//! An open-addressing table from size to the head of a list through `Block::next`. Sizes repeat in inference, so the table
-//! settles; it grows when half full and forgets sizes that have no block then.
+//! An open-addressing table leads from a size to the head of a list through `Block::next`. Sizes repeat in inference,
+//! so the table stops changing. It grows when half full, and then forgets sizes that have no block.
 
 use super::block::Blocks;
 use super::heap::NodeId;
@@ -20,8 +20,8 @@ pub struct Classes {
     table: Vec<Class>,
     known: usize,
     bytes: u64,
-    /// Every place in the table whose list may have a block, once: taking all out costs by what is there, and not by how
-    /// many sizes the stream has ever used.
+    /// Every place in the table whose list may have a block, once. So taking all blocks out costs by their number, and
+    /// not by how many sizes the stream has ever used.
     held: Vec<usize>,
 }
 
@@ -155,7 +155,7 @@ mod tests {
             ids.sort();
             ids
         };
-        // Every size twice, and the table grows between.
+        // Every size occurs twice, and the table grows in between.
         let all: Vec<u32> = (1..=4000).collect();
         for &id in &all {
             classes.push(&blocks, u64::from(id % 2000 + 1) * 512, id);
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(classes.held.len(), 2000);
         assert_eq!(ids(&mut classes), all);
         assert_eq!(ids(&mut classes), []);
-        // A pair of one size, again and again, leaves one place to look at.
+        // Repeated pairs of one size leave one place in `held`.
         for _ in 0..3 {
             classes.push(&blocks, 512 * 7, 1);
             assert_eq!(classes.pop(&blocks, 512 * 7, 512), Some(1));

@@ -1,9 +1,10 @@
-//! Streams without ids (before CUDA 12.0): each block that is freed on one waits behind an event of its own.
+//! Per-free events, for streams without ids (before CUDA 12.0): each block that is freed on such a stream waits for an
+//! event of its own.
 //!
-//! A handle may come back as another stream without anybody noticing, so nothing belongs to it, and no event covers two
-//! frees. What lies behind an event may be had by any stream that is made to wait for it, and by everybody once it has
-//! completed. The handle only decides who is asked first: mostly it still names the stream that did the work, and then the
-//! wait costs nothing.
+//! A handle may come back as another stream unnoticed, so no memory belongs to a handle, and no event covers two frees.
+//! Any stream that is made to wait for a free's event may have its memory. Every caller may have it once the event has
+//! completed. The handle only decides which frees are tried first: mostly it still names the stream that did the work,
+//! and then the wait costs nothing.
 
 use std::collections::VecDeque;
 
@@ -19,15 +20,15 @@ use crate::record::Action;
 use crate::sync::atomic::Ordering;
 use crate::sync::{HashMap, broken};
 
-/// The most frees that wait at once; further ones are treated as if they were made without a stream. Some of Ascend's devices
-/// have 1023 events for everybody, and recording one more waits until one has completed.
+/// The most frees that wait at once; further ones are treated as if they were made without a stream. Some Ascend
+/// devices have 1023 events in all, and recording one more waits until one has completed.
 const MOST: usize = 512;
 
 /// What was freed.
 enum Left {
-    /// Space of the window, which belongs to this owner alone.
+    /// Free space of the pool, which belongs to this owner alone.
     Space(Owner),
-    /// A block with a range of its own.
+    /// A dedicated allocation.
     Beside(Freed),
 }
 
@@ -35,12 +36,12 @@ enum Left {
 struct Entry {
     number: u64,
     context: Context,
-    /// None: it went with its context.
+    /// None if the event went with its context.
     event: Option<Event>,
     left: Left,
 }
 
-/// All frees that wait, by the handle they were made on, oldest first.
+/// All frees that wait, by the handle on which they were made, oldest first.
 #[derive(Default)]
 pub(super) struct Nameless {
     by: HashMap<Key, VecDeque<Entry>>,
@@ -48,10 +49,10 @@ pub(super) struct Nameless {
     numbers: u64,
 }
 
-/// Which frees a stream may take from.
+/// The frees that a stream may take from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Those of its own handle that are just as large.
+    /// Those of its own handle, of exactly the requested size.
     Exact,
     /// Those of its own handle.
     Own,
@@ -81,14 +82,14 @@ impl Nameless {
         }
     }
 
-    /// The frees that a stream of `context` may wait for. Another context's work may outlive `context`, and with it the wait:
-    /// see [`Pool::steal`].
+    /// The frees that a stream of `context` may wait for. Another context's work may outlive `context`, and the wait
+    /// would end with `context`: see [`Pool::steal`].
     fn within(&self, context: Context) -> impl Iterator<Item = &Entry> {
         let entries = self.by.values().flatten();
         entries.filter(move |entry| entry.context == context)
     }
 
-    /// Everything of `context` that is space of the window.
+    /// Takes all entries of `context` that are free space of the pool.
     fn take_spaces(&mut self, context: Context) -> Vec<Entry> {
         let mut taken = Vec::new();
         for entries in self.by.values_mut() {
@@ -102,7 +103,7 @@ impl Nameless {
         taken
     }
 
-    /// Every block with a range of its own that waits.
+    /// Every dedicated allocation that waits.
     pub(super) fn freed(&self) -> impl Iterator<Item = &Freed> {
         self.by.values().flatten().filter_map(|entry| match &entry.left {
             Left::Beside(freed) => Some(freed),
@@ -114,7 +115,7 @@ impl Nameless {
         self.count == 0
     }
 
-    /// The oldest event there is.
+    /// The oldest event.
     pub(super) fn awaited(&self) -> Option<Awaited> {
         let oldest = self
             .by
@@ -124,7 +125,7 @@ impl Nameless {
         oldest.event.map(|event| Awaited::Event(oldest.context, event))
     }
 
-    /// The event went with its context.
+    /// Forgets an event that went with its context.
     pub(super) fn forget_event(&mut self, event: Event) {
         let entries = self.by.values_mut().flatten();
         entries
@@ -140,7 +141,7 @@ impl Nameless {
     }
 }
 
-/// What asking has shown.
+/// The result of querying the events.
 #[derive(Default)]
 struct Asked {
     over: Vec<Left>,
@@ -150,9 +151,9 @@ struct Asked {
 }
 
 impl Grace {
-    /// Asks for each handle how far its frees are. Frees of one handle are asked in order, though behind a handle that came
-    /// back they may complete in another. An event that does not answer may be of a context that was at its context's handle
-    /// before, and another's by now: it is left alone.
+    /// Queries for each handle which of its frees have completed. Frees of one handle are queried in order, though
+    /// behind a handle that came back they may complete in another order. An event that does not answer is left alone:
+    /// its context may be gone, another context may have its handle, and the event may be that context's.
     fn ask_nameless(&mut self, calls: &Calls) -> Asked {
         let mut asked = Asked::default();
         let mut spare = Vec::new();
@@ -161,10 +162,10 @@ impl Grace {
                 let (place, serves_again) = match entry.event.map(|event| calls.ask(|driver| driver.event_query(event)))
                 {
                     Some(Ok(true)) => (&mut asked.over, true),
-                    // What its stream had waited for in other contexts did not go with its own.
+                    // The work in other contexts that its stream had waited for is not gone with its own context.
                     None => (&mut asked.lost, false),
                     Some(Ok(false)) => break,
-                    // It went with its context, whichever context has that handle now.
+                    // The event went with its context, whichever context has the handle now.
                     Some(Err(error)) if error.failure == Failure::ContextDestroyed => {
                         asked.failed = Some((entry.context, error));
                         (&mut asked.lost, false)
@@ -189,14 +190,15 @@ impl Grace {
 }
 
 impl Pool {
-    /// The stream's context uses the pool from now on.
+    /// Notes that the stream's context uses the pool from now on.
     pub fn used_by(&self, stream: Stream) -> error::Result<()> {
         let context = self.calls.ask(|driver| driver.stream_context(stream));
         self.know(&mut self.core.lock(), context.map_err(|error| self.failed(error))?)?;
         Ok(())
     }
 
-    /// As `note_context` of a context that has just answered, and so is there: without ids there is nothing more to ask.
+    /// As `note_context`, for a context that has just answered and so exists. Without ids there is nothing more to
+    /// query.
     fn know(&self, core: &mut Core, context: Context) -> Result<()> {
         let nameless = !self.driver().features().stream_ids;
         if nameless && core.contexts.iter().any(|(known, _)| *known == context) {
@@ -205,8 +207,8 @@ impl Pool {
         core.note_context(&self.calls, context)
     }
 
-    /// Takes back a claimed block that is freed on a stream without an id. Where no event can be recorded there, it is as if
-    /// freed without a stream.
+    /// Takes back a claimed block that is freed on a stream without an id. Where no event can be recorded there, the
+    /// block counts as freed without a stream.
     pub fn free_nameless(&self, id: NodeId, block: &Block, stream: Stream, key: Key) {
         if self.dead.get().is_some() {
             return self.free(id, block, None, false);
@@ -222,7 +224,7 @@ impl Pool {
                 owner
             }),
             0 => None,
-            // See `free.rs`.
+            // Host memory that a graph reads is not used twice: see `free.rs`.
             _ if self.options.pinned => None,
             _ => self.freed_inside(&mut core, stream, key, number, id),
         };
@@ -235,7 +237,7 @@ impl Pool {
         let requested = block.requested.load(Ordering::Relaxed);
         self.counters.requested.fetch_sub(requested, Ordering::Relaxed);
         if number != 0 {
-            // Memory of a capture stays pending for everybody else.
+            // Memory of a capture stays pending for every other stream.
             self.counters.pending.fetch_add(size, Ordering::Relaxed);
         }
         let told = if number == 0 {
@@ -248,7 +250,7 @@ impl Pool {
         core.heap.give(id, owner, 0);
     }
 
-    /// As [`Pool::free_nameless`] for a block with a range of its own; false where `address` is none.
+    /// As [`Pool::free_nameless`], for a dedicated allocation; false where none starts at `address`.
     pub fn free_standalone_nameless(&self, address: u64, stream: Stream, key: Key) -> bool {
         let Some(claimed) = self.beside.claim(address) else {
             return false;
@@ -280,7 +282,8 @@ impl Pool {
         true
     }
 
-    /// An event behind everything queued on `stream` so far; none where it captures, refuses, or too many wait already.
+    /// Records an event behind everything queued on `stream` so far; none where the stream captures, the driver
+    /// refuses, or too many frees wait already.
     fn mark(&self, core: &mut Core, stream: Stream) -> Option<(Context, Event)> {
         let context = self.calls.ask(|driver| driver.stream_context(stream)).ok()?;
         self.know(core, context).ok()?;
@@ -305,7 +308,7 @@ impl Pool {
         }
         let fresh = core.grace.new_event(&self.calls, context);
         if let Some(event) = fresh.ok().filter(|event| record(*event).is_ok()) {
-            // What the one from before was refused for is its own fault: it is left alone, as in `ask_nameless`.
+            // The refusal concerned the spare event only. That event is left alone, as in `ask_nameless`.
             return Some((context, event));
         }
         if let Ok(event) = fresh {
@@ -317,7 +320,7 @@ impl Pool {
         None
     }
 
-    /// Whose free space a block of capture `number` becomes that is freed on a stream of it.
+    /// The owner whose free space a block of capture `number` becomes that is freed on a stream of the capture.
     fn freed_inside(&self, core: &mut Core, stream: Stream, key: Key, number: u32, id: NodeId) -> Option<Owner> {
         let info = self.calls.ask(|driver| driver.stream_capture_info(stream)).ok()??;
         if core.captures.number_of(info.id) != Some(number) {
@@ -360,8 +363,8 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::take_nameless`], from neighbours that only together are large enough: the stream waits for all there is,
-    /// and what it leaves lies behind one event of its own.
+    /// As [`Pool::take_nameless`], from adjacent free ranges that are large enough only together. The stream waits for
+    /// all events of the context, and one event of its own covers what it leaves.
     pub(super) fn gather_nameless(&self, core: &mut Core, want: &Want, turn: &Turn<'_>) -> Option<NodeId> {
         let here = self.calls.ask(|driver| driver.stream_context(turn.stream)).ok()?;
         let Core { heap, grace, .. } = core;
@@ -400,7 +403,7 @@ impl Pool {
         heap.take(all, want.size, want.align)
     }
 
-    /// The best fit of what was freed on streams without ids and is not known to be over, behind its event.
+    /// The best fit of what was freed on streams without ids and is not known to be complete, behind its event.
     pub(super) fn take_nameless(&self, core: &mut Core, want: &Want, turn: &Turn<'_>, reach: Reach) -> Option<NodeId> {
         let Core { heap, grace, .. } = core;
         let near = |key: &Key| reach == Reach::Any || *key == turn.cache.key;

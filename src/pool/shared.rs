@@ -1,8 +1,9 @@
-//! Blocks that are used on other streams than the one they are freed on, as `record_stream` declared.
+//! Stream uses: blocks that are used on other streams than the one that frees them, as `record_stream` declared.
 //!
-//! Such a block is safe once every stream it was used on has passed its free. No call may name those streams then, so each is
-//! stamped by the next call that was given it: a request, or the next `record_stream`. What cannot be known that way, because
-//! a stream captured, died, or belongs to another device, waits for a context event instead.
+//! Such a block is reusable once every stream that used it has completed its work before the free. The free may not
+//! name those streams to the driver. So the next call that is given one of them, a request or the next `record_stream`,
+//! records a completion event on it. A stream that captured, was destroyed, or belongs to another device cannot be
+//! covered that way; a context event covers its uses instead.
 
 use super::block::UNKNOWN_USES;
 use super::grace::Freed;
@@ -14,13 +15,13 @@ use crate::error::Result;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
 
-/// The streams of each shared block, with the driver's id of each: a handle may come back as another stream, and an owner's
-/// number as another owner.
+/// The streams that use each block, with the driver's id of each: a handle may come back as another stream, and an
+/// owner's number as another owner.
 pub type Uses = HashMap<NodeId, Vec<(Key, u64)>>;
 
 impl Pool {
-    /// The block at `address` is used on a stream of `context` (of the pool's own, where none is named) too, about which
-    /// nothing more is known; false where there is no such block.
+    /// Declares that the block at `address` is also used on an unknown stream of `context` (of the pool's own where
+    /// none is named); false where there is no such block.
     pub fn share(&self, address: u64, context: Option<Context>) -> Result<bool> {
         let found = match self.find(address) {
             Some((_, block)) if block.is_live() => {
@@ -40,8 +41,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// The block at `address` is used on the stream of `turn` too, which is of this device; false where there is no such
-    /// block. What waits for a stamp of that stream gets it.
+    /// Declares that the block at `address` is also used on the stream of `turn`, which is of this device; false where
+    /// there is no such block. Also records the completion event of that stream that something waits for.
     pub fn share_with(&self, address: u64, turn: &Turn<'_>) -> Result<bool> {
         let found = self.find(address).filter(|(_, block)| block.is_live());
         let Some((id, block)) = found.filter(|_| turn.capture == Capture::None) else {
@@ -67,8 +68,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// A shared block was freed on the stream of `cache`: puts it behind that stream and all it was used on; false where they
-    /// are not all known.
+    /// A block with stream uses was freed on the stream of `cache`: puts it behind that stream and all streams that
+    /// used it; false where some are unknown.
     pub(super) fn free_shared(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let uses = core.uses.remove(&id).unwrap_or_default();
         let Some(freeing) = cache.inner.lock().generation.as_ref().map(|of| of.id) else {
@@ -81,7 +82,7 @@ impl Pool {
         for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
             let mut inner = self.caches.get(key).inner.lock();
             let mut same = inner.generation.iter().filter(|of| of.id == stream);
-            // Another generation: the stream is gone, and nothing can be recorded on it.
+            // The cache has another generation: the stream is gone, and nothing can be recorded on it.
             let Some(owner) = same.find(|of| of.device == self.device).map(|of| of.owner) else {
                 return false;
             };

@@ -1,4 +1,4 @@
-//! Offsets in a pool's window ↔ addresses.
+//! Conversion between offsets in a pool's address range and addresses.
 
 use super::index::Index;
 use crate::nvtx::{self, HeapHandle};
@@ -13,26 +13,26 @@ struct Segment {
     heap: HeapHandle,
 }
 
-/// How a window's offsets become addresses.
+/// How offsets become addresses.
 enum Layout {
     /// One reservation.
     Window(u64, HeapHandle),
-    /// Segments from the driver's malloc or from the caller, sorted by address. Their offsets keep the address modulo
-    /// 2 MiB, so that an aligned offset is an aligned address.
+    /// Segments from the driver's malloc or external memory, sorted by address. Their offsets keep the address modulo 2
+    /// MiB, so that an aligned offset is an aligned address.
     Segments(RwLock<Vec<Segment>>),
 }
 
-/// A window of `size` bytes of offsets.
+/// An address range of `size` bytes of offsets.
 pub struct Space {
     layout: Layout,
     /// Bytes.
     pub size: u64,
-    /// Which blocks start where.
+    /// The blocks by the offsets at which they start.
     pub index: Index,
 }
 
 impl Space {
-    /// A window that lies at `base`.
+    /// An address range that is one reservation at `base`.
     pub fn window(base: u64, size: u64, granule: u64) -> Space {
         Space {
             layout: Layout::Window(base, nvtx::heap(base, size)),
@@ -41,7 +41,7 @@ impl Space {
         }
     }
 
-    /// A window made of segments.
+    /// An address range made of segments.
     pub fn segments(size: u64, granule: u64) -> Space {
         Space {
             layout: Layout::Segments(RwLock::new(Vec::new())),
@@ -50,7 +50,7 @@ impl Space {
         }
     }
 
-    /// The reservation, where it is one.
+    /// The start of the reservation; none for segments.
     pub fn base(&self) -> Option<u64> {
         match self.layout {
             Layout::Window(base, _) => Some(base),
@@ -72,7 +72,7 @@ impl Space {
         }
     }
 
-    /// The offset of an address; none where the address is not of this window.
+    /// The offset of an address; none where the address does not belong to this pool's range.
     #[inline]
     pub fn offset(&self, address: u64) -> Option<u64> {
         match &self.layout {
@@ -88,7 +88,7 @@ impl Space {
         }
     }
 
-    /// A segment was obtained.
+    /// Adds a segment.
     pub fn add(&self, address: u64, size: u64, offset: u64) {
         if let Layout::Segments(segments) = &self.layout {
             let mut segments = segments.write();
@@ -104,7 +104,7 @@ impl Space {
         }
     }
 
-    /// The segment at `offset` is gone.
+    /// Removes the segment at `offset`.
     pub fn remove(&self, offset: u64) {
         if let Layout::Segments(segments) = &self.layout {
             segments.write().retain(|segment| {
@@ -116,7 +116,7 @@ impl Space {
         }
     }
 
-    /// What a tool knows the memory at `address` as.
+    /// The name by which a tool knows the memory at `address`.
     pub fn heap(&self, address: u64) -> HeapHandle {
         match &self.layout {
             Layout::Window(_, heap) => *heap,
@@ -128,7 +128,7 @@ impl Space {
         }
     }
 
-    /// The reservation was given back.
+    /// Reports that the reservation was returned.
     pub fn gone(&self) {
         if let Layout::Window(_, heap) = self.layout {
             nvtx::heap_gone(heap);

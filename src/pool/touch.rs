@@ -1,4 +1,4 @@
-//! What is done to a block while it is out; and work in the pool's own context.
+//! What is done to a live block, and work in the pool's own context.
 
 use super::Pool;
 use crate::driver::{Capture, Context, DriverError, Event, Stream};
@@ -7,8 +7,8 @@ use crate::nvtx;
 use crate::sync::atomic::Ordering;
 
 impl Pool {
-    /// Tells a tool of the block that was just handed out at `address`. Blocks with a range of their own are the driver's to
-    /// tell of.
+    /// Notifies a tool of the block that was just handed out at `address`. The driver itself reports dedicated
+    /// allocations.
     pub fn tell_allocated(&self, address: u64) {
         if let Some((_, block)) = self.find(address) {
             let requested = block.requested.load(Ordering::Relaxed);
@@ -16,20 +16,21 @@ impl Pool {
         }
     }
 
-    /// Tells a tool that the block at `address` is about to be given back.
+    /// Notifies a tool that the block at `address` is about to be freed.
     pub fn tell_freed(&self, address: u64) {
         if self.find(address).is_some_and(|(_, block)| block.is_live()) {
             nvtx::freed(self.space.heap(address), address);
         }
     }
 
-    /// The context the pool makes its calls in where none of the device is current.
+    /// The context for the pool's driver calls when no context of the device is current.
     pub fn home(&self) -> Context {
         self.core.lock().home.context
     }
 
-    /// Runs `work` in the device's primary context, whose default stream a thread without a context means, as in the CUDA
-    /// runtime. That context is the pool's home from then on. None where there is none yet, and `make` is false.
+    /// Runs `work` in the device's primary context. A thread without a context means that context's default stream, as
+    /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
+    /// false.
     pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> Result<Option<T>> {
         self.alive()?;
         let primary = {
@@ -55,8 +56,8 @@ impl Pool {
         Ok(work())
     }
 
-    /// Fills memory with `byte`, in the order of `stream`; without one, before the call returns. An error where the memory
-    /// may still be written to.
+    /// Fills memory with `byte`, in the order of `stream`; without a stream, before the call returns. An error where
+    /// the memory may still be written to.
     pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
         let core = self.core.lock();
         let Ok(_entered) = self.enter(&core) else { return Ok(()) };
@@ -86,7 +87,7 @@ impl Pool {
         waited.map_err(|error| self.failed(error))
     }
 
-    /// Waits for what is queued on the legacy stream, by an event: synchronising would end captures.
+    /// Waits for what is queued on the legacy stream, by an event: synchronizing would end captures.
     fn wait_now(&self, event: Event) -> crate::driver::Result<()> {
         let record = || self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY));
         let wait = || {

@@ -1,4 +1,4 @@
-//! What a pool's memory is, all of it at one moment: for snapshots.
+//! Inspection of all of a pool's memory at one moment, for snapshots.
 
 use super::beside::Cell;
 use super::block::{Blocks, State, boxed};
@@ -14,8 +14,8 @@ const CHUNK: usize = 1024;
 
 type Chunk = OnceBox<[AtomicU64; CHUNK]>;
 
-/// What blocks remember of their allocation: those of the window by number, others by address. Takes memory only once
-/// something is recorded.
+/// The recorded mark of each block's allocation: by number for blocks of the pool's range, by address for dedicated
+/// allocations. It takes memory only once something is recorded.
 #[derive(Default)]
 pub(super) struct Marks {
     chunks: OnceBox<Vec<Chunk>>,
@@ -32,14 +32,14 @@ impl Marks {
         chunk[id as usize % CHUNK].store(mark.0, Ordering::Relaxed);
     }
 
-    /// Block `id` is on its way back: whoever has it next is not to be taken for its owner before he says who he is.
+    /// Clears the mark of block `id`, which is being freed, so that the next block with its number does not get it.
     pub(super) fn clear(&self, id: NodeId) {
         if let Some(mark) = self.place(id) {
             mark.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Forgets the block at `address`, which has a range of its own.
+    /// Forgets the dedicated allocation at `address`.
     pub(super) fn forget(&self, address: u64) {
         self.beside.lock().remove(&address);
     }
@@ -54,35 +54,35 @@ impl Marks {
     }
 }
 
-/// A pool that nothing changes in.
+/// A pool whose lock is held, so that nothing in it changes.
 pub struct Held<'a> {
     pool: &'a Pool,
     core: MutexGuard<'a, Core>,
 }
 
 impl Pool {
-    /// Takes the pool's lock for a walk; none where it is not to be had in that time.
+    /// Takes the pool's lock for an inspection; none where it could not be had in that time.
     pub fn hold(&self, patience: std::time::Duration) -> Option<Held<'_>> {
         let core = self.core.try_lock_for(patience)?;
         Some(Held { pool: self, core })
     }
 
-    /// What a live block of the window is to remember.
+    /// Stores the mark of a live block of the pool's range.
     pub fn remember(&self, id: NodeId, mark: Mark) {
         self.marks.set(id, mark);
     }
 
-    /// What the live block at `address`, with a range of its own, is to remember.
+    /// Stores the mark of the live dedicated allocation at `address`.
     pub fn remember_beside(&self, address: u64, mark: Mark) {
         self.marks.beside.lock().insert(address, mark);
     }
 
-    /// The block at `address`, with a range of its own, starts elsewhere now.
+    /// Forgets `address` as the start of a dedicated allocation, which has moved.
     pub fn forget(&self, address: u64) {
         self.marks.forget(address);
     }
 
-    /// Bytes asked for of the block at `address`.
+    /// The requested bytes of the block at `address`.
     pub fn requested(&self, address: u64) -> Option<u64> {
         let requested = match self.find(address) {
             Some((_, block)) => &block.requested,
@@ -91,13 +91,14 @@ impl Pool {
         Some(requested.load(Ordering::Relaxed))
     }
 
-    /// Bytes free on the device, and its memory in all; 0 where the driver does not tell.
+    /// Bytes free on the device, and its memory in total; 0 where the driver does not return them.
     pub fn device_memory(&self) -> (u64, u64) {
         let told = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
         told.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The memory of the block at `address`, where it has a range of its own: start, bytes, and whether it is mapped.
+    /// The memory of the dedicated allocation at `address`: start, bytes, and whether it is mapped. None for other
+    /// blocks.
     pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
         match self.space.offset(address) {
             Some(_) => None,
@@ -107,7 +108,7 @@ impl Pool {
 }
 
 impl Held<'_> {
-    /// What the memory is. The caches of every stream are locked too, and statistics were taken before.
+    /// The state of all memory. The caches of every stream are locked too, and statistics were taken before.
     pub fn device(&self) -> Device {
         let recorder = &self.pool.recorder;
         let mut segments: Vec<Segment> = self.window();
@@ -151,7 +152,7 @@ impl Held<'_> {
         }
     }
 
-    /// The segments of the window.
+    /// The segments of the pool's address range.
     fn window(&self) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut tiles = self.core.heap.tiles().peekable();
@@ -206,7 +207,7 @@ impl Held<'_> {
                     state: PieceState::Pending,
                     ..piece
                 },
-                // What a graph has left, and what its blocks asked for is forgotten.
+                // What a graph has left; the requested bytes of its blocks are not known any more.
                 State::None => Piece {
                     requested: tile.size,
                     state: PieceState::Pending,
@@ -217,7 +218,7 @@ impl Held<'_> {
     }
 }
 
-/// A block with a range of its own as a segment.
+/// A dedicated allocation as a segment.
 fn segment((address, size, expandable): (u64, u64, bool), block: Piece) -> Segment {
     let mut segment = Segment {
         address,

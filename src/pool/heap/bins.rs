@@ -1,5 +1,5 @@
-//! Free ranges of one owner, by size: two bitmap levels in front of linked lists (TLSF's layout), so that finding a range
-//! that fits costs the same with ten holes as with ten thousand.
+//! The free ranges of one owner, by size: two bitmap levels in front of linked lists (TLSF's layout). So finding a
+//! range that fits costs the same with ten ranges as with ten thousand.
 
 use super::NodeId;
 
@@ -7,7 +7,7 @@ const SUB_BITS: u32 = 5;
 const SUBS: usize = 1 << SUB_BITS;
 const ROWS: usize = 40;
 
-/// Heads of the lists and which of them hold anything.
+/// The heads of the lists, and bitmaps of the lists that are not empty.
 pub(super) struct Bins {
     rows: u64,
     subs: [u32; ROWS],
@@ -52,7 +52,7 @@ impl Bins {
         }
     }
 
-    /// The first bin at or after `from` that holds anything.
+    /// The first bin at or after `from` that is not empty.
     pub fn next(&self, from: usize) -> Option<usize> {
         let (row, sub) = (from / SUBS, from % SUBS);
         if row >= ROWS {
@@ -70,7 +70,7 @@ impl Bins {
         Some(row * SUBS + self.subs[row].trailing_zeros() as usize)
     }
 
-    /// The last bin that holds anything.
+    /// The last bin that is not empty.
     pub fn last(&self) -> Option<usize> {
         if self.rows == 0 {
             return None;

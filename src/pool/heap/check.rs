@@ -1,9 +1,9 @@
-//! Invariants, walked whole: called by tests after every step.
+//! Validation of all invariants; tests call it after every step.
 
 use super::{Bins, COMMON, Heap, Node, State};
 
 impl Heap {
-    /// Whether everything this module promises holds; else what does not.
+    /// Checks that every invariant of this module holds. An error names the violation.
     pub fn validate(&self) -> Result<(), String> {
         let Some(first) =
             (1..self.nodes.len()).find(|id| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0)
@@ -82,7 +82,7 @@ impl Heap {
         at == id
     }
 
-    /// Bytes in the window that memory backs: used or free.
+    /// Bytes in the address range that memory backs: used or free.
     pub fn backed(&self) -> u64 {
         let holes: u64 = self.holes.values().map(|id| self.nodes[*id as usize].size).sum();
         let all: u64 = self

@@ -1,5 +1,5 @@
-//! Where free space may be cut. Memory comes and goes in extents: pages, or handles of several pages. A block that takes a part
-//! of a large extent keeps all of it from going, so small blocks leave large extents whole.
+//! Where free space may be cut. Memory is mapped and unmapped in extents: pages, or handles of several pages. A block
+//! that takes a part of a large extent keeps all of it from being unmapped, so small blocks leave large extents whole.
 
 use super::Heap;
 use super::fit::SMALL;
@@ -7,33 +7,34 @@ use super::fit::SMALL;
 /// How free space may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// A block leaves less than a page or at most a part of its own size ([`Heap::spare`]) of an extent unused at each of its
-    /// ends.
+    /// At each of its ends, a block leaves less than a page of an extent unused, or at most a part of its own size
+    /// ([`Heap::spare`]).
     Fair,
     /// Anywhere.
     Any,
 }
 
-/// One part in so many of its own size is what a block may leave unused of an extent at each of its ends.
+/// At each of its ends, a block may leave one part in this many of its own size unused in an extent.
 const SPARE: u64 = 16;
 
 impl Heap {
-    /// How much of an extent of several pages a block of `size` bytes may leave unused at each of its ends.
+    /// The bytes of an extent of several pages that a block of `size` bytes may leave unused at each of its ends.
     pub fn spare(size: u64) -> u64 {
         size / SPARE
     }
 
-    /// The memory at `[offset, offset + size)` is one extent of several pages, until it is closed.
+    /// Makes the memory at `[offset, offset + size)` one extent of several pages, until it is closed.
     pub fn join_extent(&mut self, offset: u64, size: u64) {
         self.extents.insert(offset, size);
     }
 
-    /// The extent is gone.
+    /// Forgets an extent that is gone.
     pub(super) fn drop_extent(&mut self, offset: u64) {
         self.extents.remove(&offset);
     }
 
-    /// How far the extent of several pages that `at` lies inside of reaches before and after it; none at its edges.
+    /// How far the extent of several pages around `at` reaches before and after it; none at an extent's edges or
+    /// outside.
     fn inside(&self, at: u64) -> Option<(u64, u64)> {
         let (&offset, &size) = self.extents.range(..at).next_back()?;
         (at < offset + size).then(|| (at - offset, offset + size - at))
@@ -50,21 +51,21 @@ impl Heap {
             && self.inside(start + size).is_none_or(|(_, after)| little(after))
     }
 
-    /// The first and the last `size` bytes at a multiple of `align` between two offsets.
+    /// The first and the last start of `size` bytes at a multiple of `align` between two offsets.
     fn ends((from, to): (u64, u64), size: u64, align: u64) -> Option<[u64; 2]> {
         let align = align.max(1);
         let first = from.next_multiple_of(align);
         (first.checked_add(size)? <= to).then(|| [first, (to - size) / align * align])
     }
 
-    /// Whether `size` bytes at a multiple of `align` can be taken out of a free range, between two offsets.
+    /// Whether `size` bytes at a multiple of `align` can be taken out of a free range between two offsets.
     pub(super) fn can_cut(&self, range: (u64, u64), size: u64, align: u64, cut: Cut) -> bool {
         let ends = Heap::ends(range, size, align);
         ends.is_some_and(|ends| cut == Cut::Any || ends.iter().any(|start| self.is_fair(*start, size)))
     }
 
-    /// Where they are taken. Where fewer whole extents are broken, for only those can be moved; else small pieces from the end,
-    /// so that what large ones leave stays in one piece.
+    /// Where they are taken. The end that breaks fewer whole extents is preferred, because only whole extents can be
+    /// moved. If both break as many, small pieces come from the end, so that what large ones leave stays contiguous.
     pub(super) fn position(&self, range: (u64, u64), size: u64, align: u64, cut: Cut) -> Option<u64> {
         let mut ends = Heap::ends(range, size, align)?;
         let [first, last] = ends.map(|start| self.whole(range.0, start) + self.whole(start + size, range.1));

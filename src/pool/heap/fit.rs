@@ -3,10 +3,10 @@
 use super::bins::Bins;
 use super::{COMMON, Cut, Heap, Node, NodeId, Owner, Space, State};
 
-/// How many ranges of a bin are looked at for the best one.
+/// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
 
-/// Smaller pieces are carved from the end of a range.
+/// Pieces smaller than this are taken from the end of a range.
 pub(super) const SMALL: u64 = 1 << 20;
 
 impl Heap {
@@ -15,8 +15,8 @@ impl Heap {
         self.take_stamped(owner, size, align, u64::MAX)
     }
 
-    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one, which is cut as `cut` says: memory that
-    /// is complete can go, and goes in whole extents.
+    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as `cut`
+    /// says, because memory that is complete can be unmapped, in whole extents only.
     pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
         let own = if owner == COMMON {
             None
@@ -41,14 +41,14 @@ impl Heap {
         Some(self.carve(id, size, start))
     }
 
-    /// As [`Heap::take`], from ranges whose stamp is at most `through`.
+    /// As [`Heap::take`], from ranges whose `stamp` is at most `through`.
     pub fn take_stamped(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
         let id = self.find(owner, size, align, through, Cut::Any)?;
         self.carve_end(id, size, align, Cut::Any)
     }
 
-    /// Takes a range that is in part `owner`'s and in part common: neighbours that only together are large enough. What is
-    /// left of the common part becomes `owner`'s.
+    /// Takes a range that is in part `owner`'s and in part common: adjacent free ranges that are large enough only
+    /// together. What is left of the common part becomes `owner`'s.
     pub fn take_joined(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
         let mut bin = self.spaces[owner.0 as usize].bins.last();
         let mut looked = 0;
@@ -79,7 +79,7 @@ impl Heap {
         Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(COMMON))
     }
 
-    /// Makes `id` and the common ranges beside it one range of `owner`.
+    /// Makes `id` and the adjacent common ranges one range of `owner`.
     fn annex(&mut self, mut id: NodeId, owner: Owner) -> NodeId {
         loop {
             let Node {
@@ -97,7 +97,7 @@ impl Heap {
         }
     }
 
-    /// The best of the first few ranges that fit; every range is looked at before the answer is none.
+    /// The best of the first few ranges that fit. It checks every range before it returns none.
     fn find(&self, owner: Owner, size: u64, align: u64, through: u64, cut: Cut) -> Option<NodeId> {
         let space = &self.spaces[owner.0 as usize];
         if size == 0 || size > space.bytes {
@@ -133,14 +133,14 @@ impl Heap {
         None
     }
 
-    /// Makes `size` bytes at one end of a free node a used node. None where it has no such end.
+    /// Makes `size` bytes at one end of a free node a used node. None where neither end allows it.
     fn carve_end(&mut self, id: NodeId, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
         let (offset, whole) = self.span(id);
         let start = self.position((offset, offset + whole), size, align, cut)?;
         Some(self.carve(id, size, start))
     }
 
-    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, stamp and age.
+    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, `stamp` and age.
     fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
         let (offset, whole) = self.span(id);
         let State::Free(owner) = self.nodes[id as usize].state else {

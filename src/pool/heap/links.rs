@@ -1,4 +1,4 @@
-//! The lists a node is in: address order, bin, age.
+//! The lists that a node is in: address order, bin, age.
 
 use super::bins::Bins;
 use super::{Heap, Node, NodeId, Owner, State};
@@ -25,7 +25,7 @@ impl Heap {
         }
     }
 
-    /// Puts `id` behind `older` in `owner`'s age list (0: at its head).
+    /// Puts `id` behind `older` in `owner`'s age list; with 0, at its head.
     pub(super) fn link_younger(&mut self, owner: Owner, older: NodeId, id: NodeId) {
         let younger = match older {
             0 => std::mem::replace(&mut self.spaces[owner.0 as usize].oldest, id),
@@ -69,7 +69,7 @@ impl Heap {
         }
     }
 
-    /// A new node behind `before` in address order (0: its neighbours are the caller's to link).
+    /// Adds a node behind `before` in address order; with 0, the caller links its neighbours.
     pub(super) fn insert_after(&mut self, before: NodeId, offset: u64, size: u64, state: State) -> NodeId {
         let after = if before == 0 {
             0
@@ -107,7 +107,7 @@ impl Heap {
         id
     }
 
-    /// Takes a node whose bytes belong to its neighbour now out of the address order.
+    /// Removes a node, whose bytes belong to its neighbour now, from the address order.
     pub(super) fn drop_node(&mut self, id: NodeId) {
         let Node { before, after, .. } = self.nodes[id as usize];
         if before != 0 {

@@ -1,11 +1,12 @@
-//! Free space: offsets in, offsets out. Knows no driver, no pointer and no thread.
+//! The bookkeeping of free space, in offsets. It knows no driver, no pointer and no thread.
 //!
-//! A window of offsets is tiled by nodes in address order. A node is *used*, *free* for one owner, or a *hole* that no
-//! memory backs. Neighbouring free nodes of one owner are always one node, and so are neighbouring holes; free nodes of
-//! different owners never become one, because what is safe for one owner need not be safe for the other.
+//! Nodes in address order cover the whole address range of offsets. A node is *used*, *free* for one owner, or a *hole*
+//! that no memory backs. Adjacent free nodes of one owner always coalesce, and so do adjacent holes. Free nodes of
+//! different owners never coalesce, because what is safe for one owner need not be safe for the other.
 //!
-//! [`COMMON`] is the owner of what anybody may have. Each free node carries a *stamp*, the number of the event behind which
-//! it is complete; within an owner stamps never fall, so what an event has completed is at the head of its age list.
+//! [`COMMON`] is the owner of what every caller may have. Each free node carries a *stamp*: the number of the
+//! completion event that covers it. Within an owner, stamps never decrease from older to younger nodes, so what an
+//! event has completed is at the head of the owner's age list.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -26,14 +27,14 @@ pub use place::Place;
 
 use bins::Bins;
 
-/// A node's number; 0 is none. A used node's number is its block's.
+/// A node's number; 0 means none. A used node's number is its block's.
 pub type NodeId = u32;
 
-/// Whose free space.
+/// The owner of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u32);
 
-/// Free space that is safe for everybody.
+/// The owner of free space that is safe for every caller.
 pub const COMMON: Owner = Owner(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +45,16 @@ enum State {
     Hole,
 }
 
-/// A used or free range, as a walk in the order of offsets finds it.
+/// A used or free range, as [`Heap::tiles`] returns it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tile {
     /// Its number.
     pub id: NodeId,
-    /// Where it begins.
+    /// Where it starts.
     pub offset: u64,
     /// Bytes.
     pub size: u64,
-    /// Whose it is, where it is free.
+    /// Its owner, where it is free.
     pub free: Option<Owner>,
 }
 
@@ -94,7 +95,7 @@ impl Space {
     }
 }
 
-/// The free space of one window.
+/// The free space of one address range.
 pub struct Heap {
     granule: u64,
     page_bits: u32,
@@ -103,13 +104,13 @@ pub struct Heap {
     spaces: Vec<Space>,
     spare_spaces: VecDeque<Owner>,
     holes: BTreeMap<u64, NodeId>,
-    /// Memory of several pages that comes and goes as one: its size, by offset.
+    /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
     extents: BTreeMap<u64, u64>,
 }
 
 impl Heap {
-    /// A window of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`; memory comes and
-    /// goes in pages of `page` bytes. Both are powers of two.
+    /// An address range of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`.
+    /// Memory is mapped and unmapped in pages of `page` bytes. Both are powers of two.
     pub fn new(size: u64, granule: u64, page: u64) -> Heap {
         let blank = Node {
             offset: 0,
@@ -140,7 +141,7 @@ impl Heap {
         }
     }
 
-    /// A new owner with no space.
+    /// Adds an owner with no space.
     pub fn add_owner(&mut self) -> Owner {
         if let Some(owner) = self.spare_spaces.pop_front() {
             self.spaces[owner.0 as usize].alive = true;
@@ -150,7 +151,7 @@ impl Heap {
         Owner(self.spaces.len() as u32 - 1)
     }
 
-    /// Forgets an owner that has no space; one that has is left as it is, and false returned.
+    /// Forgets an owner that has no space; false, and no change, where it has space.
     pub fn remove_owner(&mut self, owner: Owner) -> bool {
         let space = &mut self.spaces[owner.0 as usize];
         if owner == COMMON || space.bytes != 0 || !space.alive {
@@ -161,7 +162,7 @@ impl Heap {
         true
     }
 
-    /// Where a node lies: offset and size.
+    /// A node's offset and size.
     pub fn span(&self, id: NodeId) -> (u64, u64) {
         let node = &self.nodes[id as usize];
         (node.offset, node.size)
@@ -172,13 +173,14 @@ impl Heap {
         self.spaces[owner.0 as usize].bytes
     }
 
-    /// Gives a used node to `owner`'s free space behind `stamp`; it becomes one with `owner`'s ranges beside it.
+    /// Gives a used node to `owner`'s free space behind `stamp`; it coalesces with `owner`'s adjacent ranges.
     pub fn give(&mut self, id: NodeId, owner: Owner, stamp: u64) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);
         self.release(id, owner, stamp);
     }
 
-    /// Hands every range of `from` whose stamp is at most `through` to `to` behind `stamp`; returns the bytes.
+    /// Moves every range of `from` whose `stamp` is at most `through` to the owner `to`, behind `stamp`; returns the
+    /// bytes.
     pub fn transfer(&mut self, from: Owner, to: Owner, through: u64, stamp: u64) -> u64 {
         let mut moved = 0;
         loop {
@@ -193,7 +195,7 @@ impl Heap {
         }
     }
 
-    /// Takes everything `owner` has: used nodes.
+    /// Takes everything that `owner` has, as used nodes.
     pub fn take_all(&mut self, owner: Owner) -> Vec<NodeId> {
         let mut taken = Vec::new();
         while let id @ 1.. = self.spaces[owner.0 as usize].oldest {
@@ -204,7 +206,7 @@ impl Heap {
         taken
     }
 
-    /// The stamp of `owner`'s oldest range; none where it has no space.
+    /// The `stamp` of `owner`'s oldest range; none where it has no space.
     pub fn oldest_stamp(&self, owner: Owner) -> Option<u64> {
         match self.spaces[owner.0 as usize].oldest {
             0 => None,
@@ -247,7 +249,7 @@ impl Heap {
         })
     }
 
-    /// Puts a used node into `owner`'s free space, coalescing; returns the node that holds it then.
+    /// Puts a used node into `owner`'s free space, and coalesces; returns the node that holds it then.
     fn release(&mut self, mut id: NodeId, owner: Owner, stamp: u64) -> NodeId {
         let mut stamp = stamp;
         let (before, after) = (self.nodes[id as usize].before, self.nodes[id as usize].after);
@@ -269,7 +271,8 @@ impl Heap {
         node.state = State::Free(owner);
         node.stamp = stamp;
         self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
-        // Stamps never fall along the age list: a late comer with an older stamp waits for the youngest's.
+        // The `stamp` never decreases along the age list: a node that comes later with an older one gets the
+        // youngest's.
         if youngest != 0 {
             let floor = self.nodes[youngest as usize].stamp;
             let node = &mut self.nodes[id as usize];

@@ -1,25 +1,26 @@
-//! Holes: where memory can be mapped, and where it was taken away.
+//! Holes: where memory can be mapped, and where it was unmapped.
 
 use super::{COMMON, Heap, Node, NodeId, Owner, State, fits};
 
-/// Where mapping new memory makes room for a request.
+/// A place where mapping new memory makes room for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The range to map: page-aligned, inside one hole.
+    /// The start of the range to map: page-aligned, inside one hole.
     pub offset: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// How large it could be.
+    /// The largest size that it could have.
     pub room: u64,
-    /// Whose free space it is to become one with.
+    /// The owner with whose free space it is to coalesce.
     pub owner: Owner,
-    /// Where the request will lie, with what is free beside the place.
+    /// Where the request will start, with the free space next to the place included.
     pub start: u64,
 }
 
 impl Heap {
-    /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes: beside free ranges of `owner`, or
-    /// common ones, that already hold a part of it, where that is a fair cut. None where the window is exhausted.
+    /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes. It lies next to free ranges of
+    /// `owner`, or common ones, that already hold a part of the request, where that is a fair cut. None where the
+    /// address range is exhausted.
     pub fn place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let mut best: Option<Place> = None;
         for id in self.holes.values() {
@@ -37,7 +38,7 @@ impl Heap {
         best
     }
 
-    /// As [`Heap::place`], where there is the most room, whatever is free beside it.
+    /// As [`Heap::place`], where there is the most room, whatever is free next to it.
     pub fn roomiest_place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let holes = self.holes.values().map(|id| &self.nodes[*id as usize]);
         let places = holes.filter_map(|hole| {
@@ -106,13 +107,14 @@ impl Heap {
         best
     }
 
-    /// Memory was mapped at `[offset, offset + size)`, inside a hole: it becomes `owner`'s free space behind `stamp`.
+    /// Turns `[offset, offset + size)` inside a hole, where memory was mapped, into `owner`'s free space behind
+    /// `stamp`.
     pub fn open(&mut self, offset: u64, size: u64, owner: Owner, stamp: u64) -> bool {
         let id = self.bury(offset, size);
         id.is_some_and(|id| self.release(id, owner, stamp) != 0)
     }
 
-    /// Makes `[offset, offset + size)`, inside a hole, a used node, which nothing will be mapped over.
+    /// Makes `[offset, offset + size)`, inside a hole, a used node, so that nothing will be mapped there.
     pub fn bury(&mut self, offset: u64, size: u64) -> Option<NodeId> {
         let (&at, &id) = self.holes.range(..=offset).next_back()?;
         if offset + size > at + self.nodes[id as usize].size {
@@ -124,15 +126,16 @@ impl Heap {
         Some(id)
     }
 
-    /// Makes a node that was buried a hole again.
+    /// Turns a node of [`Heap::bury`] into a hole again.
     pub fn unbury(&mut self, id: NodeId) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);
         self.nodes[id as usize].state = State::Hole;
         self.join_hole(id);
     }
 
-    /// The memory at `[offset, offset + size)`, wholly inside the common free range `id`, is going away: it becomes a hole.
-    /// What lies before it in the range keeps the number `id`, so several pieces are closed from the last to the first.
+    /// Turns `[offset, offset + size)` into a hole, because its memory is going to be unmapped. It lies wholly inside
+    /// the common free range `id`. What lies before it in the range keeps the number `id`, so several pieces are closed
+    /// from the last to the first.
     pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
         let Node {
             offset: from,
@@ -152,9 +155,9 @@ impl Heap {
         true
     }
 
-    /// Memory that is one with no other becomes common free space: `size` bytes at `rest` beyond a multiple of `page`. A
-    /// hole stays on either side, in which nothing but another island is opened, so no range ever reaches from one island
-    /// into the next. Where it lies; none where no hole has the room.
+    /// Makes a segment between holes of common free space: `size` bytes at `rest` beyond a multiple of `page`. A hole
+    /// stays on either side, in which only other such segments are opened, so no range ever reaches from one segment
+    /// into the next. Returns its offset; none where no hole has the room.
     pub fn open_island(&mut self, size: u64, page: u64, rest: u64) -> Option<u64> {
         let offset = self.holes.values().find_map(|id| {
             let hole = &self.nodes[*id as usize];
@@ -166,8 +169,8 @@ impl Heap {
         self.open(offset, size, COMMON, 0).then_some(offset)
     }
 
-    /// Cuts `[offset, offset + size)` out of a node that is a hole or used; what is left beside it stays what it was (a used
-    /// node's rests become common free space). Returns the node of the cut.
+    /// Cuts `[offset, offset + size)` out of a node that is a hole or used. What is left of a hole stays a hole, and
+    /// what is left of a used node becomes common free space. Returns the node of the cut.
     fn cut(&mut self, id: NodeId, offset: u64, size: u64) -> NodeId {
         let Node {
             offset: from,
@@ -200,7 +203,7 @@ impl Heap {
         }
     }
 
-    /// Makes a new hole one with the holes beside it.
+    /// Coalesces a new hole with adjacent holes.
     fn join_hole(&mut self, mut id: NodeId) {
         let Node { before, after, .. } = self.nodes[id as usize];
         if before != 0 && self.nodes[before as usize].state == State::Hole {

@@ -1,4 +1,4 @@
-//! The heap against a model that keeps one letter for each granule.
+//! Compares the free-space bookkeeping with a model that keeps one letter for each granule.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ enum Step {
         from: u8,
         through: u64,
     },
-    /// In extents of so many pages.
+    /// `extent` is the size of each extent in pages.
     Grow {
         owner: u8,
         granules: u64,
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What each granule is: '.' a hole, 'u' used, '0'.. free for that owner.
+/// The state of each granule: '.' is a hole, 'u' is used, '0' and up is free for that owner.
 struct Model(Vec<u8>);
 
 impl Model {
@@ -70,7 +70,7 @@ impl Model {
     }
 }
 
-/// Whether a block leaves little of each extent unused that it takes a part of.
+/// Whether a block leaves little unused of each extent that it takes a part of.
 fn is_fair(extents: &[(u64, u64)], start: u64, size: u64) -> bool {
     let little = |unused: u64| unused < PAGE || unused <= size / 16;
     extents.iter().all(|(at, extent)| {
@@ -111,7 +111,7 @@ proptest! {
                         let (offset, size) = heap.span(id);
                         model.set(offset, size, &[b'0', letter(owner)], b'u');
                         used.push(id);
-                        // Common neighbours of what was taken belong to the owner now.
+                        // Common ranges adjacent to what was taken belong to the owner now.
                         for at in 0..model.0.len() as u64 {
                             let free = owners.iter().position(|owner| heap.ranges(*owner)
                                 .any(|(_, offset, size)| offset <= at * GRANULE && at * GRANULE < offset + size));
@@ -218,7 +218,7 @@ fn takes_the_smallest_range_that_fits() {
         heap.give(ids[at], COMMON, 0);
     }
     let id = heap.take(COMMON, 2 * GRANULE, GRANULE).unwrap_or_default();
-    // Small pieces come from the end of the window: the third lay below the first two.
+    // Small pieces come from the end of the address range: the third lies below the first two.
     assert_eq!(heap.span(id), (WINDOW / 4 - 7 * GRANULE, 2 * GRANULE));
 }
 
@@ -308,7 +308,7 @@ fn on_islands() -> impl Strategy<Value = Islands> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// The model is a list of islands: every range of the heap lies in exactly one of them.
+    /// The model is a list of segments: every range lies in exactly one of them.
     #[test]
     fn every_range_lies_in_one_island(steps in prop::collection::vec(on_islands(), 1..150)) {
         let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
