@@ -1,5 +1,5 @@
-//! What an application does with the allocator of a [`Bench`]; the checker hears of everything. The tests over AscendCL take
-//! this file in, too.
+//! The calls that an application makes to the allocator of a [`Bench`]; each is also reported to the order checker. The
+//! tests over AscendCL include this file, too.
 
 use super::Bench;
 use crate::allocator::Request;
@@ -9,7 +9,7 @@ use crate::driver::sim::model::Machine;
 use crate::error::Result;
 
 impl Bench {
-    /// What the application does itself: its calls are not made to fail.
+    /// Runs the application's own calls, which are not made to fail.
     pub(super) fn app<T>(&self, work: impl FnOnce(&Machine) -> T) -> T {
         let _exempt = self.machine.exempt();
         work(&self.machine)
@@ -40,7 +40,8 @@ impl Bench {
     /// Resizes a block of `had` bytes.
     pub(super) fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
         let checker = self.machine.checker();
-        // Grown where it is mapped, a block keeps its memory; else some of it may be anybody's before the call returns.
+        // A mapped block keeps its memory when it grows. Otherwise other callers may get some of it before the call
+        // returns.
         if size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
             let new = self.allocator.reallocate(address, 0, size)?;
             checker.resize(address, new, size);
@@ -58,7 +59,7 @@ impl Bench {
         self.allocator.deallocate(address, stream.map(Stream)).unwrap();
     }
 
-    /// A kernel of a millisecond that uses a block.
+    /// Launches a kernel of one millisecond that uses a block.
     pub(super) fn launch(&self, stream: usize, address: u64, size: u64) {
         self.app(|machine| machine.launch(stream, 1_000_000, &[(address, size)]).unwrap());
     }
@@ -69,16 +70,16 @@ impl Bench {
         wrong
     }
 
-    /// Everything was given back: nothing was wrong, and nothing is left.
+    /// All blocks were freed: checks that nothing went wrong, and that nothing is left.
     pub(super) fn finish_of(self, told: &str) {
         self.app(|machine| machine.context_synchronize()).unwrap();
-        // What tells that a graph is gone comes by a thread of its own.
+        // A thread of its own reports that a graph is gone.
         self.machine.drain_user_objects();
         assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
         self.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
         let stats = || self.allocator.stats(Some(0)).unwrap();
         assert_eq!((stats().allocated, stats().requested), (0, 0), "{told}: {:?}", stats());
-        // Each waits no longer than a request may, and without context events for a thread to be scheduled.
+        // Each trim waits no longer than a request may, and without context events also until a thread is scheduled.
         let at_once = Bench::REPEATS && self.allocator.driver().features().context_events;
         let tries = if at_once { 1 } else { 1000 };
         let trim = |_: &i32| {

@@ -1,9 +1,9 @@
-//! Each rule broken on purpose is caught; kept, the same work is clean.
+//! The checker catches each rule that is broken on purpose. With the rule kept, the same work causes no violation.
 
 use super::{Bench, MIB};
 use crate::sync::breaking;
 
-/// Runs `work` with every rule kept, and with that one broken; what was noticed the second time.
+/// Runs `work` with every rule kept, and then with that rule broken; returns the violations of the second run.
 fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
     let kept = Bench::new(options);
     work(&kept);
@@ -24,7 +24,8 @@ fn reuse_across_streams_without_an_order() {
         |bench| {
             let (first, second) = (bench.stream(), bench.stream());
             bench.use_and_free(first, 32, MIB);
-            // A miss: it stamps what was freed so far, and only that.
+            // This request misses, so the stream records a completion event for what it freed so far, and only for
+            // that.
             bench.use_and_free(first, 1, 2 * MIB);
             bench.use_and_free(first, 32, MIB);
             let block = bench.get(32 * MIB, Some(second));
@@ -67,7 +68,7 @@ fn one_range_of_two_owners() {
     let wrong = noticed("what a stream freed stays its own", "", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         bench.use_and_free(first, 8, 4 * MIB);
-        // A miss of the stream's own puts together what it freed.
+        // This request misses, so what the stream freed is coalesced.
         let own = bench.get(6 * MIB, Some(first));
         let other = bench.get(10 * MIB, Some(second));
         bench.launch(second, other, 10 * MIB);

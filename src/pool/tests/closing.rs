@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::driver::Stream;
 use crate::driver::sim::{SimConfig, SimDriver};
 
-/// One round: the allocator is destroyed, then two threads give its last two blocks back at once.
+/// Runs one round: the allocator is destroyed, then two threads free its last two blocks at once.
 fn race(driver: &Arc<SimDriver>, options: &str, flags: u32, stream: Option<Stream>, start: &Barrier) {
     let allocator = Allocator::with_driver(driver.clone(), Config::parse(options).unwrap()).unwrap();
     let blocks = [(); 2].map(|()| {

@@ -25,7 +25,8 @@ fn outside(devices: u32, version: u32, options: &str) -> Bench {
     bench
 }
 
-/// What the application does in the primary context of a device, as the CUDA runtime would for a thread without a context.
+/// Runs the application's work in the primary context of a device, as the CUDA runtime would for a thread without a
+/// context.
 fn inside<T>(bench: &Bench, device: i32, work: impl FnOnce(&Bench) -> T) -> T {
     bench.app(|machine| machine.context_push(machine.primary_retain(device).unwrap()).unwrap());
     let outcome = work(bench);
@@ -57,7 +58,7 @@ fn put(bench: &Bench, device: i32, block: u64, stream: Option<Stream>) {
     bench.allocator.deallocate(block, stream).unwrap();
 }
 
-/// Declares a use on the default stream of the device, and makes it.
+/// Uses a block on the default stream of the device, and declares the use.
 fn record(bench: &Bench, device: i32, block: u64) {
     inside(bench, device, |bench| {
         bench.launch(0, block, MIB);
@@ -78,7 +79,7 @@ fn finish(bench: Bench, device: i32) {
     assert_eq!(bench.wrong(), Vec::<String>::new());
 }
 
-/// PyTorch's loader threads: blocks of one stream, declared for the default stream.
+/// PyTorch's loader threads do this: they declare blocks of one stream for the default stream.
 #[test]
 fn record_stream_without_context_keeps_reserved_near_the_peak() {
     for device in [0, 1] {
@@ -96,7 +97,7 @@ fn record_stream_without_context_keeps_reserved_near_the_peak() {
     }
 }
 
-/// On a driver without ids of streams, each free waits behind an event of its own.
+/// On a driver without stream ids, each free waits for an event of its own.
 #[test]
 fn blocks_of_the_default_stream_without_context_come_back() {
     for version in [12_090, 12_040, 11_080] {
@@ -112,7 +113,7 @@ fn blocks_of_the_default_stream_without_context_come_back() {
     }
 }
 
-/// Blocks of no stream, and of another stream, that are freed on the default stream.
+/// Blocks that were allocated without a stream, or on another stream, are freed on the default stream.
 #[test]
 fn frees_on_the_default_stream_without_context_come_back() {
     for version in [12_090, 11_080] {
@@ -130,7 +131,8 @@ fn frees_on_the_default_stream_without_context_come_back() {
     }
 }
 
-/// While another device is current, a default stream is that device's, and the block's own may have work of its own.
+/// While another device is current, a default stream is that device's, and the default stream of the block's device may
+/// have work too.
 #[test]
 fn block_of_another_device_than_the_current_one_waits_for_both() {
     let bench = outside(2, 12_090, "limit=4MiB,wait_ms=1,peers=auto");
@@ -164,8 +166,8 @@ fn block_of_another_device_than_the_current_one_waits_for_both() {
     assert_eq!(bench.machine.faults(), Vec::<String>::new());
 }
 
-/// The application has a context of its own and the pool lives there; the default stream of a thread without one is the
-/// primary context's all the same.
+/// The application has a context of its own, and the pool's home is that context. The default stream of a thread
+/// without a context is the primary context's nevertheless.
 #[test]
 fn default_stream_without_context_is_not_that_of_a_context_of_the_applications() {
     let driver = SimDriver::new(SimConfig::default());
@@ -182,7 +184,7 @@ fn default_stream_without_context_is_not_that_of_a_context_of_the_applications()
     );
     let block = bench.get(MIB, Some(0));
     bench.app(|machine| machine.context_pop()).unwrap();
-    // The application's other half uses the runtime.
+    // Another part of the application uses the runtime.
     bench.app(|machine| machine.primary_retain(0)).unwrap();
     let kernel = inside(&bench, 0, |bench| {
         bench
@@ -192,7 +194,8 @@ fn default_stream_without_context_is_not_that_of_a_context_of_the_applications()
     bench.machine.checker().give_back(block, None);
     bench.allocator.deallocate(block, Some(NULL)).unwrap();
     bench.app(|machine| machine.context_push(own)).unwrap();
-    // The checker hears of each: what the primary context may still use is handed out behind its work, or not at all.
+    // The checker checks each request: memory that the primary context may still use is handed out behind its work, or
+    // not at all.
     let taken: Vec<u64> = std::iter::from_fn(|| bench.request(MIB, 0, Some(0)).ok()).collect();
     assert!(bench.machine.release_persistent(kernel));
     taken.into_iter().for_each(|block| bench.put(block, Some(0)));

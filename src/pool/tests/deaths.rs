@@ -1,11 +1,11 @@
-//! Streams and contexts that go away while memory is out, cached or pending.
+//! Streams and contexts that are destroyed while memory is in use, cached or pending.
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::sim::SimConfig;
 use crate::driver::{Context, DriverError, Failure, Stream};
 use crate::error::Error;
 
-/// A stream destroyed with work pending, and one born with its handle.
+/// Destroys a stream with work pending, and creates one that gets its handle.
 fn reborn(bench: &Bench, dying: usize) -> usize {
     bench.app(|machine| machine.stream_destroy(dying)).unwrap();
     let born = bench.stream();
@@ -40,7 +40,7 @@ fn freed_on_a_handle_that_came_back() {
         let kernel = bench.app(|machine| machine.launch_persistent(dying, &[])).unwrap();
         let block = bench.request(4 * MIB, flags, Some(dying)).unwrap();
         bench.launch(dying, block, 4 * MIB);
-        // The owner has ordered the new stream behind the old one, so this is right of it.
+        // The owner has ordered the new stream behind the old one, so this free is correct.
         let event = bench.app(|machine| {
             let event = machine.event_create().unwrap();
             machine.event_record(event, dying).unwrap();
@@ -70,7 +70,7 @@ fn freed_on_a_stream_that_is_gone() {
     let special = bench.request(3 * MIB, RESIZABLE, Some(dying)).unwrap();
     bench.launch(dying, special, 3 * MIB);
     bench.app(|machine| machine.stream_destroy(dying)).unwrap();
-    // However many: the dead handle is never passed to the driver.
+    // However many there are, the pool never passes the dead handle to the driver.
     for block in blocks.iter().skip(10).chain([&special]) {
         bench.put(*block, Some(dying));
     }
@@ -105,7 +105,7 @@ fn a_context_that_goes_with_its_streams() {
     bench.finish();
 }
 
-/// A pool that a context used which is destroyed, and what whoever waited for that one is told.
+/// A pool that was used by a context that is destroyed, with that context and the error that a wait for it returns.
 fn destroyed(version: u32) -> (Bench, Context, DriverError) {
     let config = SimConfig {
         version,
@@ -155,7 +155,7 @@ fn a_context_that_may_be_gone_is_nothing_to_die_of() {
 
 #[test]
 fn a_question_that_fails_once_does_not_kill_the_pool() {
-    // The pool asks for its home, then for each context that has used it, then for this one again.
+    // The pool queries its home, then each context that has used it, then this context again.
     for failing in 1..=4 {
         let (bench, gone, error) = destroyed(12_090);
         let pool = bench.allocator.pool_of(0);
@@ -183,7 +183,7 @@ fn a_context_without_a_known_id_may_have_changed() {
     bench.put(block, None);
     let pool = bench.allocator.pool_of(0);
     let gone = bench.app(|machine| machine.context_create(0)).unwrap();
-    // A free learns of the context, and not which one it is.
+    // A free notes the context, but not its id.
     bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
     pool.core.lock().note_context_of_free(&pool.calls, Context(gone));
     bench.machine.clear_failures();
@@ -203,8 +203,8 @@ fn a_context_without_a_known_id_may_have_changed() {
     bench.finish();
 }
 
-/// A block of all there is, used in a context of its own by a kernel that is `kernel`, and freed there without a stream while
-/// the driver does not tell which context that is.
+/// Allocates a block that leaves no room for a second one, and uses it in a context of its own by a kernel. Frees the
+/// block there without a stream, while the driver does not return the context's id. Returns the context and the kernel.
 fn freed_in_an_unidentified_context(bench: &Bench) -> (usize, u64) {
     let block = bench.get(48 * MIB, None);
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
@@ -245,13 +245,13 @@ fn memory_of_an_unidentified_context_that_is_gone_comes_back() {
     bench.finish();
 }
 
-/// Lets the `failing`-th question which context has a handle go unanswered, from now on.
+/// From now on, makes the `failing`-th query for a context's id fail.
 fn do_not_tell(bench: &Bench, failing: u64) {
     bench.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
 }
 
-/// The handles of a context that is gone, and of its events, come back as others of the application's, and the driver does not
-/// tell.
+/// The handles of a context that is gone, and of its events, come back as the application's, and the driver does not
+/// return the ids.
 #[test]
 fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
     for failing in 1..=8 {
@@ -269,7 +269,7 @@ fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
             bench.app(|machine| machine.event_record(event, stream)).unwrap();
         }
         let kernel = bench.app(|machine| machine.launch_persistent(other, &[]).unwrap());
-        // The free does not learn which context it is made in, either.
+        // The free cannot identify its context, either.
         do_not_tell(&bench, 1);
         do_not_tell(&bench, failing);
         blocks[3..].iter().for_each(|block| bench.put(*block, None));
@@ -288,7 +288,7 @@ fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
     }
 }
 
-/// As above: that the application's event is complete says nothing of what the pool's covered.
+/// As above: a completed event of the application is no evidence that the work behind the pool's event is complete.
 #[test]
 fn an_answer_from_a_context_that_may_be_gone_is_none() {
     for failing in 1..=12 {
@@ -296,7 +296,8 @@ fn an_answer_from_a_context_that_may_be_gone_is_none() {
         let first = bench.stream();
         let block = bench.get(48 * MIB, Some(first));
         let kernel = bench.app(|machine| machine.launch_persistent(first, &[(block, 48 * MIB)]).unwrap());
-        // The application brings the block to a stream of another context, and that stream waits for the first one's work.
+        // The application uses the block on a stream of another context, and that stream waits for the first stream's
+        // work.
         let event = bench.app(|machine| machine.event_create()).unwrap();
         bench.app(|machine| machine.event_record(event, first)).unwrap();
         let gone = bench.app(|machine| machine.context_create(0)).unwrap();
@@ -326,8 +327,8 @@ fn an_answer_from_a_context_that_may_be_gone_is_none() {
     }
 }
 
-/// A context's work ends with it, and so does what its streams had waited for in other contexts. Another stream to which the
-/// block is brought has waited for nothing.
+/// A context's work ends with it, and so do its streams' waits for other contexts. Another stream that the block is
+/// used on next has waited for nothing.
 #[test]
 fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
     for version in [12_090, 12_040, 11_080] {
@@ -350,7 +351,7 @@ fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
             }
             let context = bench.app(|machine| machine.context_create(0)).unwrap();
             let visitor = bench.stream();
-            // The visitor's stream is made to wait for the first one's work.
+            // The visitor's stream is made to wait for the first stream's work.
             let moved = bench.request(48 * MIB, flags, Some(visitor));
             bench.app(|machine| machine.context_destroy(context)).unwrap();
             if let Ok(block) = moved {
@@ -366,7 +367,8 @@ fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
     }
 }
 
-/// cuCtxDestroy takes a context from its own thread's stack only: elsewhere a destroyed context stays current.
+/// cuCtxDestroy removes a context only from the stack of the calling thread. On other threads a destroyed context stays
+/// current.
 #[test]
 fn a_destroyed_context_that_is_current_kills_no_pool() {
     for version in [12_090, 12_040, 11_020] {
@@ -384,7 +386,7 @@ fn a_destroyed_context_that_is_current_kills_no_pool() {
                 let destroy = || bench.app(|machine| machine.context_destroy(gone)).unwrap();
                 scope.spawn(destroy).join().unwrap();
             });
-            // Each may be refused.
+            // Each request may be refused.
             for turn in [None, Some(0), Some(stream)] {
                 for flags in [0, RESIZABLE] {
                     if let Ok(block) = bench.request(MIB, flags, turn) {
@@ -414,7 +416,7 @@ fn a_streams_place_is_its_own_though_its_context_is_gone() {
     let block = bench.get(MIB, Some(dying));
     bench.put(block, Some(dying));
     bench.app(|machine| machine.context_destroy(context)).unwrap();
-    // What it had is everybody's, and another stream gets a place.
+    // Its free memory is common now, and another stream gets its owner number.
     let plain = bench.get(MIB, None);
     bench.put(plain, None);
     bench.allocator.trim(Some(0), 0).unwrap();
@@ -446,7 +448,7 @@ fn what_the_drivers_malloc_gave_outlives_the_context_it_was_asked_in() {
     }
 }
 
-/// A handle that names a stream of one device, and then one of the other.
+/// A handle names a stream of one device, and then one of the other.
 #[test]
 fn a_handle_that_changes_its_device() {
     let config = SimConfig {
@@ -464,7 +466,8 @@ fn a_handle_that_changes_its_device() {
         machine.stream_destroy(dying).unwrap();
         machine.context_pop().unwrap();
     });
-    // Blocks of this device freed there, so often that the stream is stamped before it has ever allocated.
+    // Blocks of this device are freed there so often that the pool records a completion event before the stream has
+    // ever allocated.
     let blocks: Vec<u64> = (0..200).map(|_| bench.get(MIB, None)).collect();
     let born = bench.stream();
     assert_eq!(born, dying, "the handle comes back");
@@ -496,7 +499,7 @@ fn a_reset_device_is_dead_and_harmless() {
         bench.use_and_free(stream, 20, MIB);
         bench.app(|machine| {
             machine.primary_reset(0).unwrap();
-            // The application goes on with the device.
+            // The application continues to use the device.
             let context = machine.primary_retain(0).unwrap();
             machine.context_push(context).unwrap();
         });
@@ -540,7 +543,8 @@ fn a_sticky_error_kills_the_pool_and_nothing_else() {
     bench.allocator.close();
 }
 
-/// Without virtual memory a resize waits for every context; one that goes while it does so took its work with it.
+/// Without virtual memory, a resize waits for every context. A context that is destroyed during the wait took its work
+/// with it.
 #[test]
 fn a_context_that_goes_while_a_resize_looks_at_it() {
     for call in ["cuCtxRecordEvent", "cuEventCreate", "cuEventSynchronize"] {
@@ -568,7 +572,7 @@ fn a_context_that_goes_while_a_resize_looks_at_it() {
     }
 }
 
-/// A stream waited for work of another context, and its own context goes: the work does not.
+/// A stream waited for work of another context, and its own context is destroyed, but the work goes on.
 #[test]
 fn a_dead_contexts_stream_had_waited_for_work_that_goes_on() {
     for version in [11_080, 12_040, 12_090] {

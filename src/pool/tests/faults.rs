@@ -1,4 +1,5 @@
-//! Every driver call of a life that has everything in it, failed in turn: nothing is lost, nothing is handed out twice.
+//! Every driver call of a run that uses every feature is made to fail in turn. Nothing is lost, and nothing is handed
+//! out twice.
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::Stream;
@@ -6,14 +7,14 @@ use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::calls::{Call, CallKind};
 use crate::driver::sim::model::capture::MODE_RELAXED;
 
-/// Blocks of a life that are out: address, size and stream.
+/// The live blocks of a run: address, size and stream.
 struct Life<'a> {
     bench: &'a Bench,
     out: Vec<(u64, u64, usize)>,
 }
 
 impl Life<'_> {
-    /// A request may be refused: a driver call may have failed.
+    /// Makes a request, which may be refused because a driver call may have failed.
     fn get(&mut self, size: u64, flags: u32, stream: Option<usize>, home: usize) -> Option<u64> {
         let block = self.bench.request(size, flags, stream).ok()?;
         self.bench.launch(home, block, size);
@@ -39,7 +40,7 @@ impl Life<'_> {
     }
 }
 
-/// A capture, and a graph that is launched and dropped.
+/// Captures, launches the graph, and destroys it.
 fn capture(bench: &Bench, first: usize) {
     bench
         .app(|machine| machine.stream_begin_capture(first, MODE_RELAXED))
@@ -81,7 +82,7 @@ fn live(bench: &Bench) {
         for at in 0..5 {
             life.put(at * 3, at % 2 == 0);
         }
-        // More than there is as it lies: other streams' memory, remapping, waiting.
+        // More than is free as it lies: this needs other streams' memory, remaps and waits.
         life.get(120 * MIB, 0, Some(second), second);
         life.put(0, true);
         life.get(60 * MIB, 0, None, first);
@@ -99,7 +100,7 @@ fn live(bench: &Bench) {
             bench.app(|machine| machine.event_destroy(event)).unwrap();
             life.put(0, true);
         }
-        // Where nobody tells that a graph is gone, its memory stays, and nothing could be said of the rest in the end.
+        // Where the driver does not report that a graph is gone, its memory stays, and the final checks could not hold.
         if bench.allocator.driver().features().user_objects {
             capture(bench, first);
         }
@@ -107,7 +108,7 @@ fn live(bench: &Bench) {
         machine.drain_user_objects();
         let _ = bench.allocator.trim(Some(0), 64 * MIB);
         let _ = bench.allocator.set_limit(Some(0), (160 + 16 * round) * MIB);
-        // The stream goes; what it holds is moved or given back before.
+        // The stream is destroyed; its blocks are moved or freed before.
         let dying = streams[round as usize % 2];
         if round == 1 {
             let _ = bench.allocator.stream_release(Stream(dying));
@@ -150,7 +151,7 @@ fn options() -> Vec<(&'static str, SimConfig)> {
     all
 }
 
-/// What an allocator may call, and how often a life under these options does.
+/// The calls that an allocator may make, and how often a run under these options makes each.
 fn calls(config: &SimConfig, options: &str) -> Vec<(&'static str, u64)> {
     let bench = Bench::on(config.clone(), options);
     let before = bench.machine.calls();
@@ -165,7 +166,7 @@ fn calls(config: &SimConfig, options: &str) -> Vec<(&'static str, u64)> {
         .collect()
 }
 
-/// A life in which calls of that name fail as `arm` says; then everything goes back, and nothing is left.
+/// A run in which calls of that name fail as `arm` says. Then all blocks are freed, and nothing is left.
 fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: impl FnOnce(&Bench) -> bool) {
     let bench = Bench::on(config.clone(), options);
     let context = bench.machine.context_current().unwrap();
@@ -175,7 +176,7 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: 
     bench.machine.clear_failures();
     let told = format!("{options}: {call} {told}");
     assert!(struck != 0 || !Bench::REPEATS, "{told}");
-    // Only where giving the context back is what failed may another one be current.
+    // Another context may be current only where popping the context is the call that failed.
     while bench.machine.context_current().unwrap() != context {
         assert_eq!(call, "cuCtxPopCurrent", "{told} left a context behind");
         bench.app(|machine| machine.context_pop()).unwrap();
@@ -186,14 +187,14 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: 
     let stats = bench.allocator.stats(Some(0)).unwrap();
     assert_eq!((stats.allocated, stats.requested), (0, 0), "{told}: {stats:?}");
     bench.app(|machine| machine.context_synchronize()).unwrap();
-    // The pool is whole.
+    // The pool has all of its memory.
     bench.allocator.set_limit(Some(0), 0).unwrap();
     let block = bench.get(200 * MIB, None);
     bench.put(block, None);
     bench.finish_of(&told);
 }
 
-/// Whether all is tried that there is time for in .ci/run, which sets the variable.
+/// Whether to try everything that .ci/run has time for; .ci/run sets the variable.
 pub fn in_full() -> bool {
     std::env::var_os("TRTALLOC_TEST_REQUIRE").is_some()
 }
@@ -202,7 +203,7 @@ pub fn in_full() -> bool {
 fn every_call_failed_once() {
     for (options, config) in options() {
         for (call, count) in calls(&config, options) {
-            // Each of the first ones, and then ever fewer: a life repeats itself.
+            // The first calls fail each, later ones ever more rarely, because a run repeats itself.
             let mut n = 1;
             while n <= count {
                 for code in [2, 999] {
@@ -232,7 +233,7 @@ fn every_call_failing_often() {
                 }
                 let told = format!("failing every {every}");
                 fail(options, &config, call, &told, |bench| {
-                    // The pool is made before it begins.
+                    // The pool is made before the calls fail.
                     let first = bench.get(512, None);
                     bench.put(first, None);
                     bench.machine.fail_every(Some(call), every, 999)
@@ -249,7 +250,7 @@ fn a_sticky_error_at_any_call() {
         for n in [1, 2, count / 2, count] {
             let bench = Bench::on(config.clone(), options);
             assert!(bench.machine.fail_nth(Some(call), n.max(1), 700));
-            // Whatever was out is taken back without a word, and whatever is asked for is refused or right.
+            // Every live block is taken back without an error, and every request is refused or correct.
             live(&bench);
             bench.machine.clear_failures();
             let wrong = bench.wrong();

@@ -1,18 +1,19 @@
-//! Streams that free before they allocate, in contexts that the pool does not know: their work counts.
+//! Streams that free before they allocate, in contexts that the pool does not know: reclamation waits for their work.
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 
-/// A bench that has room for one block, and a context beside the current one, which is current now.
+/// A bench with memory for one block, and another context, which is current now.
 fn visited(options: &str) -> (Bench, usize) {
     let bench = Bench::new(&format!("limit=64MiB,wait_ms=1{options}"));
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
     (bench, context)
 }
 
-/// The block is used and freed on `stream`, and is not handed out without a stream before that work is over.
+/// Uses and frees the block on `stream`, and checks that a request without a stream does not get it before that work is
+/// complete.
 fn freed_there_is_not_handed_out_early(bench: Bench, block: u64, stream: usize, leave: impl FnOnce(&Bench)) {
     let kernel = bench
         .app(|machine| machine.launch_persistent(stream, &[(block, 64 * MIB)]))
@@ -54,7 +55,7 @@ fn stream_at_a_returned_handle_is_waited_for_after_its_context_returned_too() {
     let first = bench.stream();
     let warm = bench.get(MIB, Some(first));
     bench.app(|machine| machine.context_push(context)).unwrap();
-    // The context becomes known by a free, and is forgotten when it is gone.
+    // A free makes the context known, and the pool forgets the context when it is gone.
     bench.put(warm, Some(first));
     bench.app(|machine| machine.context_destroy(context)).unwrap();
     bench.allocator.trim(Some(0), 0).unwrap();
@@ -88,7 +89,7 @@ fn default_stream_of_a_returned_context_is_waited_for() {
     bench.app(|machine| machine.context_destroy(context)).unwrap();
     let block = bench.get(MIB, None);
     bench.put(block, None);
-    // By now the pool has forgotten the context.
+    // The pool has forgotten the context by now.
     bench.allocator.trim(Some(0), 0).unwrap();
     let block = bench.get(64 * MIB, None);
     assert_eq!(
@@ -99,7 +100,8 @@ fn default_stream_of_a_returned_context_is_waited_for() {
     freed_there_is_not_handed_out_early(bench, block, 0, pop);
 }
 
-/// Nothing of a context can be asked while a block is freed in it: its work counts all the same.
+/// The driver answers no query about a context while a block is freed in it. Reclamation waits for that context's work
+/// nevertheless.
 #[test]
 fn free_in_a_context_that_does_not_answer_is_waited_for() {
     let (bench, _) = visited("");
@@ -112,7 +114,7 @@ fn free_in_a_context_that_does_not_answer_is_waited_for() {
     });
 }
 
-/// A stream's frees go to the pools of two devices: each learns of the context that they are made in.
+/// A stream frees blocks of two devices' pools: each pool notes the context of the free.
 #[test]
 fn context_of_frees_is_known_to_each_pool() {
     let config = SimConfig {

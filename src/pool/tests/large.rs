@@ -1,4 +1,4 @@
-//! Blocks of up to 3 GiB under a limit: nothing is refused while the memory is free.
+//! Blocks of up to 3 GiB under a limit: no request is refused while the memory is free.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::trace::random::Random;
 const GIB: u64 = 1 << 30;
 const PAGE: u64 = 2 * MIB;
 
-/// Blocks of one stream whose work is done.
+/// Blocks of one stream whose work is complete.
 struct Mix {
     bench: Bench,
     stream: usize,
@@ -20,7 +20,7 @@ struct Mix {
     live: Vec<(u64, u64)>,
 }
 
-/// An allocator on a device of `memory` bytes.
+/// A bench on a device of `memory` bytes.
 fn bench(memory: u64, options: &str) -> Bench {
     let config = SimConfig {
         memory,
@@ -47,8 +47,9 @@ impl Mix {
         self.live.iter().map(|(_, size)| size).sum()
     }
 
-    /// The largest request that may not be refused: what no handle with a part of a live block holds, less the request's own
-    /// part of a page. A block's neighbours in a handle may be freed before it, and then it alone keeps the handle whole.
+    /// The largest request that may not be refused: the memory outside all handles that hold a part of a live block,
+    /// less the request's own part of a page. A block's neighbours in a handle may be freed before it, and then that
+    /// block alone keeps the handle whole.
     fn room(&self) -> u64 {
         if self.live.is_empty() {
             return self.limit - PAGE;
@@ -63,7 +64,7 @@ impl Mix {
         self.limit.saturating_sub(handles.values().sum::<u64>() + PAGE)
     }
 
-    /// Whether it was met.
+    /// Makes a request, and returns whether it was satisfied.
     fn get(&mut self, size: u64) -> bool {
         let Ok(block) = self.bench.request(size, 0, Some(self.stream)) else {
             return false;
@@ -94,7 +95,7 @@ impl Mix {
     }
 }
 
-/// `steps` requests of `sizes`, each beside at most `most` bytes with itself; returns how many were refused.
+/// Makes `steps` requests of `sizes`, with at most `most` bytes in use at once; returns how many were refused.
 fn refusals(mut mix: Mix, sizes: (u64, u64), most: u64, steps: usize) -> usize {
     let mut random = Random::new(1);
     let mut refused = 0;
@@ -130,7 +131,7 @@ fn free_handles_go_back_before_a_full_device_refuses() {
 
 const LIMIT: u64 = 4 * GIB;
 
-/// A pool at its limit, whose memory is free and in large handles; returns the stream that freed it.
+/// Fills a pool to its limit with large handles and frees the memory; returns the stream that freed it.
 fn large_handles(bench: &Bench) -> usize {
     let stream = bench.stream();
     let blocks: Vec<Option<u64>> = (0..4).map(|_| bench.request(GIB, 0, Some(stream)).ok()).collect();
@@ -141,7 +142,7 @@ fn large_handles(bench: &Bench) -> usize {
     stream
 }
 
-/// Requests that large handles do not fit, and that large blocks are made of small ones for.
+/// Requests that the free large handles do not fit, and large blocks made of small handles.
 fn exchanges(bench: &Bench) {
     let stream = large_handles(bench);
     let mut out: Vec<Option<u64>> = Vec::new();
@@ -181,7 +182,7 @@ fn every_call_of_an_exchange_fails_in_turn_and_nothing_is_lost() {
     ] {
         let made = counted(call);
         assert!(made > 0, "{call} is not called");
-        // Each of the last ones, which is where handles are exchanged, and some of those before.
+        // Each of the last calls, where handles are exchanged, and some of those before.
         let early = (1..made).step_by((made / 12).max(1) as usize);
         for n in early.chain(made.saturating_sub(12).max(1)..=made) {
             for code in [2, 999] {
@@ -203,7 +204,7 @@ fn every_call_of_an_exchange_fails_in_turn_and_nothing_is_lost() {
 fn a_capture_gives_no_mapped_handle_back() {
     let bench = limited();
     let stream = large_handles(&bench);
-    // Another stream asks, so what the first one freed is covered and becomes common.
+    // Another stream makes a request, so what the first one freed is covered and becomes common.
     let other = bench.stream();
     let block = bench.get(GIB, Some(other));
     bench.put(block, Some(other));
@@ -241,7 +242,7 @@ fn nothing_goes_back_while_work_on_it_is_pending() {
     bench.finish();
 }
 
-/// A size between 512 bytes and 3 GiB, as many small ones as large ones.
+/// A size between 512 bytes and 3 GiB, small and large ones equally often.
 fn size() -> impl Strategy<Value = u64> {
     (9..32_u32, 0..1_u64 << 31).prop_map(|(log, part)| {
         let least = 1 << log;
@@ -274,7 +275,7 @@ proptest! {
     }
 }
 
-/// The device is nearly full, and the driver refuses to take back what a failed attempt had created, but not each time.
+/// The device is nearly full, and the driver sometimes refuses to take back what a failed attempt had created.
 #[test]
 fn a_refusal_ends_while_releases_fail_at_times() {
     for (free, every, cached) in

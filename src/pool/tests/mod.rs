@@ -1,5 +1,5 @@
-//! The pool under the order checker of the simulated device: that a broken rule is noticed, that no call of the driver
-//! can fail so that something is lost, and what becomes of memory whose stream or context is gone.
+//! The pool under the order checker of the simulated device. The checker notices each broken rule. No failing driver
+//! call loses memory. Memory whose stream or context is gone is reclaimed.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ mod steady;
 
 const MIB: u64 = 1 << 20;
 
-/// An allocator on a machine of its own, with its application; the checker hears of everything.
+/// An allocator on a simulated machine of its own, with its application. Each use is reported to the order checker.
 struct Bench {
     machine: Arc<Machine>,
     allocator: Arc<Allocator>,
@@ -34,7 +34,7 @@ struct Bench {
 impl Bench {
     /// The same requests always make the same calls.
     const REPEATS: bool = true;
-    /// Options that calls are made to fail under, besides those of every driver.
+    /// Options under which calls are made to fail, besides those of every driver.
     const MORE: &[&str] = &[];
 
     fn new(options: &str) -> Bench {
@@ -59,7 +59,7 @@ impl Bench {
         }
     }
 
-    /// Takes `count` blocks for a stream, uses each, and frees them all.
+    /// Allocates `count` blocks for a stream, uses each, and frees them all.
     fn use_and_free(&self, stream: usize, count: u64, size: u64) -> Vec<u64> {
         let blocks: Vec<u64> = (0..count).map(|_| self.get(size, Some(stream))).collect();
         for block in &blocks {

@@ -1,4 +1,4 @@
-//! Streams without ids: reuse behind an event for each free, and nothing else.
+//! Per-free events: memory of streams without ids is reused only behind the event of each free.
 
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::calls::Call;
@@ -13,7 +13,7 @@ fn bench(options: &str) -> Bench {
         ..SimConfig::default()
     };
     let bench = Bench::on(config, options);
-    // The clock shows nothing but work that was waited for.
+    // Only work that was waited for advances the clock.
     for call in Call::ALL {
         bench.machine.set_latency(call.name(), 0);
     }
@@ -67,7 +67,7 @@ fn neighbours_that_are_pending_make_one_block() {
     }
     let block = bench.get(48 * MIB, Some(third));
     bench.launch(third, block, 48 * MIB);
-    // What the third left lies behind the third.
+    // The rest of what the third stream took is behind the third stream's work.
     let rest = bench.get(10 * MIB, Some(first));
     bench.launch(first, rest, 10 * MIB);
     assert_eq!(bench.machine.now(), start, "the host waited");
@@ -151,7 +151,7 @@ fn where_no_event_can_be_recorded_the_memory_waits_for_everything() {
         bench.launch(stream, block, 64 * MIB);
         assert!(bench.machine.fail_every(Some(call), 1, 999));
         bench.put(block, Some(stream));
-        // Whatever the call is needed for now: nobody has it too early, and nothing is lost.
+        // Whatever the call is needed for, no stream gets the memory too early, and nothing is lost.
         let refused = bench.request(64 * MIB, 0, Some(stream));
         bench.machine.clear_failures();
         refused.into_iter().for_each(|block| bench.put(block, Some(stream)));
@@ -186,7 +186,8 @@ fn a_capture_is_left_alone() {
     bench.finish();
 }
 
-/// The event is recorded in the stream's context, whichever is current; the memory comes back when that context is gone.
+/// The event is recorded in the stream's context, whichever context is current. The memory comes back when that context
+/// is gone.
 #[test]
 fn streams_of_other_contexts() {
     let bench = bench("limit=64MiB");
@@ -207,7 +208,7 @@ fn streams_of_other_contexts() {
     bench.finish();
 }
 
-/// A default stream of another device is not the one that such memory is filled on.
+/// A default stream of another device is not the one on which such memory is filled.
 #[test]
 fn filled_and_freed_on_a_default_stream_of_another_device() {
     let config = SimConfig {

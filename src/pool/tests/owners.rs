@@ -1,11 +1,11 @@
-//! What the owner of a block has said of it, or what a graph holds, is not lost on its way back.
+//! Declared stream uses and a graph's hold on a block still count when the block is freed.
 
 use super::{Bench, MIB};
 use crate::driver::Stream;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 
-/// Bytes are written over freed memory in the order of the stream that it is freed on, and of no other: where others may
-/// still use it, nothing is written.
+/// Freed memory is filled in the order of the stream that frees it, and of no other. Where others may still use it, it
+/// is not filled.
 #[test]
 fn what_others_may_still_use_is_not_filled() {
     let bench = Bench::new("fill=0xcd,wait_ms=1");
@@ -36,7 +36,7 @@ fn what_others_may_still_use_is_not_filled() {
         "nothing is ordered behind that stream"
     );
     assert!(bench.machine.release_persistent(kernel));
-    // A graph's own, freed on a stream while the graph may run on another.
+    // A graph's block is freed on a stream while the graph may run on another.
     bench
         .app(|machine| machine.stream_begin_capture(first, MODE_RELAXED))
         .unwrap();
@@ -60,7 +60,7 @@ fn what_others_may_still_use_is_not_filled() {
     bench.finish();
 }
 
-/// The streams that a graph's block was declared for are not those of the next block of its number.
+/// The stream uses of a graph's block do not pass to the next block with its number.
 #[test]
 fn uses_of_a_graphs_block_go_with_it() {
     let bench = Bench::new("");

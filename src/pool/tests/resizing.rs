@@ -1,5 +1,5 @@
-//! Resizable blocks: every driver call of a resize failed in turn, thousands of them, the end of the address space, and two
-//! threads at once.
+//! Resizable blocks: every driver call of a resize fails in turn, thousands of resizes, the end of the address space,
+//! and two threads at once.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ fn stats(bench: &Bench) -> Stats {
     bench.allocator.stats(Some(0)).unwrap()
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their offset.
 fn pattern(size: u64) -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     let made = || (0..8 * MIB).map(|at| (at ^ (at >> 8) ^ (at >> 20)) as u8).collect();
@@ -28,11 +28,11 @@ fn holds(bench: &Bench, address: u64, pattern: &[u8]) -> bool {
     found == pattern
 }
 
-/// A resize of a block that has been written to and is in use on a stream, beside another block.
+/// A resize of a block that was written to and is in use on a stream, while another block is live.
 struct Case {
     options: &'static str,
     config: SimConfig,
-    /// What it is allocated with, what it is before, and what it shall be.
+    /// The block's size when it is allocated, before the resize, and after it.
     sizes: [u64; 3],
     /// Work on the block is pending.
     busy: bool,
@@ -43,7 +43,7 @@ impl Case {
         format!("{} {:?}", self.options, self.sizes.map(|size| size / MIB))
     }
 
-    /// The block in its state before, what it holds, and its neighbour.
+    /// The block before the resize, its contents, and the other block.
     fn begin(&self) -> (Bench, u64, &[u8], u64) {
         let bench = Bench::on(self.config.clone(), self.options);
         let stream = bench.stream();
@@ -62,7 +62,7 @@ impl Case {
         (bench, block, contents, beside)
     }
 
-    /// Driver calls of any name that the resize makes.
+    /// How many driver calls the resize makes.
     fn calls(&self) -> u64 {
         let (bench, block, contents, beside) = self.begin();
         let before = bench.machine.calls_made();
@@ -72,7 +72,7 @@ impl Case {
         made
     }
 
-    /// Some of the calls of a resize fail as `arm` says: it is done or not, and either way nothing is lost.
+    /// Some calls of a resize fail as `arm` says. The resize succeeds or not, and either way nothing is lost.
     fn fail(&self, told: &str, arm: impl FnOnce(&Bench)) {
         let (bench, block, contents, beside) = self.begin();
         let context = bench.machine.context_current().unwrap();
@@ -99,7 +99,7 @@ impl Case {
                 };
                 assert_eq!(books(&after), books(&before), "{told}");
                 assert!(holds(&bench, block, &contents[..had.min(size) as usize]), "{told}");
-                // Once the driver is well again, so is the block.
+                // The resize succeeds once the driver works again.
                 bench
                     .resize(block, had, size)
                     .unwrap_or_else(|why| panic!("{told}: {why}"))
@@ -156,7 +156,7 @@ fn every_call_of_a_resize_failed_in_turn() {
                     assert!(bench.machine.fail_nth(None, n, code));
                 });
             }
-            // And so does the next one, which may be the first of what undoes it.
+            // The next call fails too, which may be the first that undoes the resize.
             case.fail(&format!("{}: calls {n} and {} fail", case.told(), n + 1), |bench| {
                 assert!(bench.machine.fail_nth(None, n, 2) && bench.machine.fail_nth(None, n + 1, 999));
             });
@@ -176,8 +176,8 @@ fn every_call_of_a_resize_failed_in_turn() {
     }
 }
 
-/// From 2 MiB to 8 GiB in steps of 1 MiB: nothing is copied, a growth is at most three calls, a move one reservation, a map
-/// for each handle, one access and what the growth needs.
+/// From 2 MiB to 8 GiB in steps of 1 MiB: nothing is copied. A growth makes at most three calls. A move makes one
+/// reservation, a map for each handle, one access and what the growth needs.
 #[test]
 fn from_2_mib_to_8_gib() {
     let config = SimConfig {
@@ -262,8 +262,8 @@ fn thousands_of_blocks() {
     bench.finish();
 }
 
-/// Rooms become smaller where the address space is short. Where not even a block's own pages find a place, it is refused,
-/// and so is a move; what is there stays, and what is given back makes room again.
+/// Blocks get less room where the address space is short. Where not even a block's own pages fit, the request is
+/// refused, and so is a move. Live blocks stay, and freed ones make room again.
 #[test]
 fn the_end_of_the_address_space() {
     let config = SimConfig {
@@ -282,12 +282,12 @@ fn the_end_of_the_address_space() {
         bench.machine.write(last, &(blocks.len() as u64).to_le_bytes()).unwrap();
         assert!(blocks.len() < 2000, "there is no end");
     };
-    // 32 with 64 MiB of room each, and what halves of it the rest is.
+    // 32 blocks with 64 MiB of room each, and blocks with halves of it in the rest.
     assert_eq!(blocks.len(), 37);
     assert!(refused.to_string().contains("cuMemAddressReserve"), "{refused}");
     let failed = bench.resize(blocks[0], MIB, 100 * MIB).unwrap_err();
     assert!(failed.to_string().contains("cuMemAddressReserve"), "{failed}");
-    // In place there is room.
+    // There is room in place.
     assert_eq!(bench.resize(blocks[0], MIB, 30 * MIB).unwrap(), blocks[0]);
     for (at, block) in blocks.iter().enumerate() {
         let mut found = [0; 8];
@@ -304,7 +304,7 @@ fn the_end_of_the_address_space() {
     bench.finish();
 }
 
-/// Threads that resize their own blocks, beside one that looks, trims and limits, and one that declares uses.
+/// Threads resize their own blocks, while one inspects, trims and sets limits, and one declares uses.
 #[test]
 fn beside_other_calls() {
     let bench = Bench::new("limit=900MiB,wait_ms=20");

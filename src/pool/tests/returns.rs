@@ -1,4 +1,5 @@
-//! Handles of contexts and events that come back as others: what is remembered under the old ones is not taken for theirs.
+//! Handles of destroyed contexts and events that come back as others: what the pool remembers of the old ones does not
+//! apply to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,13 +11,13 @@ use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::Machine;
 use crate::error::Result;
 
-/// A context beside the current one, which is made current, and a stream of it.
+/// Makes a new context current, and creates a stream in it.
 fn visit(bench: &Bench, device: i32) -> (usize, usize) {
     let context = bench.app(|machine| machine.context_create(device)).unwrap();
     (context, bench.stream())
 }
 
-/// The context goes while it is current, and another one is born with its handle.
+/// Destroys the current context, and creates another one that gets its handle.
 fn reborn(bench: &Bench, dying: usize, device: i32) -> usize {
     bench.app(|machine| machine.context_destroy(dying)).unwrap();
     let (born, stream) = visit(bench, device);
@@ -24,7 +25,7 @@ fn reborn(bench: &Bench, dying: usize, device: i32) -> usize {
     stream
 }
 
-/// Events of the application's in the current context, with what is queued on `stream`.
+/// The application's events in the current context, recorded behind what is queued on `stream`.
 fn events(machine: &Machine, stream: usize) -> Vec<usize> {
     let events = (0..64).map(|_| {
         let event = machine.event_create().unwrap();
@@ -34,7 +35,7 @@ fn events(machine: &Machine, stream: usize) -> Vec<usize> {
     events.collect()
 }
 
-/// Whether each still says what it did: what `stream` had queued is over.
+/// Checks that each event still has its state: the work that `stream` had queued is complete.
 fn untouched(bench: &Bench, events: &[usize]) {
     bench.app(|machine| {
         for event in events {
@@ -43,7 +44,7 @@ fn untouched(bench: &Bench, events: &[usize]) {
     });
 }
 
-/// Everything freed without a stream so far is covered in every context, and settled.
+/// Covers everything freed without a stream so far in every context, and reclaims it.
 fn cover(bench: &Bench) {
     for _ in 0..2 {
         let block = bench.get(MIB, None);
@@ -63,7 +64,7 @@ fn an_event_of_a_context_that_is_gone_is_not_the_applications() {
     bench.app(|machine| machine.context_pop()).unwrap();
     let block = bench.get(MIB, None);
     let kernel = bench.app(|machine| machine.launch_persistent(born, &[])).unwrap();
-    // The new context has nothing to do with the pool.
+    // The new context has never used the pool.
     bench.put(block, None);
     untouched(&bench, &own);
     assert!(bench.machine.release_persistent(kernel));
@@ -84,8 +85,8 @@ fn closing_destroys_no_event_of_the_applications() {
     untouched(&bench, &own);
 }
 
-/// A stream that waited for another context's work goes with its context, and events of the application's come to the handles
-/// of the pool's: that they are over says nothing of that work.
+/// A stream that waited for another context's work is gone with its context. The application's events get the handles
+/// of the pool's. That they are complete is no evidence for that work.
 #[test]
 fn an_event_of_the_applications_covers_no_frees() {
     let bench = Bench::new("limit=64MiB,wait_ms=1");
@@ -112,7 +113,7 @@ fn an_event_of_the_applications_covers_no_frees() {
     bench.finish();
 }
 
-/// A context of another device that uses this one's memory, and then another one at its handle.
+/// A context of another device uses this one's memory, and then another context gets its handle.
 #[test]
 fn another_devices_context_is_not_the_one_before() {
     let config = SimConfig {
@@ -148,7 +149,7 @@ fn another_devices_context_is_not_the_one_before() {
     bench.finish();
 }
 
-/// Who asks for another device's memory without a stream uses it in the context that is current.
+/// A caller that requests another device's memory without a stream uses it in the context that is current.
 #[test]
 fn a_caller_without_a_stream_in_another_devices_context() {
     let config = SimConfig {
@@ -177,13 +178,13 @@ fn a_caller_without_a_stream_in_another_devices_context() {
     bench.finish();
 }
 
-/// A resize by a copy waits for every context without a lock: one of them goes, and another comes with its handle and uses
-/// the pool.
+/// A resize by a copy waits for every context without a lock. Meanwhile one of them is destroyed, and another context
+/// gets its handle and uses the pool.
 #[test]
 fn an_event_that_was_waited_for_is_not_another_contexts() {
     let bench = Bench::new("backing=malloc");
     let block = bench.request(MIB, RESIZABLE, None).unwrap();
-    // What the resize will take is there, so that its first question is the wait.
+    // The memory that the resize takes is free already, so that its first query is the wait.
     let room = bench.get(8 * MIB, None);
     bench.put(room, None);
     let (context, stream) = visit(&bench, 0);
@@ -213,7 +214,7 @@ fn an_event_that_was_waited_for_is_not_another_contexts() {
     bench.app(|machine| machine.context_push(context)).unwrap();
     let own = bench.app(|machine| events(machine, born));
     let kernel = bench.app(|machine| machine.launch_persistent(born, &[])).unwrap();
-    // Stamped, or covered, in the new context.
+    // A completion event is recorded in the new context, for a stream or for the context.
     for _ in 0..4 {
         bench.allocator.stream_release(Stream(born)).unwrap();
         let block = bench.get(MIB, Some(born));
@@ -226,7 +227,8 @@ fn an_event_that_was_waited_for_is_not_another_contexts() {
     bench.allocator.close();
 }
 
-/// Streams without ids: nobody tells that a context's handle came back, but an event's handle that does says so.
+/// Without stream ids, the driver does not show that a context's handle came back, but an event's handle that comes
+/// back proves it.
 #[test]
 fn an_event_without_ids_is_one_frees_only() {
     let config = SimConfig {
@@ -243,7 +245,8 @@ fn an_event_without_ids_is_one_frees_only() {
         kernel.unwrap()
     };
     (0..4).for_each(|_| _ = held());
-    // Room that is common, so that nobody asks for the dead context's events before there are others at their handles.
+    // This memory is common, so the pool does not query the dead context's events before other events get their
+    // handles.
     let first = bench.stream();
     bench.use_and_free(first, 1, 40 * MIB);
     bench.app(|machine| machine.stream_synchronize(first)).unwrap();
@@ -252,10 +255,10 @@ fn an_event_without_ids_is_one_frees_only() {
     let quick = bench.stream();
     let quick_blocks: Vec<u64> = (0..4).map(|_| bench.get(MIB, Some(quick))).collect();
     let kernels: Vec<u64> = (0..4).map(|_| held()).collect();
-    // What is left of the dead context's is taken by a stream that is made to wait for its events.
+    // A stream that is made to wait for the dead context's events takes what is left of its memory.
     let taker = bench.stream();
     let taken: Vec<u64> = (0..4).map(|_| bench.get(8 * MIB, Some(taker))).collect();
-    // Events that serve again, behind work that is over.
+    // Events are reused, behind work that is complete.
     quick_blocks.into_iter().for_each(|block| bench.put(block, Some(quick)));
     let more: Vec<u64> = std::iter::from_fn(|| bench.request(8 * MIB, 0, None).ok()).collect();
     assert_eq!(bench.wrong(), Vec::<String>::new());
@@ -266,7 +269,8 @@ fn an_event_without_ids_is_one_frees_only() {
     bench.finish();
 }
 
-/// Two threads learn at once that a handle has changed its device: the second comes when the first has joined.
+/// Two threads notice at once that a handle has changed its device; the second one gets there when the first has
+/// joined.
 #[test]
 fn a_handle_that_serves_another_device_by_now_is_left_alone() {
     let config = SimConfig {
@@ -296,7 +300,7 @@ fn a_handle_that_serves_another_device_by_now_is_left_alone() {
     bench.finish();
 }
 
-/// What another thread does while a call waits without the pool's lock.
+/// Runs another thread's work while a call waits without the pool's lock.
 fn while_waiting(bench: &Bench, work: impl FnOnce(&Machine, &Allocator) + Send + 'static) -> Arc<AtomicBool> {
     let done = Arc::new(AtomicBool::new(false));
     let work = Arc::new(parking_lot::Mutex::new(Some(work)));
@@ -324,8 +328,8 @@ fn request(size: u64, stream: Option<usize>) -> Request {
     }
 }
 
-/// A request for a block with a range of its own waits without the lock; meanwhile its stream is released, and what was its
-/// number in the books is another stream's.
+/// A request for a dedicated allocation waits without the lock. Meanwhile its stream is released, and another stream
+/// gets its owner number.
 #[test]
 fn a_place_that_came_back_during_a_wait_is_another_streams() {
     let bench = Bench::new("limit=64MiB,wait_ms=1000");
@@ -355,7 +359,7 @@ fn a_place_that_came_back_during_a_wait_is_another_streams() {
     bench.put(own, Some(first));
 }
 
-/// Everything is given back while somebody waits for one of the events.
+/// The pool returns all memory to the driver while a call waits for one of the events.
 #[test]
 fn closing_takes_no_event_from_whom_it_is_waited_for_by() {
     type Call = fn(&Bench) -> Result<u64>;
@@ -376,7 +380,7 @@ fn closing_takes_no_event_from_whom_it_is_waited_for_by() {
         bench.use_and_free(stream, 2, 30 * MIB);
         let done = while_waiting(&bench, |machine, allocator| {
             allocator.close();
-            // As a driver does that uses the memory of an event again.
+            // A driver may reuse the memory of an event like this.
             let stream = machine.stream_create(true).unwrap();
             machine.launch(stream, 50_000_000_000, &[]).unwrap();
             events(machine, stream);

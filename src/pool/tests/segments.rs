@@ -1,5 +1,5 @@
-//! The driver's malloc, wherever it puts its memory: no block lies in two allocations. The checker is asked at every
-//! hand-out, and [`Allocator::validate`] looks at the free ranges.
+//! The driver's malloc may put its memory anywhere: no block lies in two allocations. The checker checks that for each
+//! block handed out, and [`Allocator::validate`] checks the free ranges.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,12 +31,12 @@ fn segments_that_adjoin_stay_apart() {
     for addresses in POLICIES {
         for options in ["backing=malloc", "kind=pinned", "backing=malloc,guard=1"] {
             let bench = bench(addresses, options);
-            // Twice, since addresses and offsets come back once the segments are gone.
+            // It runs twice, because addresses and offsets come back once the segments are gone.
             for _ in 0..2 {
                 let blocks = [(); 6].map(|()| bench.get(3 * MIB / 2, None));
                 blocks.into_iter().for_each(|block| bench.put(block, None));
                 bench.allocator.validate().unwrap();
-                // Two segments together have room for it, and none alone.
+                // Two segments together have room for it, but none alone.
                 let larger = bench.get(3 * MIB, None);
                 bench.allocator.validate().unwrap();
                 assert_eq!(bench.wrong(), Vec::<String>::new(), "{addresses:?} {options}");
@@ -139,7 +139,7 @@ fn a_segment_is_unknown_before_the_driver_has_its_addresses_back() {
             _ => (bench.allocator.clone(), "cuMemFree"),
         };
         assert!(allocator.pool_of(0).knows(block));
-        // The address may be another pool's from the call on, so this one must not answer for it.
+        // The address may belong to another pool as soon as the call is made, so this pool must not answer for it.
         let known = Arc::new(AtomicBool::new(true));
         let seen = known.clone();
         bench.machine.come_between(call, 1, move |_| {
@@ -148,7 +148,7 @@ fn a_segment_is_unknown_before_the_driver_has_its_addresses_back() {
         bench.machine.fail_nth(Some(call), 1, 999);
         bench.allocator.trim(Some(0), 0).unwrap();
         assert!(!known.load(Relaxed), "{options}");
-        // The driver refused: the segment is the pool's still, and serves.
+        // The driver refused: the segment is still the pool's, and serves requests.
         assert!(bench.allocator.pool_of(0).knows(block), "{options}");
         bench.allocator.validate().unwrap();
         let again = bench.get(MIB, None);

@@ -1,4 +1,5 @@
-//! What the steady state costs, as the simulated driver counts it, and that no host waits for what no one needs.
+//! What the steady state costs, in calls that the simulated driver counts; and no host waits for memory that it does
+//! not need.
 
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::calls::Call;
@@ -7,7 +8,7 @@ use super::{Bench, MIB};
 
 const SIZES: [u64; 4] = [512, 100 << 10, 3 * MIB, 40 * MIB];
 
-/// Calls and queries that a piece of work makes of the driver.
+/// The driver calls and queries that a piece of work makes.
 fn cost(bench: &Bench, work: impl FnOnce()) -> (u64, u64) {
     let before = (bench.machine.submissions(), bench.machine.queries());
     work();
@@ -17,7 +18,7 @@ fn cost(bench: &Bench, work: impl FnOnce()) -> (u64, u64) {
     )
 }
 
-/// Blocks taken and given back on each stream, over and over: what all requests cost, and what all frees.
+/// Allocates and frees blocks on each stream repeatedly: returns the cost of all requests, and of all frees.
 fn pairs(bench: &Bench, streams: &[usize], rounds: u64) -> [(u64, u64); 2] {
     let mut sums = [(0, 0); 2];
     for _ in 0..rounds {
@@ -43,7 +44,7 @@ fn a_pair_asks_three_times_and_submits_nothing() {
         let bench = Bench::new(options);
         let streams = [bench.stream(), bench.stream(), bench.stream()];
         pairs(&bench, &streams, 3);
-        // Work is pending all the while.
+        // Work is pending all the time.
         let held = streams.map(|stream| bench.app(|machine| machine.launch_persistent(stream, &[]).unwrap()));
         let [(calls, queries), freeing] = pairs(&bench, &streams, 100);
         let requests = 100 * (streams.len() * SIZES.len()) as u64;
@@ -66,7 +67,7 @@ fn a_pair_of_trusted_streams_asks_nothing() {
     bench.finish();
 }
 
-/// A machine whose calls take no time: its clock moves with work that is waited for, and as it is told.
+/// A machine whose calls take no time: its clock advances with work that is waited for, and by explicit steps.
 fn timed(version: u32, options: &str) -> Bench {
     let bench = Bench::on(
         SimConfig {
@@ -87,7 +88,7 @@ fn kernel(bench: &Bench, stream: usize, block: u64, size: u64) {
     bench.app(|machine| machine.launch(stream, KERNEL, &[(block, size)]).unwrap());
 }
 
-/// Two streams that use memory of the same size in turn.
+/// Two streams use memory of the same size in turn.
 fn ping_pong(bench: &Bench, streams: [usize; 2], size: u64, rounds: usize) {
     for round in 0..rounds {
         let stream = streams[round % 2];
@@ -134,8 +135,8 @@ fn no_host_waits_while_memory_may_grow() {
     }
 }
 
-/// Under a cap that holds one block, nobody waits for longer than the kernels on it last, and while a third stream is busy
-/// with something else.
+/// Under a limit that holds one block, no wait is longer than the kernels on that block, even while a third stream is
+/// busy with other work.
 #[test]
 fn under_a_cap_a_wait_is_as_long_as_the_work() {
     for version in [12_090, 12_040, 11_080, 11_020] {
