@@ -69,7 +69,7 @@ impl Cell {
         }
     }
 
-    /// Copies what depends on the block's memory, after that has changed.
+    /// Updates the sizes that depend on the block's memory, after that has changed.
     pub fn know(&self, block: &Standalone) {
         self.most.store(block.most(), Ordering::Relaxed);
         self.spare.store(block.spare(), Ordering::Relaxed);

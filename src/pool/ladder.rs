@@ -10,8 +10,8 @@
 //!  7. other streams' free space, behind their completion event
 //!  8. new handles, up to the limit; then a part of a large handle that smaller blocks leave whole
 //!  9. cached handles are returned, and where the driver refused new ones complete free handles too; then step 8 again
-//! 10. a bounded wait for pending memory, and the steps again
-//! 11. out-of-memory handlers (with the record)
+//! 10. a bounded wait for pending memory; then step 3 and the following ones again
+//! 11. out-of-memory handlers (in `allocator`, which also records the refusal)
 //! 12. null, with the reason
 //!
 //! A capturing stream uses its capture's own free space and steps 3–6, 8 and 9 only. A stream without an id has no free

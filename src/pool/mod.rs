@@ -167,8 +167,8 @@ pub struct Pool {
     /// See [`Counters`].
     pub counters: Counters,
     in_use: InUse,
-    /// The pressure epoch: how often a request needed more than its own free space. When it changes, streams record
-    /// completion events for what they hold.
+    /// The pressure epoch: how often a request could not be satisfied from its own and common free space. When it
+    /// changes, streams record completion events for what they hold.
     pub hunger: AtomicU64,
     /// How often a request had to wait, or took memory from another stream soon after a request had to wait. Memory is
     /// short then, and streams record completion events for what they free.

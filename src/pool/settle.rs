@@ -24,7 +24,7 @@ impl Pool {
         }
     }
 
-    /// Covers everything freed in any way. Returns whether there was anything to cover.
+    /// Covers everything freed in any way. Returns whether anything was covered.
     pub(super) fn cover_all(&self, core: &mut Core) -> bool {
         core.covered_hunger = self.hunger.load(Ordering::Relaxed);
         let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
@@ -204,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// Returns freed memory that is reusable now to where every stream may take it.
+    /// Moves freed memory that is reusable now to where every stream may take it.
     pub(super) fn return_freed(&self, core: &mut Core, freed: Freed) {
         match freed {
             Freed::Block { id, give_back } => {

@@ -241,7 +241,7 @@ impl Grace {
     }
 
     /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
-    /// `contexts`. On an error, what could not be covered stays open.
+    /// `contexts`. On an error, what could not be covered stays in `open`.
     pub fn cover(&mut self, calls: &Calls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
         if self.open.is_empty() && covers.is_empty() {
             return Ok(());

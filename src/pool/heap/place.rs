@@ -155,7 +155,7 @@ impl Heap {
         true
     }
 
-    /// Makes a segment between holes of common free space: `size` bytes at `rest` beyond a multiple of `page`. A hole
+    /// Opens a segment between holes, as common free space: `size` bytes at `rest` beyond a multiple of `page`. A hole
     /// stays on either side, in which only other such segments are opened, so no range ever reaches from one segment
     /// into the next. Returns its offset; none where no hole has the room.
     pub fn open_island(&mut self, size: u64, page: u64, rest: u64) -> Option<u64> {

@@ -80,9 +80,9 @@ impl Mapping {
         }
     }
 
-    /// Returns `bytes` bytes of handles to the driver, and as few more as possible. It takes only handles that are
-    /// complete for every caller and that neither `plan` nor the request itself will use. It returns nothing to the
-    /// driver where there are not so many. Returns the bytes.
+    /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
+    /// handles that are complete for every caller and that neither `plan` nor the request itself will use. It releases
+    /// nothing where there are not so many. Returns the bytes.
     fn exchange(&mut self, heap: &mut Heap, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
         let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
         let mut left: Vec<Idle> = self.idle(heap);
@@ -116,8 +116,8 @@ impl Mapping {
         chosen
     }
 
-    /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where `need` is
-    /// 0.
+    /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where no handle
+    /// does or `need` is 0.
     fn larger_kept(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
         let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
         let mut larger = self.kept.range(need..).filter(|_| need > 0);

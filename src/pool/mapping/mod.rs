@@ -47,7 +47,8 @@ enum Memory {
     Stuck(Handle, NodeId),
 }
 
-/// A mapped handle or segment that is complete for every caller: its free range, and where it lies.
+/// A mapped handle or segment that is complete for every caller, that is, all of it is common free space: its free
+/// range, and where it lies.
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     range: NodeId,
