@@ -13,6 +13,7 @@ mod broken_rules;
 mod closing;
 mod contexts;
 mod deaths;
+mod destroyed_contexts;
 mod faults;
 mod frees;
 mod large;
