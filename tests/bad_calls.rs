@@ -343,7 +343,7 @@ fn double_free(place: Place) {
     let ordered = world.face.allocate_async(MIB, 0, 0, stream);
     let (plain, special) = (world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE));
     assert!(world.face.deallocate_async(ordered, stream));
-    // Known as a block as long as nobody has collected what is complete.
+    // The pool knows it as a block until it collects what has completed.
     assert!(!world.face.deallocate_async(ordered, stream));
     assert!(world.face.deallocate(plain) && world.face.deallocate(special));
     refused_blocks(&world, &[ordered, plain, special]);
@@ -467,7 +467,7 @@ fn after_fork(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
     let (plain, ordered) = (world.get(MIB), world.face.allocate_async(MIB, 0, 0, stream));
-    // Somebody holds the locks at the time of the fork, most likely.
+    // Another thread most likely holds the locks at the time of the fork.
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -521,7 +521,7 @@ extern "C" fn use_it_late() {
     let ordered = world.face.allocate_async(3 * MIB, 0, 0, 0);
     let taken = world.face.deallocate(block) && world.face.deallocate_async(ordered, 0);
     if resized != 0 || !taken {
-        // SAFETY: ends the process where a panic could not be told from a crash.
+        // SAFETY: ends the process where a panic would look like a crash.
         unsafe { libc::_exit(3) };
     }
     world.face.trim(0, 0);

@@ -294,14 +294,14 @@ fn the_demo_holds_its_promises_on_the_simulated_device() {
     assert!(text.contains("0 violations"), "{text}");
     assert!(!text.contains("FAILED"), "{text}");
     // The engine that is refused once says who has the memory, and the request that is too large is no alarm.
-    let told = stderr(&output);
-    let line = told
+    let text = stderr(&output);
+    let line = text
         .strip_prefix("trtalloc: warn: out of memory on device 0: ")
         .unwrap_or_default();
-    assert_eq!(line.lines().count(), 1, "{told}");
+    assert_eq!(line.lines().count(), 1, "{text}");
     assert!(
         line.contains(" from trtalloc::command::demo::caller::Caller::"),
-        "{told}"
+        "{text}"
     );
 }
 

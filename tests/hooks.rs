@@ -102,7 +102,7 @@ impl Hooks {
 
     fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        // SAFETY: the struct of that name, whose size is told.
+        // SAFETY: the struct of that name, with its size.
         let status = unsafe { (self.stats_get)((self.default)(), 0, &mut stats, size_of::<Stats>()) };
         assert_eq!(status, 0, "{}", self.last());
         stats
@@ -201,7 +201,7 @@ fn pytorch() {
         (hooks.torch_free)(foreign, 5 * MIB, 0, other);
         work.end();
 
-        // A tensor that record_stream names is nobody's before that stream's work is done too.
+        // A tensor that was declared with record_stream is not reused before that stream's work is done too.
         let tensor = (hooks.torch_malloc)(5 * MIB, 0, one);
         let work = Work::on(other);
         (hooks.torch_record_stream)(tensor, other);
@@ -283,7 +283,7 @@ fn onnx_runtime_and_cupy() {
     }
 }
 
-/// What everybody holds, by address: two blocks that overlap are found at once.
+/// All live blocks of all threads, by address. Two blocks that overlap are found at once.
 #[derive(Default)]
 struct Live(Mutex<BTreeMap<usize, usize>>);
 

@@ -431,7 +431,8 @@ fn rmm_takes_the_pool_as_a_resource() {
     common::run(&mut program);
 }
 
-/// A tool that is compiled with NVIDIA's own headers, which RMM brings, is told of heaps and blocks; and nobody without one.
+/// A tool that is compiled with NVIDIA's own headers, which RMM brings, receives heaps and blocks. Without a tool nothing is
+/// reported.
 #[test]
 fn a_tool_is_told_of_blocks_through_nvtx() {
     let headers = match with_rmm() {
@@ -468,8 +469,8 @@ fn a_tool_is_told_of_blocks_through_nvtx() {
             .map(str::to_owned)
             .collect()
     };
-    let (told, expected) = (of("tool: "), of("expected: "));
-    assert!(expected.len() == 12 && told == expected, "{said}");
+    let (received, expected) = (of("tool: "), of("expected: "));
+    assert!(expected.len() == 12 && received == expected, "{said}");
     // A heap for the window, and one for the segment; both go with their allocator.
     let heaps: Vec<&str> = said.lines().filter(|line| line.contains("tool: heap")).collect();
     assert!(heaps.len() == 4 && heaps[0].ends_with("trtalloc"), "{said}");

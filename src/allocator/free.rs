@@ -26,15 +26,15 @@ impl Allocator {
         self.deallocate_as::<false>(address, stream)
     }
 
-    /// With `TOLD`, the recorder is notified of a block before its stream may reuse it. Without it, the recorder is not
+    /// With `RECORDED`, the recorder is notified of a block before its stream may reuse it. Without it, the recorder is not
     /// queried.
     #[inline]
-    pub(super) fn deallocate_as<const TOLD: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+    pub(super) fn deallocate_as<const RECORDED: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
-                let mut taken = self.take_back::<TOLD>(pool, id, block, address, stream);
+                let mut taken = self.take_back::<RECORDED>(pool, id, block, address, stream);
                 while taken.is_err() && block.is_resizing() {
-                    taken = self.take_back::<TOLD>(pool, id, block, address, stream);
+                    taken = self.take_back::<RECORDED>(pool, id, block, address, stream);
                 }
                 taken?;
                 if self.closed.load(Ordering::Relaxed) {
@@ -47,7 +47,7 @@ impl Allocator {
     }
 
     #[inline]
-    fn take_back<const TOLD: bool>(
+    fn take_back<const RECORDED: bool>(
         &self,
         pool: &Pool,
         id: NodeId,
@@ -71,7 +71,7 @@ impl Allocator {
             return Ok(());
         }
         let wanted = inner.wants_stamp(pool, block, self.config.streams_trusted);
-        if TOLD {
+        if RECORDED {
             pool.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
         inner.take(pool, id, block);

@@ -41,7 +41,7 @@ impl Allocator {
         };
         match opened {
             Err(Error::Driver(error)) if config.driver == DriverChoice::Auto && CudaDriver::is_absent(&error) => {
-                tracing::info!(%error, "no driver: whoever frees memory says that every use of it is over");
+                tracing::info!(%error, "no driver: a free says that every use of the memory is over");
                 Ok(Arc::new(NoDriver))
             }
             opened => opened,

@@ -45,7 +45,7 @@ const SHORT: u64 = 1024;
 #[derive(Clone, Copy)]
 enum Who<'a> {
     /// A caller without a stream.
-    Anybody,
+    NoStream,
     /// A stream, and its own free space.
     Stream(&'a Turn<'a>, Owner),
     /// A stream without an id, which has no free space of its own.
@@ -58,7 +58,7 @@ impl Who<'_> {
     /// The owner of the free space that the requester may use besides common space.
     fn owner(&self, pinned: bool) -> Owner {
         match self {
-            Who::Anybody | Who::Nameless(_) => COMMON,
+            Who::NoStream | Who::Nameless(_) => COMMON,
             // The host may write to the block before the stream gets there, so only memory whose work has completed is
             // safe.
             Who::Stream(..) if pinned => COMMON,
@@ -80,7 +80,7 @@ impl Pool {
         let who = match turn {
             None => {
                 self.note_current(&mut core).map_err(|error| self.failed(error))?;
-                Who::Anybody
+                Who::NoStream
             }
             Some(turn) if turn.capture == Capture::Active => {
                 let (owner, number) = self.join_capture(&mut core, turn)?;
@@ -88,7 +88,7 @@ impl Pool {
             }
             Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
             // The host must not write yet to memory that a stream only waits for.
-            Some(turn) if turn.id == 0 && self.options.pinned => Who::Anybody,
+            Some(turn) if turn.id == 0 && self.options.pinned => Who::NoStream,
             Some(turn) if turn.id == 0 => Who::Nameless(turn),
             Some(turn) => Who::Stream(turn, self.join_stream(&mut core, turn)?),
         };
@@ -107,7 +107,7 @@ impl Pool {
                 let before = turn.cache.inner.lock().allocations;
                 self.blocks.get(id).stamp.store(before, Ordering::Relaxed);
             }
-            Who::Anybody | Who::Nameless(_) => {}
+            Who::NoStream | Who::Nameless(_) => {}
         }
         drop(core);
         self.charge(want.size);
@@ -163,7 +163,7 @@ impl Pool {
                     return Ok(id);
                 }
             }
-            if matches!(who, Who::Anybody) && !std::mem::replace(&mut covered, true) {
+            if matches!(who, Who::NoStream) && !std::mem::replace(&mut covered, true) {
                 // A request without a stream may do what cudaMalloc would: events cover everything, so that no free
                 // memory stays out of reach.
                 self.cover_all(core);

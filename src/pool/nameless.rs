@@ -240,12 +240,12 @@ impl Pool {
             // Memory of a capture stays pending for every other stream.
             self.counters.pending.fetch_add(size, Ordering::Relaxed);
         }
-        let told = if number == 0 {
+        let action = if number == 0 {
             Action::Freed
         } else {
             Action::FreeRequested
         };
-        self.record_freed(told, id, Some(stream));
+        self.record_freed(action, id, Some(stream));
         self.retract(&mut core, id);
         core.heap.give(id, owner, 0);
     }

@@ -93,8 +93,8 @@ impl Pool {
 
     /// Bytes free on the device, and its memory in total; 0 where the driver does not return them.
     pub fn device_memory(&self) -> (u64, u64) {
-        let told = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
-        told.ok().and_then(Result::ok).unwrap_or_default()
+        let info = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
+        info.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// The memory of the dedicated allocation at `address`: start, bytes, and whether it is mapped. None for other

@@ -111,7 +111,7 @@ fn sums(snapshot: &Snapshot, device: usize) -> (u64, u64) {
     )
 }
 
-/// Events that were told, and those that were left out.
+/// Events in the snapshot, and those that were left out.
 fn look(snapshot: &Snapshot, file: &Path) -> (usize, u64) {
     snapshot.write(file).unwrap();
     let mut seen = Seen::read(file);

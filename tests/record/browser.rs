@@ -279,7 +279,7 @@ impl Browser {
 
     /// What went wrong in the page so far: exceptions, errors on the console, what could not be loaded, dialogs.
     pub fn problems(&mut self) -> &[String] {
-        // What happened before an answer is told before it.
+        // Events come before the answer that they precede.
         self.evaluate("0");
         &self.problems
     }

@@ -131,7 +131,7 @@ fn a_history_begun_late_fits_what_was_there_before() {
     assert_eq!((seen.number("alloc"), seen.number("free_requested")), (1, 10), "{seen}");
     program.allocator.history("off").unwrap();
     program.give(after, stream);
-    // What happened since is told as far as the state tells it.
+    // Later events appear as far as the state shows them.
     let seen = program.snapshot("off");
     assert_eq!((seen.number("alloc"), seen.number("free_requested")), (1, 11), "{seen}");
     program.allocator.history("state").unwrap();

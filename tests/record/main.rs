@@ -1,4 +1,4 @@
-//! Where did the memory go: histories, stacks and snapshots, as whoever reads them finds them.
+//! Histories, stacks and snapshots, as their readers find them: PyTorch's viewers, the report and JSON parsers.
 
 #[macro_use]
 extern crate trial;

@@ -43,7 +43,7 @@ pub struct Device {
 /// A snapshot as the viewer has it.
 pub struct Seen {
     pub devices: Vec<Device>,
-    /// What could not be told.
+    /// How many events the snapshot left out.
     pub left_out: u64,
 }
 

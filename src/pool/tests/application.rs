@@ -71,27 +71,27 @@ impl Bench {
     }
 
     /// All blocks were freed: checks that nothing went wrong, and that nothing is left.
-    pub(super) fn finish_of(self, told: &str) {
+    pub(super) fn finish_of(self, what: &str) {
         self.app(|machine| machine.context_synchronize()).unwrap();
         // A thread of its own reports that a graph is gone.
         self.machine.drain_user_objects();
-        assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
-        self.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+        assert_eq!(self.wrong(), Vec::<String>::new(), "{what}");
+        self.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
         let stats = || self.allocator.stats(Some(0)).unwrap();
-        assert_eq!((stats().allocated, stats().requested), (0, 0), "{told}: {:?}", stats());
+        assert_eq!((stats().allocated, stats().requested), (0, 0), "{what}: {:?}", stats());
         // Each trim waits no longer than a request may, and without context events also until a thread is scheduled.
         let at_once = Bench::REPEATS && self.allocator.driver().features().context_events;
         let tries = if at_once { 1 } else { 1000 };
         let trim = |_: &i32| {
             let trimmed = self.allocator.trim(Some(0), 0);
-            trimmed.unwrap_or_else(|why| panic!("{told}: {why}"));
+            trimmed.unwrap_or_else(|why| panic!("{what}: {why}"));
             stats().reserved == 0
         };
         (0..tries).find(trim);
-        assert_eq!((stats().reserved, stats().pending), (0, 0), "{told}: {:?}", stats());
+        assert_eq!((stats().reserved, stats().pending), (0, 0), "{what}: {:?}", stats());
         self.allocator.close();
         let (free, total) = self.app(|machine| machine.memory_info(0)).unwrap();
-        assert_eq!(free, total, "{told}: memory is left");
-        assert_eq!(self.wrong(), Vec::<String>::new(), "{told}");
+        assert_eq!(free, total, "{what}: memory is left");
+        assert_eq!(self.wrong(), Vec::<String>::new(), "{what}");
     }
 }

@@ -12,7 +12,7 @@ fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
     let bench = Bench::new(options);
     breaking(rule, || work(&bench));
     let wrong = bench.wrong();
-    assert!(!wrong.is_empty(), "nobody noticed");
+    assert!(!wrong.is_empty(), "the order checker noticed nothing");
     wrong
 }
 

@@ -167,31 +167,31 @@ fn calls(config: &SimConfig, options: &str) -> Vec<(&'static str, u64)> {
 }
 
 /// A run in which calls of that name fail as `arm` says. Then all blocks are freed, and nothing is left.
-fn fail(options: &str, config: &SimConfig, call: &'static str, told: &str, arm: impl FnOnce(&Bench) -> bool) {
+fn fail(options: &str, config: &SimConfig, call: &'static str, what: &str, arm: impl FnOnce(&Bench) -> bool) {
     let bench = Bench::on(config.clone(), options);
     let context = bench.machine.context_current().unwrap();
     assert!(arm(&bench));
     live(&bench);
     let struck = bench.machine.failures_struck();
     bench.machine.clear_failures();
-    let told = format!("{options}: {call} {told}");
-    assert!(struck != 0 || !Bench::REPEATS, "{told}");
+    let what = format!("{options}: {call} {what}");
+    assert!(struck != 0 || !Bench::REPEATS, "{what}");
     // Another context may be current only where popping the context is the call that failed.
     while bench.machine.context_current().unwrap() != context {
-        assert_eq!(call, "cuCtxPopCurrent", "{told} left a context behind");
+        assert_eq!(call, "cuCtxPopCurrent", "{what} left a context behind");
         bench.app(|machine| machine.context_pop()).unwrap();
     }
     let wrong = bench.wrong();
-    assert!(wrong.is_empty(), "{told}: {wrong:?}");
-    bench.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+    assert!(wrong.is_empty(), "{what}: {wrong:?}");
+    bench.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
     let stats = bench.allocator.stats(Some(0)).unwrap();
-    assert_eq!((stats.allocated, stats.requested), (0, 0), "{told}: {stats:?}");
+    assert_eq!((stats.allocated, stats.requested), (0, 0), "{what}: {stats:?}");
     bench.app(|machine| machine.context_synchronize()).unwrap();
     // The pool has all of its memory.
     bench.allocator.set_limit(Some(0), 0).unwrap();
     let block = bench.get(200 * MIB, None);
     bench.put(block, None);
-    bench.finish_of(&told);
+    bench.finish_of(&what);
 }
 
 /// Whether to try everything that .ci/run has time for; .ci/run sets the variable.
@@ -231,8 +231,8 @@ fn every_call_failing_often() {
                 if every < 4 && call == "cuCtxPopCurrent" || every + 2 > count {
                     continue;
                 }
-                let told = format!("failing every {every}");
-                fail(options, &config, call, &told, |bench| {
+                let what = format!("failing every {every}");
+                fail(options, &config, call, &what, |bench| {
                     // The pool is made before the calls fail.
                     let first = bench.get(512, None);
                     bench.put(first, None);

@@ -39,7 +39,7 @@ struct Case {
 }
 
 impl Case {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         format!("{} {:?}", self.options, self.sizes.map(|size| size / MIB))
     }
 
@@ -73,7 +73,7 @@ impl Case {
     }
 
     /// Some calls of a resize fail as `arm` says. The resize succeeds or not, and either way nothing is lost.
-    fn fail(&self, told: &str, arm: impl FnOnce(&Bench)) {
+    fn fail(&self, what: &str, arm: impl FnOnce(&Bench)) {
         let (bench, block, contents, beside) = self.begin();
         let context = bench.machine.context_current().unwrap();
         let [_, had, size] = self.sizes;
@@ -84,7 +84,7 @@ impl Case {
         while bench.machine.context_current().unwrap() != context {
             bench.app(|machine| machine.context_pop()).unwrap();
         }
-        bench.allocator.validate().unwrap_or_else(|why| panic!("{told}: {why}"));
+        bench.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
         let after = stats(&bench);
         let now = match outcome {
             Ok(new) => new,
@@ -97,15 +97,15 @@ impl Case {
                         stats.bytes_copied,
                     )
                 };
-                assert_eq!(books(&after), books(&before), "{told}");
-                assert!(holds(&bench, block, &contents[..had.min(size) as usize]), "{told}");
+                assert_eq!(books(&after), books(&before), "{what}");
+                assert!(holds(&bench, block, &contents[..had.min(size) as usize]), "{what}");
                 // The resize succeeds once the driver works again.
                 bench
                     .resize(block, had, size)
-                    .unwrap_or_else(|why| panic!("{told}: {why}"))
+                    .unwrap_or_else(|why| panic!("{what}: {why}"))
             }
         };
-        assert!(holds(&bench, now, &contents[..had.min(size) as usize]), "{told}");
+        assert!(holds(&bench, now, &contents[..had.min(size) as usize]), "{what}");
         self.end(bench, now, contents, beside);
     }
 
@@ -152,12 +152,12 @@ fn every_call_of_a_resize_failed_in_turn() {
         let step = if super::faults::in_full() { 1 } else { 4 };
         for n in (1..=case.calls()).step_by(step) {
             for code in [2, 999] {
-                case.fail(&format!("{}: call {n} fails with {code}", case.told()), |bench| {
+                case.fail(&format!("{}: call {n} fails with {code}", case.describe()), |bench| {
                     assert!(bench.machine.fail_nth(None, n, code));
                 });
             }
             // The next call fails too, which may be the first that undoes the resize.
-            case.fail(&format!("{}: calls {n} and {} fail", case.told(), n + 1), |bench| {
+            case.fail(&format!("{}: calls {n} and {} fail", case.describe(), n + 1), |bench| {
                 assert!(bench.machine.fail_nth(None, n, 2) && bench.machine.fail_nth(None, n + 1, 999));
             });
         }
@@ -169,7 +169,7 @@ fn every_call_of_a_resize_failed_in_turn() {
             "cuMemAddressReserve",
             "cuMemcpyDtoDAsync",
         ] {
-            case.fail(&format!("{}: every {call} fails", case.told()), |bench| {
+            case.fail(&format!("{}: every {call} fails", case.describe()), |bench| {
                 assert!(bench.machine.fail_every(Some(call), 1, 999));
             });
         }

@@ -156,7 +156,7 @@ fn under_a_cap_a_wait_is_as_long_as_the_work() {
         ping_pong(&bench, streams, 64 * MIB, 40);
         assert!(
             bench.machine.now() - start <= 40 * KERNEL,
-            "{version}: nobody needs what the third does"
+            "{version}: no stream needs what the third frees"
         );
         bench.finish();
     }

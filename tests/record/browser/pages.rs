@@ -70,7 +70,7 @@ fn what_goes_wrong_in_a_page_is_told() {
     }
     let thrown = catch_unwind(AssertUnwindSafe(|| browser.evaluate("null.x")));
     assert!(thrown.is_err(), "an exception fails");
-    // The deadline is for everything, and what hangs is told of.
+    // One deadline is for all pages, and a page that hangs is named.
     browser.deadline = Instant::now();
     let late = catch_unwind(AssertUnwindSafe(|| browser.evaluate("new Promise(() => 0)")));
     let late = late.unwrap_err().downcast::<String>().unwrap();

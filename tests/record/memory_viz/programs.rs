@@ -165,7 +165,7 @@ fn several_streams_with_pending_blocks() {
     viewer.look(&program, "pending-over", &[0]);
 }
 
-/// The viewer does not draw what is pending and was handed out before all that it is told.
+/// The viewer does not draw a pending block that was handed out before the first recorded event.
 #[test]
 fn pending_blocks_that_a_ring_forgot() {
     let mut viewer = Viewer::start("forgotten");
