@@ -32,6 +32,30 @@ fn compiles_the_crate() {
     common::slow("it compiles the crate once more");
 }
 
+/// Removes what cargo built of other sources than those at `root`. A cdylib's file has the same name for every version, so cargo
+/// would take the other one's for its own where it has built both before.
+fn leave_no_other_sources_library(root: &Path, target: &Path) {
+    let note = target.join("built-from");
+    let from = root.to_string_lossy();
+    if std::fs::read_to_string(&note).is_ok_and(|built| built == from) {
+        return;
+    }
+    if target.exists() {
+        let mut clean = Command::new(env!("CARGO"));
+        clean.args([
+            "clean",
+            "--quiet",
+            "--offline",
+            "--package",
+            "trtalloc",
+            "--manifest-path",
+        ]);
+        common::run(clean.arg(root.join("Cargo.toml")).arg("--target-dir").arg(target));
+    }
+    std::fs::create_dir_all(target).unwrap();
+    std::fs::write(note, from.as_bytes()).unwrap();
+}
+
 /// Configures and builds the package of the sources at `root` in `dir`/build.
 pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
     compiles_the_crate();
@@ -39,6 +63,7 @@ pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let build = dir.join("build");
+    leave_no_other_sources_library(root, &cargo_target("package"));
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(root.join("cmake")).arg("-B").arg(&build);
     configure.args([

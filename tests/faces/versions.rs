@@ -79,6 +79,15 @@ fn cmake(arguments: &[&str], dir: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Installs what was built. CMake leaves a file alone that is as old as the one to install, to the second, and the two versions
+/// may be configured within one where cargo has built them before.
+fn cmake_install(dir: &Path) -> String {
+    let mut install = Command::new("cmake");
+    install.args(["--install", "build"]).env("CMAKE_INSTALL_ALWAYS", "1");
+    let output = common::run(install.current_dir(dir));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn passes(consumer: &Path) {
     common::run(Command::new("ctest").arg("--output-on-failure").current_dir(consumer));
 }
@@ -98,7 +107,7 @@ fn two_versions_leave_each_other_alone() {
         env!("TRTALLOC_SONAME").to_owned(),
         concat!("libtrtalloc.so.", env!("CARGO_PKG_VERSION")).to_owned(),
     ];
-    let install = |dir: &Path| cmake(&["--install", "build"], dir);
+    let install = cmake_install;
     let uninstall = |dir: &Path| cmake(&["--build", "build", "--target", "uninstall"], dir);
 
     install(&older);
