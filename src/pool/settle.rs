@@ -78,8 +78,8 @@ impl Pool {
                 Ok(()) => return true,
                 Err(error) => {
                     let before = core.contexts.clone();
-                    let _ = self.drop_dead_contexts(core);
-                    if core.contexts == before || self.dead.get().is_some() {
+                    let dropped = self.drop_dead_contexts(core);
+                    if dropped.is_err() || core.contexts == before || self.dead.get().is_some() {
                         tracing::debug!(%error, "what was freed could not be covered");
                         return false;
                     }
@@ -118,6 +118,8 @@ impl Pool {
             }
             untold |= there.is_none();
         }
+        // Another context may have come to the handle of one that was forgotten just now.
+        untold |= ids && core.contexts.iter().any(|(_, id)| *id == calls::UNIDENTIFIED);
         match untold {
             true => Err(Error::Driver(calls::refused(
                 if ids { "cuCtxGetId" } else { "cuCtxPushCurrent" },

@@ -167,6 +167,9 @@ impl<T> Drop for OnceBox<T> {
     }
 }
 
+const NOT_POISONED: &str = "a panic ends the model, so no later lock is poisoned";
+const HELD: &str = "only `unlocked` takes the lock out of the guard, and it puts one back";
+
 /// The interface of parking_lot's mutex over loom's mutex.
 #[derive(Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
@@ -184,7 +187,7 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             mutex: self,
-            held: Some(self.0.lock().unwrap()),
+            held: Some(self.0.lock().expect(NOT_POISONED)),
         }
     }
 
@@ -202,7 +205,7 @@ impl<T> MutexGuard<'_, T> {
     pub fn unlocked<R>(guard: &mut Self, work: impl FnOnce() -> R) -> R {
         guard.held = None;
         let result = work();
-        guard.held = Some(guard.mutex.0.lock().unwrap());
+        guard.held = Some(guard.mutex.0.lock().expect(NOT_POISONED));
         result
     }
 }
@@ -211,13 +214,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.held.as_ref().unwrap()
+        self.held.as_ref().expect(HELD)
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.held.as_mut().unwrap()
+        self.held.as_mut().expect(HELD)
     }
 }
 

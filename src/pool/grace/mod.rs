@@ -379,6 +379,14 @@ impl Grace {
         }
     }
 
+    /// How many events of `context` are kept or waited for.
+    #[cfg(test)]
+    pub fn events_of(&self, context: Context) -> usize {
+        let waited = self.batches.iter().flat_map(|batch| &batch.events);
+        let waited = waited.filter(|(of, event)| *of == context && event.is_some()).count();
+        waited + self.spare.get(&context).map_or(0, Vec::len)
+    }
+
     /// Whether nothing freed waits for anything.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()

@@ -135,6 +135,37 @@ fn work_in_a_context_that_does_not_tell_its_id_is_waited_for() {
     bench.finish();
 }
 
+/// Another context gets the handle of a known one, and the driver does not tell its id when the pool first asks.
+#[test]
+fn work_in_the_next_context_at_a_handle_is_waited_for() {
+    for failing in 2..=8 {
+        let bench = Bench::new("limit=64MiB,wait_ms=5");
+        let gone = bench.app(|machine| machine.context_create(0)).unwrap();
+        let block = bench.get(48 * MIB, None);
+        bench.app(|machine| machine.context_destroy(gone)).unwrap();
+        let born = bench.app(|machine| machine.context_create(0)).unwrap();
+        assert_eq!(born, gone, "the handle comes back");
+        let stream = bench.stream();
+        let kernel = bench.app(|machine| machine.launch_persistent(stream, &[(block, 48 * MIB)]).unwrap());
+        do_not_tell(&bench, 1);
+        do_not_tell(&bench, failing);
+        bench.put(block, None);
+        bench.machine.clear_failures();
+        let pool = bench.allocator.pool_of(0);
+        let unidentified = pool.core.lock().contexts.contains(&(Context(born), 0));
+        bench.app(|machine| machine.context_pop()).unwrap();
+        // No event of the pool's is in a context without an id, so the next one at the handle finds none.
+        if unidentified {
+            assert_eq!(pool.core.lock().grace.events_of(Context(born)), 0, "{failing}");
+        }
+        let early = bench.request(48 * MIB, 0, None);
+        assert_eq!(bench.wrong(), Vec::<String>::new(), "{failing}");
+        assert!(early.is_err(), "{failing}: the kernel runs");
+        assert!(bench.machine.release_persistent(kernel));
+        bench.finish();
+    }
+}
+
 #[test]
 fn memory_of_an_unidentified_context_that_is_gone_comes_back() {
     let bench = Bench::new("limit=64MiB,wait_ms=5");
@@ -265,6 +296,36 @@ fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
             bench.finish();
         }
     }
+}
+
+/// As above, of two pieces of memory that are large enough only together, on a driver without stream ids.
+#[test]
+fn a_block_of_several_pieces_that_outlives_its_context_waits_again() {
+    let config = SimConfig {
+        version: 11_080,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "limit=64MiB,wait_ms=5");
+    let (first, heir) = (bench.stream(), bench.stream());
+    let pieces = [0; 2].map(|_| bench.get(24 * MIB, Some(first)));
+    let ranges = pieces.map(|piece| (piece, 24 * MIB));
+    let kernel = bench.app(|machine| machine.launch_persistent(first, &ranges).unwrap());
+    pieces.iter().for_each(|piece| bench.put(*piece, Some(first)));
+    let context = bench.app(|machine| machine.context_create(0)).unwrap();
+    let visitor = bench.stream();
+    let moved = bench.request(48 * MIB, 0, Some(visitor));
+    bench.app(|machine| machine.context_destroy(context)).unwrap();
+    if let Ok(block) = moved {
+        bench.put(block, Some(heir));
+        let _ = bench.request(48 * MIB, 0, Some(heir));
+    }
+    assert_eq!(
+        bench.wrong(),
+        Vec::<String>::new(),
+        "the first stream still writes there"
+    );
+    assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
 }
 
 /// cuCtxDestroy removes a context only from the stack of the calling thread. On other threads a destroyed context stays

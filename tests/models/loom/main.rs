@@ -3,8 +3,8 @@
 
 mod claims;
 mod close;
-mod grace;
 mod peak;
+mod reclaim;
 mod rules;
 mod structures;
 mod world;

@@ -83,26 +83,26 @@ fn trim() {
 
 #[test]
 fn a_cover_and_a_free() {
-    explore("grace, cover", 2, cover);
+    explore("reclaim, context event", 2, cover);
 }
 
 #[test]
 fn a_stamp_a_free_and_a_taker() {
-    explore("grace, stamp", 2, stamp);
+    explore("reclaim, completion event", 2, stamp);
 }
 
 #[test]
 fn a_handle_that_comes_back() {
-    explore("grace, generation", 2, generation);
+    explore("reclaim, stream id", 2, generation);
 }
 
 #[test]
 fn a_trim_and_a_free() {
-    explore("grace, trim", 2, trim);
+    explore("reclaim, trim", 2, trim);
 }
 
 #[test]
-fn rules_of_grace_broken() {
+fn rules_of_reclaiming_broken() {
     caught("what is freed after a cover is not covered", UNORDERED, || {
         explore("", 2, cover)
     });
