@@ -5,7 +5,11 @@ mod soname;
 
 fn main() {
     page();
-    let bridges = ["src/bridge.rs", "src/bridge/client.rs", "src/bridge/output.rs"];
+    let bridges = [
+        "src/ffi/tensorrt/allocator_bridge.rs",
+        "src/ffi/tensorrt/client.rs",
+        "src/ffi/tensorrt/output_bridge.rs",
+    ];
     let sources = [
         "cpp/tensorrt8.cpp",
         "cpp/tensorrt10.cpp",
@@ -111,7 +115,7 @@ fn runtime_folder() -> Option<std::path::PathBuf> {
 /// quarter of the space in the library.
 fn page() {
     use std::io::Write;
-    let folder = std::path::Path::new("src/record/report/page");
+    let folder = std::path::Path::new("src/history/report/page");
     let parts: [&[&str]; 3] = [
         &["page.html"],
         &["page.css"],

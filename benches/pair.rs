@@ -17,7 +17,7 @@ use common::Rig;
 use criterion::{Criterion, criterion_group, criterion_main};
 use pools::Ours;
 use trtalloc::allocator::Request;
-use trtalloc::capi::{trtalloc_allocate_async, trtalloc_deallocate_async};
+use trtalloc::ffi::c::{trtalloc_allocate_async, trtalloc_deallocate_async};
 
 const SIZE: u64 = 1 << 20;
 

@@ -8,10 +8,10 @@ use common::Rig;
 use criterion::{Criterion, criterion_group, criterion_main};
 use trtalloc::driver::{Driver, Stream};
 use trtalloc::pool::block::{Blocks, State};
-use trtalloc::pool::classes::Classes;
 use trtalloc::pool::index::Index;
+use trtalloc::pool::stream_cache::classes::Classes;
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
-use trtalloc::process;
+use trtalloc::support::process;
 
 const SIZE: u64 = 1 << 20;
 

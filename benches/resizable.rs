@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-use trtalloc::bridge::client::Client;
 use trtalloc::config::Config;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::application::{Application, SimStreams};
 use trtalloc::trace::kv::{self, AZURE, MOONCAKE, Way};
 use trtalloc::trace::replay::replay;

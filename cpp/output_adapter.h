@@ -6,7 +6,7 @@
 
 #include "output.h"
 #include "slot.h"
-#include "trtalloc/src/bridge/output.rs.h"
+#include "trtalloc/src/ffi/tensorrt/output_bridge.rs.h"
 
 namespace trtalloc {
 

@@ -2,7 +2,7 @@
 #include "tensorrt10.h"
 
 #include "slot.h"
-#include "trtalloc/src/bridge.rs.h"
+#include "trtalloc/src/ffi/tensorrt/allocator_bridge.rs.h"
 
 #ifdef __GLIBCXX__
 // cxx's own object needs this symbol of the C++ runtime, and comes after the runtime where a Rust program is linked.

@@ -2,7 +2,7 @@
 #include "tensorrt8.h"
 
 #include "slot.h"
-#include "trtalloc/src/bridge.rs.h"
+#include "trtalloc/src/ffi/tensorrt/allocator_bridge.rs.h"
 
 namespace trtalloc {
 namespace {

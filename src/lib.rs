@@ -7,7 +7,7 @@
 //! use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 //! use trtalloc::driver::Stream;
 //!
-//! # fn main() -> trtalloc::error::Result<()> {
+//! # fn main() -> trtalloc::support::error::Result<()> {
 //! // The simulated device; without `driver` it is the GPU that is here.
 //! let memory = Allocator::create("driver=sim,limit=1GiB")?;
 //! let request = Request { size: 1 << 20, alignment: 0, flags: 0, stream: Some(Stream::DEFAULT), device: None };
@@ -22,7 +22,7 @@
 //! memory.deallocate(grown, None)?;
 //!
 //! // What TensorRT 11.4 takes for setGpuAllocator. It lives as long as the process.
-//! let interface = trtalloc::handle::Handle::new(memory).tensorrt(110_400)?;
+//! let interface = trtalloc::ffi::exported::Handle::new(memory).tensorrt(110_400)?;
 //! assert_ne!(interface, 0);
 //! # Ok(())
 //! # }
@@ -36,40 +36,24 @@
 // What only the faces use has no user in the models, and one bucket is enough there.
 #![cfg_attr(loom, allow(dead_code, missing_docs, clippy::modulo_one))]
 
-pub mod abi;
 pub mod allocator;
-#[cfg(not(loom))]
-pub mod bridge;
-#[cfg(not(loom))]
-pub mod capi;
-pub mod config;
 pub mod driver;
-pub mod error;
 #[cfg(not(loom))]
-pub mod handle;
-#[cfg(not(loom))]
-pub mod inject;
-pub mod log;
-pub mod nvtx;
-#[cfg(not(loom))]
-pub mod output;
+pub mod ffi;
+pub mod history;
 pub mod pool;
-pub mod process;
-pub mod record;
-#[cfg(not(loom))]
-pub mod run_statistics;
 // The build script's, which holds Cargo.toml to it.
 #[cfg(test)]
 mod soname;
-pub mod stats;
-mod stderr;
+pub mod support;
 #[cfg(not(loom))]
 mod sync;
 #[cfg(loom)]
 pub mod sync;
-pub mod tags;
 #[cfg(not(loom))]
 pub mod trace;
+
+pub use support::{config, error, log, stats, tags};
 
 /// The README's Rust is compiled with the crate's documentation.
 #[cfg(doctest)]

@@ -37,10 +37,10 @@ use device::{Cuda, Device, Sim};
 use devices::devices_that_are_not_there;
 use face::{Face, Over, Way};
 use trtalloc::allocator::{Allocator, RESIZABLE};
-use trtalloc::bridge::client::Client;
-use trtalloc::capi::{self, trtalloc_status};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::c::{self, trtalloc_status};
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 
 fn main() -> std::process::ExitCode {
     common::harness::main()
@@ -213,28 +213,28 @@ cases! {
 }
 
 fn null_allocator(_: Place) {
-    let mut stats = capi::trtalloc_stats::default();
-    let size = size_of::<capi::trtalloc_stats>();
+    let mut stats = c::trtalloc_stats::default();
+    let size = size_of::<c::trtalloc_stats>();
     let block: *mut c_void = std::ptr::dangling_mut::<u8>().cast();
     let invalid = trtalloc_status::InvalidArgument;
     // SAFETY: null is what is tried; every other pointer is valid for what the function says of it.
     unsafe {
-        assert!(capi::trtalloc_allocate(null_mut(), 64, 0, 0).is_null());
-        assert!(capi::trtalloc_allocate_async(null_mut(), 64, 0, 0, null_mut()).is_null());
-        assert!(capi::trtalloc_allocate_on(null_mut(), 0, 64, 0, 0, null_mut()).is_null());
-        assert!(capi::trtalloc_reallocate(null_mut(), block, 0, 64).is_null());
-        assert!(!capi::trtalloc_deallocate(null_mut(), block));
-        assert!(!capi::trtalloc_deallocate_async(null_mut(), block, null_mut()));
-        assert_eq!(capi::trtalloc_record_stream(null_mut(), block, null_mut()), invalid);
-        assert_eq!(capi::trtalloc_stream_release(null_mut(), null_mut()), invalid);
-        assert_eq!(capi::trtalloc_stats_get(null_mut(), -1, &mut stats, size), invalid);
-        assert_eq!(capi::trtalloc_stats_reset_peaks(null_mut(), -1), invalid);
-        assert_eq!(capi::trtalloc_trim(null_mut(), -1, 0, null_mut()), invalid);
-        assert_eq!(capi::trtalloc_set_limit(null_mut(), -1, 0), invalid);
-        assert!(capi::trtalloc_tensorrt_allocator(null_mut(), 110_000).is_null());
-        assert_eq!(capi::trtalloc_create(std::ptr::null(), null_mut()), invalid);
-        capi::trtalloc_destroy(null_mut());
-        assert!(!CStr::from_ptr(capi::trtalloc_last_error()).is_empty());
+        assert!(c::trtalloc_allocate(null_mut(), 64, 0, 0).is_null());
+        assert!(c::trtalloc_allocate_async(null_mut(), 64, 0, 0, null_mut()).is_null());
+        assert!(c::trtalloc_allocate_on(null_mut(), 0, 64, 0, 0, null_mut()).is_null());
+        assert!(c::trtalloc_reallocate(null_mut(), block, 0, 64).is_null());
+        assert!(!c::trtalloc_deallocate(null_mut(), block));
+        assert!(!c::trtalloc_deallocate_async(null_mut(), block, null_mut()));
+        assert_eq!(c::trtalloc_record_stream(null_mut(), block, null_mut()), invalid);
+        assert_eq!(c::trtalloc_stream_release(null_mut(), null_mut()), invalid);
+        assert_eq!(c::trtalloc_stats_get(null_mut(), -1, &mut stats, size), invalid);
+        assert_eq!(c::trtalloc_stats_reset_peaks(null_mut(), -1), invalid);
+        assert_eq!(c::trtalloc_trim(null_mut(), -1, 0, null_mut()), invalid);
+        assert_eq!(c::trtalloc_set_limit(null_mut(), -1, 0), invalid);
+        assert!(c::trtalloc_tensorrt_allocator(null_mut(), 110_000).is_null());
+        assert_eq!(c::trtalloc_create(std::ptr::null(), null_mut()), invalid);
+        c::trtalloc_destroy(null_mut());
+        assert!(!CStr::from_ptr(c::trtalloc_last_error()).is_empty());
     }
 }
 
@@ -427,7 +427,7 @@ fn an_unreadable_option(_: Place) {
         let text = CString::new(format!("driver=sim,{options}")).unwrap();
         let mut out = std::ptr::dangling_mut();
         // SAFETY: a C string and a place to write to.
-        let status = unsafe { capi::trtalloc_create(text.as_ptr(), &mut out) };
+        let status = unsafe { c::trtalloc_create(text.as_ptr(), &mut out) };
         assert_eq!(
             (status, out),
             (trtalloc_status::InvalidArgument, null_mut()),
@@ -621,23 +621,20 @@ fn after_destroy(place: Place) {
 fn without_a_driver(_: Place) {
     let mut out = std::ptr::dangling_mut();
     // SAFETY: a C string and a place to write to.
-    let status = unsafe { capi::trtalloc_create(c"driver=cuda".as_ptr(), &mut out) };
+    let status = unsafe { c::trtalloc_create(c"driver=cuda".as_ptr(), &mut out) };
     assert_eq!((status, out), (trtalloc_status::Driver, null_mut()));
-    let default = capi::trtalloc_default();
+    let default = c::trtalloc_default();
     for _ in 0..3 {
         // SAFETY: a handle that lives for ever.
         unsafe {
-            assert!(capi::trtalloc_allocate(default, 4096, 0, 0).is_null());
+            assert!(c::trtalloc_allocate(default, 4096, 0, 0).is_null());
             assert!(
-                CStr::from_ptr(capi::trtalloc_last_error())
+                CStr::from_ptr(c::trtalloc_last_error())
                     .to_string_lossy()
                     .contains("libcuda.so.1")
             );
-            assert!(capi::trtalloc_deallocate(default, null_mut()));
-            assert!(!capi::trtalloc_deallocate(
-                default,
-                std::ptr::dangling_mut::<u8>().cast()
-            ));
+            assert!(c::trtalloc_deallocate(default, null_mut()));
+            assert!(!c::trtalloc_deallocate(default, std::ptr::dangling_mut::<u8>().cast()));
         }
     }
 }

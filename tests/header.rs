@@ -1,4 +1,4 @@
-//! include/trtalloc/trtalloc.h and hooks.h are what the files of src/capi say, and are good C99 and C++17.
+//! include/trtalloc/trtalloc.h and hooks.h are what the files of src/ffi/c say, and are good C99 and C++17.
 
 mod common;
 
@@ -8,7 +8,7 @@ use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, It
 struct Header {
     name: &'static str,
     before: &'static str,
-    /// A file of src/capi each, with its heading.
+    /// A file of src/ffi/c each, with its heading.
     groups: &'static [(&'static str, &'static str)],
     behind: &'static str,
 }
@@ -16,7 +16,7 @@ struct Header {
 const HEADERS: [Header; 2] = [
     Header {
         name: "trtalloc.h",
-        before: r#"/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/capi by tests/header.rs. */
+        before: r#"/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/ffi/c by tests/header.rs. */
 
 #ifndef TRTALLOC_TRTALLOC_H
 #define TRTALLOC_TRTALLOC_H
@@ -58,7 +58,7 @@ const HEADERS: [Header; 2] = [
     Header {
         name: "hooks.h",
         before: r#"/* trtalloc for other frameworks: functions in the shape of their hooks, all on trtalloc_default(). Each is given to a framework
-   by its address or its name. Generated from src/capi/hooks.rs by tests/header.rs. */
+   by its address or its name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H
@@ -98,7 +98,7 @@ fn group(source: &str) -> String {
         },
         ..Config::default()
     };
-    let path = common::root().join(format!("src/capi/{source}.rs"));
+    let path = common::root().join(format!("src/ffi/c/{source}.rs"));
     let mut text = Vec::new();
     let bindings = Builder::new().with_config(config).with_src(path).generate().unwrap();
     bindings.write(&mut text);
@@ -126,7 +126,7 @@ fn committed_headers_are_the_generated_ones() {
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == generated,
-            "{} differs from src/capi: TRTALLOC_BLESS=1 cargo test --test header",
+            "{} differs from src/ffi/c: TRTALLOC_BLESS=1 cargo test --test header",
             header.name
         );
     }

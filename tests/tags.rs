@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-use trtalloc::capi::{trtalloc_allocator, trtalloc_create, trtalloc_destroy, trtalloc_last_error, trtalloc_status};
-use trtalloc::capi::{trtalloc_metrics, trtalloc_set_tag, trtalloc_set_tag_limit, trtalloc_stats_json};
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Error;
+use trtalloc::ffi::c::{trtalloc_allocator, trtalloc_create, trtalloc_destroy, trtalloc_last_error, trtalloc_status};
+use trtalloc::ffi::c::{trtalloc_metrics, trtalloc_set_tag, trtalloc_set_tag_limit, trtalloc_stats_json};
 use trtalloc::stats::TagStats;
 use trtalloc::tags;
 
@@ -313,7 +313,7 @@ fn from_c() {
             trtalloc_status::Ok
         );
         trtalloc_set_tag(name.as_ptr());
-        let memory = trtalloc::capi::trtalloc_allocate(allocator, 700, 0, 0);
+        let memory = trtalloc::ffi::c::trtalloc_allocate(allocator, 700, 0, 0);
         assert!(!memory.is_null());
         trtalloc_set_tag(null());
         let json = text(|buffer, size| trtalloc_stats_json(allocator, -1, buffer, size));
@@ -343,7 +343,7 @@ fn from_c() {
         assert_eq!(trtalloc_stats_json(allocator, 9, null_mut(), 0), 0);
         assert_eq!(trtalloc_metrics(allocator, null_mut(), 10), 0);
         assert!(last().contains("buffer"), "{}", last());
-        assert!(trtalloc::capi::trtalloc_deallocate(allocator, memory));
+        assert!(trtalloc::ffi::c::trtalloc_deallocate(allocator, memory));
         trtalloc_destroy(allocator);
     }
 }

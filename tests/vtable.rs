@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::thread;
 
 use trtalloc::allocator::{Allocator, RESIZABLE};
-use trtalloc::bridge::client::Client;
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 
 fn last_error() -> String {
     // SAFETY: a C string, valid until this thread's next failure.

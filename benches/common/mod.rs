@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::bridge::client::Client;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::application::{Application, SimStreams};
 
 /// An allocator with the order checker off. The application's context is current to the thread that created it.

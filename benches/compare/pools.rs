@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use trtalloc::bridge::client::Client;
 use trtalloc::driver::sim::SimDriver;
 use trtalloc::driver::{Context, Driver};
+use trtalloc::ffi::tensorrt::client::Client;
 
 use crate::common::Rig;
 

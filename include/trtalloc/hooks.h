@@ -1,5 +1,5 @@
 /* trtalloc for other frameworks: functions in the shape of their hooks, all on trtalloc_default(). Each is given to a framework
-   by its address or its name. Generated from src/capi/hooks.rs by tests/header.rs. */
+   by its address or its name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H

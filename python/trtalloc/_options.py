@@ -1,4 +1,4 @@
-"""The names of options in the environment, for those that are misspelt. src/config.rs has the options themselves."""
+"""The names of options in the environment, for those that are misspelt. src/support/config/mod.rs has the options themselves."""
 
 PREFIX = "TRTALLOC_"
 

@@ -4,8 +4,8 @@ use std::ops::DerefMut;
 
 use super::*;
 use crate::driver::Context;
+use crate::history::Action;
 use crate::pool::stream_cache::Inner;
-use crate::record::Action;
 
 impl Allocator {
     /// Frees a block. With a stream, work queued on it so far may still use the block; without one, any work queued so

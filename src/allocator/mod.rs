@@ -2,36 +2,36 @@
 
 use std::sync::Arc;
 
-use crate::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
 use crate::driver::ascend::AscendDriver;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, Failure, HandleKind, Stream};
-use crate::error::{Error, Result};
+use crate::history::Recorder;
 use crate::pool::block::{Block, State};
-use crate::pool::calls::refused;
-use crate::pool::heap::NodeId;
-use crate::pool::rule::SegmentRule;
+use crate::pool::driver_calls::refused;
+use crate::pool::free_space::NodeId;
+use crate::pool::rounding::SegmentRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
 use crate::pool::{MOST_ALIGNED, Memory, Options, Pool, Turn, Want};
-use crate::process;
-use crate::record::Recorder;
-use crate::stats::Stats;
+use crate::support::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::support::error::{Error, Result};
+use crate::support::process;
+use crate::support::stats::Stats;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceBox, broken};
 
-mod admin;
-mod exit;
+mod control;
+mod create;
+mod external;
 mod free;
-mod given;
-mod nameless;
-mod open;
+mod instrumented;
+mod out_of_memory;
+mod output_at_exit;
+mod per_free_events;
 mod recorded;
 mod resize;
-mod short;
-mod tagged;
 
-pub use short::OomHandler;
+pub use out_of_memory::OomHandler;
 
 /// `TRTALLOC_RESIZABLE`, and the bit that TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
 pub const RESIZABLE: u32 = 1;
@@ -65,7 +65,7 @@ pub struct Allocator {
     given: Option<i32>,
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
-    short: short::Short,
+    short: out_of_memory::Short,
     /// Whether the output at exit is still to be written.
     epilogue: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
@@ -107,7 +107,7 @@ impl Allocator {
             Err(error) => return self.refuse(request, error),
         };
         if request.flags & !RESIZABLE != 0 {
-            crate::log::unknown_flags(request.flags & !RESIZABLE);
+            crate::support::log::unknown_flags(request.flags & !RESIZABLE);
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::record::snapshot::{Format, Snapshot};
-use crate::record::{Action, Call, Event, Mark, Options as History};
+use crate::history::snapshot::{Format, Snapshot};
+use crate::history::{Action, Call, Event, Mark, Options as History};
 
 /// How long a snapshot waits for each lock. At the end of a process, the thread that holds a lock may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ impl Allocator {
     /// Records an allocation and returns what the block has to remember.
     fn told_of(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
         self.recorder.allocated(Event {
-            tag: crate::tags::current(),
+            tag: crate::support::tags::current(),
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
         })
     }

@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::bridge::client::Client;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::error::Result;
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 
 use super::device::{Device, Fallback};
 use super::table::Table;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use trtalloc::error::{Error, Result};
-use trtalloc::record::report::model::{Device, Names, What};
-use trtalloc::record::report::{Cursor, Life, Refusal, Report, Timeline};
+use trtalloc::history::report::model::{Device, Names, What};
+use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline};
 
 use super::table::{Table, size};
 use super::{Done, say};

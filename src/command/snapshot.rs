@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
+use trtalloc::config::history::{Mode, Options};
 use trtalloc::error::Result;
-use trtalloc::record::options::{Mode, Options};
-use trtalloc::record::snapshot::Format;
+use trtalloc::history::snapshot::Format;
 
 use super::say;
 

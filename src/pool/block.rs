@@ -12,8 +12,8 @@
 
 use std::ptr;
 
-use super::heap::NodeId;
 use super::stream_cache::StreamCache;
+use crate::pool::free_space::NodeId;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceBox, broken, thread};
 

@@ -2,21 +2,21 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::beside::Beside;
 use super::block::Blocks;
-use super::calls::{Calls, refused};
-use super::capture::Captures;
-use super::grace::Grace;
-use super::heap::Heap;
-use super::in_use::InUse;
-use super::mapping::Mapping;
-use super::space::Space;
 use super::stream_cache::StreamCaches;
-use super::walk::Marks;
 use super::{Core, Counters, Home, Options, Pool};
-use crate::config::Backing;
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
-use crate::record::Recorder;
+use crate::history::Recorder;
+use crate::pool::dedicated::Beside;
+use crate::pool::driver_calls::{Calls, refused};
+use crate::pool::free_space::Heap;
+use crate::pool::inspect::Marks;
+use crate::pool::physical::Mapping;
+use crate::pool::physical::address_space::Space;
+use crate::pool::reclaim::Grace;
+use crate::pool::reclaim::graphs::Captures;
+use crate::pool::stream_cache::peak::InUse;
+use crate::support::config::Backing;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 

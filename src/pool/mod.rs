@@ -1,76 +1,60 @@
 //! All that an allocator owns on one device: its address range, the memory behind it, and freed memory that is pending.
 //!
 //! A request that its stream's cache cannot satisfy comes to [`Pool::allocate`]. It holds the pool's one lock and goes
-//! through the slow path (`ladder.rs`). A free that does not simply go back into that cache comes to `free.rs`. The
+//! through the slow path (`slow_path`). A free that does not simply go back into that cache comes to `reclaim`. The
 //! lock order is pool, then stream cache. The pool waits for nothing while it holds either lock. This folder depends on
 //! `driver`, `config`, `error`, `stats` and `sync` only, and reports events to `record`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::config::ReleaseThreshold;
 use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
-use crate::error::{Error, Result};
-use crate::record::Recorder;
+use crate::history::Recorder;
+use crate::support::config::ReleaseThreshold;
+use crate::support::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, broken};
 
-mod admin;
-pub mod beside;
 pub mod block;
 mod build;
-pub mod calls;
-mod capture;
-mod churn;
-pub mod classes;
-mod free;
-pub mod grace;
-pub mod heap;
-mod in_use;
-pub mod index;
-mod join;
-mod ladder;
-mod lock;
-mod lost;
-mod mapping;
-mod nameless;
-mod oneshot;
-mod resizable;
-pub mod rule;
-mod settle;
-mod shared;
-mod space;
-mod standalone;
+mod close;
+pub mod dedicated;
+pub mod driver_calls;
+mod fill;
+pub mod free_space;
+mod inspect;
+mod physical;
+pub mod reclaim;
+mod resize;
+pub mod rounding;
+mod slow_path;
 pub mod stream_cache;
-mod synchronise;
 mod tags;
 #[cfg(test)]
 mod tests;
-mod touch;
-mod wait;
-mod walk;
 
+pub use physical::index;
 #[cfg(loom)]
-pub use lock::Lock;
+pub use stream_cache::lock::Lock;
 
-use beside::Beside;
 use block::{Block, Blocks};
-use calls::{Calls, UNIDENTIFIED};
-use capture::Captures;
-use churn::Churn;
-use grace::Grace;
-use heap::{Heap, NodeId};
-use in_use::InUse;
-use mapping::Mapping;
-use rule::SegmentRule;
-use shared::Uses;
-use space::Space;
+use dedicated::Beside;
+use driver_calls::{Calls, UNIDENTIFIED};
+use free_space::{Heap, NodeId};
+use inspect::Marks;
+use physical::Mapping;
+use physical::address_space::Space;
+use reclaim::Grace;
+use reclaim::graphs::Captures;
+use reclaim::stream_uses::Uses;
+use rounding::SegmentRule;
+use slow_path::growth_allowance::Churn;
+use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
-use walk::Marks;
 
 pub use build::Memory;
-pub use resizable::Special;
-pub use walk::Held;
+pub use inspect::Held;
+pub use slow_path::dedicated::Special;
 
 /// The largest alignment that a request may ask for.
 pub const MOST_ALIGNED: u64 = 2 << 20;
@@ -248,7 +232,7 @@ impl Pool {
 
     /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's home
     /// context.
-    fn enter(&self, core: &Core) -> Result<calls::Entered<'_>> {
+    fn enter(&self, core: &Core) -> Result<driver_calls::Entered<'_>> {
         let here = self
             .calls
             .ask(|driver| driver.current_device())
@@ -273,7 +257,7 @@ impl Pool {
             return Ok(());
         }
         if core.home.primary {
-            return Err(self.failed(calls::refused("cuCtxGetId", Failure::ContextDead)));
+            return Err(self.failed(driver_calls::refused("cuCtxGetId", Failure::ContextDead)));
         }
         self.drop_context(core, gone);
         self.move_home(core)
@@ -329,7 +313,7 @@ impl Core {
     fn note_context_of_free(&mut self, calls: &Calls, context: Context) {
         let known = |core: &Core| core.contexts.iter().any(|(known, _)| *known == context);
         match self.note_context(calls, context) {
-            Err(error) if !calls::is_of_no_context(&error) && !known(self) => {
+            Err(error) if !driver_calls::is_of_no_context(&error) && !known(self) => {
                 self.contexts.push((context, UNIDENTIFIED));
             }
             _ => {}

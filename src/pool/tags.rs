@@ -2,12 +2,12 @@
 //! frees of what such threads allocated.
 
 use super::Pool;
-use crate::error::{Error, Result};
-use crate::stats::TagStats;
+use crate::support::error::{Error, Result};
+use crate::support::stats::TagStats;
+use crate::support::tags::{self, Tag};
 use crate::sync::OnceBox;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::tags::{self, Tag};
 
 /// The counters of one tag.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::{Block, Kind, Trace};
-use crate::error::{Error, Result};
+use crate::support::error::{Error, Result};
 
 /// Reads the trace in the file at `path`, decompressing gzip. Errors name the file and the line.
 pub fn open(path: &Path) -> Result<Trace> {

@@ -2,8 +2,8 @@
 //!
 //! [`csv`] reads and writes traces, [`generate`] and [`kv`] make them from a seed, [`replay`](mod@replay) runs and
 //! measures them, [`application`] is the program that owns streams and queues work, [`steady`] has calls to be
-//! repeated. These modules may depend on [`crate::allocator`], [`crate::bridge`], [`crate::driver`] and
-//! [`crate::stats`]; only the command and the benches depend on them.
+//! repeated. These modules may depend on [`crate::allocator`], [`crate::ffi::tensorrt::allocator_bridge`], [`crate::driver`] and
+//! [`crate::support::stats`]; only the command and the benches depend on them.
 
 pub mod application;
 pub mod csv;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::{Kind, Trace};
 use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::Stream;
-use crate::error::{Error, Result};
-use crate::stats::Stats;
+use crate::support::error::{Error, Result};
+use crate::support::stats::Stats;
 
 /// An allocator on which a trace can be replayed.
 pub trait Memory {

@@ -1,9 +1,9 @@
 //! Steady states: a few calls that are repeated as TensorRT makes them. For the command's figures and `benches/`.
 
 use crate::allocator::{Allocator, Request};
-use crate::bridge::client::Client;
 use crate::driver::Stream;
-use crate::error::Result;
+use crate::ffi::tensorrt::client::Client;
+use crate::support::error::Result;
 
 /// Calls `allocateAsync` for `size` bytes and `deallocateAsync`; returns whether both succeeded.
 #[inline]

@@ -8,8 +8,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::capi::{self, trtalloc_status};
 use trtalloc::config::Config;
+use trtalloc::ffi::c::{self, trtalloc_status};
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
 
@@ -82,27 +82,27 @@ fn c_functions_work() {
     let mut allocator = null_mut();
     // SAFETY: C strings, places to write to, and blocks that are given back once.
     unsafe {
-        let status = capi::trtalloc_create(c"driver=ascend".as_ptr(), &mut allocator);
-        let error = CStr::from_ptr(capi::trtalloc_last_error());
+        let status = c::trtalloc_create(c"driver=ascend".as_ptr(), &mut allocator);
+        let error = CStr::from_ptr(c::trtalloc_last_error());
         assert_eq!(status, trtalloc_status::Ok, "{error:?}");
-        let first = capi::trtalloc_allocate(allocator, 1000, 0, 0);
-        let second = capi::trtalloc_allocate(allocator, 1000, 0, 0);
+        let first = c::trtalloc_allocate(allocator, 1000, 0, 0);
+        let second = c::trtalloc_allocate(allocator, 1000, 0, 0);
         assert!(!first.is_null() && !second.is_null(), "{error:?}");
         // Ascend's rule is the default: 1000 becomes 1024 and 32 more, and starts are multiples of 64.
         assert!((first as usize).is_multiple_of(64) && first.addr().abs_diff(second.addr()) >= 1088);
-        let mut stats: capi::trtalloc_stats = std::mem::zeroed();
-        let status = capi::trtalloc_stats_get(allocator, 0, &mut stats, size_of_val(&stats));
+        let mut stats: c::trtalloc_stats = std::mem::zeroed();
+        let status = c::trtalloc_stats_get(allocator, 0, &mut stats, size_of_val(&stats));
         assert_eq!((status, stats.allocated), (trtalloc_status::Ok, 2 * 1088));
-        let grown = capi::trtalloc_allocate(allocator, 1 << 20, 0, 1);
-        let grown = capi::trtalloc_reallocate(allocator, grown, 0, 100 << 20);
+        let grown = c::trtalloc_allocate(allocator, 1 << 20, 0, 1);
+        let grown = c::trtalloc_reallocate(allocator, grown, 0, 100 << 20);
         assert!(!grown.is_null());
-        assert!(capi::trtalloc_allocate(allocator, 512 << 20, 0, 0).is_null());
-        let error = CStr::from_ptr(capi::trtalloc_last_error()).to_string_lossy();
+        assert!(c::trtalloc_allocate(allocator, 512 << 20, 0, 0).is_null());
+        let error = CStr::from_ptr(c::trtalloc_last_error()).to_string_lossy();
         assert!(error.contains("207001") && error.contains("aclrt"), "{error}");
         for block in [first, second, grown] {
-            assert!(capi::trtalloc_deallocate(allocator, block));
+            assert!(c::trtalloc_deallocate(allocator, block));
         }
-        capi::trtalloc_destroy(allocator);
+        c::trtalloc_destroy(allocator);
     }
 }
 

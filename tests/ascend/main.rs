@@ -2,7 +2,7 @@
 
 // `bench` uses these through the pool's own fault sweep.
 use trtalloc::driver::sim::model;
-use trtalloc::{allocator, config, driver, error};
+use trtalloc::{allocator, driver, support};
 
 mod attack;
 mod bench;

@@ -1,6 +1,6 @@
 //! The first and the last bytes of the caller's memory, and memory that is too small.
 
-use trtalloc::capi::trtalloc_status;
+use trtalloc::ffi::c::trtalloc_status;
 
 use super::pool::{HostMemory, PAGE, Pool};
 

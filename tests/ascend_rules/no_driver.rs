@@ -1,6 +1,6 @@
 //! Pools without a driver, which cannot know whether work has completed.
 
-use trtalloc::capi::trtalloc_status;
+use trtalloc::ffi::c::trtalloc_status;
 
 use super::pool::{HostMemory, Pool, last_error};
 
@@ -127,7 +127,7 @@ fn pinned_memory_refuses_trusted_streams() {
 fn create_without_memory_needs_a_driver() {
     let mut out = std::ptr::null_mut();
     // SAFETY: a C string and a place to write to.
-    let status = unsafe { trtalloc::capi::trtalloc_create(c"driver=none".as_ptr(), &mut out) };
+    let status = unsafe { trtalloc::ffi::c::trtalloc_create(c"driver=none".as_ptr(), &mut out) };
     assert_eq!((status, out.is_null()), (trtalloc_status::InvalidArgument, true));
     assert!(last_error().contains("trtalloc_create_from"), "{}", last_error());
 }

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, CString, c_void};
 
-use trtalloc::capi::*;
+use trtalloc::ffi::c::*;
 
 /// HostMemory whose address is known to be a multiple of `PAGE`.
 pub struct HostMemory {

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::capi::{self, trtalloc_status};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::c::{self, trtalloc_status};
+use trtalloc::ffi::exported::Handle;
 
 use super::{MIB, Place, World, run};
 
@@ -14,10 +14,10 @@ pub fn devices_that_are_not_there(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
     let handle = Handle::new(Allocator::create("driver=sim").unwrap());
-    let own = std::ptr::from_ref(handle).cast::<capi::trtalloc_allocator>().cast_mut();
+    let own = std::ptr::from_ref(handle).cast::<c::trtalloc_allocator>().cast_mut();
     let invalid = trtalloc_status::InvalidArgument;
-    let mut stats = capi::trtalloc_stats::default();
-    let (size, mut text) = (size_of::<capi::trtalloc_stats>(), [0; 4096]);
+    let mut stats = c::trtalloc_stats::default();
+    let (size, mut text) = (size_of::<c::trtalloc_stats>(), [0; 4096]);
     for device in [-2, i32::MIN, 1, 63, 64, i32::MAX] {
         for stream in [0, stream] {
             assert_eq!(world.face.allocate_on(device, MIB, stream), 0, "{device}");
@@ -26,17 +26,17 @@ pub fn devices_that_are_not_there(place: Place) {
         }
         // SAFETY: a handle, which lives for ever, and places to write to.
         unsafe {
-            let status = capi::trtalloc_stats_get(own, device, &mut stats, size);
+            let status = c::trtalloc_stats_get(own, device, &mut stats, size);
             assert_eq!(status, invalid, "{device}");
-            assert_eq!(capi::trtalloc_stats_reset_peaks(own, device), invalid, "{device}");
-            assert_eq!(capi::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
-            assert_eq!(capi::trtalloc_set_limit(own, device, MIB), invalid, "{device}");
+            assert_eq!(c::trtalloc_stats_reset_peaks(own, device), invalid, "{device}");
+            assert_eq!(c::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
+            assert_eq!(c::trtalloc_set_limit(own, device, MIB), invalid, "{device}");
             let tag = c"tag".as_ptr();
-            assert_eq!(capi::trtalloc_set_tag_limit(own, device, tag, MIB), invalid, "{device}");
-            let length = capi::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
+            assert_eq!(c::trtalloc_set_tag_limit(own, device, tag, MIB), invalid, "{device}");
+            let length = c::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
             assert_eq!(length, 0, "{device}");
             let history = CString::new(format!("all,device={device}")).unwrap();
-            assert_eq!(capi::trtalloc_history(own, history.as_ptr()), invalid, "{device}");
+            assert_eq!(c::trtalloc_history(own, history.as_ptr()), invalid, "{device}");
         }
     }
     let block = world.face.allocate_on(-1, MIB, stream);
@@ -47,26 +47,26 @@ pub fn devices_that_are_not_there(place: Place) {
 /// The process's own allocator touches no driver before its first allocation, so it cannot know how many devices there are;
 /// what is no device's number in any process is refused all the same.
 fn devices_of_an_allocator_at_rest(_: Place) {
-    let own = capi::trtalloc_default();
-    let mut stats = capi::trtalloc_stats::default();
-    let (size, mut text) = (size_of::<capi::trtalloc_stats>(), [0; 4096]);
+    let own = c::trtalloc_default();
+    let mut stats = c::trtalloc_stats::default();
+    let (size, mut text) = (size_of::<c::trtalloc_stats>(), [0; 4096]);
     let invalid = trtalloc_status::InvalidArgument;
     // SAFETY: a handle that lives for ever, and places to write to.
     unsafe {
         for device in [-2, i32::MIN, 64, i32::MAX] {
             assert_eq!(
-                capi::trtalloc_stats_get(own, device, &mut stats, size),
+                c::trtalloc_stats_get(own, device, &mut stats, size),
                 invalid,
                 "{device}"
             );
-            assert_eq!(capi::trtalloc_stats_reset_peaks(own, device), invalid, "{device}");
-            assert_eq!(capi::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
-            let length = capi::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
+            assert_eq!(c::trtalloc_stats_reset_peaks(own, device), invalid, "{device}");
+            assert_eq!(c::trtalloc_trim(own, device, 0, null_mut()), invalid, "{device}");
+            let length = c::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
             assert_eq!(length, 0, "{device}");
         }
         for device in [-1, 0, 63] {
             assert_eq!(
-                capi::trtalloc_stats_get(own, device, &mut stats, size),
+                c::trtalloc_stats_get(own, device, &mut stats, size),
                 trtalloc_status::Ok
             );
         }

@@ -3,21 +3,21 @@
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-use trtalloc::bridge::client::Client;
-use trtalloc::capi::{self, trtalloc_status};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::c::{self, trtalloc_status};
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 
 use super::{MIB, Place, run};
 
 /// What the environment says and cannot be read is one line, and so is a name that is no option's; the default holds.
 fn unreadable_environment(_: Place) {
-    let default = capi::trtalloc_default();
+    let default = c::trtalloc_default();
     assert!(!default.is_null());
     // SAFETY: a handle that lives for ever.
     unsafe {
-        let block = capi::trtalloc_allocate(default, 4096, 0, 0);
+        let block = c::trtalloc_allocate(default, 4096, 0, 0);
         assert!(!block.is_null());
-        assert!(capi::trtalloc_deallocate(default, block));
+        assert!(c::trtalloc_deallocate(default, block));
     }
 }
 
@@ -42,36 +42,36 @@ fn an_unreadable_variable() {
 
 /// A program that was to have a limit does not run without one: every request fails, and says why.
 fn unreadable_limit(_: Place) {
-    let default = capi::trtalloc_default();
+    let default = c::trtalloc_default();
     let reason = || {
         // SAFETY: a C string, valid until this thread's next failure.
-        unsafe { CStr::from_ptr(capi::trtalloc_last_error()) }
+        unsafe { CStr::from_ptr(c::trtalloc_last_error()) }
             .to_string_lossy()
             .into_owned()
     };
     for _ in 0..3 {
         // SAFETY: a handle that lives for ever.
         unsafe {
-            assert!(capi::trtalloc_allocate(default, 4096, 0, 0).is_null());
+            assert!(c::trtalloc_allocate(default, 4096, 0, 0).is_null());
             assert!(
                 reason().contains("TRTALLOC_LIMIT: cannot read `plenty`"),
                 "{}",
                 reason()
             );
-            assert!(capi::trtalloc_allocate_async(default, 4096, 0, 0, null_mut()).is_null());
-            assert!(capi::trtalloc_allocate_on(default, 0, 4096, 0, 0, null_mut()).is_null());
+            assert!(c::trtalloc_allocate_async(default, 4096, 0, 0, null_mut()).is_null());
+            assert!(c::trtalloc_allocate_on(default, 0, 4096, 0, 0, null_mut()).is_null());
             assert!(
                 reason().contains("TRTALLOC_LIMIT: cannot read `plenty`"),
                 "{}",
                 reason()
             );
             assert_eq!(
-                capi::trtalloc_set_limit(default, -1, MIB),
+                c::trtalloc_set_limit(default, -1, MIB),
                 trtalloc_status::InvalidArgument
             );
         }
-        assert!(capi::hooks::trtalloc_torch_malloc(4096, 0, null_mut()).is_null());
-        assert!(capi::hooks::trtalloc_ort_alloc(4096).is_null());
+        assert!(c::hooks::trtalloc_torch_malloc(4096, 0, null_mut()).is_null());
+        assert!(c::hooks::trtalloc_ort_alloc(4096).is_null());
     }
     let handle = Handle::process();
     let client = Client::new(handle).unwrap();

@@ -4,11 +4,11 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
 use trtalloc::allocator::{Allocator, Request};
-use trtalloc::bridge::client::Client;
-use trtalloc::capi::{self, trtalloc_allocator, trtalloc_status};
 use trtalloc::config::Config;
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::handle::Handle;
+use trtalloc::ffi::c::{self, trtalloc_allocator, trtalloc_status};
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::stats::Stats;
 
 /// The interface that a case uses.
@@ -60,10 +60,10 @@ pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> 
             let mut out = std::ptr::null_mut();
             let status = match given {
                 // SAFETY: a C string, and a local variable to write to.
-                None => unsafe { capi::trtalloc_create(text.as_ptr(), &mut out) },
+                None => unsafe { c::trtalloc_create(text.as_ptr(), &mut out) },
                 // SAFETY: as above; the memory is the test's and outlives the allocator.
                 Some((base, bytes)) => unsafe {
-                    capi::trtalloc_create_from(base as *mut c_void, bytes, text.as_ptr(), &mut out)
+                    c::trtalloc_create_from(base as *mut c_void, bytes, text.as_ptr(), &mut out)
                 },
             };
             assert_eq!(status, trtalloc_status::Ok, "{options}: {}", last_error());
@@ -99,7 +99,7 @@ fn functions(way: Way, handle: *const Handle) -> Box<dyn Face> {
 
 fn last_error() -> String {
     // SAFETY: a C string, valid until this thread's next failure.
-    unsafe { CStr::from_ptr(capi::trtalloc_last_error()) }
+    unsafe { CStr::from_ptr(c::trtalloc_last_error()) }
         .to_string_lossy()
         .into_owned()
 }
@@ -224,49 +224,49 @@ fn memory(address: usize) -> *mut c_void {
 impl Face for C {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         // SAFETY: the handle is never freed, here and in all calls below.
-        unsafe { capi::trtalloc_allocate(self.pointer(), size, alignment, flags) }.addr()
+        unsafe { c::trtalloc_allocate(self.pointer(), size, alignment, flags) }.addr()
     }
 
     fn allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
         // SAFETY: as above; the stream exists, or the test is about one that does not.
-        unsafe { capi::trtalloc_allocate_async(self.pointer(), size, alignment, flags, memory(stream)) }.addr()
+        unsafe { c::trtalloc_allocate_async(self.pointer(), size, alignment, flags, memory(stream)) }.addr()
     }
 
     fn allocate_on(&self, device: i32, size: u64, stream: usize) -> usize {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_allocate_on(self.pointer(), device, size, 0, 0, memory(stream)) }.addr()
+        unsafe { c::trtalloc_allocate_on(self.pointer(), device, size, 0, 0, memory(stream)) }.addr()
     }
 
     fn reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_reallocate(self.pointer(), memory(address), alignment, new_size) }.addr()
+        unsafe { c::trtalloc_reallocate(self.pointer(), memory(address), alignment, new_size) }.addr()
     }
 
     fn deallocate(&self, address: usize) -> bool {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_deallocate(self.pointer(), memory(address)) }
+        unsafe { c::trtalloc_deallocate(self.pointer(), memory(address)) }
     }
 
     fn deallocate_async(&self, address: usize, stream: usize) -> bool {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_deallocate_async(self.pointer(), memory(address), memory(stream)) }
+        unsafe { c::trtalloc_deallocate_async(self.pointer(), memory(address), memory(stream)) }
     }
 
     fn record_stream(&self, address: usize, stream: usize) -> i32 {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_record_stream(self.pointer(), memory(address), memory(stream)) as i32 }
+        unsafe { c::trtalloc_record_stream(self.pointer(), memory(address), memory(stream)) as i32 }
     }
 
     fn stream_release(&self, stream: usize) -> i32 {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_stream_release(self.pointer(), memory(stream)) as i32 }
+        unsafe { c::trtalloc_stream_release(self.pointer(), memory(stream)) as i32 }
     }
 
     fn stats(&self, device: i32) -> Stats {
-        let mut out = capi::trtalloc_stats::default();
-        let size = size_of::<capi::trtalloc_stats>();
+        let mut out = c::trtalloc_stats::default();
+        let size = size_of::<c::trtalloc_stats>();
         // SAFETY: as above, and a local variable of that size to write to.
-        let status = unsafe { capi::trtalloc_stats_get(self.pointer(), device, &mut out, size) };
+        let status = unsafe { c::trtalloc_stats_get(self.pointer(), device, &mut out, size) };
         assert_eq!(status, trtalloc_status::Ok, "{}", last_error());
         Stats {
             allocated: out.allocated,
@@ -291,24 +291,24 @@ impl Face for C {
 
     fn reset_peaks(&self, device: i32) -> i32 {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_stats_reset_peaks(self.pointer(), device) as i32 }
+        unsafe { c::trtalloc_stats_reset_peaks(self.pointer(), device) as i32 }
     }
 
     fn trim(&self, device: i32, keep: u64) -> (i32, u64) {
         let mut released = 0;
         // SAFETY: as above, and a local variable to write to.
-        let status = unsafe { capi::trtalloc_trim(self.pointer(), device, keep, &mut released) };
+        let status = unsafe { c::trtalloc_trim(self.pointer(), device, keep, &mut released) };
         (status as i32, released)
     }
 
     fn set_limit(&self, device: i32, bytes: u64) -> i32 {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_set_limit(self.pointer(), device, bytes) as i32 }
+        unsafe { c::trtalloc_set_limit(self.pointer(), device, bytes) as i32 }
     }
 
     fn close(&self) {
         // SAFETY: as above.
-        unsafe { capi::trtalloc_destroy(self.pointer()) };
+        unsafe { c::trtalloc_destroy(self.pointer()) };
     }
 
     fn last_error(&self) -> String {

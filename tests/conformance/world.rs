@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Features;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::pool::rule::SegmentRule;
+use trtalloc::pool::rounding::SegmentRule;
 use trtalloc::stats::Stats;
 
 use crate::device::{Cuda, Device, Sim};

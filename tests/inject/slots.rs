@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use trtalloc::inject::{Kind, setter_slot};
+use trtalloc::ffi::preload::{Kind, setter_slot};
 
 use crate::table::Outcome;
 use crate::{common, headers};

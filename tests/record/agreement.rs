@@ -8,8 +8,8 @@ use std::time::Duration;
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 use trtalloc::driver::sim::SimDriver;
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::record::snapshot::Snapshot;
-use trtalloc::record::state::PieceState;
+use trtalloc::history::snapshot::Snapshot;
+use trtalloc::history::state::PieceState;
 use trtalloc::trace::random::Random;
 
 use crate::common;

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use trtalloc::record::snapshot::Snapshot;
-use trtalloc::record::state::PieceState;
+use trtalloc::history::snapshot::Snapshot;
+use trtalloc::history::state::PieceState;
 
 use crate::browser::Browser;
 use crate::common;

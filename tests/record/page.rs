@@ -330,7 +330,7 @@ fn two_devices_a_short_history_and_none() {
     shot(&mut browser, "state-only");
     assert_eq!(browser.problems(), [""; 0]);
     let empty = path("empty.html");
-    trtalloc::record::snapshot::Snapshot::default().write(&empty).unwrap();
+    trtalloc::history::snapshot::Snapshot::default().write(&empty).unwrap();
     browser.open(&empty);
     settle(&mut browser);
     let notice = text_of(&mut browser, "#notices");

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use trtalloc::record::report::model::What;
-use trtalloc::record::report::{Cursor, Report, Timeline};
+use trtalloc::history::report::model::What;
+use trtalloc::history::report::{Cursor, Report, Timeline};
 
 use crate::common;
 use crate::program::{Program, path, request};

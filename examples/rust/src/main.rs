@@ -8,7 +8,7 @@ use std::sync::Arc;
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 use trtalloc::driver::Stream;
 use trtalloc::error::Result;
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
 
 fn main() -> Result<()> {
     let options = std::env::args().nth(1).unwrap_or_else(|| "limit=1GiB".to_owned());

@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::bridge::client::Client;
 use trtalloc::error::{Error, Result};
-use trtalloc::record::stack;
+use trtalloc::ffi::tensorrt::client::Client;
+use trtalloc::history::stack;
 use trtalloc::trace::steady::pair;
 
 use super::time::{SIZE, of_one_thread, refused};

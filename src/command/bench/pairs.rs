@@ -4,10 +4,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use trtalloc::bridge::client::Client;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::steady::pair;
 
 use super::machine::cores;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use trtalloc::allocator::{Allocator, RESIZABLE};
-use trtalloc::bridge::client::Client;
 use trtalloc::error::{Error, Result};
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::steady::Holes;
 
 use super::super::{demo, table};

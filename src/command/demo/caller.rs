@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use trtalloc::allocator::RESIZABLE;
-use trtalloc::bridge::client::Client;
 use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
+use trtalloc::ffi::tensorrt::client::Client;
 
 use super::super::device::Device;
 use super::last_error;

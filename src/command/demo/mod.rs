@@ -10,10 +10,10 @@ mod scenario;
 use std::ffi::CStr;
 
 use trtalloc::allocator::Allocator;
-use trtalloc::bridge::client::Client;
 use trtalloc::config::Limit;
 use trtalloc::error::Result;
-use trtalloc::handle::Handle;
+use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::tensorrt::client::Client;
 
 use self::scenario::Scenario;
 use super::device::{Device, Fallback};

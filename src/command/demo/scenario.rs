@@ -2,8 +2,8 @@
 
 use indicatif::ProgressBar;
 use trtalloc::allocator::Allocator;
-use trtalloc::bridge::client::Client;
 use trtalloc::error::Result;
+use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::stats::Stats;
 use trtalloc::trace::random::Random;
 

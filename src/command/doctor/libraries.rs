@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trtalloc::abi::AllocatorAbi;
+use trtalloc::ffi::tensorrt::abi::AllocatorAbi;
 
 use super::report::Report;
-use crate::command::{Done, say};
+use crate::{Done, say};
 
 /// Names under which TensorRT and TensorRT-RTX are installed, before `.so`.
 const NAMES: [&str; 4] = [

@@ -1,9 +1,9 @@
 //! The last line that `run` prints.
 
-use trtalloc::run_statistics::Figures;
+use trtalloc::support::run_statistics::Figures;
 
-use crate::command::doctor::version_in_words;
-use crate::command::table::size;
+use crate::doctor::version_in_words;
+use crate::table::size;
 
 /// Summarises the statistics of all processes in one line.
 pub fn line(all: &[Figures], refused: bool) -> String {

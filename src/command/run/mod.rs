@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use trtalloc::config::{self, Config};
 use trtalloc::error::{Error, Result};
-use trtalloc::run_statistics;
+use trtalloc::support::run_statistics;
 
 use self::child::End;
 use super::program::Program;

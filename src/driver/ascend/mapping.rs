@@ -12,7 +12,7 @@ use super::super::{DriverError, Failure, Result};
 use super::AscendDriver;
 use super::failure::{SYNC_TIMEOUT, check};
 use super::functions::{Acl, Location, PhysicalProperties};
-use crate::process;
+use crate::support::process;
 
 /// How many milliseconds unmapping waits for the device.
 const WAIT_MS: i32 = 100;

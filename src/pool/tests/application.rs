@@ -3,10 +3,10 @@
 
 use super::Bench;
 use crate::allocator::Request;
-use crate::config::Kind;
 use crate::driver::Stream;
 use crate::driver::sim::model::Machine;
-use crate::error::Result;
+use crate::support::config::Kind;
+use crate::support::error::Result;
 
 impl Bench {
     /// Runs the application's own calls, which are not made to fail.

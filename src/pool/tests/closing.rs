@@ -4,9 +4,9 @@ use std::sync::{Arc, Barrier};
 
 use super::MIB;
 use crate::allocator::{Allocator, RESIZABLE, Request};
-use crate::config::Config;
 use crate::driver::Stream;
 use crate::driver::sim::{SimConfig, SimDriver};
+use crate::support::config::Config;
 
 /// Runs one round: the allocator is destroyed, then two threads free its last two blocks at once.
 fn race(driver: &Arc<SimDriver>, options: &str, flags: u32, stream: Option<Stream>, start: &Barrier) {

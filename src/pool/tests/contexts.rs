@@ -2,9 +2,9 @@
 
 use super::{Bench, MIB};
 use crate::allocator::{Allocator, Request};
-use crate::config::Config;
 use crate::driver::Stream;
 use crate::driver::sim::{SimConfig, SimDriver};
+use crate::support::config::Config;
 
 const NULL: Stream = Stream::DEFAULT;
 

@@ -3,7 +3,7 @@
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::sim::SimConfig;
 use crate::driver::{Context, DriverError, Failure};
-use crate::error::Error;
+use crate::support::error::Error;
 
 /// A pool that was used by a context that is destroyed, with that context and the error that a wait for it returns.
 fn destroyed(version: u32) -> (Bench, Context, DriverError) {

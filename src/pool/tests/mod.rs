@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::allocator::{Allocator, RESIZABLE};
-use crate::config::Config;
 use crate::driver::sim::model::Machine;
 use crate::driver::sim::{SimConfig, SimDriver};
+use crate::support::config::Config;
 
 mod application;
 mod broken_rules;
@@ -17,8 +17,8 @@ mod destroyed_contexts;
 mod faults;
 mod frees;
 mod large;
-mod nameless;
 mod owners;
+mod per_free_events;
 mod resizing;
 mod returns;
 mod segments;

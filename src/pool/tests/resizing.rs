@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
-use crate::stats::Stats;
+use crate::support::stats::Stats;
 
 const GIB: u64 = 1 << 30;
 

@@ -9,7 +9,7 @@ use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::Machine;
-use crate::error::Result;
+use crate::support::error::Result;
 
 /// Makes a new context current, and creates a stream in it.
 fn visit(bench: &Bench, device: i32) -> (usize, usize) {

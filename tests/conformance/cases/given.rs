@@ -1,7 +1,7 @@
 //! Pools over external memory.
 
 use trtalloc::allocator::RESIZABLE;
-use trtalloc::pool::rule::SegmentRule;
+use trtalloc::pool::rounding::SegmentRule;
 
 use super::{KIB, MIB, Random};
 use crate::world::{Setup, World};

@@ -1,4 +1,4 @@
-//! `in_use.rs`: the peak is the most that was allocated at once, whichever thread reads it while streams take turns.
+//! `stream_cache/peak.rs`: the peak is the most that was allocated at once, whichever thread reads it while streams take turns.
 
 use crate::world::{UNIT, World, caught, explore};
 

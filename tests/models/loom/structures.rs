@@ -6,7 +6,7 @@ use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
 use trtalloc::pool::Lock;
 use trtalloc::pool::block::{Blocks, State};
-use trtalloc::pool::index::Index;
+use trtalloc::pool::physical::index::Index;
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trtalloc::allocator::Request;
 use trtalloc::driver::{Driver, Stream};
 use trtalloc::error::Error;
-use trtalloc::record::snapshot::Snapshot;
+use trtalloc::history::snapshot::Snapshot;
 use trtalloc::trace::generate::generate;
 use trtalloc::trace::random::Random;
 use trtalloc::trace::{Kind, Trace, csv};

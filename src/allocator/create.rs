@@ -1,0 +1,191 @@
+//! Creates allocators, and the pool of a device at its first use.
+
+use super::*;
+
+impl Allocator {
+    /// Reads `options` and opens the driver they name.
+    pub fn create(options: &str) -> Result<Arc<Allocator>> {
+        Self::from_config(Config::parse(options)?)
+    }
+
+    /// Opens the driver that `config` names.
+    pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
+        config.bounds_hold()?;
+        let mut driver = Self::open(&config)?;
+        if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
+            // The memory of the device then comes from another library. Host memory and external memory do not.
+            driver = AscendDriver::open(true)?;
+        }
+        Self::with_driver(driver, Self::on_its_driver(config))
+    }
+
+    /// The rounding rule of the device if the options request no other. On Ascend, blocks with CUDA's rule would be too
+    /// close together.
+    pub(super) fn on_its_driver(config: Config) -> Config {
+        match (config.driver, config.rule) {
+            (DriverChoice::Ascend, Rule::Cuda) => Config {
+                rule: Rule::Ascend,
+                ..config
+            },
+            _ => config,
+        }
+    }
+
+    /// Makes an allocator over a driver that is already open.
+    pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
+        let memory = Memory::Driver(match config.kind {
+            Kind::Device => config.backing,
+            // Pinned memory comes from a function of the driver that selects the address.
+            Kind::Pinned => Backing::Malloc,
+        });
+        Self::build(driver, config, memory, None)
+    }
+
+    pub(super) fn open(config: &Config) -> Result<Arc<dyn Driver>> {
+        process::watch();
+        process::usable()?;
+        match config.driver {
+            DriverChoice::Auto | DriverChoice::Cuda => {
+                let driver = CudaDriver::open()?;
+                if driver.device_count()? == 0 {
+                    return Err(refused("cuDeviceGetCount", Failure::Unsupported).into());
+                }
+                Ok(driver)
+            }
+            DriverChoice::Sim => Ok(SimDriver::new(SimConfig {
+                devices: config.sim_devices,
+                memory: config.sim_memory,
+                version: config.sim_driver,
+                ..SimConfig::default()
+            })),
+            DriverChoice::None => Err(Error::InvalidArgument(
+                "option `driver`: `none` is for memory that the caller brings (trtalloc_create_from)".into(),
+            )),
+            DriverChoice::Ascend => {
+                let driver = AscendDriver::open(false)?;
+                if driver.device_count()? == 0 {
+                    return Err(Error::Unsupported("AscendCL knows no device".into()));
+                }
+                Ok(driver)
+            }
+        }
+    }
+
+    /// `given` is the device of external memory.
+    pub(super) fn build(
+        driver: Arc<dyn Driver>,
+        config: Config,
+        memory: Memory,
+        given: Option<i32>,
+    ) -> Result<Arc<Allocator>> {
+        config.bounds_hold()?;
+        process::watch();
+        crate::support::nvtx::attach();
+        let pinned = config.kind == Kind::Pinned;
+        if pinned {
+            refuse_for_pinned(&config)?;
+        }
+        // Without knowledge of work, host memory would never be safe to write to.
+        let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
+        let recorder = Arc::new(Recorder::default());
+        recorder.set(config.history()?)?;
+        let allocator = Arc::new(Allocator {
+            streams: driver.features().stream_ids || trusted,
+            plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
+            driver,
+            rule: external::segment_rule(&config),
+            config,
+            memory,
+            given,
+            caches: Arc::new(StreamCaches::default()),
+            pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
+            making: Mutex::new(()),
+            closed: AtomicBool::new(false),
+            recorder,
+            short: out_of_memory::Short::default(),
+            epilogue: false.into(),
+        });
+        output_at_exit::register(&allocator);
+        Ok(allocator)
+    }
+
+    /// The pool of a device; the first call makes it.
+    pub(super) fn pool(&self, device: i32) -> Result<&Pool> {
+        if let Some(pool) = self.made(device) {
+            return Ok(pool);
+        }
+        self.check_device(device)?;
+        self.check_given(device)?;
+        let _making = self.making.lock();
+        let slot = self
+            .pools
+            .get(device as usize)
+            .ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
+        slot.get_or_try_init(|| {
+            let options = self.options(device)?;
+            Ok(Box::new(Pool::new(
+                self.driver.clone(),
+                device,
+                self.memory,
+                options,
+                self.caches.clone(),
+                self.recorder.clone(),
+            )?))
+        })
+    }
+
+    /// The initial limit of a device's pool; 0: none.
+    pub(super) fn first_limit(&self, device: i32) -> Result<u64> {
+        Ok(match self.config.limit {
+            Limit::None => 0,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Percent(percent) => (self.driver.device_info(device)?.total as f64 * percent / 100.0) as u64,
+        })
+    }
+
+    fn options(&self, device: i32) -> Result<Options> {
+        let config = &self.config;
+        let peers = match &config.peers {
+            Peers::None => Vec::new(),
+            Peers::Auto => (0..self.driver.device_count()? as i32).collect(),
+            Peers::List(list) => list.clone(),
+        };
+        Ok(Options {
+            rule: self.rule,
+            limit: self.first_limit(device)?,
+            release_threshold: config.release_threshold,
+            wait: std::time::Duration::from_millis(config.wait_ms),
+            passthrough: config.passthrough,
+            guard: config.guard,
+            fill: config.fill,
+            pinned: config.kind == Kind::Pinned,
+            kind: HandleKind {
+                share_fd: config.share == Share::Fd,
+                share_fabric: config.share == Share::Fabric,
+                rdma: config.rdma,
+            },
+            peers,
+            peers_must: matches!(config.peers, Peers::List(_)),
+        })
+    }
+}
+
+/// Refuses options that have no meaning for host memory.
+fn refuse_for_pinned(config: &Config) -> Result<()> {
+    let refused = [
+        (config.backing == Backing::Vmm, "backing=vmm"),
+        (config.guard, "guard=1"),
+        (config.fill.is_some(), "fill"),
+        (config.peers != Peers::None, "peers"),
+        (config.share != Share::None, "share"),
+        (config.rdma, "rdma=1"),
+        (
+            matches!(config.limit, Limit::Percent(_)),
+            "a limit in percent, which is of the device's memory,",
+        ),
+    ];
+    match refused.iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Error::Unsupported(format!("{option} with kind=pinned"))),
+        None => Ok(()),
+    }
+}

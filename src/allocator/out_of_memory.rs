@@ -1,0 +1,287 @@
+//! Out of memory: the handler, the event, the log and its throttling, the snapshot.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::history::state::PieceState;
+use crate::history::{Action, Event, describe};
+use crate::sync::HashMap;
+
+/// A function that is called with the device and the bytes of a request that is about to be refused. True requests
+/// another attempt.
+pub type OomHandler = Arc<dyn Fn(i32, u64) -> bool + Send + Sync>;
+
+/// The maximum number of attempts that a handler may request for one allocation.
+const TRIES: u32 = 100;
+/// The minimum time between two lines in the log.
+const QUIET: Duration = Duration::from_secs(10);
+/// The minimum time between two lines about requests of the same size.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How many sizes of refusals are remembered.
+const REMEMBERED: usize = 16;
+/// How many holders the log names.
+const NAMED: usize = 3;
+
+thread_local! {
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// Whether a request is being attempted again.
+    static TRYING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While this lives, requests of this thread that run out of memory are neither reported nor passed to the handler.
+struct Trying;
+
+impl Trying {
+    fn begin() -> Trying {
+        let _ = TRYING.try_with(|trying| trying.set(true));
+        Trying
+    }
+}
+
+impl Drop for Trying {
+    fn drop(&mut self) {
+        let _ = TRYING.try_with(|trying| trying.set(false));
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Short {
+    handler: Mutex<Option<OomHandler>>,
+    alarms: Mutex<Alarms>,
+    snapshot_taken: AtomicBool,
+}
+
+/// The recent refusals.
+#[derive(Default)]
+struct Alarms {
+    sizes: Vec<((i32, u64), Instant)>,
+    last: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Alarms {
+    /// The number of refusals since the last line, if this one is to be logged; else `None`.
+    fn raise(&mut self, device: i32, size: u64, now: Instant) -> Option<u64> {
+        self.sizes.retain(|(_, since)| now.duration_since(*since) < AGAIN);
+        let again = self.sizes.iter().any(|(known, _)| *known == (device, size));
+        if !again {
+            self.sizes.truncate(REMEMBERED - 1);
+            self.sizes.insert(0, ((device, size), now));
+        }
+        if again || self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+impl Allocator {
+    /// Sets the out-of-memory handler; `None` removes it. It runs on the requesting thread, which holds no lock, so it
+    /// may allocate, free, trim and unload. A request of its own that runs out of memory does not call it again.
+    pub fn on_oom(&self, handler: Option<OomHandler>) {
+        *self.short.handler.lock() = handler;
+    }
+
+    /// Handles a request that ran out of memory: runs `again` as long as the handler requests it, then reports the
+    /// refusal.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn insist<T>(&self, outcome: &mut Result<T>, request: Request, again: impl Fn() -> Result<T>) {
+        // The outer call attempts the request again.
+        if TRYING.try_with(Cell::get).unwrap_or(true) {
+            return;
+        }
+        let device = self.device_of(&request);
+        for _ in 0..TRIES {
+            if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.ask_handler(device, request.size) {
+                break;
+            }
+            let _trying = Trying::begin();
+            *outcome = again();
+        }
+        if let Err(Error::OutOfMemory(reason)) = outcome {
+            self.tell_refused(device, &request, reason);
+        }
+    }
+
+    /// Refuses a request before it reaches a pool. A request for more than any device has is out of memory like any
+    /// other: it counts, and the handler is called.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse(&self, request: Request, error: Error) -> Result<u64> {
+        if matches!(error, Error::OutOfMemory(_)) {
+            self.pool(self.device_of(&request))?.count_refused();
+        }
+        self.asking(request, || Err(error.clone()))
+    }
+
+    /// Refuses a resize in the same way, for a block that is in a pool.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse_resize(&self, address: u64, alignment: u64, new_size: u64, error: Error) -> Result<u64> {
+        if matches!(error, Error::OutOfMemory(_)) {
+            self.pool_at(address).ok_or_else(|| foreign(address))?.count_refused();
+        }
+        self.resize_asking(Err(error), address, alignment, new_size)
+    }
+
+    /// The request that corresponds to a resize.
+    #[cold]
+    pub(super) fn resize_request(&self, address: u64, new_size: u64) -> Request {
+        Request {
+            size: new_size,
+            alignment: 0,
+            flags: RESIZABLE,
+            stream: None,
+            device: self.pool_at(address).map(|pool| pool.device),
+        }
+    }
+
+    fn ask_handler(&self, device: i32, size: u64) -> bool {
+        let Some(handler) = self.short.handler.lock().clone() else {
+            return false;
+        };
+        if ASKING.try_with(|asking| asking.replace(true)).unwrap_or(true) {
+            return false;
+        }
+        let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(device, size)));
+        let _ = ASKING.try_with(|asking| asking.set(false));
+        again.unwrap_or(false)
+    }
+
+    /// The device of a request, as far as it is known without a driver call that could fail again.
+    fn device_of(&self, request: &Request) -> i32 {
+        let of_stream = || {
+            let key = self.key(request.stream?).ok()??;
+            let inner = self.caches.get(key).inner.lock();
+            inner.generation.as_ref().map(|generation| generation.device)
+        };
+        request
+            .device
+            .or_else(of_stream)
+            .or_else(|| self.device(None).ok())
+            .unwrap_or(0)
+    }
+
+    /// Reports a refusal as an event, a line in the log and a snapshot, each where the options request it and not too
+    /// often. A request beyond the maximum, or one that was refused before, is usually a builder's attempt to find out
+    /// what it may have, so no warning is logged.
+    fn tell_refused(&self, device: i32, request: &Request, reason: &str) {
+        let Some(pool) = self.made(device) else { return };
+        let (free, total) = pool.device_memory();
+        if self.recorder.is_on() {
+            let event = Event::new(Action::Oom, device, free, request.size);
+            self.recorder.happened(event.on(Stream::recorded(request.stream)));
+        }
+        let stats = pool.stats();
+        let most = if stats.limit == 0 {
+            total
+        } else {
+            stats.limit.min(total)
+        };
+        let hopeless = most > 0 && request.size > most;
+        if hopeless {
+            tracing::debug!(
+                device,
+                size = request.size,
+                most,
+                "more was asked for than there can be"
+            );
+            return;
+        }
+        // The lock is released before names are looked up and the line is written.
+        let raised = self.short.alarms.lock().raise(device, request.size, Instant::now());
+        if let Some(unsaid) = raised {
+            let limit = if stats.limit == 0 {
+                "none".to_owned()
+            } else {
+                stats.limit.to_string()
+            };
+            let holders = self.holders(pool);
+            tracing::warn!(
+                "out of memory on device {device}: {} bytes asked for; limit {limit}, allocated {}, cached {}, pending {}, \
+                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unsaid}; the \
+                 reason: {reason}",
+                request.size,
+                stats.allocated,
+                stats.cached,
+                stats.pending,
+                stats.reserved,
+            );
+        }
+        if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
+            && !self.short.snapshot_taken.swap(true, Ordering::Relaxed)
+        {
+            match self.write_snapshot(&path) {
+                Ok(()) => tracing::warn!("snapshot at the first refusal: {}", path.display()),
+                Err(error) => tracing::warn!("snapshot at the first refusal: {error}"),
+            }
+        }
+    }
+
+    /// The largest holders: by the stack of their allocations if it was recorded, else by size.
+    fn holders(&self, pool: &Pool) -> String {
+        let Some(held) = pool.hold(Duration::from_millis(100)) else {
+            return "unknown".into();
+        };
+        let device = held.device();
+        drop(held);
+        let mut holders: HashMap<(u32, u64), (u64, u64)> = Default::default();
+        for piece in device.segments.iter().flat_map(|segment| &segment.pieces) {
+            if piece.state == PieceState::Allocated {
+                let key = (piece.stack, if piece.stack == 0 { piece.size } else { 0 });
+                let (count, bytes) = holders.entry(key).or_default();
+                *count += 1;
+                *bytes += piece.size;
+            }
+        }
+        let mut holders: Vec<_> = holders.into_iter().collect();
+        holders.sort_by_key(|(key, (_, bytes))| (std::cmp::Reverse(*bytes), *key));
+        let named: Vec<String> = holders
+            .into_iter()
+            .take(NAMED)
+            .map(|((stack, size), (count, bytes))| match stack {
+                0 => format!("{count} of {size} bytes"),
+                _ => format!("{count} of together {bytes} bytes from {}", describe(stack)),
+            })
+            .collect();
+        if named.is_empty() {
+            "nobody".into()
+        } else {
+            named.join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_again_and_too_many_in_a_row_are_quiet() {
+        let mut alarms = Alarms::default();
+        let start = Instant::now();
+        assert_eq!(alarms.raise(0, 100, start), Some(0));
+        assert_eq!(
+            alarms.raise(0, 100, start + QUIET),
+            None,
+            "a size that was refused before"
+        );
+        assert_eq!(alarms.raise(0, 50, start + QUIET / 2), None, "too soon");
+        assert_eq!(alarms.raise(1, 100, start + QUIET), Some(2), "another device");
+        for size in 0..100 {
+            alarms.raise(0, size, start + QUIET);
+        }
+        assert_eq!(
+            alarms.raise(1, 100, start + 3 * QUIET),
+            Some(100),
+            "forgotten among others"
+        );
+        assert_eq!(alarms.raise(1, 100, start + 4 * QUIET), None, "the same again");
+        let later = start + 3 * QUIET + AGAIN;
+        assert_eq!(alarms.raise(1, 100, later), Some(1), "a minute later");
+    }
+}

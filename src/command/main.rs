@@ -1,0 +1,156 @@
+//! The command `trtalloc`: demo, run, replay, trace, report, doctor and bench.
+//!
+//! The command uses only the library's public names. It writes results to stdout and everything else to stderr. Its
+//! exit status is 0 if everything was done, 1 if something failed or an invariant was violated, and 2 for invalid
+//! arguments. `run` exits with its program's status.
+
+mod bench;
+mod demo;
+mod device;
+mod doctor;
+mod generate;
+mod program;
+mod progress;
+mod replay;
+mod report;
+mod run;
+mod snapshot;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use trtalloc::config::{Config, nearest};
+use trtalloc::error::{Error, Result};
+
+/// A GPU memory allocator for TensorRT: demonstrates and measures it.
+#[derive(Parser)]
+#[command(name = "trtalloc", version)]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Runs an application's memory use through TensorRT's interface: engines, contexts, streams, an engine swap
+    /// under a cap
+    Demo(demo::Arguments),
+    /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it
+    Replay(replay::Arguments),
+    /// Writes a generated trace as CSV
+    Trace(generate::Arguments),
+    /// Reports which driver, devices, virtual memory and TensorRT libraries this machine has
+    Doctor(doctor::Arguments),
+    /// Measures the project's targets: a table of figures, targets and whether they are met
+    Bench(bench::Arguments),
+    /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
+    Run(run::Arguments),
+    /// Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser
+    Report(report::Arguments),
+}
+
+/// A subcommand's options of the allocator. They override those of the environment.
+#[derive(Args, Clone, Default)]
+struct AllocatorArguments {
+    /// auto, cuda, ascend or sim
+    #[arg(long)]
+    driver: Option<String>,
+    /// A cap on reserved memory: bytes, 4GiB, or a percentage of the device's
+    #[arg(long)]
+    limit: Option<String>,
+    /// checked, or trusted: streams outlive the allocator and never capture
+    #[arg(long)]
+    streams: Option<String>,
+    /// Any other options, as key=value,key=value
+    #[arg(long)]
+    options: Option<String>,
+}
+
+impl AllocatorArguments {
+    /// The environment's options, then `--options`, then the named ones.
+    fn config(&self) -> Result<Config> {
+        let mut config = Config::from_environment();
+        for item in self
+            .options
+            .iter()
+            .flat_map(|text| text.split(','))
+            .filter(|item| !item.trim().is_empty())
+        {
+            let (key, value) = item
+                .split_once('=')
+                .ok_or_else(|| Error::InvalidArgument(format!("--options: {item:?} is not key=value")))?;
+            config.set(key, value)?;
+        }
+        let named = [
+            ("driver", &self.driver),
+            ("limit", &self.limit),
+            ("streams", &self.streams),
+        ];
+        for (key, value) in named {
+            if let Some(value) = value {
+                config.set(key, value)?;
+            }
+        }
+        trtalloc::log::init(config.log);
+        config.bounds_hold()?;
+        Ok(config)
+    }
+}
+
+/// Whether everything was done. If not, stdout says what is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    All,
+    NotAll,
+}
+
+/// Runs the command line.
+fn main() -> ExitCode {
+    let command = Command::try_parse().unwrap_or_else(|error| hinted(error).exit());
+    let result = match command.what {
+        What::Demo(arguments) => demo::run(&arguments),
+        What::Replay(arguments) => replay::run(&arguments),
+        What::Trace(arguments) => generate::run(&arguments),
+        What::Doctor(arguments) => doctor::run(&arguments),
+        What::Bench(arguments) => bench::run(&arguments),
+        What::Run(arguments) => return run::run(&arguments),
+        What::Report(arguments) => report::run(&arguments),
+    };
+    match result {
+        Ok(Done::All) => ExitCode::SUCCESS,
+        Ok(Done::NotAll) => ExitCode::from(1),
+        Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
+        Err(error) => failed(&error, 1),
+    }
+}
+
+/// Adds a similar subcommand to the error where one was misspelt. clap itself suggests none for a word as short as
+/// `rn`.
+fn hinted(mut error: clap::Error) -> clap::Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.to_lowercase(),
+        _ => return error,
+    };
+    let command = Command::command();
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let meant = nearest(&typed, &names);
+    // At least half of the letters must be right.
+    if 2 * strsim::osa_distance(&typed, meant) <= meant.len() {
+        let meant = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
+}
+
+fn failed(error: &Error, status: u8) -> ExitCode {
+    eprintln!("trtalloc: {error}");
+    ExitCode::from(status)
+}
+
+/// Prints a line on stdout. A closed pipe is not an error.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.strip_suffix('\n').unwrap_or(text));
+}

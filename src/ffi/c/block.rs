@@ -1,0 +1,122 @@
+//! Blocks: allocated, resized, given back.
+
+use std::ffi::c_void;
+
+use super::support::{allocate, deallocate, handle_or_report, number, of, ordinal, pointer};
+use super::trtalloc_allocator;
+use crate::allocator::Request;
+use crate::ffi::call;
+
+/// A block of `size` bytes or more on the current device, for use on any stream at once; NULL where the request cannot be
+/// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE; other
+/// bits are ignored, with one line in the log.
+/// The block is the caller's until it is given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_allocate(
+    allocator: *mut trtalloc_allocator,
+    size: u64,
+    alignment: u64,
+    flags: u32,
+) -> *mut c_void {
+    // SAFETY: the caller's allocator is null or a handle.
+    unsafe {
+        allocate(
+            "trtalloc_allocate",
+            allocator,
+            Request {
+                size,
+                alignment,
+                flags,
+                stream: None,
+                device: None,
+            },
+        )
+    }
+}
+
+/// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the default
+/// stream of the current context), on the stream's device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_allocate_async(
+    allocator: *mut trtalloc_allocator,
+    size: u64,
+    alignment: u64,
+    flags: u32,
+    stream: *mut c_void,
+) -> *mut c_void {
+    let request = Request {
+        size,
+        alignment,
+        flags,
+        stream: of(stream),
+        device: None,
+    };
+    // SAFETY: the caller's allocator is null or a handle.
+    unsafe { allocate("trtalloc_allocate_async", allocator, request) }
+}
+
+/// As trtalloc_allocate_async, on `device`, which is the stream's; -1: the stream's, whichever it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_allocate_on(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+    size: u64,
+    alignment: u64,
+    flags: u32,
+    stream: *mut c_void,
+) -> *mut c_void {
+    let request = Request {
+        size,
+        alignment,
+        flags,
+        stream: of(stream),
+        device: ordinal(device),
+    };
+    // SAFETY: the caller's allocator is null or a handle.
+    unsafe { allocate("trtalloc_allocate_on", allocator, request) }
+}
+
+/// Makes a block that was allocated TRTALLOC_RESIZABLE larger or smaller and keeps the bytes that both sizes have; where
+/// virtual memory is there, none is copied. Returns the block's address, which may be another; NULL where it could not be
+/// done, and then the old block stands as it was.
+/// `alignment` is the one that the block was allocated with. Where virtual memory is there, the block keeps that alignment, 0
+/// stands for it, and any other but the smallest (512 for CUDA) is refused. Where the bytes are copied to a new block
+/// (backing=malloc, passthrough=1), the new block has `alignment`, and with 0 the smallest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_reallocate(
+    allocator: *mut trtalloc_allocator,
+    address: *mut c_void,
+    alignment: u64,
+    new_size: u64,
+) -> *mut c_void {
+    // SAFETY: the caller's allocator is null or a handle.
+    let Some(handle) = (unsafe { handle_or_report("trtalloc_reallocate", allocator) }) else {
+        return std::ptr::null_mut();
+    };
+    pointer(call::reallocate(
+        "trtalloc_reallocate",
+        handle,
+        number(address),
+        alignment,
+        new_size,
+    ))
+}
+
+/// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_deallocate(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {
+    // SAFETY: the caller's allocator is null or a handle.
+    unsafe { deallocate("trtalloc_deallocate", allocator, memory, None) }
+}
+
+/// Takes a block back. Work queued so far on `stream` may still use it, and on the streams of trtalloc_record_stream; work
+/// on others must have completed, or be ordered before this point of `stream`. True where it was taken; NULL always is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_deallocate_async(
+    allocator: *mut trtalloc_allocator,
+    memory: *mut c_void,
+    stream: *mut c_void,
+) -> bool {
+    // SAFETY: the caller's allocator is null or a handle.
+    unsafe { deallocate("trtalloc_deallocate_async", allocator, memory, of(stream)) }
+}

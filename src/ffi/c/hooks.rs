@@ -1,0 +1,152 @@
+//! The hooks by which other frameworks draw on the process's own allocator. Each is called by a framework exactly as it
+//! stands here; docs/frameworks.md says what each framework cannot say, and what is done about it.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+
+use super::support::{number, of, ordinal, pointer};
+use super::{throw, trtalloc_status};
+use crate::allocator::Request;
+use crate::driver::Stream;
+use crate::ffi::call;
+use crate::ffi::exported::Handle;
+use crate::support::error::{self, Error};
+
+fn request(size: usize, device: Option<i32>, stream: Option<Stream>) -> Request {
+    Request {
+        size: size as u64,
+        alignment: 0,
+        flags: 0,
+        stream,
+        device,
+    }
+}
+
+/// For torch.cuda.memory.CUDAPluggableAllocator, and for torch.cuda.MemPool: trtalloc_allocate_on with
+/// trtalloc_default(). NULL where the request cannot be met, which PyTorch looks at in a MemPool only.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let request = request(size, ordinal(device), of(stream));
+    pointer(call::allocate("trtalloc_torch_malloc", Handle::process(), request))
+}
+
+/// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
+/// request of more than 0 bytes cannot be met this throws, by the C++ runtime that PyTorch has loaded. Where memory is out, that is
+/// PyTorch's own c10::OutOfMemoryError ("CUDA out of memory. ..."), torch.OutOfMemoryError in Python; for any other reason, and
+/// in a process without PyTorch, std::runtime_error. It is the one function here that throws; NULL where there is no such runtime.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
+    size: usize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    let memory = trtalloc_torch_malloc(size, device, stream);
+    if memory.is_null() && size > 0 {
+        throw_last_failure();
+    }
+    memory
+}
+
+/// Throws this thread's last failure in the C++ runtime of the process; returns where there is none.
+#[cold]
+fn throw_last_failure() {
+    // SAFETY: a C string of this thread, and no call of this library comes between.
+    let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
+    let is_out_of_memory = error::last_status() == trtalloc_status::OutOfMemory as i32;
+    // Python programs look for these words in an error to know that memory is out.
+    let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
+    let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {
+        return;
+    };
+    if is_out_of_memory {
+        throw::torch_out_of_memory(&text);
+    }
+    throw::runtime_error(&text);
+}
+
+/// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
+/// stream that the memory was allocated on. Size and device are ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
+    let _ = (size, device);
+    call::deallocate("trtalloc_torch_free", Handle::process(), number(memory), of(stream));
+}
+
+/// For its set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is no block and is ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut c_void) {
+    if memory.is_null() {
+        return;
+    }
+    call::guarded("trtalloc_torch_record_stream", (), || {
+        let allocator = Handle::process().existing().ok_or_else(call::foreign)?;
+        allocator.record_stream(number(memory) as u64, Stream(number(stream)))
+    });
+}
+
+/// For its set_init_fn: opens the driver, so that a failure is logged where PyTorch starts.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_init(device_count: c_int) {
+    if device_count > 0 {
+        call::guarded("trtalloc_torch_init", (), || Handle::process().allocator().map(|_| ()));
+    }
+}
+
+/// For its set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on each device.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_reset() {
+    call::guarded("trtalloc_torch_reset", (), || match Handle::process().existing() {
+        Some(allocator) => allocator.trim_all(0).map(|_| ()),
+        None => Ok(()),
+    });
+}
+
+/// For its set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default() to that part of the device's memory, from 0
+/// to 1. The limit is the pool's, and so holds for all who draw on it.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_torch_memory_fraction(fraction: f64, device: c_int) {
+    call::guarded("trtalloc_torch_memory_fraction", (), || {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::InvalidArgument(format!("a fraction of {fraction}")));
+        }
+        Handle::process()
+            .allocator()?
+            .set_limit_fraction(ordinal(device), fraction)
+    });
+}
+
+/// For ONNX Runtime's gpu_external_alloc: trtalloc_allocate with trtalloc_default(), on the current device.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_ort_alloc(size: usize) -> *mut c_void {
+    let request = request(size, None, None);
+    pointer(call::allocate("trtalloc_ort_alloc", Handle::process(), request))
+}
+
+/// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_ort_free(memory: *mut c_void) {
+    call::deallocate("trtalloc_ort_free", Handle::process(), number(memory), None);
+}
+
+/// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_ort_empty_cache() {
+    call::guarded("trtalloc_ort_empty_cache", (), || match Handle::process().existing() {
+        Some(allocator) => allocator.trim(None, 0).map(|_| ()),
+        None => Ok(()),
+    });
+}
+
+/// For cupy.cuda.memory.CFunctionAllocator: trtalloc_allocate with trtalloc_default(), on `device`. `param` is ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
+    let _ = param;
+    let request = request(size, ordinal(device), None);
+    pointer(call::allocate("trtalloc_cupy_malloc", Handle::process(), request))
+}
+
+/// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_cupy_free(param: *mut c_void, memory: *mut c_void, device: c_int) {
+    let _ = (param, device);
+    call::deallocate("trtalloc_cupy_free", Handle::process(), number(memory), None);
+}

@@ -1,0 +1,118 @@
+//! Output allocators: tensors whose size is known only when they are computed.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use super::support::{handle, number, pointer, status};
+use super::{trtalloc_allocator, trtalloc_status};
+use crate::ffi::call;
+use crate::ffi::tensorrt::output::{Output, Tensor};
+use crate::support::error::{Error, Result};
+
+/// An output tensor, as TensorRT last asked for it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct trtalloc_output {
+    /// Where it is; NULL before the first enqueue that asked for it.
+    pub memory: *mut c_void,
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// Bytes that there are.
+    pub capacity: u64,
+    /// How many of `extents` mean something.
+    pub rank: i32,
+    /// The tensor's shape.
+    pub extents: [i64; 8],
+}
+
+/// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
+/// One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;
+/// it stays the tensor's, and is not touched by us, until the context's next enqueue asks for more, or it is released or
+/// taken. Belongs to the allocator, is never to be deleted, and stays valid for ever. NULL where this library does not know
+/// that version's interface.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
+    allocator: *mut trtalloc_allocator,
+    tensorrt_version: i32,
+) -> *mut c_void {
+    let adapter = call::guarded("trtalloc_tensorrt_output_allocator", 0, || {
+        // SAFETY: the caller's allocator is null or a handle.
+        Output::make(unsafe { handle(allocator) }?, tensorrt_version)
+    });
+    pointer(adapter)
+}
+
+/// What an output allocator knows of one tensor. An error where TensorRT has not asked for it yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_output_get(
+    output_allocator: *mut c_void,
+    tensor: *const c_char,
+    out: *mut trtalloc_output,
+) -> trtalloc_status {
+    status("trtalloc_output_get", || {
+        // SAFETY: the caller's string is null or a C string, and `out` null or writable.
+        unsafe { fill(out, Output::of(number(output_allocator))?.get(name(tensor)?)?) }
+    })
+}
+
+/// As trtalloc_output_get; the memory is the caller's from now on, to be given to trtalloc_deallocate or
+/// trtalloc_deallocate_async. The context's next enqueue gets other memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_output_take(
+    output_allocator: *mut c_void,
+    tensor: *const c_char,
+    out: *mut trtalloc_output,
+) -> trtalloc_status {
+    status("trtalloc_output_take", || {
+        if out.is_null() {
+            return Err(Error::InvalidArgument("out is NULL".into()));
+        }
+        // SAFETY: as in trtalloc_output_get.
+        unsafe { fill(out, Output::of(number(output_allocator))?.take(name(tensor)?)?) }
+    })
+}
+
+/// Gives a tensor's memory back, or with NULL that of all; as safe as cudaFree, and needed before the allocator's memory can
+/// all go. The output allocator stays usable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_output_release(
+    output_allocator: *mut c_void,
+    tensor: *const c_char,
+) -> trtalloc_status {
+    status("trtalloc_output_release", || {
+        let output = Output::of(number(output_allocator))?;
+        if tensor.is_null() {
+            return output.release(None);
+        }
+        // SAFETY: the caller's string is a C string.
+        output.release(Some(unsafe { name(tensor) }?))
+    })
+}
+
+/// # Safety
+/// Null or a C string.
+unsafe fn name<'a>(tensor: *const c_char) -> Result<&'a [u8]> {
+    if tensor.is_null() {
+        return Err(Error::InvalidArgument("tensor is NULL".into()));
+    }
+    // SAFETY: as this function demands.
+    Ok(unsafe { CStr::from_ptr(tensor) }.to_bytes())
+}
+
+/// # Safety
+/// Null or writable.
+unsafe fn fill(out: *mut trtalloc_output, tensor: Tensor) -> Result<()> {
+    // SAFETY: as this function demands.
+    let Some(out) = (unsafe { out.as_mut() }) else {
+        return Err(Error::InvalidArgument("out is NULL".into()));
+    };
+    let mut extents = [0; 8];
+    extents[..tensor.extents.len()].copy_from_slice(&tensor.extents);
+    *out = trtalloc_output {
+        memory: pointer(tensor.memory as usize),
+        bytes: tensor.bytes,
+        capacity: tensor.capacity,
+        rank: tensor.extents.len() as i32,
+        extents,
+    };
+    Ok(())
+}

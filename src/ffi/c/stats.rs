@@ -1,0 +1,164 @@
+//! Statistics: as a struct, and as text.
+
+use std::ffi::c_char;
+
+use super::support::{at_rest, handle, ordinal, status};
+use super::{trtalloc_allocator, trtalloc_status};
+use crate::ffi::call;
+use crate::ffi::exported::Handle;
+use crate::support::error::{Error, Result};
+
+/// One device's figures, in bytes or counts. Fields are only ever added, at the end.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct trtalloc_stats {
+    /// Bytes handed out, as rounded.
+    pub allocated: u64,
+    /// Highest `allocated` since creation or trtalloc_stats_reset_peaks.
+    pub allocated_peak: u64,
+    /// Bytes asked for, before rounding.
+    pub requested: u64,
+    /// Bytes that are free and reusable: by the stream that freed them, or by any.
+    pub cached: u64,
+    /// Bytes freed but not yet reusable.
+    pub pending: u64,
+    /// Physical memory held.
+    pub reserved: u64,
+    /// Highest `reserved` since creation or trtalloc_stats_reset_peaks.
+    pub reserved_peak: u64,
+    /// The limit on `reserved`; 0: none.
+    pub limit: u64,
+    /// Requests that were met.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Successful calls of trtalloc_reallocate.
+    pub reallocations: u64,
+    /// Those that kept the address.
+    pub reallocations_in_place: u64,
+    /// Requests refused for want of memory.
+    pub out_of_memory: u64,
+    /// Driver calls made that submit work or may block.
+    pub driver_calls: u64,
+    /// Driver calls made that only ask.
+    pub driver_queries: u64,
+    /// Bytes copied by trtalloc_reallocate, where virtual memory is missing.
+    pub bytes_copied: u64,
+    /// Pieces of memory moved to another address to make a contiguous range.
+    pub remaps: u64,
+}
+
+/// Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
+/// `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
+/// `limit` is right from the beginning. trtalloc_default() touches no driver before its first allocation: until then the
+/// rest is zeroes, and so is a limit in percent of the device's memory, which is not known yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_stats_get(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+    out: *mut trtalloc_stats,
+    out_size: usize,
+) -> trtalloc_status {
+    status("trtalloc_stats_get", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        let handle = unsafe { handle(allocator) }?;
+        if out.is_null() {
+            return Err(Error::InvalidArgument("out is NULL".into()));
+        }
+        let stats = match handle.existing() {
+            Some(allocator) => trtalloc_stats::from(allocator.stats(ordinal(device))?),
+            None => at_rest(device).map(|()| handle.stats_at_rest().into())?,
+        };
+        let known = out_size.min(size_of::<trtalloc_stats>());
+        // SAFETY: out holds out_size bytes, as the caller says, and `stats` at least `known`; they do not overlap.
+        unsafe {
+            out.cast::<u8>().write_bytes(0, out_size);
+            out.cast::<u8>()
+                .copy_from_nonoverlapping((&raw const stats).cast(), known);
+        }
+        Ok(())
+    })
+}
+
+/// Starts a device's peaks anew from what is now. `device` -1: the current one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_stats_reset_peaks(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+) -> trtalloc_status {
+    status("trtalloc_stats_reset_peaks", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        match unsafe { handle(allocator) }?.existing() {
+            Some(allocator) => allocator.reset_peaks(ordinal(device)),
+            None => at_rest(device),
+        }
+    })
+}
+
+/// Writes a device's figures as one JSON object to `buffer`: the names of trtalloc_stats, and `tags`, a list with an object
+/// for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes with a closing NUL and returns the
+/// bytes that the whole text has without it; 0 where it failed. `buffer` may be NULL where `size` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_stats_json(
+    allocator: *mut trtalloc_allocator,
+    device: i32,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    // SAFETY: as the caller says.
+    unsafe {
+        written("trtalloc_stats_json", allocator, buffer, size, |handle| {
+            match handle.existing() {
+                Some(allocator) => allocator.stats_json(ordinal(device)),
+                None => at_rest(device).map(|()| crate::support::stats::json(device, &handle.stats_at_rest(), &[])),
+            }
+        })
+    }
+}
+
+/// Writes the figures of every device and of its tags to `buffer` in the OpenMetrics text format, for a server to expose to
+/// Prometheus; otherwise as trtalloc_stats_json.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_metrics(
+    allocator: *mut trtalloc_allocator,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    // SAFETY: as the caller says.
+    unsafe {
+        written("trtalloc_metrics", allocator, buffer, size, |handle| {
+            match handle.existing() {
+                Some(allocator) => allocator.metrics(),
+                None => Ok(crate::support::stats::metrics(&[])),
+            }
+        })
+    }
+}
+
+/// # Safety
+/// `allocator` is null or a handle; `buffer` has `size` bytes.
+unsafe fn written(
+    name: &'static str,
+    allocator: *mut trtalloc_allocator,
+    buffer: *mut c_char,
+    size: usize,
+    make: impl FnOnce(&Handle) -> Result<String>,
+) -> usize {
+    call::guarded(name, 0, || {
+        // SAFETY: as this function demands.
+        let text = make(unsafe { handle(allocator) }?)?;
+        if size > 0 {
+            if buffer.is_null() {
+                return Err(Error::InvalidArgument("buffer is NULL".into()));
+            }
+            // Text that is cut in the middle of a character is the reader's to notice: the length says so.
+            let bytes = text.len().min(size - 1);
+            // SAFETY: `buffer` has `size` bytes, of which `bytes + 1` are written; nothing else knows them.
+            unsafe {
+                buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), bytes);
+                buffer.add(bytes).write(0);
+            }
+        }
+        Ok(text.len())
+    })
+}

@@ -1,0 +1,37 @@
+//! Streams: where a block is also used, and which stream ends.
+
+use std::ffi::c_void;
+
+use super::support::{handle, number, status};
+use super::{trtalloc_allocator, trtalloc_status};
+use crate::driver::Stream;
+use crate::ffi::call;
+
+/// Declares that the block is also used on `stream`: once it is freed, it waits for the work queued there too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_record_stream(
+    allocator: *mut trtalloc_allocator,
+    memory: *mut c_void,
+    stream: *mut c_void,
+) -> trtalloc_status {
+    status("trtalloc_record_stream", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        let allocator = unsafe { handle(allocator) }?.existing().ok_or_else(call::foreign)?;
+        allocator.record_stream(number(memory) as u64, Stream(number(stream)))
+    })
+}
+
+/// Says that `stream` is about to be destroyed, so that what it freed can serve others. Not calling it is safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_stream_release(
+    allocator: *mut trtalloc_allocator,
+    stream: *mut c_void,
+) -> trtalloc_status {
+    status("trtalloc_stream_release", || {
+        // SAFETY: the caller's allocator is null or a handle.
+        match unsafe { handle(allocator) }?.existing() {
+            Some(allocator) => allocator.stream_release(Stream(number(stream))),
+            None => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,210 @@
+//! What the functions of the C ABI have in common: callers' pointers in, numbers and states out.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
+use crate::allocator::{Allocator, MOST_DEVICES, Request};
+use crate::driver::Stream;
+use crate::ffi::call;
+use crate::ffi::exported::Handle;
+use crate::support::config::{Config, LogLevel};
+use crate::support::error::{Error, Result};
+use crate::support::stats::Stats;
+
+/// The handle behind a caller's pointer.
+///
+/// # Safety
+/// Null, or from this library; such a handle is never freed.
+#[inline]
+pub(in crate::ffi::c) unsafe fn handle(allocator: *mut trtalloc_allocator) -> Result<&'static Handle> {
+    // SAFETY: as this function demands.
+    match unsafe { allocator.cast::<Handle>().as_ref() } {
+        Some(handle) => Ok(handle),
+        None => Err(Error::InvalidArgument("allocator is NULL".into())),
+    }
+}
+
+/// [`handle`], with the failure kept and logged.
+///
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(in crate::ffi::c) unsafe fn handle_or_report(
+    call: &'static str,
+    allocator: *mut trtalloc_allocator,
+) -> Option<&'static Handle> {
+    // SAFETY: as this function demands.
+    match unsafe { handle(allocator) } {
+        Ok(handle) => Some(handle),
+        Err(error) => {
+            call::report(call, &error);
+            None
+        }
+    }
+}
+
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(in crate::ffi::c) unsafe fn allocate(
+    call: &'static str,
+    allocator: *mut trtalloc_allocator,
+    request: Request,
+) -> *mut c_void {
+    // SAFETY: as this function demands.
+    match unsafe { handle_or_report(call, allocator) } {
+        Some(handle) => pointer(call::allocate(call, handle, request)),
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// # Safety
+/// As [`handle`].
+#[inline]
+pub(in crate::ffi::c) unsafe fn deallocate(
+    call: &'static str,
+    allocator: *mut trtalloc_allocator,
+    memory: *mut c_void,
+    stream: Option<Stream>,
+) -> bool {
+    // SAFETY: as this function demands.
+    match unsafe { handle_or_report(call, allocator) } {
+        Some(handle) => call::deallocate(call, handle, number(memory), stream),
+        None => false,
+    }
+}
+
+/// Reads the options, makes the allocator and writes its handle to `out`.
+///
+/// # Safety
+/// `options` is null or a C string, `out` null or writable.
+pub(in crate::ffi::c) unsafe fn make(
+    options: *const c_char,
+    out: *mut *mut trtalloc_allocator,
+    allocator: impl FnOnce(Config) -> Result<Arc<Allocator>>,
+) -> Result<()> {
+    // SAFETY: as this function demands.
+    let Some(out) = (unsafe { out.as_mut() }) else {
+        return Err(Error::InvalidArgument("out is NULL".into()));
+    };
+    *out = std::ptr::null_mut();
+    let config = if options.is_null() {
+        Config::default()
+    } else {
+        // SAFETY: as this function demands.
+        Config::parse(unsafe { text("options", options) }?)?
+    };
+    crate::support::log::init_from_environment();
+    if config.log != LogLevel::default() {
+        crate::support::log::init(config.log);
+    }
+    *out = pointer_to(Handle::new(allocator(config)?));
+    Ok(())
+}
+
+/// # Safety
+/// `text` is null or a C string that lives as long as what is returned.
+pub(in crate::ffi::c) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(Error::InvalidArgument(format!("{name} is NULL")));
+    }
+    // SAFETY: as this function demands.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map_err(|_| Error::InvalidArgument(format!("{name} is not UTF-8")))
+}
+
+pub(in crate::ffi::c) fn pointer_to(handle: &'static Handle) -> *mut trtalloc_allocator {
+    // Shared all the same: everything in a handle that changes is atomic.
+    std::ptr::from_ref(handle).cast::<trtalloc_allocator>().cast_mut()
+}
+
+pub(in crate::ffi::c) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> trtalloc_status {
+    status_of(call::status(call, body))
+}
+
+/// The status with the number that [`Error::status`] has.
+pub(in crate::ffi::c) fn status_of(number: i32) -> trtalloc_status {
+    match number {
+        0 => trtalloc_status::Ok,
+        1 => trtalloc_status::InvalidArgument,
+        2 => trtalloc_status::OutOfMemory,
+        3 => trtalloc_status::Unsupported,
+        4 => trtalloc_status::Driver,
+        5 => trtalloc_status::Io,
+        _ => trtalloc_status::Panic,
+    }
+}
+
+/// The stream a C caller means: always one, for NULL is the default stream.
+pub(in crate::ffi::c) fn of(stream: *mut c_void) -> Option<Stream> {
+    Some(Stream(number(stream)))
+}
+
+/// The device a C caller means: -1 is the current one.
+pub(in crate::ffi::c) fn ordinal(device: i32) -> Option<i32> {
+    (device != -1).then_some(device)
+}
+
+/// What an allocator that is not open yet says of a device: it touches no driver, so it knows only which numbers no process has.
+#[cold]
+pub(in crate::ffi::c) fn at_rest(device: i32) -> Result<()> {
+    match ordinal(device) {
+        Some(device) if !(0..MOST_DEVICES).contains(&device) => Err(Error::InvalidArgument(format!("device {device}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Device addresses and driver handles are numbers to us.
+pub(in crate::ffi::c) fn number(pointer: *mut c_void) -> usize {
+    pointer.expose_provenance()
+}
+
+pub(in crate::ffi::c) fn pointer(number: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(number)
+}
+
+impl From<Stats> for trtalloc_stats {
+    fn from(stats: Stats) -> trtalloc_stats {
+        // Named one by one: a field that only one of the two has does not compile.
+        let Stats {
+            allocated,
+            allocated_peak,
+            requested,
+            cached,
+            pending,
+            reserved,
+            reserved_peak,
+            limit,
+            allocations,
+            frees,
+            reallocations,
+            reallocations_in_place,
+            out_of_memory,
+            driver_calls,
+            driver_queries,
+            bytes_copied,
+            remaps,
+        } = stats;
+        trtalloc_stats {
+            allocated,
+            allocated_peak,
+            requested,
+            cached,
+            pending,
+            reserved,
+            reserved_peak,
+            limit,
+            allocations,
+            frees,
+            reallocations,
+            reallocations_in_place,
+            out_of_memory,
+            driver_calls,
+            driver_queries,
+            bytes_copied,
+            remaps,
+        }
+    }
+}

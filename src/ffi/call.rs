@@ -1,0 +1,139 @@
+//! One call from another language: panics stop here, and what failed is remembered and logged.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::allocator::Request;
+use crate::driver::Stream;
+use crate::ffi::exported::Handle;
+use crate::support::error::{self, Error, Result};
+
+/// Runs `body`. An error or a panic becomes `failed`, this thread's last error and a line in the log that names `call`.
+#[inline]
+pub(crate) fn guarded<T>(call: &'static str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            report(call, &error);
+            failed
+        }
+        Err(payload) => {
+            report(call, &Error::Panic(panic_text(payload)));
+            failed
+        }
+    }
+}
+
+/// [`guarded`] for calls that have a result but no value: the numbers of `trtalloc_status`.
+pub(crate) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> i32 {
+    let mut status = Error::Panic(String::new()).status();
+    guarded(call, (), || match body() {
+        Ok(()) => {
+            status = 0;
+            Ok(())
+        }
+        Err(error) => {
+            status = error.status();
+            Err(error)
+        }
+    });
+    status
+}
+
+#[cold]
+pub(crate) fn report(call: &'static str, error: &Error) {
+    error::remember(error);
+    crate::support::log::init_from_environment();
+    match error {
+        // TensorRT's builder asks for what it expects not to get.
+        Error::OutOfMemory(_) | Error::Unsupported(_) => tracing::debug!("{call}: {error}"),
+        Error::InvalidArgument(_) | Error::Driver(_) | Error::Dead(_) | Error::Io(_) => {
+            tracing::warn!("{call}: {error}")
+        }
+        Error::Panic(_) => tracing::error!("{call}: {error}"),
+    }
+}
+
+#[cold]
+fn panic_text(payload: Box<dyn Any + Send>) -> String {
+    if let Some(text) = payload.downcast_ref::<&'static str>() {
+        return (*text).to_owned();
+    }
+    match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => {
+            // Its destructor might panic in turn.
+            std::mem::forget(other);
+            "of an unknown kind".to_owned()
+        }
+    }
+}
+
+/// A block's address, or 0. A request of size 0 is refused quietly: TensorRT may make one.
+#[inline]
+pub(crate) fn allocate(call: &'static str, handle: &Handle, request: Request) -> usize {
+    if request.size == 0 {
+        error::remember(&Error::InvalidArgument("size is 0".into()));
+        return 0;
+    }
+    guarded(call, 0, || Ok(handle.allocator()?.allocate(request)? as usize))
+}
+
+/// The resized block's address, or 0 with the old block as it was.
+#[inline]
+pub(crate) fn reallocate(call: &'static str, handle: &Handle, address: usize, alignment: u64, new_size: u64) -> usize {
+    guarded(call, 0, || {
+        let allocator = handle.existing().ok_or_else(foreign)?;
+        Ok(allocator.reallocate(address as u64, alignment, new_size)? as usize)
+    })
+}
+
+/// Whether the block was taken back; 0 always is.
+#[inline]
+pub(crate) fn deallocate(call: &'static str, handle: &Handle, memory: usize, stream: Option<Stream>) -> bool {
+    if memory == 0 {
+        return true;
+    }
+    guarded(call, false, || {
+        let allocator = handle.existing().ok_or_else(foreign)?;
+        allocator.deallocate(memory as u64, stream)?;
+        Ok(true)
+    })
+}
+
+/// What to say of a block given to a handle that has not allocated yet.
+#[cold]
+pub(crate) fn foreign() -> Error {
+    Error::InvalidArgument("the address is not of a block of this allocator: it has handed out none".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: a C string, valid until this thread's next failure.
+        unsafe { std::ffi::CStr::from_ptr(error::last()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    #[test]
+    fn a_panic_is_an_answer() {
+        assert_eq!(guarded("test", 7, || panic!("of text")), 7);
+        assert_eq!(last(), "panic: of text");
+        let number = 3;
+        assert_eq!(guarded("test", 7, || panic!("of number {number}")), 7);
+        assert_eq!(last(), "panic: of number 3");
+        assert_eq!(status("test", || std::panic::panic_any(5)), 6);
+        assert_eq!(last(), "panic: of an unknown kind");
+    }
+
+    #[test]
+    fn an_error_is_remembered() {
+        assert_eq!(guarded("test", 1, || Ok(2)), 2);
+        assert_eq!(status("test", || Ok(())), 0);
+        assert_eq!(status("test", || Err(Error::OutOfMemory("of 5 bytes".into()))), 2);
+        assert_eq!(last(), "out of memory: of 5 bytes");
+    }
+}

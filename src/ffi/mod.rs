@@ -1,0 +1,9 @@
+//! The interfaces for other languages, and for TensorRT.
+//!
+//! Uses: allocator, driver, history, support.
+
+pub mod c;
+mod call;
+pub mod exported;
+pub mod preload;
+pub mod tensorrt;

@@ -1,0 +1,109 @@
+//! The cxx bridge: TensorRT's interfaces, implemented in C++ (`cpp/`), forward here, and panics stop here.
+//!
+//! An adapter is a C++ object that holds a [`Handle`] and nothing else; each of its methods is one call of a method below.
+//! Another ABI of the interface is one more C++ file, one more `make_` function and one more [`AllocatorAbi`].
+
+use crate::allocator::Request;
+use crate::driver::Stream;
+use crate::ffi::call;
+use crate::ffi::exported::Handle;
+use crate::ffi::tensorrt::abi::AllocatorAbi;
+use crate::support::error::{Error, Result};
+
+#[cxx::bridge(namespace = "trtalloc")]
+mod ffi {
+    extern "Rust" {
+        type Handle;
+        fn adapter_allocate(self: &Handle, size: u64, alignment: u64, flags: u32) -> usize;
+        fn adapter_allocate_async(self: &Handle, size: u64, alignment: u64, flags: u32, stream: usize) -> usize;
+        fn adapter_reallocate(self: &Handle, address: usize, alignment: u64, new_size: u64) -> usize;
+        fn adapter_deallocate(self: &Handle, memory: usize) -> bool;
+        fn adapter_deallocate_async(self: &Handle, memory: usize, stream: usize) -> bool;
+    }
+
+    unsafe extern "C++" {
+        include!("trtalloc/cpp/adapter.h");
+        include!("trtalloc/cpp/hidden.h");
+
+        #[namespace = "nvinfer1"]
+        #[cxx_name = "IGpuAllocator"]
+        type IGpuAllocator8;
+
+        /// # Safety
+        /// The handle is kept: it must never be freed.
+        unsafe fn make_tensorrt8(handle: &Handle) -> *mut IGpuAllocator8;
+
+        #[namespace = "nvinfer1::v_1_0"]
+        type IGpuAllocator;
+
+        /// # Safety
+        /// The handle is kept: it must never be freed.
+        unsafe fn make_tensorrt10(handle: &Handle) -> *mut IGpuAllocator;
+    }
+}
+
+/// An adapter of that ABI over `handle`, as its C++ base pointer; 0 where host memory is out.
+fn make_adapter(handle: &'static Handle, abi: AllocatorAbi) -> usize {
+    match abi {
+        // SAFETY: a static reference is never freed.
+        AllocatorAbi::V10 => unsafe { ffi::make_tensorrt10(handle) }.expose_provenance(),
+        // SAFETY: as above.
+        AllocatorAbi::V8 => unsafe { ffi::make_tensorrt8(handle) }.expose_provenance(),
+    }
+}
+
+impl Handle {
+    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the handle: the
+    /// same pointer each time, for ever. An error where no interface of that version is built in.
+    pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
+        let abi = AllocatorAbi::of(version)?;
+        match self.adapter(abi, || make_adapter(self, abi)) {
+            0 => Err(Error::OutOfMemory("host memory for the adapter".into())),
+            adapter => Ok(adapter),
+        }
+    }
+}
+
+/// What the adapters' methods come down to. Failures are this thread's last error and 0 or false, as TensorRT expects.
+impl Handle {
+    fn adapter_allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
+        call::allocate(
+            "allocate",
+            self,
+            Request {
+                size,
+                alignment,
+                flags,
+                stream: None,
+                device: None,
+            },
+        )
+    }
+
+    fn adapter_allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
+        let stream = Some(Stream(stream));
+        call::allocate(
+            "allocateAsync",
+            self,
+            Request {
+                size,
+                alignment,
+                flags,
+                stream,
+                device: None,
+            },
+        )
+    }
+
+    fn adapter_reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize {
+        call::reallocate("reallocate", self, address, alignment, new_size)
+    }
+
+    fn adapter_deallocate(&self, memory: usize) -> bool {
+        call::deallocate("deallocate", self, memory, None)
+    }
+
+    fn adapter_deallocate_async(&self, memory: usize, stream: usize) -> bool {
+        call::deallocate("deallocateAsync", self, memory, Some(Stream(stream)))
+    }
+}

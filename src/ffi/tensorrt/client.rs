@@ -1,0 +1,85 @@
+//! Calls an allocator the way TensorRT does: through the C++ virtual functions. For the demo, the benches and tests.
+
+use crate::ffi::exported::Handle;
+use crate::support::error::Result;
+
+#[cxx::bridge(namespace = "trtalloc")]
+mod ffi {
+    unsafe extern "C++" {
+        include!("trtalloc/cpp/client.h");
+
+        #[namespace = "nvinfer1::v_1_0"]
+        type IGpuAllocator;
+
+        unsafe fn client_allocate(allocator: *mut IGpuAllocator, size: u64, alignment: u64, flags: u32) -> usize;
+        unsafe fn client_allocate_async(
+            allocator: *mut IGpuAllocator,
+            size: u64,
+            alignment: u64,
+            flags: u32,
+            stream: usize,
+        ) -> usize;
+        unsafe fn client_reallocate(
+            allocator: *mut IGpuAllocator,
+            address: usize,
+            alignment: u64,
+            new_size: u64,
+        ) -> usize;
+        unsafe fn client_deallocate(allocator: *mut IGpuAllocator, memory: usize) -> bool;
+        unsafe fn client_deallocate_async(allocator: *mut IGpuAllocator, memory: usize, stream: usize) -> bool;
+    }
+}
+
+/// The version whose interface [`Client`] speaks.
+const VERSION: i32 = 100_000;
+
+/// A caller of `nvinfer1::IGpuAllocator` as TensorRT 10 and later have it. Addresses and streams are the driver's; 0 is
+/// none. Failures leave this thread's last error, as through C. Safe from any thread.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    allocator: *mut ffi::IGpuAllocator,
+}
+
+// SAFETY: the adapter behind the pointer lives for ever and all its methods may be called from any thread.
+unsafe impl Send for Client {}
+// SAFETY: as above.
+unsafe impl Sync for Client {}
+
+impl Client {
+    /// A caller of `handle`'s adapter.
+    pub fn new(handle: &'static Handle) -> Result<Client> {
+        Ok(Client {
+            allocator: std::ptr::with_exposed_provenance_mut(handle.tensorrt(VERSION)?),
+        })
+    }
+
+    /// `allocate`.
+    pub fn allocate(self, size: u64, alignment: u64, flags: u32) -> usize {
+        // SAFETY: the pointer is to an adapter, which lives for ever.
+        unsafe { ffi::client_allocate(self.allocator, size, alignment, flags) }
+    }
+
+    /// `allocateAsync`.
+    pub fn allocate_async(self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
+        // SAFETY: the pointer is to an adapter, which lives for ever.
+        unsafe { ffi::client_allocate_async(self.allocator, size, alignment, flags, stream) }
+    }
+
+    /// `reallocate`.
+    pub fn reallocate(self, address: usize, alignment: u64, new_size: u64) -> usize {
+        // SAFETY: the pointer is to an adapter, which lives for ever.
+        unsafe { ffi::client_reallocate(self.allocator, address, alignment, new_size) }
+    }
+
+    /// `deallocate`.
+    pub fn deallocate(self, memory: usize) -> bool {
+        // SAFETY: the pointer is to an adapter, which lives for ever.
+        unsafe { ffi::client_deallocate(self.allocator, memory) }
+    }
+
+    /// `deallocateAsync`.
+    pub fn deallocate_async(self, memory: usize, stream: usize) -> bool {
+        // SAFETY: the pointer is to an adapter, which lives for ever.
+        unsafe { ffi::client_deallocate_async(self.allocator, memory, stream) }
+    }
+}

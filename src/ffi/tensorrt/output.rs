@@ -1,0 +1,143 @@
+//! Output tensors whose size is known only after they are computed, for `nvinfer1::IOutputAllocator`.
+//!
+//! TensorRT requests the size inside an enqueue, and the memory stays the tensor's until the next enqueue. A tensor
+//! of 2 MiB or more has a resizable block, which grows in place. Growing need not keep the contents. An output that
+//! shrinks keeps its memory.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::allocator::{RESIZABLE, Request};
+use crate::driver::Stream;
+use crate::ffi::exported::Handle;
+use crate::support::error::{Error, Result};
+
+/// Smaller tensors get a block of the next power of two, since a resizable block takes at least a page.
+const PAGE: u64 = 2 << 20;
+/// The minimum size of a block.
+const MIN_BLOCK: u64 = 512;
+
+/// One tensor's memory, and its size and shape as TensorRT last reported them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its address; 0: no memory yet.
+    pub memory: u64,
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// Bytes of its memory.
+    pub capacity: u64,
+    /// Its extents, from `notifyShape`; at most 8.
+    pub extents: Vec<i64>,
+    resizable: bool,
+}
+
+/// The outputs of one execution context. It can be used from any thread and is never freed.
+pub struct Output {
+    handle: &'static Handle,
+    tensors: Mutex<HashMap<Box<[u8]>, Tensor>>,
+}
+
+/// All of them by their adapters' addresses, so that leak checkers find each reachable.
+static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(RwLock::default);
+
+impl Output {
+    /// A new one, without tensors.
+    pub(crate) fn new(handle: &'static Handle) -> &'static Output {
+        Box::leak(Box::new(Output {
+            handle,
+            tensors: Mutex::default(),
+        }))
+    }
+
+    /// Makes it found by its adapter.
+    pub(crate) fn register(&'static self, adapter: usize) {
+        ALL.write().insert(adapter, self);
+    }
+
+    /// The object with that adapter.
+    pub fn of(adapter: usize) -> Result<&'static Output> {
+        let found = ALL.read().get(&adapter).copied();
+        found.ok_or_else(|| Error::InvalidArgument(format!("{adapter:#x} is no output allocator of this library")))
+    }
+
+    /// Returns memory for `size` bytes of a tensor. On an error the tensor keeps its memory.
+    pub(crate) fn reallocate(&self, name: &[u8], size: u64, alignment: u64, stream: Option<Stream>) -> Result<usize> {
+        if size == 0 || (alignment & alignment.wrapping_sub(1)) != 0 {
+            return Err(Error::InvalidArgument(format!("{size} bytes, alignment {alignment}")));
+        }
+        let mut tensors = self.tensors.lock();
+        let tensor = tensors.entry(name.into()).or_default();
+        let aligned = |address: u64| address.is_multiple_of(alignment.max(1));
+        let enough = tensor.memory != 0 && aligned(tensor.memory);
+        if enough && size <= tensor.capacity {
+            tensor.bytes = size;
+            return Ok(tensor.memory as usize);
+        }
+        let allocator = self.handle.allocator()?;
+        if enough
+            && tensor.resizable
+            && let Ok(memory) = allocator.reallocate(tensor.memory, alignment, size)
+        {
+            (tensor.memory, tensor.bytes, tensor.capacity) = (memory, size, size);
+            return Ok(memory as usize);
+        }
+        let resizable = size >= PAGE;
+        let capacity = if resizable {
+            size
+        } else {
+            size.next_power_of_two().max(MIN_BLOCK)
+        };
+        let memory = allocator.allocate(Request {
+            size: capacity,
+            alignment,
+            flags: if resizable { RESIZABLE } else { 0 },
+            stream,
+            device: None,
+        })?;
+        // Work on any stream may still read the old one.
+        let old = std::mem::replace(&mut tensor.memory, memory);
+        (tensor.bytes, tensor.capacity, tensor.resizable) = (size, capacity, resizable);
+        if let Err(error) = allocator.deallocate(old, None) {
+            tracing::warn!(%error, "an output's memory could not be freed");
+        }
+        Ok(memory as usize)
+    }
+
+    pub(crate) fn set_shape(&self, name: &[u8], extents: &[i64]) {
+        self.tensors.lock().entry(name.into()).or_default().extents = extents.to_vec();
+    }
+
+    /// The tensor's memory, size and shape.
+    pub fn get(&self, name: &[u8]) -> Result<Tensor> {
+        self.tensors.lock().get(name).cloned().ok_or_else(|| unknown(name))
+    }
+
+    /// Like [`Output::get`], but the memory becomes the caller's, and the next enqueue gets other memory.
+    pub fn take(&self, name: &[u8]) -> Result<Tensor> {
+        self.tensors.lock().remove(name).ok_or_else(|| unknown(name))
+    }
+
+    /// Frees the memory of one tensor, or of all; as safe as cudaFree.
+    pub fn release(&self, name: Option<&[u8]>) -> Result<()> {
+        let mut tensors = self.tensors.lock();
+        let released: Vec<Tensor> = match name {
+            Some(name) => tensors.remove(name).into_iter().collect(),
+            None => tensors.drain().map(|(_, tensor)| tensor).collect(),
+        };
+        let Some(allocator) = self.handle.existing() else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for tensor in released {
+            outcome = outcome.and(allocator.deallocate(tensor.memory, None));
+        }
+        outcome
+    }
+}
+
+fn unknown(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::InvalidArgument(format!("no output {name:?} was requested yet"))
+}

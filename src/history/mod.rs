@@ -1,0 +1,265 @@
+//! The history of one allocator, and the snapshots made from it.
+//!
+//! Pool and allocator call the recorder; the recorder calls neither. While recording is off it costs one load of
+//! [`Recorder::is_on`]. While it is on, an event costs one locked instruction and one cache line in a ring that was
+//! allocated when recording began. Recording takes no shared lock, and allocates nothing once the ring's pages and
+//! the caches of [`stack`] are warm.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::support::error::Result;
+
+mod clock;
+pub mod event;
+pub mod report;
+mod ring;
+pub mod snapshot;
+pub mod stack;
+pub mod state;
+mod symbols;
+
+pub use crate::support::config::history::{Mode, Options};
+pub use event::{Action, Event};
+
+use crate::support::config::history::{Context, Stacks};
+use clock::Anchor;
+use ring::Rings;
+
+/// What a live block keeps of its allocation, in one word: the recording it was made in, and its stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark(pub u64);
+
+/// The kind of an application's call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// Allocates or resizes memory.
+    Allocation,
+    /// Anything else.
+    Other,
+}
+
+/// One allocator's history.
+pub struct Recorder {
+    /// What is recorded, as [`Options::packed`] encodes it; 0: nothing.
+    flags: AtomicU32,
+    /// Counts the recordings that were begun, so that a mark of an earlier recording is recognised.
+    recording: AtomicU32,
+    /// The next event's number. It has a cache line of its own, since every event writes it.
+    next: Padded,
+    rings: Rings,
+    session: Mutex<Session>,
+}
+
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+/// The current recording, or the last one.
+struct Session {
+    options: Options,
+    /// The number of its first event.
+    first: u64,
+    anchor: Anchor,
+}
+
+/// What was recorded, in the order in which it happened.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The events that the ring still holds, oldest first.
+    pub events: Vec<Event>,
+    /// How many older events the ring has overwritten.
+    pub dropped: u64,
+    /// The recording's options.
+    pub options: Options,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder {
+            flags: AtomicU32::new(0),
+            recording: AtomicU32::new(0),
+            next: Padded(AtomicU64::new(0)),
+            rings: Rings::default(),
+            session: Mutex::new(Session {
+                options: Options::default(),
+                first: 0,
+                anchor: Anchor::now(),
+            }),
+        }
+    }
+}
+
+impl Recorder {
+    /// Whether recording is on.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) != 0
+    }
+
+    /// Begins a recording, changes it, or ends it. What was recorded stays until the next recording begins.
+    pub fn set(&self, options: Options) -> Result<()> {
+        let mut session = self.session.lock();
+        if options.mode == Mode::All {
+            self.rings.make(options.max_entries)?;
+        }
+        // A change of these begins a new recording. Events of a device that was left out until now are missing.
+        let identity = |options: &Options| (options.mode, options.max_entries, options.device);
+        let begins = identity(&session.options) != identity(&options);
+        if begins && options.mode != Mode::Off {
+            session.first = self.next.0.load(Ordering::Acquire);
+            session.anchor = Anchor::now();
+        }
+        if !self.is_on() {
+            // Blocks allocated while recording was off have no mark, and may lie where a marked block lay.
+            self.recording.fetch_add(1, Ordering::Relaxed);
+        }
+        if options.mode == Mode::Off {
+            // The events stay readable for a last snapshot.
+            session.options.mode = Mode::Off;
+        } else {
+            session.options = options;
+        }
+        stack::prepare(options.stacks());
+        let before = self.flags.swap(options.packed(), Ordering::AcqRel) != 0;
+        if before != self.is_on() {
+            crate::support::process::note_recorder(!before);
+        }
+        Ok(())
+    }
+
+    /// What is recorded now.
+    pub fn options(&self) -> Options {
+        self.session.lock().options
+    }
+
+    /// Takes the stack of an application's call. All events on this thread have that stack until the result is
+    /// dropped. Called before any lock is taken, since taking a stack of Python may run Python.
+    #[cold]
+    #[inline(never)]
+    pub fn call(&self, call: Call) -> stack::Current {
+        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
+        let wanted = match call {
+            Call::Allocation => options.context >= Context::State,
+            Call::Other => options.mode == Mode::All && options.context == Context::All,
+        };
+        stack::Current::enter(if wanted { options.stacks() } else { Stacks::None })
+    }
+
+    /// Records an allocation; returns the mark that its block keeps.
+    #[cold]
+    #[inline(never)]
+    pub fn allocated(&self, event: Event) -> Mark {
+        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
+        if !options.covers(event.device) {
+            return Mark::default();
+        }
+        let stack = stack::Current::get();
+        let recorded = if options.context >= Context::Alloc { stack } else { 0 };
+        self.write(
+            options,
+            Event {
+                stack: recorded,
+                ..event
+            },
+        );
+        Mark(u64::from(self.recording.load(Ordering::Relaxed)) << 32 | u64::from(stack))
+    }
+
+    /// Records any other event.
+    #[cold]
+    #[inline(never)]
+    pub fn happened(&self, event: Event) {
+        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
+        if options.mode != Mode::All || !options.covers(event.device) {
+            return;
+        }
+        let stack = if options.context == Context::All {
+            stack::Current::get()
+        } else {
+            0
+        };
+        self.write(options, Event { stack, ..event });
+    }
+
+    fn write(&self, options: Options, event: Event) {
+        if options.mode != Mode::All {
+            return;
+        }
+        let Some(ring) = self.rings.current() else { return };
+        // A free takes its number before the memory becomes reusable, and an allocation takes its number after the
+        // memory became its own. So numbers are in the order of what happened to each byte.
+        let number = self.next.0.fetch_add(1, Ordering::AcqRel);
+        ring.write(number, &event.words(clock::ticks()));
+    }
+
+    /// The stack of a live block's allocation; 0 where this recording has none.
+    pub fn stack_of(&self, mark: Mark) -> u32 {
+        let now = self.recording.load(Ordering::Relaxed);
+        if self.is_on() && (mark.0 >> 32) as u32 == now {
+            mark.0 as u32
+        } else {
+            0
+        }
+    }
+
+    /// The number of the next event, which marks a position in the history.
+    pub fn now(&self) -> u64 {
+        self.next.0.load(Ordering::Acquire)
+    }
+
+    /// The events before `until`, a position from [`Recorder::now`].
+    pub fn history(&self, until: u64) -> History {
+        let session = self.session.lock();
+        let options = session.options;
+        let mut history = History {
+            options,
+            ..History::default()
+        };
+        let until = until.max(session.first);
+        let Some(ring) = self.rings.current() else {
+            return history;
+        };
+        let room = options.max_entries.min(ring.len());
+        let from = session.first.max(until.saturating_sub(room));
+        let mut retries = 1000;
+        let mut found = Vec::with_capacity((until - from) as usize);
+        // Newest first: the ring overwrites the oldest events first, so the events that were read have no gap.
+        for number in (from..until).rev() {
+            match ring.read(number, &mut retries) {
+                Some(words) => found.push(words),
+                None if ring.is_overwritten(number) => break,
+                None => {}
+            }
+        }
+        let clock = session.anchor.clock();
+        let mut time = 0;
+        for words in found.iter().rev() {
+            let mut event = Event::from_words(words, |ticks| clock.microseconds(ticks));
+            // Counters of two cores may differ by a little, so times are made to increase with the numbers.
+            time = event.time.max(time);
+            event.time = time;
+            history.events.push(event);
+        }
+        history.dropped = until - session.first - history.events.len() as u64;
+        history
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.is_on() {
+            crate::support::process::note_recorder(false);
+        }
+    }
+}
+
+/// Describes a stack in one line: its innermost frame.
+pub fn describe(stack: u32) -> String {
+    symbols::describe(stack)
+}
+
+/// The text of a tag; `None` for 0 and for an unknown tag.
+pub fn tag_text(tag: u32) -> Option<String> {
+    crate::support::tags::name(tag).map(str::to_owned)
+}

@@ -1,0 +1,133 @@
+//! Makes a report from a snapshot in memory. The result equals that of [`Report::read`] for the snapshot's file.
+
+use std::collections::HashMap;
+
+use super::model::{Device, Event, Figures, Names, Recording, Report, Segment, What};
+use crate::history::event;
+use crate::history::snapshot::{Snapshot, replayable_history};
+use crate::history::state;
+use crate::history::symbols::{Frames, Names as Symbols};
+use crate::history::tag_text;
+
+/// Converts this process's stacks and tags to the report's numbers.
+struct Renumbered {
+    names: Names,
+    frames: Frames,
+    stacks: HashMap<u32, u32>,
+    tags: HashMap<u32, u32>,
+}
+
+impl Renumbered {
+    fn stack(&mut self, stack: u32) -> u32 {
+        if let Some(number) = self.stacks.get(&stack) {
+            return *number;
+        }
+        let frames = self.frames.of(stack).iter().map(|number| self.frames.frame(*number));
+        let frames = frames
+            .map(|frame| self.names.frame(&frame.name, &frame.filename, frame.line))
+            .collect();
+        let number = self.names.stacks.number(frames);
+        self.stacks.insert(stack, number);
+        number
+    }
+
+    fn tag(&mut self, tag: u32) -> u32 {
+        let texts = &mut self.names.texts;
+        let number = || texts.number(tag_text(tag).unwrap_or_default());
+        *self.tags.entry(tag).or_insert_with(number)
+    }
+}
+
+impl Report {
+    /// The report of a snapshot.
+    pub fn of(snapshot: &Snapshot) -> Report {
+        let history = replayable_history(snapshot);
+        let mut numbers = Renumbered {
+            names: Names::default(),
+            frames: Symbols::default().frames(history.stacks(snapshot)),
+            stacks: HashMap::new(),
+            tags: HashMap::new(),
+        };
+        let mut devices = Vec::new();
+        for of in &snapshot.devices {
+            let segments = of.segments.iter().map(|segment| Segment {
+                stream: 0,
+                memory: state::Segment {
+                    pieces: segment.pieces.iter().map(|piece| numbers.piece(piece)).collect(),
+                    ..*segment
+                },
+            });
+            devices.push(Device {
+                number: of.device,
+                segments: segments.collect(),
+                events: Vec::new(),
+                figures: Some(Figures {
+                    stats: of.stats,
+                    kept: of.kept,
+                }),
+            });
+        }
+        for (number, events) in (0..).zip(&history.traces) {
+            if events.is_empty() {
+                continue;
+            }
+            let at = devices
+                .iter()
+                .position(|device| device.number == number)
+                .unwrap_or_else(|| {
+                    devices.push(Device {
+                        number,
+                        ..Device::default()
+                    });
+                    devices.len() - 1
+                });
+            devices[at].events = events.iter().map(|event| numbers.event(event)).collect();
+        }
+        devices.sort_by_key(|device| device.number);
+        let recorded = &snapshot.history;
+        Report {
+            names: numbers.names,
+            devices,
+            recording: Some(Recording {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: recorded.options.mode.name().to_owned(),
+                max_entries: recorded.options.max_entries,
+                dropped: recorded.dropped,
+                left_out: history.left_out,
+            }),
+        }
+    }
+}
+
+impl Renumbered {
+    fn piece(&mut self, piece: &state::Piece) -> state::Piece {
+        state::Piece {
+            tag: self.tag(piece.tag),
+            stack: self.stack(piece.stack),
+            ..*piece
+        }
+    }
+
+    fn event(&mut self, event: &event::Event) -> Event {
+        Event {
+            what: match event.action {
+                event::Action::Alloc => What::Alloc,
+                event::Action::FreeRequested => What::FreeRequested,
+                event::Action::FreeCompleted | event::Action::Freed | event::Action::RangeCompleted => {
+                    What::FreeCompleted
+                }
+                event::Action::SegmentAlloc => What::SegmentAlloc,
+                event::Action::SegmentFree => What::SegmentFree,
+                event::Action::SegmentMap => What::SegmentMap,
+                event::Action::SegmentUnmap => What::SegmentUnmap,
+                event::Action::Oom => What::Oom,
+            },
+            address: event.address,
+            size: event.size,
+            stream: event.stream,
+            time: event.time,
+            tag: self.tag(event.tag),
+            stack: self.stack(event.stack),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a file contains, and lifetimes from a known history.
+
+use super::model::What;
+use super::*;
+use crate::history::event;
+use crate::history::snapshot::Snapshot;
+use crate::history::state::{Device, Piece, PieceState, Segment};
+use crate::history::{Action, History};
+
+mod hostile;
+
+const BASE: u64 = 0x7f00_0000_0000;
+
+fn piece(offset: u64, size: u64, requested: u64, state: PieceState) -> Piece {
+    Piece {
+        address: BASE + offset,
+        size,
+        requested,
+        state,
+        stack: 0,
+        tag: 0,
+    }
+}
+
+/// A device with 4096 bytes: an allocated block, a pending block, and free memory. Its history has one more block,
+/// which was freed.
+fn snapshot() -> Snapshot {
+    let event = |action, offset, size, time| event::Event {
+        time,
+        ..event::Event::new(action, 0, BASE + offset, size)
+    };
+    let on = |event: event::Event| event.on(0x50);
+    let events = vec![
+        event(Action::SegmentMap, 0, 4096, 100),
+        on(event(Action::Alloc, 0, 700, 200)),
+        on(event(Action::Alloc, 1024, 512, 300)),
+        on(event(Action::Alloc, 1536, 1000, 400)),
+        on(event(Action::Freed, 1024, 512, 500)),
+        on(event(Action::FreeRequested, 1536, 1000, 600)),
+        event::Event {
+            address: 77,
+            ..event(Action::Oom, 0, 3000, 700)
+        },
+    ];
+    let pieces = vec![
+        piece(0, 1024, 700, PieceState::Allocated),
+        piece(1024, 512, 0, PieceState::Inactive),
+        piece(1536, 1024, 1000, PieceState::Pending),
+        piece(2560, 1536, 0, PieceState::Inactive),
+    ];
+    Snapshot {
+        devices: vec![Device {
+            segments: vec![Segment {
+                address: BASE,
+                size: 4096,
+                expandable: true,
+                pieces,
+            }],
+            ..Device::default()
+        }],
+        history: History {
+            events,
+            ..History::default()
+        },
+        expandable: true,
+    }
+}
+
+fn written(suffix: &str) -> Vec<u8> {
+    let name = format!(
+        "trtalloc-report-{}-{:?}.{suffix}",
+        std::process::id(),
+        std::thread::current().id()
+    );
+    let path = std::env::temp_dir().join(name);
+    snapshot().write(&path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    bytes
+}
+
+fn page(report: &Report) -> Vec<u8> {
+    let mut page = Vec::new();
+    report.write("a page", &mut page).unwrap();
+    page
+}
+
+#[test]
+fn a_report_from_a_file_equals_one_from_the_snapshot() {
+    let direct = page(&Report::of(&snapshot()));
+    for suffix in ["pickle", "json"] {
+        let read = Report::of_bytes(&written(suffix)).unwrap();
+        assert!(page(&read) == direct, "{suffix}");
+        assert_eq!(read.devices[0].events.len(), 8, "a free has two events");
+        assert_eq!(read.recording.unwrap().mode, "off");
+    }
+}
+
+#[test]
+fn a_known_history_gives_the_expected_lifetimes_and_sums() {
+    let report = Report::of(&snapshot());
+    let timeline = Timeline::of(&report.devices[0]);
+    assert_eq!(timeline.misfits, 0);
+    let seen: Vec<_> = timeline
+        .lives
+        .iter()
+        .map(|l| (l.address - BASE, l.size, l.start, l.freed, l.end))
+        .collect();
+    let never = timeline::NEVER;
+    assert_eq!(
+        seen,
+        [
+            (0, 1024, 2, never, never),
+            (1024, 512, 3, 5, 6),
+            (1536, 1024, 4, 7, never)
+        ]
+    );
+    let mut cursor = Cursor::new(&timeline);
+    let expected = [
+        // allocated, pending, reserved; free, ranges, largest
+        (0, 0, 0, 0, 0, 0),
+        (0, 0, 4096, 4096, 1, 4096),
+        (1024, 0, 4096, 3072, 1, 3072),
+        (1536, 0, 4096, 2560, 1, 2560),
+        (2560, 0, 4096, 1536, 1, 1536),
+        (2048, 512, 4096, 1536, 1, 1536),
+        (2048, 0, 4096, 2048, 2, 1536),
+        (1024, 1024, 4096, 2048, 2, 1536),
+        (1024, 1024, 4096, 2048, 2, 1536),
+    ];
+    for (moment, expected) in (0..).zip(expected) {
+        cursor.to(moment);
+        let free = cursor.free();
+        let seen = (
+            cursor.allocated,
+            cursor.pending,
+            cursor.reserved,
+            free.bytes,
+            free.ranges,
+            free.largest,
+        );
+        assert_eq!(seen, expected, "at {moment}");
+    }
+    assert_eq!(
+        cursor.free().by_stream[&0x50],
+        512,
+        "memory that was never used belongs to no stream"
+    );
+    let refusals = Refusal::all(&report.devices[0], &timeline);
+    let [refusal] = &refusals[..] else {
+        panic!("{refusals:?}")
+    };
+    assert_eq!((refusal.size, refusal.device_free, refusal.largest), (3000, 77, 1536));
+    assert_eq!((refusal.pending, refusal.elsewhere, refusal.room()), (1024, 512, 77));
+    assert_eq!(
+        refusal.reason(),
+        "2.0 KiB free in 2 ranges, the largest 1.5 KiB, 77 B more available from the device. 875 B short; 1.0 KiB were freed \
+         but still in use by the device."
+    );
+}
+
+#[test]
+fn a_refusal_explains_what_the_request_lacked() {
+    let base = Refusal {
+        event: 0,
+        size: 1 << 20,
+        stream: 0,
+        device_free: 1 << 30,
+        limit: 8 << 20,
+        allocated: 7 << 20,
+        pending: 0,
+        reserved: 8 << 20,
+        free: 1 << 20,
+        ranges: 4,
+        largest: 1 << 18,
+        elsewhere: 0,
+    };
+    let says = |refusal: Refusal, part: &str| assert!(refusal.reason().contains(part), "{}", refusal.reason());
+    says(base.clone(), "Fragmentation");
+    says(base.clone(), "0 B more available from the limit");
+    says(
+        Refusal {
+            largest: 1 << 20,
+            ..base.clone()
+        },
+        "not yet reusable by this stream",
+    );
+    says(
+        Refusal {
+            size: 3 << 20,
+            ..base.clone()
+        },
+        "2.0 MiB short",
+    );
+    says(
+        Refusal {
+            size: 9 << 20,
+            ..base.clone()
+        },
+        "More than the limit of 8.0 MiB",
+    );
+    let unlimited = Refusal {
+        limit: 0,
+        device_free: 5,
+        ..base
+    };
+    says(
+        Refusal {
+            size: 9 << 40,
+            ..unlimited
+        },
+        "short: that much more",
+    );
+}
+
+#[test]
+fn json_of_every_kind_is_parsed() {
+    let text = r#" {"segments" : [ ], "device_traces": [[], [{"action":"annotate", "user_metadata":"\u00e9\ud83d\ude00\n\"",
+        "time_us":1.5e3}]], "x":[true,false,null,-0.5e-3,{"y":{}}, [[[]]]]} "#;
+    let fault = Report::of_bytes(text.as_bytes()).unwrap_err();
+    assert_eq!(fault, "time_us: no number");
+    let report = Report::of_bytes(text.replace("1.5e3", "1500").as_bytes()).unwrap();
+    let [device] = &report.devices[..] else {
+        panic!("{report:?}")
+    };
+    let [note] = device.events[..] else {
+        panic!("{report:?}")
+    };
+    assert_eq!((device.number, note.what, note.time), (1, What::Note, 1500));
+    assert_eq!(report.names.text(note.tag), "é😀\n\"");
+    let page = String::from_utf8(page(&report)).unwrap();
+    assert!(page.contains(r#""é😀\u000a\"""#));
+}
+
+#[test]
+fn a_name_cannot_end_the_pages_script() {
+    let text = r#"{"segments":[],"device_traces":[[{"action":"note","user_metadata":"</script><!--\u2028"}]]}"#;
+    let page = String::from_utf8(page(&Report::of_bytes(text.as_bytes()).unwrap())).unwrap();
+    assert_eq!(
+        page.matches("</script>").count(),
+        2,
+        "the two scripts of the page itself"
+    );
+    assert!(page.contains(r"\u003c/script>\u003c!--\u2028"));
+}

@@ -1,0 +1,76 @@
+//! Snapshots in the formats that PyTorch's viewers read, a pickle or JSON, and as an HTML page.
+
+use std::path::Path;
+
+use super::History;
+use super::report::Report;
+use super::state::Device;
+use crate::support::error::{Error, Result};
+
+mod consistent;
+mod dictionary;
+mod file;
+mod json;
+mod pickle;
+mod replay;
+mod segments;
+mod sink;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::history) use dictionary::replayable_history;
+pub(in crate::history) use file::write as write_file;
+
+/// The state of all devices and their history.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The memory of each device.
+    pub devices: Vec<Device>,
+    /// What led to that state.
+    pub history: History,
+    /// Whether the pool maps memory page by page.
+    pub expandable: bool,
+}
+
+/// The format of a snapshot's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A Python pickle of protocol 4.
+    Pickle,
+    /// JSON.
+    Json,
+    /// An HTML page.
+    Html,
+}
+
+impl Format {
+    /// The format for a path's suffix.
+    pub fn of(path: &Path) -> Result<Format> {
+        match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some("pickle" | "pkl") => Ok(Format::Pickle),
+            Some("json") => Ok(Format::Json),
+            Some("html") => Ok(Format::Html),
+            _ => Err(Error::InvalidArgument(format!(
+                "{}: a snapshot's name ends in .pickle, .json or .html",
+                path.display()
+            ))),
+        }
+    }
+}
+
+impl Snapshot {
+    /// Writes the snapshot to `path`, in the format of its suffix. An error leaves the file at `path` unchanged.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let format = Format::of(path)?;
+        file::write(path, |out| match format {
+            Format::Pickle => dictionary::write(self, &mut pickle::Pickle::new(out)),
+            Format::Json => dictionary::write(self, &mut json::Json::new(out)),
+            Format::Html => Report::of(self).write(title(path), out),
+        })
+    }
+}
+
+/// The page's title for a file at `path`.
+fn title(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("snapshot")
+}

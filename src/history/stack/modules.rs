@@ -1,0 +1,373 @@
+//! The loaded libraries, their addresses, and their unwind tables.
+//!
+//! The list is updated when a stack is new, if the loader's counts of loaded and unloaded libraries have changed. A
+//! library's unwind tables are copied under the loader's lock when a stack first goes through it. So unwinding never
+//! reads memory that may be unloaded.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use framehop::{ExplicitModuleSectionInfo, Unwinder};
+use parking_lot::Mutex;
+
+use super::intern::Frame;
+use super::native::Tables;
+
+/// The identity of a library or executable. It stays known after the library is unloaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Module {
+    pub(crate) path: PathBuf,
+    /// Empty where the library has none.
+    pub(crate) build_id: Vec<u8>,
+}
+
+/// A loaded library.
+#[derive(Debug, Clone)]
+struct Loaded {
+    /// Its index in [`MODULES`].
+    number: u32,
+    base: u64,
+    start: u64,
+    end: u64,
+    /// Whether its tables were copied or do not exist.
+    tables: bool,
+}
+
+/// The libraries that were loaded at one time.
+pub(in crate::history::stack) struct Modules {
+    /// Identifies the set of libraries.
+    pub(in crate::history::stack) number: u64,
+    /// Changes with each change, also of tables alone.
+    version: u64,
+    /// Sorted by address.
+    loaded: Vec<Loaded>,
+    pub(in crate::history::stack) tables: Tables,
+}
+
+static MODULES: Mutex<Vec<Module>> = Mutex::new(Vec::new());
+static CURRENT: Mutex<Option<Arc<Modules>>> = Mutex::new(None);
+static VERSION: AtomicU64 = AtomicU64::new(0);
+/// The loader's counts when the list was made.
+static ADDS: AtomicU64 = AtomicU64::new(0);
+static SUBS: AtomicU64 = AtomicU64::new(0);
+
+/// The module with that number.
+pub(crate) fn module(number: u32) -> Option<Module> {
+    MODULES.lock().get(number as usize).cloned()
+}
+
+pub(in crate::history::stack) fn current() -> Arc<Modules> {
+    if let Some(current) = CURRENT.lock().as_ref() {
+        return current.clone();
+    }
+    refresh();
+    CURRENT.lock().clone().unwrap_or_else(|| {
+        Arc::new(Modules {
+            number: 0,
+            version: 0,
+            loaded: Vec::new(),
+            tables: Tables::new(),
+        })
+    })
+}
+
+impl Modules {
+    #[inline]
+    pub(in crate::history::stack) fn is_current(&self) -> bool {
+        VERSION.load(Ordering::Acquire) == self.version
+    }
+
+    fn at(&self, pc: u64) -> Option<&Loaded> {
+        let after = self.loaded.partition_point(|loaded| loaded.start <= pc);
+        self.loaded[..after].last().filter(|loaded| pc < loaded.end)
+    }
+
+    /// Converts an address to a frame, which stays valid after a library is unloaded.
+    pub(in crate::history::stack) fn frame(&self, pc: u64) -> Frame {
+        match self.at(pc.wrapping_sub(1)) {
+            Some(loaded) => Frame::Native(loaded.number, pc - loaded.base),
+            None => Frame::Unknown(pc),
+        }
+    }
+
+    /// The start addresses of the libraries that contain these addresses and whose tables are missing.
+    pub(in crate::history::stack) fn without_tables<'a>(&self, frames: impl Iterator<Item = &'a u64>) -> Vec<u64> {
+        let mut wanted: Vec<u64> = frames
+            .filter_map(|pc| self.at(pc.wrapping_sub(1)))
+            .filter(|loaded| !loaded.tables)
+            .map(|loaded| loaded.start)
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
+    }
+}
+
+/// An entry of the loader's list, valid in the loader's callback.
+struct Entry<'a> {
+    info: &'a libc::dl_phdr_info,
+    headers: &'a [libc::Elf64_Phdr],
+}
+
+impl Entry<'_> {
+    fn range(&self) -> Option<(u64, u64)> {
+        let loads = || self.headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let start = loads().map(|header| header.p_vaddr).min()?;
+        let end = loads().map(|header| header.p_vaddr + header.p_memsz).max()?;
+        Some((self.info.dlpi_addr + start, self.info.dlpi_addr + end))
+    }
+
+    /// The bytes of the loaded file at `[from, to)`, by the file's own addresses; `None` unless one segment has them
+    /// all.
+    fn bytes(&self, from: u64, to: u64) -> Option<&[u8]> {
+        let readable = |header: &&libc::Elf64_Phdr| {
+            header.p_type == libc::PT_LOAD
+                && header.p_flags & libc::PF_R != 0
+                && header.p_vaddr <= from
+                && to <= header.p_vaddr + header.p_memsz
+        };
+        self.headers.iter().find(readable)?;
+        let start = (self.info.dlpi_addr + from) as *const u8;
+        // SAFETY: within a readable segment that the loader keeps mapped while it calls back.
+        Some(unsafe { std::slice::from_raw_parts(start, to.checked_sub(from)? as usize) })
+    }
+
+    /// The bytes from `from` to the end of its segment.
+    fn rest(&self, from: u64) -> Option<&[u8]> {
+        let inside = |header: &&libc::Elf64_Phdr| {
+            header.p_type == libc::PT_LOAD && header.p_vaddr <= from && from < header.p_vaddr + header.p_filesz
+        };
+        let header = self.headers.iter().find(inside)?;
+        self.bytes(from, header.p_vaddr + header.p_filesz)
+    }
+
+    fn path(&self) -> PathBuf {
+        if !self.info.dlpi_name.is_null() {
+            // SAFETY: the loader's names are C strings.
+            let name = unsafe { CStr::from_ptr(self.info.dlpi_name) };
+            if !name.is_empty() {
+                return PathBuf::from(OsStr::from_bytes(name.to_bytes()));
+            }
+        }
+        // The loader gives the executable no name.
+        std::env::current_exe().unwrap_or_default()
+    }
+
+    fn build_id(&self) -> Vec<u8> {
+        const BUILD_ID: u32 = 3;
+        for header in self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+            let Some(mut notes) = self.bytes(header.p_vaddr, header.p_vaddr + header.p_filesz) else {
+                continue;
+            };
+            let word = |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+            let align = header.p_align.clamp(4, 8) as usize;
+            while let (Some(name), Some(size), Some(kind)) = (word(notes, 0), word(notes, 4), word(notes, 8)) {
+                let from = (12 + name as usize).next_multiple_of(align);
+                let to = from.saturating_add(size as usize);
+                let Some(id) = notes.get(from..to) else { break };
+                if kind == BUILD_ID && notes.get(12..15) == Some(b"GNU") {
+                    return id.to_vec();
+                }
+                notes = notes.get(to.next_multiple_of(align)..).unwrap_or_default();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Copies its unwind tables.
+    fn tables(&self) -> Option<ExplicitModuleSectionInfo<Vec<u8>>> {
+        let header = self
+            .headers
+            .iter()
+            .find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
+        let index = header.p_vaddr..header.p_vaddr + header.p_memsz;
+        let bytes = self.bytes(index.start, index.end)?;
+        let frames = frames_address(bytes, index.start)?;
+        let rest = self.rest(frames)?;
+        let size = frames_size(rest);
+        let text = self
+            .headers
+            .iter()
+            .find(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)?;
+        Some(ExplicitModuleSectionInfo {
+            text_svma: Some(text.p_vaddr..text.p_vaddr + text.p_memsz),
+            eh_frame_hdr_svma: Some(index),
+            eh_frame_hdr: Some(bytes.to_vec()),
+            eh_frame_svma: Some(frames..frames + size as u64),
+            eh_frame: Some(rest[..size].to_vec()),
+            ..ExplicitModuleSectionInfo::default()
+        })
+    }
+}
+
+/// The address of `.eh_frame`, read from `.eh_frame_hdr` at `start`.
+fn frames_address(header: &[u8], start: u64) -> Option<u64> {
+    const VERSION: u8 = 1;
+    let encoding = *header.get(1).filter(|_| header.first() == Some(&VERSION))?;
+    let word: [u8; 4] = header.get(4..8)?.try_into().ok()?;
+    match encoding {
+        // Four bytes with a sign, relative to themselves or to the header's start.
+        0x1b => Some((start + 4).wrapping_add_signed(i64::from(i32::from_ne_bytes(word)))),
+        0x3b => Some(start.wrapping_add_signed(i64::from(i32::from_ne_bytes(word)))),
+        _ => None,
+    }
+}
+
+/// The size of `.eh_frame`. No header states it, so its entries are followed to the one of length 0.
+fn frames_size(rest: &[u8]) -> usize {
+    const LARGEST: u32 = 1 << 20;
+    let mut at = 0;
+    while let Some(length) = rest.get(at..at + 4) {
+        match u32::from_ne_bytes([length[0], length[1], length[2], length[3]]) {
+            0 => return at + 4,
+            length @ 1..=LARGEST if at + 4 + length as usize <= rest.len() => at += 4 + length as usize,
+            _ => break,
+        }
+    }
+    at
+}
+
+/// Calls `each` for every loaded library until it returns false, under the loader's lock.
+fn for_each<F: FnMut(&Entry) -> bool>(mut each: F) {
+    unsafe extern "C" fn callback<F: FnMut(&Entry) -> bool>(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `data` is the closure below, and the loader's pointer is valid during the call.
+        let (each, info) = unsafe { (&mut *data.cast::<F>(), &*info) };
+        let headers = if info.dlpi_phdr.is_null() {
+            &[]
+        } else {
+            // SAFETY: the loader's table of that many headers.
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
+        };
+        c_int::from(!each(&Entry { info, headers }))
+    }
+    // SAFETY: the callback gets the closure it is made for, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(callback::<F>), (&raw mut each).cast()) };
+}
+
+/// Rebuilds the list.
+pub(in crate::history::stack) fn refresh() {
+    let mut found = Vec::new();
+    let mut changes = (0, 0);
+    for_each(|entry| {
+        changes = (entry.info.dlpi_adds, entry.info.dlpi_subs);
+        if let Some((start, end)) = entry.range() {
+            let module = Module {
+                path: entry.path(),
+                build_id: entry.build_id(),
+            };
+            found.push((module, entry.info.dlpi_addr, start, end));
+        }
+        true
+    });
+    let mut current = CURRENT.lock();
+    let mut modules = MODULES.lock();
+    let before = current.as_ref().map_or(&[][..], |before| &before.loaded);
+    let mut tables = current
+        .as_ref()
+        .map_or_else(Tables::new, |before| before.tables.clone());
+    let mut loaded: Vec<Loaded> = Vec::with_capacity(found.len());
+    for (module, base, start, end) in found {
+        let number = modules.iter().position(|known| *known == module).unwrap_or_else(|| {
+            modules.push(module);
+            modules.len() - 1
+        }) as u32;
+        // A library without a build id may have been replaced by another with its path and address.
+        let named = !modules[number as usize].build_id.is_empty();
+        let same = |old: &&Loaded| named && old.number == number && old.start == start && old.base == base;
+        loaded.push(Loaded {
+            number,
+            base,
+            start,
+            end,
+            tables: before.iter().find(same).is_some_and(|old| old.tables),
+        });
+    }
+    loaded.sort_by_key(|loaded| loaded.start);
+    // Removes the tables of libraries that were unloaded or replaced.
+    for old in before.iter().filter(|old| old.tables) {
+        let stays = loaded
+            .iter()
+            .any(|new| new.tables && new.start == old.start && new.number == old.number);
+        if !stays {
+            tables.remove_module(old.start);
+        }
+    }
+    let version = VERSION.load(Ordering::Relaxed) + 1;
+    *current = Some(Arc::new(Modules {
+        number: version,
+        version,
+        loaded,
+        tables,
+    }));
+    ADDS.store(changes.0, Ordering::Relaxed);
+    SUBS.store(changes.1, Ordering::Relaxed);
+    VERSION.store(version, Ordering::Release);
+}
+
+/// Calls [`refresh`] if libraries were loaded or unloaded since.
+pub(in crate::history::stack) fn refresh_if_changed() {
+    let mut changes = (0, 0);
+    for_each(|entry| {
+        changes = (entry.info.dlpi_adds, entry.info.dlpi_subs);
+        false
+    });
+    if (ADDS.load(Ordering::Relaxed), SUBS.load(Ordering::Relaxed)) != changes {
+        refresh();
+    }
+}
+
+/// Copies the unwind tables of the libraries at these start addresses.
+pub(in crate::history::stack) fn load(starts: &[u64]) {
+    let mut found = Vec::new();
+    for_each(|entry| {
+        if let Some((start, end)) = entry.range()
+            && starts.contains(&start)
+        {
+            found.push((start, end, entry.info.dlpi_addr, entry.tables()));
+        }
+        true
+    });
+    let mut current = CURRENT.lock();
+    let Some(before) = current.as_ref() else { return };
+    let mut loaded = before.loaded.clone();
+    let mut tables = before.tables.clone();
+    for (start, end, base, sections) in found {
+        let same = |loaded: &&mut Loaded| loaded.start == start && loaded.base == base && !loaded.tables;
+        let Some(module) = loaded.iter_mut().find(same) else {
+            continue;
+        };
+        module.tables = true;
+        if let Some(sections) = sections {
+            tables.add_module(framehop::Module::new(String::new(), start..end, base, sections));
+        }
+    }
+    // Libraries that were not found have been unloaded. They are not looked for again until the list is rebuilt.
+    for module in loaded.iter_mut().filter(|module| starts.contains(&module.start)) {
+        module.tables = true;
+    }
+    let version = VERSION.load(Ordering::Relaxed) + 1;
+    *current = Some(Arc::new(Modules {
+        number: before.number,
+        version,
+        loaded,
+        tables,
+    }));
+    VERSION.store(version, Ordering::Release);
+}
+
+/// The files of all loaded libraries.
+pub(in crate::history::stack) fn paths() -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for_each(|entry| {
+        paths.push(entry.path());
+        true
+    });
+    paths
+}

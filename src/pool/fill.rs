@@ -1,0 +1,103 @@
+//! What is done to a live block, and work in the pool's own context.
+
+use super::Pool;
+use crate::driver::{Capture, Context, DriverError, Event, Stream};
+use crate::support::error::Result;
+use crate::support::nvtx;
+use crate::sync::atomic::Ordering;
+
+impl Pool {
+    /// Notifies a tool of the block that was just handed out at `address`. The driver itself reports dedicated
+    /// allocations.
+    pub fn tell_allocated(&self, address: u64) {
+        if let Some((_, block)) = self.find(address) {
+            let requested = block.requested.load(Ordering::Relaxed);
+            nvtx::allocated(self.space.heap(address), address, requested);
+        }
+    }
+
+    /// Notifies a tool that the block at `address` is about to be freed.
+    pub fn tell_freed(&self, address: u64) {
+        if self.find(address).is_some_and(|(_, block)| block.is_live()) {
+            nvtx::freed(self.space.heap(address), address);
+        }
+    }
+
+    /// The context for the pool's driver calls when no context of the device is current.
+    pub fn home(&self) -> Context {
+        self.core.lock().home.context
+    }
+
+    /// Runs `work` in the device's primary context. A thread without a context means that context's default stream, as
+    /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
+    /// false.
+    pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> Result<Option<T>> {
+        self.alive()?;
+        let primary = {
+            let mut core = self.core.lock();
+            core.still_open()?;
+            if !core.home.primary {
+                let active = || self.calls.ask(|driver| driver.primary_active(self.device));
+                if !make && !active().map_err(|error| self.failed(error))? {
+                    return Ok(None);
+                }
+                self.move_home(&mut core)?;
+            }
+            core.home.context
+        };
+        let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
+        Ok(Some(work()))
+    }
+
+    /// Runs `work` with the pool's home current.
+    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let home = self.core.lock().home.context;
+        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
+        Ok(work())
+    }
+
+    /// Fills memory with `byte`, in the order of `stream`; without a stream, before the call returns. An error where
+    /// the memory may still be written to.
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
+        let core = self.core.lock();
+        let Ok(_entered) = self.enter(&core) else { return Ok(()) };
+        let order = stream.unwrap_or(Stream::LEGACY);
+        if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
+            return Ok(());
+        }
+        let event = match stream {
+            Some(_) => None,
+            None => match self.calls.submit(|driver| driver.event_create()) {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    tracing::warn!(%error, "memory could not be filled");
+                    return Ok(());
+                }
+            },
+        };
+        let filled = self
+            .calls
+            .submit(|driver| driver.fill_async(address, byte, bytes, order));
+        if let Err(error) = &filled {
+            tracing::warn!(%error, "memory could not be filled");
+        }
+        let Some(event) = event else { return Ok(()) };
+        let waited = if filled.is_ok() { self.wait_now(event) } else { Ok(()) };
+        let _ = self.calls.submit(|driver| driver.event_destroy(event));
+        waited.map_err(|error| self.failed(error))
+    }
+
+    /// Waits for what is queued on the legacy stream, by an event: synchronizing would end captures.
+    fn wait_now(&self, event: Event) -> crate::driver::Result<()> {
+        let record = || self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY));
+        let wait = || {
+            const LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+            while !self.calls.submit(|driver| driver.event_wait(event, LIMIT))? {}
+            Ok(())
+        };
+        record()
+            .or_else(|_| record())
+            .and_then(|()| wait().or_else(|_: DriverError| wait()))
+            .or_else(|_| self.calls.submit(|driver| driver.context_synchronize()))
+    }
+}

@@ -1,0 +1,181 @@
+//! Which range serves a request, and how it is cut.
+
+use super::bins::Bins;
+use super::{COMMON, Cut, Heap, Node, NodeId, Owner, Space, State};
+
+/// How many ranges of a bin are compared for the best one.
+const LOOKS: usize = 8;
+
+/// Pieces smaller than this are taken from the end of a range.
+pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
+
+impl Heap {
+    /// Takes `size` bytes at a multiple of `align` from `owner`'s best fitting range.
+    pub fn take(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
+        self.take_stamped(owner, size, align, u64::MAX)
+    }
+
+    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as `cut`
+    /// says, because memory that is complete can be unmapped, in whole extents only.
+    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
+        let own = if owner == COMMON {
+            None
+        } else {
+            self.find(owner, size, align, u64::MAX, Cut::Any)
+        };
+        let common = self.find(COMMON, size, align, u64::MAX, cut);
+        let (id, from, cut) = match (own, common) {
+            (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => {
+                (common, COMMON, cut)
+            }
+            (Some(own), _) => (own, owner, Cut::Any),
+            (None, common) => (common?, COMMON, cut),
+        };
+        Some((self.carve_end(id, size, align, cut)?, from))
+    }
+
+    /// Takes the `size` bytes at `start`, which are free for `owner`.
+    pub fn take_at(&mut self, owner: Owner, start: u64, size: u64) -> Option<NodeId> {
+        let holds = |(_, offset, free): &(NodeId, u64, u64)| *offset <= start && start + size <= offset + free;
+        let (id, ..) = self.ranges(owner).find(holds)?;
+        Some(self.carve(id, size, start))
+    }
+
+    /// As [`Heap::take`], from ranges whose `stamp` is at most `through`.
+    pub fn take_stamped(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
+        let id = self.find(owner, size, align, through, Cut::Any)?;
+        self.carve_end(id, size, align, Cut::Any)
+    }
+
+    /// Takes a range that is in part `owner`'s and in part common: adjacent free ranges that are large enough only
+    /// together. What is left of the common part becomes `owner`'s.
+    pub fn take_joined(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
+        let mut bin = self.spaces[owner.0 as usize].bins.last();
+        let mut looked = 0;
+        while let Some(at) = bin {
+            let mut id = self.spaces[owner.0 as usize].bins.head(at);
+            while id != 0 && looked < 8 * LOOKS {
+                looked += 1;
+                let node = &self.nodes[id as usize];
+                let start = self.common(node.before).map_or(node.offset, |common| common.offset);
+                let end = self
+                    .common(node.after)
+                    .map_or(node.offset + node.size, |common| common.offset + common.size);
+                if self.can_cut((start, end), size, align, cut) {
+                    let id = self.annex(id, owner);
+                    return self.carve_end(id, size, align, cut);
+                }
+                id = node.bin_after;
+            }
+            bin = (0..at)
+                .rev()
+                .take(64)
+                .find(|bin| self.spaces[owner.0 as usize].bins.head(*bin) != 0);
+        }
+        None
+    }
+
+    fn common(&self, id: NodeId) -> Option<&Node> {
+        Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(COMMON))
+    }
+
+    /// Makes `id` and the adjacent common ranges one range of `owner`.
+    fn annex(&mut self, mut id: NodeId, owner: Owner) -> NodeId {
+        loop {
+            let Node {
+                before, after, stamp, ..
+            } = self.nodes[id as usize];
+            let Some(beside) = [before, after]
+                .into_iter()
+                .find(|beside| self.common(*beside).is_some())
+            else {
+                return id;
+            };
+            self.unlink(beside);
+            self.nodes[beside as usize].state = State::Used;
+            id = self.release(beside, owner, stamp);
+        }
+    }
+
+    /// The best of the first few ranges that fit. It checks every range before it returns none.
+    fn find(&self, owner: Owner, size: u64, align: u64, through: u64, cut: Cut) -> Option<NodeId> {
+        let space = &self.spaces[owner.0 as usize];
+        if size == 0 || size > space.bytes {
+            return None;
+        }
+        let first = Bins::of(size / self.granule);
+        let fits = |node: &Node| {
+            node.stamp <= through && self.can_cut((node.offset, node.offset + node.size), size, align, cut)
+        };
+        self.find_in(space, first, LOOKS, fits)
+            .or_else(|| self.find_in(space, first, usize::MAX, fits))
+    }
+
+    fn find_in(&self, space: &Space, first: usize, looks: usize, fits: impl Fn(&Node) -> bool) -> Option<NodeId> {
+        let mut at = space.bins.next(first);
+        while let Some(bin) = at {
+            let mut best = (u64::MAX, u64::MAX, 0);
+            let mut id = space.bins.head(bin);
+            let mut left = looks;
+            while id != 0 && left > 0 {
+                let node = &self.nodes[id as usize];
+                if fits(node) {
+                    best = best.min((node.size, node.offset, id));
+                }
+                id = node.bin_after;
+                left -= 1;
+            }
+            if best.2 != 0 {
+                return Some(best.2);
+            }
+            at = space.bins.next(bin + 1);
+        }
+        None
+    }
+
+    /// Makes `size` bytes at one end of a free node a used node. None where neither end allows it.
+    fn carve_end(&mut self, id: NodeId, size: u64, align: u64, cut: Cut) -> Option<NodeId> {
+        let (offset, whole) = self.span(id);
+        let start = self.position((offset, offset + whole), size, align, cut)?;
+        Some(self.carve(id, size, start))
+    }
+
+    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, `stamp` and age.
+    fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
+        let (offset, whole) = self.span(id);
+        let State::Free(owner) = self.nodes[id as usize].state else {
+            unreachable!("only free nodes are carved")
+        };
+        let (front, back) = (start - offset, whole - (start - offset) - size);
+        if front == 0 && back == 0 {
+            self.unlink(id);
+            self.nodes[id as usize].state = State::Used;
+            return id;
+        }
+        self.remove_from_bin(id, owner);
+        self.spaces[owner.0 as usize].bytes -= size;
+        let used;
+        if front > 0 {
+            used = self.insert_after(id, start, size, State::Used);
+            self.nodes[id as usize].size = front;
+            if back > 0 {
+                let rest = self.insert_after(used, start + size, back, State::Free(owner));
+                self.nodes[rest as usize].stamp = self.nodes[id as usize].stamp;
+                self.link_younger(owner, id, rest);
+                self.add_to_bin(rest, owner);
+            }
+        } else {
+            let before = self.nodes[id as usize].before;
+            used = self.insert_after(before, start, size, State::Used);
+            if before == 0 {
+                self.nodes[used as usize].after = id;
+                self.nodes[id as usize].before = used;
+            }
+            let rest = &mut self.nodes[id as usize];
+            rest.offset += size;
+            rest.size = back;
+        }
+        self.add_to_bin(id, owner);
+        used
+    }
+}

@@ -1,0 +1,291 @@
+//! The bookkeeping of free space, in offsets. It knows no driver, no pointer and no thread.
+//!
+//! Nodes in address order cover the whole address range of offsets. A node is *used*, *free* for one owner, or a *hole*
+//! that no memory backs. Adjacent free nodes of one owner always coalesce, and so do adjacent holes. Free nodes of
+//! different owners never coalesce, because what is safe for one owner need not be safe for the other.
+//!
+//! [`COMMON`] is the owner of what every caller may have. Each free node carries a *stamp*: the number of the
+//! completion event that covers it. Within an owner, stamps never decrease from older to younger nodes, so what an
+//! event has completed is at the head of the owner's age list.
+
+#![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::collections::{BTreeMap, VecDeque};
+
+mod bins;
+mod cut;
+mod fit;
+mod links;
+mod place;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use cut::Cut;
+pub use place::Place;
+
+use bins::Bins;
+
+/// A node's number; 0 means none. A used node's number is its block's.
+pub type NodeId = u32;
+
+/// The owner of free space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(u32);
+
+/// The owner of free space that is safe for every caller.
+pub const COMMON: Owner = Owner(0);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unused,
+    Used,
+    Free(Owner),
+    Hole,
+}
+
+/// A used or free range, as [`Heap::tiles`] returns it.
+#[derive(Debug, Clone, Copy)]
+pub struct Tile {
+    /// Its number.
+    pub id: NodeId,
+    /// Where it starts.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Its owner, where it is free.
+    pub free: Option<Owner>,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    offset: u64,
+    size: u64,
+    state: State,
+    /// Neighbours in address order.
+    before: NodeId,
+    after: NodeId,
+    /// Neighbours in the bin.
+    bin_before: NodeId,
+    bin_after: NodeId,
+    /// Neighbours in the owner's age list.
+    older: NodeId,
+    younger: NodeId,
+    stamp: u64,
+}
+
+struct Space {
+    bins: Bins,
+    bytes: u64,
+    oldest: NodeId,
+    youngest: NodeId,
+    alive: bool,
+}
+
+impl Space {
+    fn new() -> Space {
+        Space {
+            bins: Bins::new(),
+            bytes: 0,
+            oldest: 0,
+            youngest: 0,
+            alive: true,
+        }
+    }
+}
+
+/// The free space of one address range.
+pub struct Heap {
+    granule: u64,
+    page_bits: u32,
+    nodes: Vec<Node>,
+    spare: Vec<NodeId>,
+    spaces: Vec<Space>,
+    spare_spaces: VecDeque<Owner>,
+    holes: BTreeMap<u64, NodeId>,
+    /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
+    extents: BTreeMap<u64, u64>,
+}
+
+impl Heap {
+    /// An address range of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`.
+    /// Memory is mapped and unmapped in pages of `page` bytes. Both are powers of two.
+    pub fn new(size: u64, granule: u64, page: u64) -> Heap {
+        let blank = Node {
+            offset: 0,
+            size: 0,
+            state: State::Unused,
+            before: 0,
+            after: 0,
+            bin_before: 0,
+            bin_after: 0,
+            older: 0,
+            younger: 0,
+            stamp: 0,
+        };
+        let hole = Node {
+            size,
+            state: State::Hole,
+            ..blank.clone()
+        };
+        Heap {
+            granule,
+            page_bits: page.trailing_zeros(),
+            nodes: vec![blank, hole],
+            spare: Vec::new(),
+            spaces: vec![Space::new()],
+            spare_spaces: VecDeque::new(),
+            holes: BTreeMap::from([(0, 1)]),
+            extents: BTreeMap::new(),
+        }
+    }
+
+    /// Adds an owner with no space.
+    pub fn add_owner(&mut self) -> Owner {
+        if let Some(owner) = self.spare_spaces.pop_front() {
+            self.spaces[owner.0 as usize].alive = true;
+            return owner;
+        }
+        self.spaces.push(Space::new());
+        Owner(self.spaces.len() as u32 - 1)
+    }
+
+    /// Forgets an owner that has no space; false, and no change, where it has space.
+    pub fn remove_owner(&mut self, owner: Owner) -> bool {
+        let space = &mut self.spaces[owner.0 as usize];
+        if owner == COMMON || space.bytes != 0 || !space.alive {
+            return false;
+        }
+        space.alive = false;
+        self.spare_spaces.push_back(owner);
+        true
+    }
+
+    /// A node's offset and size.
+    pub fn span(&self, id: NodeId) -> (u64, u64) {
+        let node = &self.nodes[id as usize];
+        (node.offset, node.size)
+    }
+
+    /// Bytes free for `owner`.
+    pub fn free_bytes(&self, owner: Owner) -> u64 {
+        self.spaces[owner.0 as usize].bytes
+    }
+
+    /// Gives a used node to `owner`'s free space behind `stamp`; it coalesces with `owner`'s adjacent ranges.
+    pub fn give(&mut self, id: NodeId, owner: Owner, stamp: u64) {
+        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        self.release(id, owner, stamp);
+    }
+
+    /// Moves every range of `from` whose `stamp` is at most `through` to the owner `to`, behind `stamp`; returns the
+    /// bytes.
+    pub fn transfer(&mut self, from: Owner, to: Owner, through: u64, stamp: u64) -> u64 {
+        let mut moved = 0;
+        loop {
+            let id = self.spaces[from.0 as usize].oldest;
+            if id == 0 || self.nodes[id as usize].stamp > through || from == to {
+                return moved;
+            }
+            moved += self.nodes[id as usize].size;
+            self.unlink(id);
+            self.nodes[id as usize].state = State::Used;
+            self.release(id, to, stamp);
+        }
+    }
+
+    /// Takes everything that `owner` has, as used nodes.
+    pub fn take_all(&mut self, owner: Owner) -> Vec<NodeId> {
+        let mut taken = Vec::new();
+        while let id @ 1.. = self.spaces[owner.0 as usize].oldest {
+            self.unlink(id);
+            self.nodes[id as usize].state = State::Used;
+            taken.push(id);
+        }
+        taken
+    }
+
+    /// The `stamp` of `owner`'s oldest range; none where it has no space.
+    pub fn oldest_stamp(&self, owner: Owner) -> Option<u64> {
+        match self.spaces[owner.0 as usize].oldest {
+            0 => None,
+            id => Some(self.nodes[id as usize].stamp),
+        }
+    }
+
+    /// `owner`'s free ranges, oldest first: number, offset and size.
+    pub fn ranges(&self, owner: Owner) -> impl Iterator<Item = (NodeId, u64, u64)> + '_ {
+        let mut id = self.spaces[owner.0 as usize].oldest;
+        std::iter::from_fn(move || {
+            let node = (id != 0).then(|| &self.nodes[id as usize])?;
+            let range = (id, node.offset, node.size);
+            id = node.younger;
+            Some(range)
+        })
+    }
+
+    /// Every used and free range, in the order of offsets.
+    pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
+        let is_first = |id: &usize| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0;
+        let mut next = (1..self.nodes.len()).find(is_first).unwrap_or(0) as NodeId;
+        std::iter::from_fn(move || {
+            while next != 0 {
+                let (id, node) = (next, &self.nodes[next as usize]);
+                next = node.after;
+                let free = match node.state {
+                    State::Free(owner) => Some(owner),
+                    State::Used => None,
+                    State::Hole | State::Unused => continue,
+                };
+                return Some(Tile {
+                    id,
+                    offset: node.offset,
+                    size: node.size,
+                    free,
+                });
+            }
+            None
+        })
+    }
+
+    /// Puts a used node into `owner`'s free space, and coalesces; returns the node that holds it then.
+    fn release(&mut self, mut id: NodeId, owner: Owner, stamp: u64) -> NodeId {
+        let mut stamp = stamp;
+        let (before, after) = (self.nodes[id as usize].before, self.nodes[id as usize].after);
+        if before != 0 && self.nodes[before as usize].state == State::Free(owner) {
+            stamp = stamp.max(self.nodes[before as usize].stamp);
+            self.unlink(before);
+            self.nodes[before as usize].size += self.nodes[id as usize].size;
+            self.drop_node(id);
+            id = before;
+        }
+        if after != 0 && self.nodes[after as usize].state == State::Free(owner) {
+            stamp = stamp.max(self.nodes[after as usize].stamp);
+            self.unlink(after);
+            self.nodes[id as usize].size += self.nodes[after as usize].size;
+            self.drop_node(after);
+        }
+        let youngest = self.spaces[owner.0 as usize].youngest;
+        let node = &mut self.nodes[id as usize];
+        node.state = State::Free(owner);
+        node.stamp = stamp;
+        self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
+        // The `stamp` never decreases along the age list: a node that comes later with an older one gets the
+        // youngest's.
+        if youngest != 0 {
+            let floor = self.nodes[youngest as usize].stamp;
+            let node = &mut self.nodes[id as usize];
+            node.stamp = node.stamp.max(floor);
+        }
+        self.link_younger(owner, youngest, id);
+        self.add_to_bin(id, owner);
+        id
+    }
+}
+
+/// Whether `size` bytes at a multiple of `align` lie in `[offset, offset + room)`.
+fn fits(offset: u64, room: u64, size: u64, align: u64) -> bool {
+    let front = offset.next_multiple_of(align.max(1)) - offset;
+    front.checked_add(size).is_some_and(|need| need <= room)
+}

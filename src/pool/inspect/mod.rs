@@ -1,0 +1,253 @@
+//! Inspection of all of a pool's memory at one moment, for snapshots.
+
+use super::block::{Blocks, State, boxed};
+use super::{Core, Pool};
+use crate::history::Mark;
+use crate::history::state::{Device, Piece, PieceState, Segment};
+use crate::pool::dedicated::Cell;
+use crate::pool::free_space::{NodeId, Tile};
+use crate::pool::reclaim::Freed;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{HashMap, Mutex, MutexGuard, OnceBox};
+
+const CHUNK: usize = 1024;
+
+type Chunk = OnceBox<[AtomicU64; CHUNK]>;
+
+/// The recorded mark of each block's allocation: by number for blocks of the pool's range, by address for dedicated
+/// allocations. It takes memory only once something is recorded.
+#[derive(Default)]
+pub(super) struct Marks {
+    chunks: OnceBox<Vec<Chunk>>,
+    beside: Mutex<HashMap<u64, Mark>>,
+}
+
+impl Marks {
+    pub(super) fn set(&self, id: NodeId, mark: Mark) {
+        let chunks = self.chunks.get_or_init(|| {
+            let count = Blocks::MOST as usize / CHUNK + 1;
+            Box::new((0..count).map(|_| OnceBox::new()).collect())
+        });
+        let chunk = chunks[id as usize / CHUNK].get_or_init(|| boxed(|| AtomicU64::new(0)));
+        chunk[id as usize % CHUNK].store(mark.0, Ordering::Relaxed);
+    }
+
+    /// Clears the mark of block `id`, which is being freed, so that the next block with its number does not get it.
+    pub(super) fn clear(&self, id: NodeId) {
+        if let Some(mark) = self.place(id) {
+            mark.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the dedicated allocation at `address`.
+    pub(super) fn forget(&self, address: u64) {
+        self.beside.lock().remove(&address);
+    }
+
+    fn get(&self, id: NodeId) -> Mark {
+        Mark(self.place(id).map_or(0, |mark| mark.load(Ordering::Relaxed)))
+    }
+
+    fn place(&self, id: NodeId) -> Option<&AtomicU64> {
+        let chunk = self.chunks.get()?.get(id as usize / CHUNK)?.get()?;
+        Some(&chunk[id as usize % CHUNK])
+    }
+}
+
+/// A pool whose lock is held, so that nothing in it changes.
+pub struct Held<'a> {
+    pool: &'a Pool,
+    core: MutexGuard<'a, Core>,
+}
+
+impl Pool {
+    /// Takes the pool's lock for an inspection; none where it could not be had in that time.
+    pub fn hold(&self, patience: std::time::Duration) -> Option<Held<'_>> {
+        let core = self.core.try_lock_for(patience)?;
+        Some(Held { pool: self, core })
+    }
+
+    /// Stores the mark of a live block of the pool's range.
+    pub fn remember(&self, id: NodeId, mark: Mark) {
+        self.marks.set(id, mark);
+    }
+
+    /// Stores the mark of the live dedicated allocation at `address`.
+    pub fn remember_beside(&self, address: u64, mark: Mark) {
+        self.marks.beside.lock().insert(address, mark);
+    }
+
+    /// Forgets `address` as the start of a dedicated allocation, which has moved.
+    pub fn forget(&self, address: u64) {
+        self.marks.forget(address);
+    }
+
+    /// The requested bytes of the block at `address`.
+    pub fn requested(&self, address: u64) -> Option<u64> {
+        let requested = match self.find(address) {
+            Some((_, block)) => &block.requested,
+            None => &self.beside.find(address)?.requested,
+        };
+        Some(requested.load(Ordering::Relaxed))
+    }
+
+    /// Bytes free on the device, and its memory in total; 0 where the driver does not return them.
+    pub fn device_memory(&self) -> (u64, u64) {
+        let info = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
+        info.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The memory of the dedicated allocation at `address`: start, bytes, and whether it is mapped. None for other
+    /// blocks.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
+        match self.space.offset(address) {
+            Some(_) => None,
+            None => self.beside.find(address).map(Cell::extent),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// The state of all memory. The caches of every stream are locked too, and statistics were taken before.
+    pub fn device(&self) -> Device {
+        let recorder = &self.pool.recorder;
+        let mut segments: Vec<Segment> = self.window();
+        let beside = self.pool.marks.beside.lock();
+        for (_, cell) in self.pool.beside.all() {
+            let address = cell.address.load(Ordering::Relaxed);
+            if address == 0 {
+                continue;
+            }
+            let stack = recorder.stack_of(beside.get(&address).copied().unwrap_or_default());
+            let size = cell.size.load(Ordering::Relaxed);
+            let piece = Piece {
+                address,
+                size,
+                requested: cell.requested.load(Ordering::Relaxed),
+                state: PieceState::Allocated,
+                stack,
+                tag: cell.tag.load(Ordering::Relaxed),
+            };
+            segments.push(segment(cell.extent(), piece));
+        }
+        for freed in self.core.grace.freed().chain(self.core.captures.freed()) {
+            if let Freed::Standalone(block) = freed {
+                let piece = Piece {
+                    address: block.address,
+                    size: block.size,
+                    requested: block.requested,
+                    state: PieceState::Pending,
+                    stack: 0,
+                    tag: 0,
+                };
+                segments.push(segment(block.extent(), piece));
+            }
+        }
+        segments.sort_by_key(|segment| segment.address);
+        Device {
+            device: self.pool.device,
+            segments,
+            kept: self.core.mapping.kept() + self.core.mapping.parked(),
+            ..Device::default()
+        }
+    }
+
+    /// The segments of the pool's address range.
+    fn window(&self) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        let mut tiles = self.core.heap.tiles().peekable();
+        for (offset, size, expandable) in self.core.mapping.ranges() {
+            let Some(address) = self.pool.space.address(offset) else {
+                continue;
+            };
+            let mut segment = Segment {
+                address,
+                size,
+                expandable,
+                pieces: Vec::new(),
+            };
+            while let Some(tile) = tiles.next_if(|tile| tile.offset < offset + size) {
+                if tile.offset >= offset {
+                    segment.push(self.piece(&tile, address + (tile.offset - offset)));
+                }
+            }
+            segments.push(segment);
+        }
+        segments
+    }
+
+    fn piece(&self, tile: &Tile, address: u64) -> Piece {
+        let piece = Piece {
+            address,
+            size: tile.size,
+            requested: 0,
+            state: PieceState::Inactive,
+            stack: 0,
+            tag: 0,
+        };
+        let block = self.pool.blocks.get(tile.id);
+        match tile.free {
+            Some(owner) if self.core.captures.owns(owner) => Piece {
+                requested: tile.size,
+                state: PieceState::Pending,
+                ..piece
+            },
+            Some(_) => piece,
+            None => match block.state() {
+                State::Cached => piece,
+                State::Live => Piece {
+                    requested: block.requested.load(Ordering::Relaxed),
+                    state: PieceState::Allocated,
+                    stack: self.pool.recorder.stack_of(self.pool.marks.get(tile.id)),
+                    tag: block.tag.load(Ordering::Relaxed),
+                    ..piece
+                },
+                State::Pending | State::Claimed => Piece {
+                    requested: block.requested.load(Ordering::Relaxed).min(tile.size),
+                    state: PieceState::Pending,
+                    ..piece
+                },
+                // What a graph has left; the requested bytes of its blocks are not known any more.
+                State::None => Piece {
+                    requested: tile.size,
+                    state: PieceState::Pending,
+                    ..piece
+                },
+            },
+        }
+    }
+}
+
+/// A dedicated allocation as a segment.
+fn segment((address, size, expandable): (u64, u64, bool), block: Piece) -> Segment {
+    let mut segment = Segment {
+        address,
+        size,
+        expandable,
+        pieces: Vec::new(),
+    };
+    let room = |address: u64, size: u64| Piece {
+        address,
+        size,
+        requested: 0,
+        state: PieceState::Inactive,
+        stack: 0,
+        tag: 0,
+    };
+    let (start, end) = (block.address.max(address), address + size);
+    if start > address {
+        segment.push(room(address, start - address));
+    }
+    let bytes = block.size.min(end - start);
+    if bytes > 0 {
+        segment.push(Piece {
+            address: start,
+            size: bytes,
+            ..block
+        });
+    }
+    if start + bytes < end {
+        segment.push(room(start + bytes, end - start - bytes));
+    }
+    segment
+}

@@ -1,0 +1,350 @@
+//! The memory of dedicated allocations: resizable blocks, blocks of `guard`, and blocks of `passthrough`.
+//!
+//! A resizable block has room to grow, and its pages are committed ahead in proportion. When the room is used up, its
+//! handles are mapped a second time in a larger range, and nothing is copied. The old range stays mapped until the
+//! block is freed and reclaimed, because a captured graph may hold the old address. What a shrink leaves over stays
+//! mapped until it is reclaimed itself; the block may have it back until then.
+
+use crate::driver::{Failure, Handle, Result};
+use crate::pool::MOST_ALIGNED;
+use crate::pool::driver_calls::Calls;
+use crate::pool::physical::Mapping;
+use crate::pool::physical::deferred_release::Lost;
+use crate::pool::rounding::align_up;
+
+mod grow;
+
+pub use grow::Grown;
+
+/// The least address space of a resizable block, if there is as much.
+const ROOM: u64 = 64 << 20;
+
+/// The address space of one block.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    base: u64,
+    size: u64,
+    /// Bytes mapped, from its start.
+    mapped: u64,
+}
+
+/// The kind of memory.
+#[derive(Debug)]
+enum Memory {
+    /// One allocation of the driver's malloc: its address and bytes.
+    Malloc(u64, u64),
+    /// Handles mapped one behind the other, from the start of each range; the last range is the current one.
+    Mapped {
+        ranges: Vec<Range>,
+        handles: Vec<(Handle, u64)>,
+        committed: u64,
+    },
+}
+
+/// Handles that a shrink left over, which are pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parting {
+    /// The offset at which they begin.
+    pub cut: u64,
+    /// A number that distinguishes one shrink from another.
+    pub number: u64,
+}
+
+/// One dedicated allocation.
+#[derive(Debug)]
+pub struct Standalone {
+    memory: Memory,
+    /// Where the block starts.
+    pub address: u64,
+    /// Bytes in use. While the block is live, its cell has the exact value.
+    pub size: u64,
+    /// Bytes requested, once the block was freed; 0 for one that was never handed out.
+    pub requested: u64,
+    /// The most bytes that the block ever had, once it was freed.
+    pub touched: u64,
+    /// Whether the block may be resized.
+    pub resizable: bool,
+    /// What the last shrink left over, unless the block has grown again.
+    pub parting: Option<Parting>,
+    /// The capture that it belongs to, by the pool's own number; 0 means none.
+    pub capture: u32,
+    /// Whether its memory goes back to the driver once it is reclaimed.
+    pub give_back: bool,
+}
+
+impl Standalone {
+    fn new(memory: Memory, address: u64, size: u64) -> Standalone {
+        Standalone {
+            memory,
+            address,
+            size,
+            requested: 0,
+            touched: 0,
+            resizable: false,
+            parting: None,
+            capture: 0,
+            give_back: false,
+        }
+    }
+
+    /// One allocation of the driver's malloc. The driver aligns to 256 only, so the allocation is larger than the block
+    /// where its address is not aligned enough. None where `create` bytes do not suffice.
+    pub fn malloc(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        align: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        for bytes in [size, size.saturating_add(align)] {
+            if bytes > create {
+                break;
+            }
+            let base = calls.malloc(bytes)?;
+            mapping.account(bytes, true);
+            let address = base.next_multiple_of(align);
+            let block = Standalone::new(Memory::Malloc(base, bytes), address, size);
+            if address + size <= base + bytes {
+                return Ok(Some(block));
+            }
+            block.destroy(mapping);
+        }
+        Ok(None)
+    }
+
+    /// A block that ends at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
+    pub fn guarded(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        size: u64,
+        align: u64,
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        let Some(bytes) = align_up(size, mapping.page) else {
+            return Ok(None);
+        };
+        let room = bytes + mapping.page;
+        let Some(mut block) = Self::mapped(calls, mapping, (bytes, bytes), (room, room), create)? else {
+            return Ok(None);
+        };
+        block.address = (block.address + bytes - size) / align * align;
+        block.size = size;
+        Ok(Some(block))
+    }
+
+    /// A block that can grow. None where `create` bytes do not suffice.
+    pub fn resizable(calls: &Calls, mapping: &mut Mapping, size: u64, create: u64) -> Result<Option<Standalone>> {
+        let page = mapping.page;
+        let Some((least, room)) = align_up(size, page).zip(room_for(size, page)) else {
+            return Ok(None);
+        };
+        let ahead = ahead(size, page).min(room);
+        let Some(mut block) = Self::mapped(calls, mapping, (least, ahead), (least, room), create)? else {
+            return Ok(None);
+        };
+        (block.size, block.resizable) = (size, true);
+        Ok(Some(block))
+    }
+
+    /// Memory of between `least` and `most` bytes, in a range of between `room.0` and `room.1` bytes.
+    fn mapped(
+        calls: &Calls,
+        mapping: &mut Mapping,
+        (least, most): (u64, u64),
+        room: (u64, u64),
+        create: u64,
+    ) -> Result<Option<Standalone>> {
+        if least > create.saturating_add(mapping.kept()) {
+            return Ok(None);
+        }
+        let range = Range::reserve(calls, mapping.page, room.1, room.0)?;
+        let memory = Memory::Mapped {
+            ranges: vec![range],
+            handles: Vec::new(),
+            committed: 0,
+        };
+        let mut block = Standalone::new(memory, range.base, 0);
+        match block.extend(calls, mapping, range, (least, most.min(range.size)), create, false) {
+            Ok(true) => Ok(Some(block)),
+            outcome => {
+                mapping.give_up(range.nothing());
+                outcome.map(|_| None)
+            }
+        }
+    }
+
+    /// Whether it is one allocation of the driver's malloc.
+    pub fn is_malloc(&self) -> bool {
+        matches!(self.memory, Memory::Malloc(..))
+    }
+
+    /// Where its memory is: start, bytes, and whether it is mapped there.
+    pub fn extent(&self) -> (u64, u64, bool) {
+        match &self.memory {
+            Memory::Malloc(address, bytes) => (*address, *bytes, false),
+            Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
+        }
+    }
+
+    /// Bytes of memory behind it.
+    pub fn committed(&self) -> u64 {
+        match &self.memory {
+            Memory::Malloc(_, bytes) => *bytes,
+            Memory::Mapped { committed, .. } => *committed,
+        }
+    }
+
+    /// The largest size that needs no change of memory.
+    pub fn most(&self) -> u64 {
+        match self.parting {
+            _ if !self.resizable || matches!(self.memory, Memory::Malloc(..)) => 0,
+            Some(parting) => parting.cut,
+            None => self.committed(),
+        }
+    }
+
+    /// See [`Cell::spare`](crate::pool::dedicated::Cell::spare). A graph may write to all that it was captured with.
+    pub fn spare(&self) -> u64 {
+        if self.capture != 0 || !self.resizable {
+            return 0;
+        }
+        self.boundaries().take_while(|at| *at < self.most()).last().unwrap_or(0)
+    }
+
+    /// Where one handle ends and the next begins.
+    fn boundaries(&self) -> impl Iterator<Item = u64> {
+        let handles: &[(Handle, u64)] = match &self.memory {
+            Memory::Malloc(..) => &[],
+            Memory::Mapped { handles, .. } => handles,
+        };
+        handles.iter().scan(0, |at, (_, size)| {
+            *at += size;
+            Some(*at)
+        })
+    }
+
+    /// Where the whole handles begin that a block of `size` bytes, with its pages ahead, does not need.
+    pub fn cut_for(&self, size: u64, page: u64) -> Option<u64> {
+        self.cut_at(ahead(size, page))
+    }
+
+    /// Where whole handles begin behind the first `bytes` bytes, unless they are pending already.
+    pub fn cut_at(&self, bytes: u64) -> Option<u64> {
+        let most = self.most();
+        self.boundaries().find(|at| *at >= bytes).filter(|at| *at < most)
+    }
+
+    /// Returns every handle from `cut` on, which lies between two of them: nothing uses them any more.
+    pub fn cut(&mut self, mapping: &mut Mapping, cut: u64) {
+        let Memory::Mapped {
+            ranges,
+            handles,
+            committed,
+        } = &mut self.memory
+        else {
+            return;
+        };
+        let mut at = 0;
+        let keep = handles.iter().take_while(|(_, size)| {
+            at += size;
+            at <= cut
+        });
+        let keep = keep.count();
+        let mut lost = Lost {
+            handles: handles.split_off(keep),
+            ..Lost::default()
+        };
+        for range in ranges.iter_mut().filter(|range| range.mapped > cut) {
+            lost.mappings.push((range.base + cut, range.mapped - cut));
+            range.mapped = cut;
+        }
+        *committed = cut;
+        mapping.give_up(lost);
+    }
+
+    /// Whether it can serve a request of `size` bytes that may safely use it, without wasting most of it.
+    pub fn fits(&self, size: u64, page: u64) -> bool {
+        let committed = self.committed();
+        self.resizable
+            && size <= committed
+            && committed <= ahead(size.saturating_add(size / 8), page).saturating_add(4 * page)
+    }
+
+    /// Whether it can grow to `size` bytes in place.
+    pub fn has_room(&self, size: u64) -> bool {
+        match &self.memory {
+            Memory::Malloc(..) => false,
+            Memory::Mapped { ranges, .. } => self.resizable && size <= ranges[ranges.len() - 1].size,
+        }
+    }
+
+    /// Makes a freed block a block of `size` bytes; `touched` are the bytes that may not be safe for every stream.
+    pub fn renew(&mut self, size: u64, touched: u64) {
+        (self.size, self.touched) = (size, touched);
+        (self.requested, self.parting, self.capture, self.give_back) = (0, None, 0, false);
+    }
+
+    /// Gives up all its ranges but the current one, when nothing uses them any more.
+    pub fn leave_old_ranges(&mut self, mapping: &mut Mapping) {
+        if let Memory::Mapped { ranges, .. } = &mut self.memory {
+            let current = ranges.len() - 1;
+            for range in ranges.drain(..current) {
+                mapping.give_up(range.nothing());
+            }
+        }
+    }
+
+    /// Gives up everything, when nothing uses the block any more: `mapping` caches the handles.
+    pub fn destroy(self, mapping: &mut Mapping) {
+        mapping.give_up(match self.memory {
+            Memory::Malloc(address, bytes) => Lost {
+                allocations: vec![(address, bytes)],
+                ..Lost::default()
+            },
+            Memory::Mapped { ranges, handles, .. } => Lost {
+                mappings: ranges.iter().map(|range| (range.base, range.mapped)).collect(),
+                reservations: ranges.iter().map(|range| (range.base, range.size)).collect(),
+                handles,
+                ..Lost::default()
+            },
+        });
+    }
+}
+
+impl Range {
+    /// Reserves a range of `room` bytes, or of less where address space is short, but of at least `least`.
+    fn reserve(calls: &Calls, page: u64, room: u64, least: u64) -> Result<Range> {
+        let mut size = room.max(least);
+        loop {
+            match calls.submit(|driver| driver.reserve(size, page.max(MOST_ALIGNED))) {
+                Ok(base) => return Ok(Range { base, size, mapped: 0 }),
+                Err(error) if size == least || error.failure != Failure::OutOfMemory => return Err(error),
+                Err(_) => size = (size / 2 / page * page).max(least),
+            }
+        }
+    }
+
+    /// What there is to give up: what is mapped in the range, and its addresses.
+    fn nothing(&self) -> Lost {
+        Lost {
+            mappings: (self.mapped > 0)
+                .then_some((self.base, self.mapped))
+                .into_iter()
+                .collect(),
+            reservations: vec![(self.base, self.size)],
+            ..Lost::default()
+        }
+    }
+}
+
+/// Bytes committed for `size`: a sixteenth ahead, in whole pages.
+fn ahead(size: u64, page: u64) -> u64 {
+    size.checked_add(size / 16)
+        .and_then(|ahead| align_up(ahead, page))
+        .unwrap_or(u64::MAX / page * page)
+}
+
+/// The address space for a block of `size` bytes.
+fn room_for(size: u64, page: u64) -> Option<u64> {
+    size.checked_mul(4).and_then(|room| align_up(room.max(ROOM), page))
+}

@@ -1,0 +1,52 @@
+//! What the driver refused to take back. It stays in the books and is tried again, so that one refused call loses
+//! nothing.
+
+use crate::driver::{Handle, Result};
+use crate::pool::driver_calls::Calls;
+
+/// Memory and address space to be returned to the driver. The steps are taken in the order of the fields.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Ranges to unmap: address and bytes.
+    pub mappings: Vec<(u64, u64)>,
+    /// Allocations of the driver's malloc: address and bytes.
+    pub allocations: Vec<(u64, u64)>,
+    /// Handles that nothing uses once all of that is unmapped, with their bytes.
+    pub handles: Vec<(Handle, u64)>,
+    /// Reservations with nothing mapped in them: address and bytes.
+    pub reservations: Vec<(u64, u64)>,
+}
+
+/// The result of a retry.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Handles that are free again.
+    pub handles: Vec<(Handle, u64)>,
+    /// Bytes that went back to the driver's malloc.
+    pub freed: u64,
+}
+
+impl Lost {
+    /// Retries what is left, and returns whether nothing is left.
+    pub fn retry(&mut self, calls: &Calls, found: &mut Found) -> bool {
+        self.mappings
+            .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unmap(*address, *bytes))));
+        self.allocations.retain(|(address, bytes)| {
+            let kept = refused(calls.free(*address));
+            found.freed += if kept { 0 } else { *bytes };
+            kept
+        });
+        if self.mappings.is_empty() {
+            found.handles.append(&mut self.handles);
+            self.reservations
+                .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unreserve(*address, *bytes))));
+        }
+        self.mappings.is_empty() && self.allocations.is_empty() && self.reservations.is_empty()
+    }
+}
+
+fn refused(outcome: Result<()>) -> bool {
+    outcome
+        .inspect_err(|error| tracing::warn!(%error, "something could not be given back, and is tried again later"))
+        .is_err()
+}

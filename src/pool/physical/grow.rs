@@ -1,0 +1,367 @@
+//! Growth of free space: cached, moved and new handles, mapped one behind the other.
+
+use super::*;
+
+/// The memory that fills a place.
+struct Plan {
+    place: Place,
+    /// The sizes of cached handles.
+    kept: Vec<u64>,
+    /// The handles that are moved.
+    idle: Vec<Idle>,
+    /// The bytes that are still missing, which are created.
+    need: u64,
+}
+
+impl Mapping {
+    /// Maps free space in which `owner` can take `size` bytes at `align`, from cached handles and `sources`. The new
+    /// space is `owner`'s or common. Where the sources do not suffice, nothing has changed except that handles may have
+    /// been returned to the driver.
+    pub fn grow(&mut self, heap: &mut Heap, owner: Owner, size: u64, align: u64, sources: Sources) -> Result<Grown> {
+        if !self.virtual_memory() {
+            let added = self.add_segment(heap, size, align, sources.create)?;
+            return Ok(if added { Grown::Somewhere } else { Grown::Short });
+        }
+        // First the place that lacks the least memory, then the place where the most handles fit.
+        let places = [
+            heap.place(owner, size, align, self.page),
+            heap.roomiest_place(owner, size, align, self.page),
+        ];
+        let mut short = None;
+        for place in places.into_iter().flatten() {
+            let plan = self.plan(heap, place, size, sources);
+            if plan.need <= sources.create {
+                self.fill(heap, plan, size)?;
+                return Ok(Grown::At(place.start, place.owner));
+            }
+            short.get_or_insert(plan);
+        }
+        let Some(plan) = short.filter(|_| sources.remap) else {
+            return Ok(Grown::Short);
+        };
+        // Cached blocks are destroyed, and what does not fit makes room for new handles.
+        if self.unpark() {
+            return self.grow(heap, owner, size, align, sources);
+        }
+        let lacking = plan.need - sources.create;
+        let mut given = self.release_kept(self.reserved.saturating_sub(lacking));
+        if given < lacking && sources.exchange {
+            given += self.exchange(heap, &plan, size, lacking - given)?;
+        }
+        if given == 0 {
+            return Ok(Grown::Short);
+        }
+        let create = sources.create + given;
+        self.grow(heap, owner, size, align, Sources { create, ..sources })
+    }
+
+    /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
+    fn plan(&self, heap: &Heap, mut place: Place, size: u64, sources: Sources) -> Plan {
+        let mut need = place.size;
+        let mut kept = self.fitting_kept(&mut need);
+        // Handles are not split. Where only a larger one exists, the place becomes larger.
+        let room = (place.room - place.size).min(Heap::spare(size));
+        if let Some(larger) = self.larger_kept(need, room, &kept) {
+            place.size += larger - std::mem::take(&mut need);
+            kept.push(larger);
+        }
+        let mut idle = Vec::new();
+        if need > 0 && sources.remap {
+            idle = self.fitting_idle(heap, &place, size, &mut need, room);
+            place.size = place
+                .size
+                .max(idle.iter().map(|idle| idle.size).sum::<u64>() + kept.iter().sum::<u64>());
+        }
+        Plan {
+            place,
+            kept,
+            idle,
+            need,
+        }
+    }
+
+    /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
+    /// handles that are complete for every caller and that neither `plan` nor the request itself will use. It releases
+    /// nothing where there are not so many. Returns the bytes.
+    fn exchange(&mut self, heap: &mut Heap, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
+        let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
+        let mut left: Vec<Idle> = self.idle(heap);
+        left.retain(|idle| !idle.overlaps(plan.place.start, size) && !taken(idle));
+        if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
+            return Ok(0);
+        }
+        left.sort_unstable_by_key(|idle| idle.size);
+        let mut given = 0;
+        while given < bytes {
+            // The smallest handle that is enough, otherwise the largest.
+            let at = left.partition_point(|idle| idle.size < bytes - given);
+            if left.is_empty() {
+                break;
+            }
+            let idle = left.remove(at.min(left.len() - 1));
+            given += self.release_idle(heap, idle)?;
+            self.remaps += 1;
+        }
+        Ok(given)
+    }
+
+    /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.
+    fn fitting_kept(&self, need: &mut u64) -> Vec<u64> {
+        let mut chosen = Vec::new();
+        for (size, handles) in self.kept.range(..=*need).rev() {
+            let count = (*need / size).min(handles.len() as u64);
+            chosen.extend(std::iter::repeat_n(*size, count as usize));
+            *need -= count * size;
+        }
+        chosen
+    }
+
+    /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where no handle
+    /// does or `need` is 0.
+    fn larger_kept(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
+        let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
+        let mut larger = self.kept.range(need..).filter(|_| need > 0);
+        let (size, _) = larger.find(|(size, handles)| left(**size, handles))?;
+        (size - need <= room).then_some(*size)
+    }
+
+    /// Mapped handles that are complete for every caller: those of small ranges first, and of each range by offset.
+    fn idle(&self, heap: &Heap) -> Vec<Idle> {
+        let mut ranges: Vec<(u64, NodeId, u64)> = heap
+            .ranges(COMMON)
+            .filter(|(_, _, bytes)| *bytes >= self.page)
+            .map(|(id, offset, bytes)| (bytes, id, offset))
+            .collect();
+        ranges.sort_unstable();
+        let mut idle = Vec::new();
+        for (bytes, range, offset) in ranges {
+            let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
+            let movable = inside.filter(|mapped| {
+                matches!(mapped.memory, Memory::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
+            });
+            idle.extend(movable.map(|mapped| Idle {
+                range,
+                offset: mapped.offset,
+                size: mapped.size,
+            }));
+        }
+        idle
+    }
+
+    /// Idle handles that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
+    /// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
+    fn fitting_idle(&self, heap: &Heap, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
+        let (mut chosen, mut larger) = (Vec::new(), Vec::new());
+        for idle in self.idle(heap) {
+            if *need == 0 {
+                return chosen;
+            }
+            if idle.overlaps(place.start, size) {
+                continue;
+            }
+            if idle.size <= *need {
+                *need -= idle.size;
+                chosen.push(idle);
+            } else {
+                larger.push(idle);
+            }
+        }
+        let last = larger
+            .into_iter()
+            .filter(|idle| *need > 0 && idle.size - *need <= room)
+            .min_by_key(|idle| idle.size);
+        if let Some(last) = last {
+            *need = 0;
+            // It goes among its range's handles, in the order of offsets, because they are taken out in reverse.
+            let at = chosen
+                .iter()
+                .position(|idle: &Idle| idle.range == last.range && idle.offset > last.offset);
+            chosen.insert(at.unwrap_or(chosen.len()), last);
+        }
+        chosen
+    }
+
+    /// Maps cached, moved and new handles at `place`, one behind the other.
+    fn fill(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+        let before = self.reserved;
+        let filled = self.map_all(heap, plan, size);
+        if filled.is_err() {
+            // Handles that were created for this have no use now, so they do not stay.
+            self.release_kept(before);
+        }
+        filled
+    }
+
+    fn map_all(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+        let Plan {
+            place,
+            kept,
+            idle,
+            need,
+        } = plan;
+        let mut handles = self.create(need, size)?;
+        handles.extend(kept.into_iter().filter_map(|size| Some((self.take_kept(size)?, size))));
+        // Goes from the last to the first of a range, so that what lies before keeps its number.
+        for idle in idle.into_iter().rev() {
+            match self.detach(heap, idle) {
+                Ok(handle) => {
+                    self.remaps += 1;
+                    handles.push((handle, idle.size));
+                }
+                Err(error) => {
+                    handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
+                    return Err(error);
+                }
+            }
+        }
+        let filled: u64 = handles.iter().map(|(_, size)| size).sum();
+        if filled != place.size {
+            // A range that is not backed in full has no owner.
+            handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
+            return Err(crate::pool::driver_calls::refused("map", Failure::Other));
+        }
+        // Single pages go to the end, where small blocks are taken from.
+        handles.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        let mut at = place.offset;
+        let base = self.space.base().unwrap_or_default();
+        for (done, (handle, size)) in handles.iter().enumerate() {
+            let outcome = self.calls.submit(|driver| driver.map(base + at, *size, *handle));
+            if let Err(error) = outcome {
+                self.undo(heap, place.offset, &handles, done);
+                return Err(error);
+            }
+            at += size;
+        }
+        let outcome = self
+            .calls
+            .submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
+        if let Err(error) = outcome {
+            self.undo(heap, place.offset, &handles, handles.len());
+            return Err(error);
+        }
+        self.tell(Action::SegmentMap, place.offset, place.size);
+        let mut at = place.offset;
+        heap.open(place.offset, place.size, place.owner, 0);
+        for (handle, size) in handles {
+            if size > self.page {
+                heap.join_extent(at, size);
+            }
+            self.mapped.insert(
+                at,
+                Mapped {
+                    offset: at,
+                    size,
+                    memory: Memory::Handle(handle),
+                },
+            );
+            at += size;
+        }
+        Ok(())
+    }
+
+    /// Unmaps the first `done` of `handles` at `offset` and caches them all.
+    fn undo(&mut self, heap: &mut Heap, offset: u64, handles: &[(Handle, u64)], done: usize) {
+        let base = self.space.base().unwrap_or_default();
+        let mut at = offset;
+        for (index, (handle, size)) in handles.iter().enumerate() {
+            let unmapped = index >= done || self.calls.submit(|driver| driver.unmap(base + at, *size)).is_ok();
+            if unmapped {
+                self.keep(*handle, *size);
+            } else if let Some(node) = heap.bury(at, *size) {
+                tracing::warn!(
+                    offset = at,
+                    size,
+                    "a handle could not be unmapped, and is tried again later"
+                );
+                let memory = Memory::Stuck(*handle, node);
+                self.stuck += 1;
+                self.mapped.insert(
+                    at,
+                    Mapped {
+                        offset: at,
+                        size: *size,
+                        memory,
+                    },
+                );
+            }
+            at += size;
+        }
+    }
+
+    /// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most as large as the request
+    /// may leave unused at its ends. On an error it creates none.
+    fn create(&mut self, bytes: u64, size: u64) -> Result<Vec<(Handle, u64)>> {
+        let mut handles = Vec::new();
+        let mut left = bytes;
+        let part = (self.reserved + bytes) / PART;
+        let pages = (Heap::spare(size).min(part).min(LARGEST) / self.page).max(1);
+        let largest = (1 << pages.ilog2()) * self.page;
+        while left > 0 {
+            let size = left.min(largest);
+            match self.calls.submit(|driver| driver.create(self.device, size, self.kind)) {
+                Ok(handle) => handles.push((handle, size)),
+                Err(error) => {
+                    for (handle, size) in handles {
+                        if self.calls.submit(|driver| driver.release(handle)).is_err() {
+                            self.reserved += size;
+                            self.keep(handle, size);
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+            left -= size;
+        }
+        self.reserved += bytes;
+        Ok(handles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Driver;
+    use crate::driver::sim::{SimConfig, SimDriver};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_kept_handle_is_taken_once() {
+        for (kept, need, reserved) in [
+            (&[2][..], 4, 4),
+            (&[2, 2], 6, 6),
+            (&[2, 4], 4, 6),
+            // A larger handle is used only where the request leaves little of it unused.
+            (&[66], 64, 66),
+            (&[2, 132], 128, 134),
+            (&[4], 2, 6),
+            (&[2, 8], 4, 12),
+        ] {
+            let driver = SimDriver::new(SimConfig::default());
+            let calls = Arc::new(Calls::new(driver.clone(), false));
+            let (page, size) = (2 * MIB, 512 * MIB);
+            let base = driver.reserve(size, page).unwrap();
+            let space = Arc::new(Space::window(base, size, 512));
+            let mut heap = Heap::new(size, 512, page);
+            let (access, recorder) = (vec![0], Arc::default());
+            let mut mapping = Mapping::new(calls, space, 0, page, HandleKind::default(), access, recorder);
+            let made = kept
+                .iter()
+                .map(|size| mapping.handle(size * MIB, u64::MAX).unwrap().unwrap());
+            let made: Vec<Handle> = made.collect();
+            for (size, handle) in kept.iter().zip(made) {
+                mapping.keep(handle, size * MIB);
+            }
+            let sources = Sources {
+                remap: false,
+                create: u64::MAX,
+                exchange: false,
+            };
+            let grown = mapping.grow(&mut heap, COMMON, need * MIB, 512, sources);
+            assert_eq!(grown, Ok(Grown::At(0, COMMON)));
+            assert!(heap.take(COMMON, need * MIB, 512).is_some(), "{kept:?}");
+            assert_eq!(mapping.reserved(), reserved * MIB, "{kept:?} for {need}");
+            assert_eq!(mapping.mapped() + mapping.kept(), mapping.reserved());
+        }
+    }
+}

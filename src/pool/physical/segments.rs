@@ -1,0 +1,89 @@
+//! Growth of free space without virtual memory: segments of the driver's malloc.
+
+use super::*;
+use crate::pool::free_space::Tile;
+
+impl Mapping {
+    /// Adds a segment from the driver's malloc: at least `size` bytes, and more where memory was requested often.
+    pub(in crate::pool::physical) fn add_segment(
+        &mut self,
+        heap: &mut Heap,
+        size: u64,
+        align: u64,
+        most: u64,
+    ) -> Result<bool> {
+        // The driver aligns addresses to 256 only; 512 is the granule of the free-space bookkeeping.
+        let slack = if align > 512 { align } else { 512 };
+        let Some(least) = size
+            .checked_add(slack)
+            .and_then(|size| size.checked_next_multiple_of(self.page))
+        else {
+            return Ok(false);
+        };
+        let ample = (self.reserved / 16)
+            .clamp(self.page, MOST_AHEAD)
+            .next_multiple_of(self.page)
+            .max(least);
+        let mut outcome = Ok(0);
+        for bytes in [ample, least] {
+            if bytes > most {
+                outcome = Err(None);
+                continue;
+            }
+            outcome = self.calls.malloc(bytes).map_err(Some);
+            match outcome {
+                Ok(address) => return self.place_segment(heap, address, bytes),
+                Err(Some(error)) if error.failure != Failure::OutOfMemory => break,
+                Err(_) => {}
+            }
+        }
+        match outcome {
+            Err(Some(error)) => Err(error),
+            _ => Ok(false),
+        }
+    }
+
+    fn place_segment(&mut self, heap: &mut Heap, address: u64, bytes: u64) -> Result<bool> {
+        const MODULO: u64 = 2 << 20;
+        let start = address.next_multiple_of(512);
+        let size = (bytes - (start - address)) / 512 * 512;
+        // Each allocation of the driver is a segment between holes: addresses may adjoin, but no block may lie in two
+        // of them.
+        match heap.open_island(size, MODULO, start % MODULO) {
+            Some(offset) => {
+                self.space.add(start, size, offset);
+                self.mapped.insert(
+                    offset,
+                    Mapped {
+                        offset,
+                        size: bytes,
+                        memory: Memory::Segment(address),
+                    },
+                );
+                self.reserved += bytes;
+                self.tell(Action::SegmentAlloc, offset, size);
+                Ok(true)
+            }
+            None => {
+                let _ = self.calls.free(address);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Checks that every used or free range lies in one segment, and that the free-space bookkeeping covers exactly
+    /// what the segments hold. An error names the violation.
+    pub fn validate_segments(&self, heap: &Heap) -> std::result::Result<(), String> {
+        for Tile { offset, size, .. } in heap.tiles() {
+            let segment = self.mapped.range(..=offset).next_back().map(|(_, mapped)| mapped);
+            if segment.is_none_or(|segment| offset + size > segment.end()) {
+                return Err(format!("{offset:#x} + {size:#x} lies in no single segment"));
+            }
+        }
+        let bytes: u64 = self.mapped.values().map(|mapped| mapped.end() - mapped.offset).sum();
+        match heap.backed() {
+            backed if backed == bytes => Ok(()),
+            backed => Err(format!("{backed} bytes backed, segments of {bytes}")),
+        }
+    }
+}

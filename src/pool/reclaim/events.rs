@@ -1,0 +1,73 @@
+//! The driver's events: created once, reused, and never confused with an application's event that got the same handle.
+
+use super::Grace;
+use crate::driver::{Context, Event, Result};
+use crate::pool::driver_calls::Calls;
+
+impl Grace {
+    /// An event recorded in `context` now; none where the driver has no context events.
+    pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+        if !calls.driver().features().context_events {
+            return Ok(None);
+        }
+        let event = self.event(calls, context)?;
+        if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
+            self.spare.entry(context).or_default().push(event);
+            return Err(error);
+        }
+        Ok(Some(event))
+    }
+
+    /// Keeps an event that is no longer needed for reuse.
+    pub(in crate::pool) fn keep(&mut self, context: Context, event: Event) {
+        self.spare.entry(context).or_default().push(event);
+    }
+
+    /// An unused event of `context`.
+    pub(in crate::pool) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+        match self.spare_event(context) {
+            Some(event) => Ok(event),
+            None => self.new_event(calls, context),
+        }
+    }
+
+    /// An event that was used before.
+    pub(in crate::pool) fn spare_event(&mut self, context: Context) -> Option<Event> {
+        self.spare.get_mut(&context).and_then(Vec::pop)
+    }
+
+    /// A new event.
+    pub(in crate::pool) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+        let _entered = calls.enter(context)?;
+        let event = calls.submit(|driver| driver.event_create())?;
+        self.forget_event(event);
+        Ok(event)
+    }
+
+    /// The driver has just created `event`. So an event that was known by this handle is gone with its context. Another
+    /// event or a batch covers what it covered. Without context ids there is no other sign that a context is gone.
+    fn forget_event(&mut self, event: Event) {
+        self.spare
+            .values_mut()
+            .for_each(|events| events.retain(|spare| *spare != event));
+        self.nameless.forget_event(event);
+        for ledger in self.ledgers.values_mut() {
+            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
+                ledger.stamps.drain(..=at);
+            }
+        }
+        for batch in &mut self.batches {
+            batch.events.retain(|(_, recorded)| *recorded != Some(event));
+        }
+    }
+
+    /// Destroys every event that nothing waits for, in contexts that `ours` accepts.
+    pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
+        for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
+            let Ok(_entered) = calls.enter(context) else { continue };
+            for event in events {
+                let _ = calls.submit(|driver| driver.event_destroy(event));
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The memory of stream captures, which belongs to the graph.
+//!
+//! Memory allocated on a capturing stream is reused inside that capture on the same stream. It is reused elsewhere only
+//! once the graph and every executable made of it are gone *and* the block's owner has freed it. The driver calls a
+//! user object's destructor when a graph is gone. The destructor may make no driver call and runs on a thread shared
+//! with others, so it only sets a flag and increments a counter.
+
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::driver::{CaptureInfo, Result};
+use crate::pool::driver_calls::Calls;
+use crate::pool::free_space::{Heap, NodeId, Owner};
+use crate::pool::reclaim::Freed;
+use crate::pool::stream_cache::Key;
+use crate::sync::HashMap;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a graph's destructor reports.
+struct Notice {
+    gone: AtomicBool,
+    /// How many graphs are gone, of all captures.
+    count: Arc<AtomicU64>,
+}
+
+/// One capture and the graph that was made from it.
+struct Capture {
+    id: u64,
+    notice: Arc<Notice>,
+    /// The free space of each of its streams, with the stream's id at the time.
+    owners: HashMap<Key, (Owner, u64)>,
+    /// Blocks in use.
+    live: HashSet<NodeId>,
+    /// What the application freed outside the capture.
+    freed: Vec<Freed>,
+}
+
+/// What a graph that is gone leaves.
+pub struct Remains {
+    /// The free space of its streams, with their ids.
+    pub owners: Vec<(Key, Owner, u64)>,
+    /// Blocks that are ordinary blocks from now on.
+    pub live: Vec<NodeId>,
+    /// What was freed while the graph existed.
+    pub freed: Vec<Freed>,
+}
+
+/// Every capture of one pool whose graph may still exist.
+#[derive(Default)]
+pub struct Captures {
+    captures: HashMap<u32, Capture>,
+    numbers: u32,
+    count: Arc<AtomicU64>,
+    seen: u64,
+}
+
+unsafe extern "C" fn graph_gone(data: *mut c_void) {
+    // SAFETY: `data` came from `Arc::into_raw` in `Captures::number`, and the driver calls this once.
+    let notice = unsafe { Arc::from_raw(data.cast::<Notice>()) };
+    notice.gone.store(true, Ordering::Release);
+    notice.count.fetch_add(1, Ordering::Release);
+}
+
+impl Captures {
+    /// The number of a running capture. The first call binds a notice to its graph. Where the driver has no user
+    /// objects (before CUDA 11.3), such memory is kept until the process ends.
+    pub fn number(&mut self, calls: &Calls, info: CaptureInfo) -> Result<u32> {
+        if let Some(number) = self.number_of(info.id) {
+            return Ok(number);
+        }
+        let notice = Arc::new(Notice {
+            gone: AtomicBool::new(false),
+            count: self.count.clone(),
+        });
+        if calls.driver().features().user_objects {
+            let data = Arc::into_raw(notice.clone()).cast_mut().cast::<c_void>();
+            // SAFETY: the destructor uses only `data`, which it owns and which is safe to use from any thread.
+            let bound = calls.submit(|driver| unsafe { driver.retain_user_object(info.graph, graph_gone, data) });
+            if let Err(error) = bound {
+                // SAFETY: the driver refused the object, so this is the only owner of `data`.
+                drop(unsafe { Arc::from_raw(data.cast::<Notice>()) });
+                return Err(error);
+            }
+        }
+        self.numbers += 1;
+        let (owners, live, freed) = (HashMap::default(), HashSet::new(), Vec::new());
+        self.captures.insert(
+            self.numbers,
+            Capture {
+                id: info.id,
+                notice,
+                owners,
+                live,
+                freed,
+            },
+        );
+        Ok(self.numbers)
+    }
+
+    /// The number of the capture with the driver's id `id`.
+    pub fn number_of(&self, id: u64) -> Option<u32> {
+        let found = self.captures.iter().find(|(_, capture)| capture.id == id)?;
+        Some(*found.0)
+    }
+
+    /// The owner of the free space that the stream of `key` and `id` uses inside capture `number`.
+    pub fn owner(&mut self, heap: &mut Heap, number: u32, key: Key, id: u64) -> Option<Owner> {
+        let capture = self.captures.get_mut(&number)?;
+        Some(capture.owners.entry(key).or_insert_with(|| (heap.add_owner(), id)).0)
+    }
+
+    /// Notes that a block was allocated inside capture `number`.
+    pub fn allocated(&mut self, number: u32, id: NodeId) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            capture.live.insert(id);
+        }
+    }
+
+    /// Notes that a block of capture `number` was freed inside it, on a stream of it. Returns the owner whose free
+    /// space the block becomes.
+    pub fn freed_inside(&mut self, number: u32, id: NodeId, key: Key) -> Option<Owner> {
+        let capture = self.captures.get_mut(&number)?;
+        let (owner, _) = *capture.owners.get(&key)?;
+        capture.live.remove(&id);
+        Some(owner)
+    }
+
+    /// Keeps a block of capture `number` that was freed elsewhere until the graph is gone. Returns the block where the
+    /// graph is gone already.
+    pub fn freed_outside(&mut self, number: u32, freed: Freed) -> Option<Freed> {
+        let Some(capture) = self.captures.get_mut(&number) else {
+            return Some(freed);
+        };
+        if let Freed::Block { id, .. } = &freed {
+            capture.live.remove(id);
+        }
+        capture.freed.push(freed);
+        None
+    }
+
+    /// What the graphs that have gone since the last call leave.
+    pub fn gone(&mut self) -> Vec<Remains> {
+        let count = self.count.load(Ordering::Acquire);
+        if count == self.seen {
+            return Vec::new();
+        }
+        self.seen = count;
+        self.captures
+            .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
+            .map(|(_, capture)| Remains {
+                owners: capture
+                    .owners
+                    .into_iter()
+                    .map(|(key, (owner, id))| (key, owner, id))
+                    .collect(),
+                live: capture.live.into_iter().collect(),
+                freed: capture.freed,
+            })
+            .collect()
+    }
+
+    /// Whether `owner` is a capture's stream.
+    pub fn owns(&self, owner: Owner) -> bool {
+        let mut owners = self.captures.values().flat_map(|capture| capture.owners.values());
+        owners.any(|(of, _)| *of == owner)
+    }
+
+    /// What was freed and waits for its graph.
+    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
+        self.captures.values().flat_map(|capture| &capture.freed)
+    }
+
+    /// Whether no graph holds memory.
+    pub fn is_empty(&self) -> bool {
+        self.captures.is_empty()
+    }
+}

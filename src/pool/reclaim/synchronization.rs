@@ -1,0 +1,60 @@
+//! A bounded wait for all work in a context, on drivers without context events (before CUDA 12.5).
+//!
+//! `cuCtxSynchronize` takes no limit, and never returns behind a kernel that never ends. So a thread of its own makes
+//! the call, and the request waits for that thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::oneshot::{Receiver, channel};
+use crate::driver::{Context, Result};
+use crate::pool::driver_calls::Calls;
+
+/// A synchronization that has begun.
+pub struct Synchronisation {
+    /// The context to synchronize.
+    pub context: Context,
+    /// The last batch that it is for.
+    pub batch: u64,
+    outcome: Receiver<Result<()>>,
+}
+
+impl Synchronisation {
+    /// Begins one. Where no thread can be started, it is complete when this returns.
+    pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
+        let (sender, mut outcome) = channel();
+        let made = calls.clone();
+        let work = move || sender.send(synchronise(&made, context));
+        let thread = std::thread::Builder::new().name("trtalloc-sync".into());
+        if thread.spawn(work).is_err() {
+            let (sender, here) = channel();
+            sender.send(synchronise(calls, context));
+            outcome = here;
+        }
+        Synchronisation {
+            context,
+            batch,
+            outcome,
+        }
+    }
+
+    /// Waits at most `limit`; none where that was too short.
+    pub fn wait(&self, limit: Duration) -> Option<Result<()>> {
+        self.outcome.receive(limit).unwrap_or_else(|_| Some(Err(ended())))
+    }
+
+    /// The result; none while the synchronization runs.
+    pub fn poll(&self) -> Option<Result<()>> {
+        self.wait(Duration::ZERO)
+    }
+}
+
+fn synchronise(calls: &Calls, context: Context) -> Result<()> {
+    let _entered = calls.enter(context)?;
+    calls.submit(|driver| driver.context_synchronize())
+}
+
+/// The thread ended without sending a result.
+fn ended() -> crate::driver::DriverError {
+    crate::pool::driver_calls::refused("cuCtxSynchronize", crate::driver::Failure::Other)
+}

@@ -1,0 +1,251 @@
+//! Resizing where there is no virtual memory: a new block, and a copy.
+//!
+//! A resize has no stream. So the copy comes after everything that was queued in any context that has used the pool,
+//! because any of it may still write the old block. The copy is complete before the call returns, because the caller
+//! may use the new block anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
+
+use std::time::{Duration, Instant};
+
+use super::super::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
+use super::super::stream_cache::StreamCache;
+use super::super::{Core, Pool, Want};
+use crate::driver::{Context, Event, Stream};
+use crate::pool::dedicated::Claimed;
+use crate::pool::free_space::NodeId;
+use crate::pool::reclaim::synchronization::Synchronisation;
+use crate::pool::slow_path::dedicated::Special;
+use crate::support::error::{Error, Result};
+use crate::sync::atomic::Ordering::{Relaxed, Release};
+
+/// How a copy failed.
+enum Failed {
+    /// Nothing was queued.
+    Before(Error),
+    /// The copy may still run: both blocks are in use on a stream that is not theirs.
+    Running(Error),
+}
+
+impl Pool {
+    /// Resizes a block that was claimed for it and whose home is `home`: makes a new block of `want`, and copies what
+    /// both have in common. Returns its address. On an error the old block is as it was.
+    pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
+        let was = block.resizable.swap(RESIZING, Release);
+        let address = block.address.load(Relaxed);
+        let outcome = match was {
+            0 => Err(Error::InvalidArgument("the block was not allocated resizable".into())),
+            _ => self.copied_block(block, address, want),
+        };
+        if outcome.as_ref().is_ok_and(|new| *new != address) {
+            self.fill_freed(address, block.size());
+            block.resizable.store(0, Release);
+            self.free(id, block, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        } else {
+            block.hand_out(home);
+            block.resizable.store(was, Release);
+        }
+        outcome
+    }
+
+    fn copied_block(&self, block: &Block, address: u64, want: Want) -> Result<u64> {
+        self.alive()?;
+        if block.capture.load(Relaxed) != 0 {
+            return Err(Error::Unsupported("the block belongs to a graph".into()));
+        }
+        let had = block.requested.load(Relaxed);
+        if want.size == block.size() && address & (want.align - 1) == 0 {
+            block.requested.store(want.requested, Relaxed);
+            self.counters
+                .requested
+                .fetch_add(want.requested.wrapping_sub(had), Relaxed);
+            self.counters.reallocations.fetch_add(1, Relaxed);
+            return Ok(address);
+        }
+        let new = self.allocate(want, None)?;
+        self.counters.allocations.fetch_sub(1, Relaxed);
+        let in_use = || {
+            for (_, block) in self.find(address).into_iter().chain(self.find(new)) {
+                block.shared.store(UNKNOWN_USES, Relaxed);
+            }
+        };
+        let copied = self.copy_resized(new, address, want, had, in_use);
+        let Some((id, block)) = self.find(new) else {
+            return copied.map(|()| new);
+        };
+        if copied.is_err() && block.claim(new).is_ok() {
+            self.free(id, block, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        }
+        copied.map(|()| {
+            block.resizable.store(RESIZABLE, Relaxed);
+            new
+        })
+    }
+
+    /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver.
+    #[cold]
+    pub(super) fn resize_by_copying_beside(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
+        if !block.block().as_ref().is_some_and(|block| block.resizable) {
+            return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
+        }
+        let (address, had) = (block.address.load(Relaxed), block.requested.load(Relaxed));
+        if want.size == block.size.load(Relaxed) {
+            block.requested.store(want.requested, Relaxed);
+            block.resizes.store(block.resizes.load(Relaxed) + 1, Relaxed);
+            return Ok(address);
+        }
+        let new = self.allocate_special(want, Special::Passthrough { resizable: true }, None)?;
+        self.counters.allocations.fetch_sub(1, Relaxed);
+        let copied = self.copy_resized(new, address, want, had, || block.shared.store(1, Relaxed));
+        let gone = match copied {
+            Ok(()) => {
+                self.fill_freed(address, block.size.load(Relaxed));
+                Some(block)
+            }
+            Err(_) => self.beside.claim(new),
+        };
+        if let Some(gone) = gone {
+            self.free_claimed(gone, None, true);
+            self.counters.frees.fetch_sub(1, Relaxed);
+        }
+        copied.map(|()| new)
+    }
+
+    /// Fills and copies, and counts a resize. It calls `in_use` where the copy may go on after an error.
+    fn copy_resized(&self, new: u64, old: u64, want: Want, had: u64, in_use: impl FnOnce()) -> Result<()> {
+        let bytes = had.min(want.requested);
+        if let Some(byte) = self.options.fill {
+            self.fill(new, byte, want.size, None)?;
+        }
+        match self.copy(new, old, bytes) {
+            Ok(()) => {
+                self.counters.reallocations.fetch_add(1, Relaxed);
+                self.counters.moves.fetch_add(1, Relaxed);
+                self.counters.bytes_copied.fetch_add(bytes, Relaxed);
+                Ok(())
+            }
+            Err(Failed::Before(error)) => Err(error),
+            Err(Failed::Running(error)) => {
+                in_use();
+                Err(error)
+            }
+        }
+    }
+
+    fn fill_freed(&self, address: u64, bytes: u64) {
+        if let Some(byte) = self.options.fill {
+            let _ = self.fill(address, byte, bytes, None);
+        }
+    }
+
+    /// Copies bytes from one block to another behind everything queued so far; the copy is complete on return.
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> std::result::Result<(), Failed> {
+        let deadline = Instant::now() + self.options.wait;
+        self.wait_for_all(deadline).map_err(Failed::Before)?;
+        let (context, event) = {
+            let mut core = self.core.lock();
+            let _entered = self.enter(&core).map_err(Failed::Before)?;
+            let context = self.here(&core).map_err(Failed::Before)?;
+            let event = core.grace.event(&self.calls, context.0);
+            let event = event.map_err(|error| Failed::Before(self.failed(error)))?;
+            let queued = self
+                .calls
+                .submit(|driver| driver.copy_async(to, from, bytes, Stream::LEGACY));
+            if let Err(error) = queued {
+                core.give_event(context, event);
+                return Err(Failed::Before(self.failed(error)));
+            }
+            if let Err(error) = self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY)) {
+                core.give_event(context, event);
+                let waited = self.calls.submit(|driver| driver.context_synchronize());
+                return waited.map_err(|_| Failed::Running(self.failed(error)));
+            }
+            (context, event)
+        };
+        let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + LEAST));
+        self.core.lock().give_event(context, event);
+        came.map_err(|error| self.failed(error))
+            .and_then(in_time)
+            .map_err(Failed::Running)
+    }
+
+    /// The context in which driver calls are made here and now, with the id that the pool knows.
+    fn here(&self, core: &Core) -> Result<(Context, u64)> {
+        let current = self.calls.ask(|driver| driver.current_context());
+        let current = current.map_err(|error| self.failed(error))?;
+        let here = current.unwrap_or(core.home.context);
+        let known = core.contexts.iter().find(|(context, _)| *context == here);
+        Ok(known.copied().unwrap_or((here, 0)))
+    }
+
+    /// Waits until everything queued so far is complete, in each context that has used the pool and in the current one.
+    /// It refuses where that would end a capture that the pool can see.
+    fn wait_for_all(&self, deadline: Instant) -> Result<()> {
+        let mut events: Vec<((Context, u64), Option<Event>)> = Vec::new();
+        let recorded = {
+            let mut core = self.core.lock();
+            self.check_context(&mut core)?;
+            self.drop_dead_contexts(&mut core)?;
+            self.note_current(&mut core).map_err(|error| self.failed(error))?;
+            let contexts = core.contexts.clone();
+            if contexts.iter().any(|(context, _)| self.is_capturing(*context)) {
+                return Err(Error::Unsupported("a copy would end the capture that runs".into()));
+            }
+            contexts.into_iter().try_for_each(|known| {
+                match core.grace.context_event(&self.calls, known.0) {
+                    Ok(event) => events.push((known, event)),
+                    // A context that has gone meanwhile took its work with it.
+                    Err(error) => self.context_failed(&mut core, known.0, error)?,
+                }
+                Ok(())
+            })
+        };
+        let waited = recorded.and_then(|()| {
+            events.iter().try_for_each(|((context, _), event)| {
+                self.wait_for(*context, *event, deadline).map_or_else(
+                    |error| self.context_failed(&mut self.core.lock(), *context, error),
+                    in_time,
+                )
+            })
+        });
+        let mut core = self.core.lock();
+        for (known, event) in events {
+            event.into_iter().for_each(|event| core.give_event(known, event));
+        }
+        waited
+    }
+
+    /// Waits for an event of `context`, or without one for all of its work. Returns whether it completed in time.
+    fn wait_for(&self, context: Context, event: Option<Event>, deadline: Instant) -> crate::driver::Result<bool> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match event {
+            Some(event) => self.calls.submit(|driver| driver.event_wait(event, left)),
+            None => {
+                let outcome = Synchronisation::begin(&self.calls, context, 0).wait(left);
+                outcome.map_or(Ok(false), |outcome| outcome.map(|()| true))
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes back an event that no request waits for any more. The events of a context that is gone went with it,
+    /// though another context may have its handle.
+    fn give_event(&mut self, of: (Context, u64), event: Event) {
+        if self.contexts.contains(&of) {
+            self.grace.keep(of.0, event);
+        }
+    }
+}
+
+fn in_time(came: bool) -> Result<()> {
+    if came {
+        return Ok(());
+    }
+    Err(Error::OutOfMemory(
+        "the work that may use the block did not end within wait_ms".into(),
+    ))
+}
+
+/// The shortest wait for a copy that was queued.
+const LEAST: Duration = Duration::from_millis(100);

@@ -1,0 +1,135 @@
+//! Resizing: within the memory that the block has, in place with more memory, or with the same memory at a larger
+//! range.
+
+mod copy;
+
+use crate::pool::dedicated::{Claimed, Try};
+use crate::pool::physical::dedicated_memory::{Grown, Parting, Standalone};
+use crate::pool::reclaim::Freed;
+use crate::pool::{Core, Pool, Want};
+use crate::support::error::{Error, Result};
+use crate::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// Resizes a resizable dedicated allocation; see `Allocator::reallocate`. None where no dedicated allocation starts
+    /// at `address`.
+    #[inline]
+    pub fn resize(&self, address: u64, want: Want) -> Option<Result<u64>> {
+        let block = self.beside.claim(address)?;
+        Some(self.resize_claimed(block, want))
+    }
+
+    #[inline]
+    fn resize_claimed(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
+        self.alive()?;
+        // Every block satisfies the smallest alignment.
+        if want.align != self.options.rule.start && want.align != block.align.load(Relaxed) {
+            return Err(another_alignment(want.align, block.align.load(Relaxed)));
+        }
+        let old = block.size.load(Relaxed);
+        let leaves_handles = want.size + want.size / 16 <= block.spare.load(Relaxed);
+        if want.size > block.most.load(Relaxed) || leaves_handles {
+            if block.block().as_ref().is_some_and(|block| block.is_malloc()) {
+                return self.resize_by_copying_beside(block, want);
+            }
+            self.change_memory(&block, want)?;
+        }
+        if want.size < old && block.touched.load(Relaxed) < old {
+            block.touched.store(old, Relaxed);
+        }
+        block.size.store(want.size, Relaxed);
+        block.requested.store(want.requested, Relaxed);
+        block.resizes.store(block.resizes.load(Relaxed) + 1, Relaxed);
+        if want.size > old {
+            self.charge(want.size - old);
+        } else if want.size < old {
+            self.taken_back(old - want.size);
+        }
+        Ok(block.address.load(Relaxed))
+    }
+
+    /// The new size needs more memory than the block has, or frees whole handles.
+    #[cold]
+    fn change_memory(&self, block: &Claimed<'_>, want: Want) -> Result<()> {
+        let mut memory = block.block();
+        let Some(memory) = memory.as_mut() else {
+            return Err(Error::InvalidArgument("the block is no more".into()));
+        };
+        if !memory.resizable {
+            return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
+        }
+        let mut core = self.core.lock();
+        if want.size > memory.committed() {
+            let _entered = self.enter(&core)?;
+            self.check_context(&mut core)?;
+            let old = block.size.load(Relaxed);
+            let more = Want {
+                size: want.size - old,
+                ..want
+            };
+            let may_wait = memory.capture == 0;
+            let grown = self.with_room(&mut core, &more, None, may_wait, |pool, core, create| {
+                match memory.grow(&pool.calls, &mut core.mapping, want.size, create)? {
+                    Grown::Short => Ok(None),
+                    grown => Ok(Some(grown)),
+                }
+            })?;
+            memory.parting = None;
+            if grown == Grown::Moved {
+                self.beside.move_to(block, memory.address);
+                self.counters.moves.fetch_add(1, Relaxed);
+            }
+        } else if want.size > memory.most() {
+            // What the last shrink left over is needed again.
+            memory.parting = None;
+        } else {
+            self.part(&mut core, block.id, memory, want.size);
+        }
+        block.know(memory);
+        Ok(())
+    }
+
+    /// Defers the return of whole handles that a shrink to `size` bytes leaves over, until no work queued so far can
+    /// use them. They wait like all that is freed without a stream. But a resize must not end a capture, so another
+    /// call's event covers them.
+    fn part(&self, core: &mut Core, id: u32, memory: &mut Standalone, size: u64) {
+        let Some(cut) = memory.cut_for(size, core.mapping.page) else {
+            return;
+        };
+        let number = self.counters.partings.fetch_add(1, Relaxed) + 1;
+        memory.parting = Some(Parting { cut, number });
+        core.grace.free(Freed::Tail { block: id, number });
+    }
+
+    /// A shrink's handles are reusable now: returns them, unless the block has grown again, has shrunk further, or is
+    /// gone.
+    pub(in crate::pool) fn return_tail(&self, core: &mut Core, id: u32, number: u64) {
+        let again = Freed::Tail { block: id, number };
+        let block = match self.beside.try_claim(id) {
+            Try::Claimed(block) => block,
+            Try::Busy => return core.grace.free(again),
+            Try::None => return,
+        };
+        let mut memory = block.block();
+        let Some(memory) = memory.as_mut() else { return };
+        let Some(parting) = memory.parting.filter(|parting| parting.number == number) else {
+            return;
+        };
+        let Ok(_entered) = self.enter(core) else {
+            return core.grace.free(again);
+        };
+        memory.parting = None;
+        let before = memory.committed();
+        memory.cut(&mut core.mapping, parting.cut);
+        self.tell_cut(memory, before);
+        block.know(memory);
+        if core.limit != 0 && core.mapping.reserved() > core.limit {
+            core.mapping.release_kept(core.limit);
+        }
+    }
+}
+
+#[cold]
+fn another_alignment(asked: u64, has: u64) -> Error {
+    Error::InvalidArgument(format!("alignment {asked} of a block that was allocated with {has}"))
+}

@@ -1,0 +1,256 @@
+//! What a stream has freed and may reuse, behind a lock of its own.
+//!
+//! A cache is found by the stream's handle. It belongs to one *generation* of the handle: the stream with the id that
+//! the last allocation saw. A stream may be destroyed and its handle may come back as another stream. The next
+//! allocation then sees another id. The old generation's blocks become an orphan's, and only completion events can
+//! release them. So a block that is freed into a dead generation's cache is never handed out too early. A free names no
+//! stream to the driver. It asks which context is current, so that reclamation also waits for the work of the new
+//! stream's context.
+
+pub mod classes;
+pub mod lock;
+pub mod peak;
+
+use super::Pool;
+use super::block::Block;
+use crate::driver::{Context, Stream};
+use crate::pool::free_space::{NodeId, Owner};
+use crate::pool::stream_cache::classes::Classes;
+use crate::pool::stream_cache::lock::Lock;
+use crate::sync::OnceBox;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What a stream handle means. Special handles (default streams) are complete only with the current context and the
+/// thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The handle; null is [`Stream::LEGACY`].
+    pub stream: Stream,
+    /// The current context for special handles; otherwise 0.
+    pub context: usize,
+    /// The thread for the per-thread default stream; otherwise 0.
+    pub thread: usize,
+}
+
+impl Key {
+    /// A default stream of `context`; the per-thread one is the calling thread's.
+    pub fn special(stream: Stream, context: Context) -> Key {
+        let (stream, thread) = match stream {
+            // SAFETY: `pthread_self` takes no argument and always succeeds.
+            Stream::PER_THREAD => (stream, unsafe { libc::pthread_self() } as usize),
+            _ => (Stream::LEGACY, 0),
+        };
+        Key {
+            stream,
+            context: context.0,
+            thread,
+        }
+    }
+}
+
+/// The stream that a cache serves now.
+pub struct Generation {
+    /// The driver's id of the stream.
+    pub id: u64,
+    /// The stream's device.
+    pub device: i32,
+    /// The owner of the free space that its blocks become.
+    pub owner: Owner,
+    /// The stream's context.
+    pub context: Context,
+}
+
+/// A cache's contents.
+pub struct Inner {
+    /// None until the first allocation on the handle.
+    pub generation: Option<Generation>,
+    /// Whether the cache ever had a generation.
+    pub joined: bool,
+    /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
+    /// forgotten then: see [`Pool::meet`].
+    pub met: Option<(i32, Context, u64)>,
+    /// Blocks ready for reuse.
+    pub ready: Classes,
+    /// The number of the completion event that will cover what is freed now.
+    pub next_stamp: u64,
+    /// Bytes freed since the last completion event.
+    pub unstamped: u64,
+    /// Foreign frees since the last completion event: frees of blocks that were allocated elsewhere.
+    pub strangers: u64,
+    /// The pressure epoch when a completion event was last recorded for it; [`AWAITED`] where something waits for the
+    /// stream's next completion event.
+    pub hunger: u64,
+    /// The pool's `starvation` when last read.
+    pub starvation: u64,
+    /// How many more frees may record a completion event because of `starvation`.
+    pub eager: u32,
+    /// The pool's number of the capture in which this stream was last seen; 0 means that it was not capturing.
+    pub capture: u32,
+    /// Requests satisfied here.
+    pub allocations: u64,
+    /// Blocks taken back here.
+    pub frees: u64,
+    /// Bytes requested minus requested bytes taken back here; may be negative.
+    pub requested: i64,
+    /// Bytes handed out minus bytes taken back here: see [`peak`].
+    pub balance: i64,
+    /// The part of `balance` that the pool knows.
+    pub charged: i64,
+    /// Stream queries made.
+    pub queries: u64,
+}
+
+/// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
+pub const AWAITED: u64 = u64::MAX;
+
+/// After a request had to wait, this many frees of each stream may record a completion event. A free does so only if
+/// the stream allocated fewer blocks than this after the freed one.
+const EAGER: u32 = 256;
+
+/// A completion event is due after this many foreign frees on a stream.
+const MANY: u64 = 16;
+
+/// The cache of one stream handle. Two caches share no cache line, and no pair of lines that the processor fetches
+/// together.
+#[repr(align(128))]
+pub struct StreamCache {
+    /// The key that finds it.
+    pub key: Key,
+    /// The contents.
+    pub inner: Lock<Inner>,
+    next: OnceBox<StreamCache>,
+}
+
+impl StreamCache {
+    fn new(key: Key) -> StreamCache {
+        let inner = Inner {
+            generation: None,
+            joined: false,
+            met: None,
+            ready: Classes::default(),
+            next_stamp: 1,
+            unstamped: 0,
+            strangers: 0,
+            hunger: 0,
+            starvation: 0,
+            eager: 0,
+            capture: 0,
+            allocations: 0,
+            frees: 0,
+            requested: 0,
+            balance: 0,
+            charged: 0,
+            queries: 0,
+        };
+        StreamCache {
+            key,
+            inner: Lock::new(inner),
+            next: OnceBox::new(),
+        }
+    }
+}
+
+impl Inner {
+    /// Whether this cache may hold blocks of that device.
+    #[inline]
+    pub fn serves(&self, device: i32) -> bool {
+        self.generation.as_ref().is_some_and(|of| of.device == device)
+    }
+
+    /// Whether the pool knows the context of a free that is made now.
+    #[inline]
+    pub fn has_met(&self, pool: &Pool, context: Context) -> bool {
+        self.met == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
+    }
+
+    /// Takes back a claimed block of its own device, ready for this stream's next request of that size.
+    #[inline]
+    pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
+        let size = block.size();
+        self.unstamped += size;
+        block.stamp.store(self.next_stamp, Ordering::Relaxed);
+        self.frees += 1;
+        self.requested -= block.requested.load(Ordering::Relaxed) as i64;
+        self.balance -= size as i64;
+        self.ready.push(&pool.blocks, size, id);
+    }
+
+    /// Whether the free of a block of this stream records a completion event. An application that shuts down may have
+    /// destroyed the stream before the free. So a free names an untrusted stream to the driver only where memory was
+    /// short lately and the stream has allocated few blocks after this one. It names a trusted stream where memory was
+    /// short lately or the pressure epoch has changed.
+    #[inline]
+    pub fn wants_stamp(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
+        let starvation = pool.starvation.load(Ordering::Relaxed);
+        if self.starvation != starvation {
+            (self.starvation, self.eager) = (starvation, EAGER);
+        }
+        if self.eager > 0 {
+            self.eager -= 1;
+            let age = self.allocations.wrapping_sub(block.stamp.load(Ordering::Relaxed));
+            return trusted || age < u64::from(EAGER);
+        }
+        trusted && self.hunger != pool.hunger.load(Ordering::Relaxed)
+    }
+
+    /// Notes a foreign free here, and returns whether a completion event is due. A stream that frees other streams'
+    /// blocks may never allocate, and the other stream needs what it frees.
+    pub fn is_stamp_due(&mut self, pool: &Pool) -> bool {
+        self.strangers += 1;
+        self.strangers >= MANY
+            || self.unstamped >= pool.worth.load(Ordering::Relaxed)
+            || self.hunger != pool.hunger.load(Ordering::Relaxed)
+    }
+}
+
+const BUCKETS: usize = if cfg!(loom) { 1 } else { 1024 };
+
+/// Every stream cache of an allocator. They are found without a lock and never removed.
+pub struct StreamCaches {
+    buckets: Box<[OnceBox<StreamCache>]>,
+    /// A bit for each bucket that is not empty. Most buckets are empty, and loops over all caches are frequent.
+    taken: [AtomicU64; BUCKETS.div_ceil(64)],
+}
+
+impl Default for StreamCaches {
+    fn default() -> StreamCaches {
+        StreamCaches {
+            buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
+            taken: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl StreamCaches {
+    /// The cache of `key`, made where there was none.
+    #[inline]
+    pub fn get(&self, key: Key) -> &StreamCache {
+        let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
+        let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % BUCKETS;
+        let mut cache = self.buckets[bucket].get_or_init(|| {
+            self.taken[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
+            Box::new(StreamCache::new(key))
+        });
+        while cache.key != key {
+            cache = cache.next.get_or_init(|| Box::new(StreamCache::new(key)));
+        }
+        cache
+    }
+
+    /// Every cache.
+    pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
+        let buckets = self
+            .taken
+            .iter()
+            .zip(self.buckets.chunks(64))
+            .flat_map(|(taken, buckets)| {
+                let mut left = taken.load(Ordering::Acquire);
+                std::iter::from_fn(move || {
+                    let at = (left != 0).then_some(left.trailing_zeros())?;
+                    left &= left - 1;
+                    Some(&buckets[at as usize])
+                })
+            });
+        buckets.flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
+    }
+}

@@ -1,0 +1,221 @@
+//! Options of a recording: `off`, `state` or `all`, then `context`, `stacks`, `max_entries` and `device`.
+
+use crate::support::error::{Error, Result};
+
+/// What is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Nothing.
+    #[default]
+    Off,
+    /// For each live block, where it was allocated.
+    State,
+    /// That and the last `max_entries` events.
+    All,
+}
+
+impl Mode {
+    /// The name that the options use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::State => "state",
+            Mode::All => "all",
+        }
+    }
+}
+
+/// What gets a stack. Each value includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Context {
+    /// Nothing.
+    None,
+    /// Live blocks.
+    State,
+    /// Allocation events.
+    Alloc,
+    /// Every event.
+    #[default]
+    All,
+}
+
+/// What a stack consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stacks {
+    /// No stacks.
+    #[default]
+    None,
+    /// Frames of compiled code.
+    Native,
+    /// Frames of the Python interpreter in the process.
+    Python,
+    /// Both.
+    All,
+}
+
+/// The options of `trtalloc_history`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// `off`, `state` or `all`.
+    pub mode: Mode,
+    /// `context=`
+    pub context: Context,
+    /// `stacks=`
+    pub stacks: Stacks,
+    /// `max_entries=`: how many events are kept, from 1 to [`Options::MAX_ENTRIES`].
+    pub max_entries: u64,
+    /// `device=`: the only device whose events are recorded; `None`: every device.
+    pub device: Option<i32>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            mode: Mode::Off,
+            context: Context::All,
+            stacks: Stacks::None,
+            max_entries: 100_000,
+            device: None,
+        }
+    }
+}
+
+impl Options {
+    /// The maximum of `max_entries`: a history of 4 GiB.
+    pub const MAX_ENTRIES: u64 = 1 << 26;
+
+    /// Reads `mode,key=value,key=value`.
+    pub fn parse(text: &str) -> Result<Options> {
+        let mut options = Options::default();
+        let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        options.set("history", items.next().unwrap_or_default())?;
+        for item in items {
+            let Some((key, value)) = item.split_once('=') else {
+                return Err(Error::InvalidArgument(format!("history: `{item}` is not key=value")));
+            };
+            options.set(key, value)?;
+        }
+        Ok(options)
+    }
+
+    /// Sets one of `history`, `context`, `stacks`, `max_entries` and `device`; on an error nothing changes.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_ascii_lowercase());
+        let refused = |expected| {
+            Err(Error::InvalidArgument(format!(
+                "history: {key} cannot be `{value}`: {expected}"
+            )))
+        };
+        match key.as_str() {
+            "history" => match value.as_str() {
+                "off" => self.mode = Mode::Off,
+                "state" => self.mode = Mode::State,
+                "all" => self.mode = Mode::All,
+                _ => return refused("off, state or all"),
+            },
+            "context" => match value.as_str() {
+                "none" => self.context = Context::None,
+                "state" => self.context = Context::State,
+                "alloc" => self.context = Context::Alloc,
+                "all" => self.context = Context::All,
+                _ => return refused("none, state, alloc or all"),
+            },
+            "stacks" => match value.as_str() {
+                "none" => self.stacks = Stacks::None,
+                "native" => self.stacks = Stacks::Native,
+                "python" => self.stacks = Stacks::Python,
+                "all" => self.stacks = Stacks::All,
+                _ => return refused("none, native, python or all"),
+            },
+            "max_entries" => match value.parse::<u64>() {
+                Ok(entries @ 1..) => self.max_entries = entries.min(Options::MAX_ENTRIES),
+                _ => return refused("a number from 1"),
+            },
+            "device" => match value.parse::<i32>() {
+                Ok(-1) => self.device = None,
+                Ok(device @ 0..=63) => self.device = Some(device),
+                _ => return refused("a device's number, or -1 for all"),
+            },
+            _ => return Err(Error::InvalidArgument(format!("history: unknown option `{key}`"))),
+        }
+        Ok(())
+    }
+
+    /// The kind of stacks that this recording takes.
+    pub fn stacks(&self) -> Stacks {
+        if self.mode == Mode::Off || self.context == Context::None {
+            Stacks::None
+        } else {
+            self.stacks
+        }
+    }
+
+    /// Packs the options except `max_entries` into one word, which is 0 exactly if nothing is recorded.
+    pub(crate) fn packed(&self) -> u32 {
+        if self.mode == Mode::Off {
+            return 0;
+        }
+        let device = self.device.map_or(0, |device| device as u32 + 1);
+        self.mode as u32 | (self.context as u32) << 4 | (self.stacks as u32) << 8 | device << 16
+    }
+
+    pub(crate) fn unpacked(word: u32) -> Options {
+        let mode = [Mode::Off, Mode::State, Mode::All][(word & 3) as usize % 3];
+        let context = [Context::None, Context::State, Context::Alloc, Context::All][(word >> 4 & 3) as usize];
+        let stacks = [Stacks::None, Stacks::Native, Stacks::Python, Stacks::All][(word >> 8 & 3) as usize];
+        Options {
+            mode,
+            context,
+            stacks,
+            device: (word >> 16).checked_sub(1).map(|device| device as i32),
+            ..Options::default()
+        }
+    }
+
+    pub(crate) fn covers(&self, device: i32) -> bool {
+        self.mode != Mode::Off && self.device.is_none_or(|only| only == device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_option_is_parsed() {
+        let options = Options::parse(" ALL , context=alloc,stacks=Native, max_entries=7,device=3").unwrap();
+        let expected = Options {
+            mode: Mode::All,
+            context: Context::Alloc,
+            stacks: Stacks::Native,
+            max_entries: 7,
+            device: Some(3),
+        };
+        assert_eq!(options, expected);
+        let unpacked = Options::unpacked(options.packed());
+        assert_eq!(
+            unpacked,
+            Options {
+                max_entries: Options::default().max_entries,
+                ..expected
+            }
+        );
+        assert_eq!(Options::parse("off").unwrap().packed(), 0);
+        assert_eq!(
+            Options::parse("all,max_entries=99999999999").unwrap().max_entries,
+            Options::MAX_ENTRIES
+        );
+        for bad in [
+            "",
+            "on",
+            "all,context",
+            "all,context=some",
+            "all,max_entries=0",
+            "all,device=64",
+            "state,x=1",
+            "off,stacks=",
+        ] {
+            assert!(Options::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

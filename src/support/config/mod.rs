@@ -1,0 +1,411 @@
+//! Options: `key=value,key=value`, or the environment's `TRTALLOC_KEY`.
+//!
+//! Keys and values are case-insensitive except for paths. Blanks around them and empty items are ignored. If a key is
+//! given twice, the last value counts. A value cannot contain a comma. Sizes are bytes, or have a unit: K, M, G, T or
+//! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
+//! colons, since commas separate the pairs.
+
+use crate::support::error::{Error, Result};
+
+mod environment;
+pub mod history;
+mod value;
+
+pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variable_of};
+
+/// Which driver to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DriverChoice {
+    /// cuda where a device is found; else none for a pool over external memory, and otherwise an error.
+    #[default]
+    Auto,
+    /// CUDA.
+    Cuda,
+    /// AscendCL.
+    Ascend,
+    /// The simulated device.
+    Sim,
+    /// No driver: for a pool over external memory.
+    None,
+}
+
+/// How memory is obtained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backing {
+    /// Virtual memory where a trial of one page succeeds, else malloc.
+    #[default]
+    Auto,
+    /// Virtual memory.
+    Vmm,
+    /// cuMemAlloc segments.
+    Malloc,
+}
+
+/// A limit on reserved memory.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Limit {
+    /// No limit.
+    #[default]
+    None,
+    /// Bytes.
+    Bytes(u64),
+    /// Percent of the device's total memory.
+    Percent(f64),
+}
+
+/// What stays reserved when memory becomes free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReleaseThreshold {
+    /// A free of 32 MiB or more without a stream is released to the driver after it has completed; the rest stays.
+    #[default]
+    Auto,
+    /// Everything stays.
+    All,
+    /// This many bytes stay.
+    Bytes(u64),
+}
+
+/// The devices, other than the pool's own, that may access its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Peers {
+    /// None.
+    #[default]
+    None,
+    /// All devices that can.
+    Auto,
+    /// These devices.
+    List(Vec<i32>),
+}
+
+/// How handles may be exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Share {
+    /// They cannot be exported.
+    #[default]
+    None,
+    /// POSIX file descriptor.
+    Fd,
+    /// Fabric handle.
+    Fabric,
+}
+
+/// Device or pinned host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Device memory.
+    #[default]
+    Device,
+    /// Pinned host memory.
+    Pinned,
+}
+
+/// The rule by which sizes and alignments are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// CUDA: {1, 0, 512}.
+    #[default]
+    Cuda,
+    /// Ascend device memory.
+    Ascend,
+    /// Ascend media memory.
+    AscendMedia,
+    /// Ascend pinned host memory.
+    AscendHost,
+}
+
+/// Which messages are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// Errors.
+    Error,
+    /// Warnings too.
+    #[default]
+    Warn,
+    /// Decisions too.
+    Info,
+    /// Slow paths too.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// All options, with their defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `driver`
+    pub driver: DriverChoice,
+    /// `device`: `None` is the current one.
+    pub device: Option<i32>,
+    /// `limit`
+    pub limit: Limit,
+    /// `backing`
+    pub backing: Backing,
+    /// `release_threshold`
+    pub release_threshold: ReleaseThreshold,
+    /// `streams=trusted`: streams outlive the allocator and never capture.
+    pub streams_trusted: bool,
+    /// `peers`
+    pub peers: Peers,
+    /// `share`
+    pub share: Share,
+    /// `rdma`
+    pub rdma: bool,
+    /// `kind`
+    pub kind: Kind,
+    /// `rule`: cuda means ascend with `driver=ascend`, since CUDA's rule would place blocks too close to each other.
+    pub rule: Rule,
+    /// `pad`: bytes after each Ascend segment.
+    pub pad: u64,
+    /// `wait_ms`
+    pub wait_ms: u64,
+    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`, as text. See
+    /// [`Config::history`] and [`Config::snapshot_path`].
+    pub record: Vec<(String, String)>,
+    /// `stats`: a summary on stderr at exit.
+    pub stats: bool,
+    /// `log`: one level for the process. The last one given counts.
+    pub log: LogLevel,
+    /// `passthrough`
+    pub passthrough: bool,
+    /// `guard`
+    pub guard: bool,
+    /// `fill`
+    pub fill: Option<u8>,
+    /// `inject`
+    pub inject: bool,
+    /// `disable`
+    pub disable: bool,
+    /// `sim_memory` in bytes.
+    pub sim_memory: u64,
+    /// `sim_devices`
+    pub sim_devices: u32,
+    /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
+    pub sim_driver: u32,
+    /// Limits from the environment that could not be read, with the reason: see [`Config::bounds_hold`].
+    pub unread_bounds: Vec<(&'static str, String)>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            driver: DriverChoice::default(),
+            device: None,
+            limit: Limit::default(),
+            backing: Backing::default(),
+            release_threshold: ReleaseThreshold::default(),
+            streams_trusted: false,
+            peers: Peers::default(),
+            share: Share::default(),
+            rdma: false,
+            kind: Kind::default(),
+            rule: Rule::default(),
+            pad: 32,
+            wait_ms: 2000,
+            record: Vec::new(),
+            stats: false,
+            log: LogLevel::default(),
+            passthrough: false,
+            guard: false,
+            fill: None,
+            inject: false,
+            disable: false,
+            sim_memory: 24 << 30,
+            sim_devices: 1,
+            sim_driver: 12_090,
+            unread_bounds: Vec::new(),
+        }
+    }
+}
+
+/// All keys, in the order of the documentation.
+pub const KEYS: &[&str] = &[
+    "driver",
+    "device",
+    "limit",
+    "backing",
+    "release_threshold",
+    "streams",
+    "peers",
+    "share",
+    "rdma",
+    "kind",
+    "rule",
+    "pad",
+    "wait_ms",
+    "history",
+    "context",
+    "stacks",
+    "max_entries",
+    "snapshot_on_oom",
+    "snapshot_at_exit",
+    "stats",
+    "log",
+    "passthrough",
+    "guard",
+    "fill",
+    "inject",
+    "disable",
+    "sim_memory",
+    "sim_devices",
+    "sim_driver",
+];
+
+impl Config {
+    /// Parses `key=value,key=value`. The error names the first item that cannot be read.
+    pub fn parse(options: &str) -> Result<Config> {
+        let mut config = Config::default();
+        for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let Some((key, value)) = item.split_once('=') else {
+                return Err(Error::InvalidArgument(format!("option `{item}` is not key=value")));
+            };
+            config.set(key, value)?;
+        }
+        Ok(config)
+    }
+
+    /// Sets one option; on an error nothing changes.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let key = key.trim().to_ascii_lowercase();
+        let value = value.trim();
+        if !KEYS.contains(&key.as_str()) {
+            let nearest = nearest(&key, KEYS);
+            return Err(Error::InvalidArgument(format!(
+                "unknown option `{key}`: the nearest is `{nearest}`"
+            )));
+        }
+        self.assign(&key, value).ok_or_else(|| {
+            Error::InvalidArgument(format!(
+                "option `{key}`: cannot read `{value}`{}",
+                value::expected(&key)
+            ))
+        })?;
+        self.unread_bounds.retain(|(unread, _)| *unread != key);
+        Ok(())
+    }
+
+    /// Assigns the value to a key of [`KEYS`]; `None` where the value is invalid.
+    fn assign(&mut self, key: &str, text: &str) -> Option<()> {
+        let lower = text.to_ascii_lowercase();
+        let word = lower.as_str();
+        match key {
+            "driver" => {
+                self.driver = match word {
+                    "auto" => DriverChoice::Auto,
+                    "cuda" => DriverChoice::Cuda,
+                    "ascend" => DriverChoice::Ascend,
+                    "sim" => DriverChoice::Sim,
+                    "none" => DriverChoice::None,
+                    _ => return None,
+                }
+            }
+            "device" => {
+                self.device = match word {
+                    "-1" | "current" => None,
+                    _ => Some(value::device(word)?),
+                }
+            }
+            "limit" => self.limit = value::limit(word)?,
+            "backing" => {
+                self.backing = match word {
+                    "auto" => Backing::Auto,
+                    "vmm" => Backing::Vmm,
+                    "malloc" => Backing::Malloc,
+                    _ => return None,
+                }
+            }
+            "release_threshold" => {
+                self.release_threshold = match word {
+                    "auto" => ReleaseThreshold::Auto,
+                    "all" => ReleaseThreshold::All,
+                    _ => ReleaseThreshold::Bytes(value::size(word)?),
+                }
+            }
+            "streams" => {
+                self.streams_trusted = match word {
+                    "checked" => false,
+                    "trusted" => true,
+                    _ => return None,
+                }
+            }
+            "peers" => self.peers = value::peers(word)?,
+            "share" => {
+                self.share = match word {
+                    "none" => Share::None,
+                    "fd" => Share::Fd,
+                    "fabric" => Share::Fabric,
+                    _ => return None,
+                }
+            }
+            "rdma" => self.rdma = value::boolean(word)?,
+            "kind" => {
+                self.kind = match word {
+                    "device" => Kind::Device,
+                    "pinned" => Kind::Pinned,
+                    _ => return None,
+                }
+            }
+            "rule" => {
+                self.rule = match word {
+                    "cuda" => Rule::Cuda,
+                    "ascend" => Rule::Ascend,
+                    "ascend-media" => Rule::AscendMedia,
+                    "ascend-host" => Rule::AscendHost,
+                    _ => return None,
+                }
+            }
+            "pad" => self.pad = value::number(word).filter(|pad| [0, 16, 32].contains(pad))?,
+            "wait_ms" => self.wait_ms = value::number(word)?,
+            "history" => self.set_record(key, value::one_of(word, &["off", "state", "all"])?),
+            "context" => self.set_record(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
+            "stacks" => self.set_record(key, value::one_of(word, &["none", "native", "python", "all"])?),
+            "max_entries" => self.set_record(key, value::number(word).map(|_| word)?),
+            "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, Some(text).filter(|path| !path.is_empty())?),
+            "stats" => self.stats = value::boolean(word)?,
+            "log" => self.log = value::log_level(word)?,
+            "passthrough" => self.passthrough = value::boolean(word)?,
+            "guard" => self.guard = value::boolean(word)?,
+            "fill" => self.fill = value::fill(word)?,
+            "inject" => self.inject = value::boolean(word)?,
+            "disable" => self.disable = value::boolean(word)?,
+            "sim_memory" => self.sim_memory = value::size(word).filter(|bytes| *bytes > 0)?,
+            "sim_devices" => {
+                self.sim_devices = value::number(word)
+                    .and_then(|n| u32::try_from(n).ok())
+                    .filter(|n| *n > 0)?
+            }
+            "sim_driver" => self.sim_driver = value::driver_version(word)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The options of the recording that begins with the allocator.
+    pub fn history(&self) -> Result<history::Options> {
+        let mut options = history::Options::default();
+        for (key, value) in &self.record {
+            if !key.starts_with("snapshot_") {
+                options.set(key, value)?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// The path of `snapshot_on_oom` or `snapshot_at_exit`, for this process: `%p` in it is the process id.
+    pub fn snapshot_path(&self, key: &str) -> Option<std::path::PathBuf> {
+        let (_, path) = self.record.iter().find(|(known, _)| known == key)?;
+        Some(std::path::PathBuf::from(
+            path.replace("%p", &std::process::id().to_string()),
+        ))
+    }
+
+    /// Stores a recording option as text; replaces an earlier value.
+    fn set_record(&mut self, key: &str, text: &str) {
+        self.record.retain(|(earlier, _)| earlier != key);
+        self.record.push((key.to_owned(), text.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

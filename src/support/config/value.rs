@@ -1,0 +1,161 @@
+//! Parses the values of options. Every function takes lower-case text and returns `None` for an invalid value.
+
+use super::{Limit, LogLevel, Peers};
+
+/// A whole number.
+pub(in crate::support::config) fn number(text: &str) -> Option<u64> {
+    // `parse` alone would take a leading plus sign.
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+/// A device's ordinal.
+pub(in crate::support::config) fn device(text: &str) -> Option<i32> {
+    number(text).and_then(|device| i32::try_from(device).ok())
+}
+
+/// 1/0, true/false, yes/no, on/off.
+pub(in crate::support::config) fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// A decimal number without sign or exponent.
+fn decimal(text: &str) -> Option<f64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let whole = number(whole).filter(|_| !whole.is_empty())?;
+    number(fraction).filter(|_| !fraction.is_empty())?;
+    // Further digits are less than a byte of any unit. (Parsing a float exactly takes 25 KiB of tables and code.)
+    let fraction = &fraction[..fraction.len().min(15)];
+    Some(whole as f64 + number(fraction)? as f64 / 10f64.powi(fraction.len() as i32))
+}
+
+/// Bytes: `4096`, `512m`, `1.5gib`, `4gb`. A fraction of a byte is dropped.
+pub(in crate::support::config) fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit: u64 = match text[digits.len()..].trim() {
+        "" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return None,
+    };
+    if !digits.contains('.') {
+        return number(digits)?.checked_mul(unit);
+    }
+    if unit == 1 {
+        return None;
+    }
+    let bytes = decimal(digits)? * unit as f64;
+    // 2^64 as a float; a cast of a larger value would saturate.
+    (bytes < 18_446_744_073_709_551_616.0).then_some(bytes as u64)
+}
+
+/// none, 0, bytes, or a percentage above 0 and up to 100.
+pub(in crate::support::config) fn limit(text: &str) -> Option<Limit> {
+    if text == "none" {
+        return Some(Limit::None);
+    }
+    if let Some(percent) = text.strip_suffix('%') {
+        return decimal(percent.trim_end())
+            .filter(|p| *p > 0.0 && *p <= 100.0)
+            .map(Limit::Percent);
+    }
+    Some(match size(text)? {
+        0 => Limit::None,
+        bytes => Limit::Bytes(bytes),
+    })
+}
+
+/// none, auto, or ordinals joined by colons.
+pub(in crate::support::config) fn peers(text: &str) -> Option<Peers> {
+    match text {
+        "none" => Some(Peers::None),
+        "auto" => Some(Peers::Auto),
+        list => list
+            .split(':')
+            .map(|item| device(item.trim()))
+            .collect::<Option<Vec<_>>>()
+            .map(Peers::List),
+    }
+}
+
+/// off, error, warn, info, debug, trace.
+pub(in crate::support::config) fn log_level(text: &str) -> Option<LogLevel> {
+    Some(match text {
+        "off" => LogLevel::Off,
+        "error" => LogLevel::Error,
+        "warn" => LogLevel::Warn,
+        "info" => LogLevel::Info,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+        _ => return None,
+    })
+}
+
+/// none, or a byte in decimal or as 0x and hexadecimal digits.
+pub(in crate::support::config) fn fill(text: &str) -> Option<Option<u8>> {
+    if text == "none" {
+        return Some(None);
+    }
+    let byte = match text.strip_prefix("0x") {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(digits, 16).ok(),
+        Some(_) => None,
+        None => number(text),
+    };
+    byte.and_then(|byte| u8::try_from(byte).ok()).map(Some)
+}
+
+/// The word, if it is one of those allowed.
+pub(in crate::support::config) fn one_of<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
+    words.contains(&text).then_some(text)
+}
+
+/// 11.2, 11.8, 12.4 or 12.9, in the driver's own encoding: 1000 × major + 10 × minor.
+pub(in crate::support::config) fn driver_version(text: &str) -> Option<u32> {
+    Some(match text {
+        "11.2" => 11_020,
+        "11.8" => 11_080,
+        "12.4" => 12_040,
+        "12.9" => 12_090,
+        _ => return None,
+    })
+}
+
+/// The part of an error message that lists a key's values.
+pub(in crate::support::config) fn expected(key: &str) -> &'static str {
+    match key {
+        "driver" => " (auto, cuda, ascend, sim or none)",
+        "device" => " (a device's number, or -1)",
+        "limit" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
+        "backing" => " (auto, vmm or malloc)",
+        "release_threshold" => " (auto, all, or bytes as 512M, 4GiB or 4GB)",
+        "streams" => " (checked or trusted)",
+        "peers" => " (none, auto, or devices as 0:1:3)",
+        "share" => " (none, fd or fabric)",
+        "kind" => " (device or pinned)",
+        "rule" => " (cuda, ascend, ascend-media or ascend-host)",
+        "pad" => " (0, 16 or 32)",
+        "wait_ms" => " (milliseconds)",
+        "history" => " (off, state or all)",
+        "context" => " (none, state, alloc or all)",
+        "stacks" => " (none, native, python or all)",
+        "max_entries" => " (a number)",
+        "snapshot_on_oom" | "snapshot_at_exit" => " (a path)",
+        "log" => " (off, error, warn, info, debug or trace)",
+        "fill" => " (a byte as 165 or 0xa5, or none)",
+        "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",
+        "sim_devices" => " (a number above 0)",
+        "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
+        _ => " (1, 0, true, false, yes, no, on or off)",
+    }
+}

@@ -1,0 +1,14 @@
+//! What every folder above the drivers uses: options, errors, statistics, tags, the log, and the state of the process.
+//!
+//! Uses: driver, sync.
+
+pub mod config;
+pub mod error;
+pub mod log;
+pub mod nvtx;
+pub mod process;
+#[cfg(not(loom))]
+pub mod run_statistics;
+pub mod stats;
+mod stderr;
+pub mod tags;

@@ -1,0 +1,93 @@
+//! Tags: names for a thread's allocations, such as an engine, a model or a framework. A name is interned for the life
+//! of the process, and each pool counts what each tag holds. No code reads a tag before the first one was set: see
+//! [`process::unusual`].
+
+use std::cell::Cell;
+
+use parking_lot::RwLock;
+
+use crate::support::error::{Error, Result};
+use crate::support::process;
+
+/// A tag's number; 0 is none.
+pub type Tag = u32;
+
+/// The maximum number of names in one process.
+pub(crate) const MOST: usize = 1023;
+
+/// The maximum length of a name, in bytes.
+const LONGEST: usize = 255;
+
+static NAMES: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
+
+thread_local! {
+    static CURRENT: Cell<Tag> = const { Cell::new(0) };
+}
+
+/// Sets the name for this thread's allocations from now on. `None` or an empty name removes it.
+pub fn set(name: Option<&str>) -> Result<()> {
+    let tag = match name.filter(|name| !name.is_empty()) {
+        Some(name) => intern(name)?,
+        None => 0,
+    };
+    if tag != 0 {
+        process::note_tags();
+    }
+    // A thread whose thread-locals are gone allocates without a name.
+    let _ = CURRENT.try_with(|current| current.set(tag));
+    Ok(())
+}
+
+/// This thread's tag.
+pub fn current() -> Tag {
+    CURRENT.try_with(Cell::get).unwrap_or(0)
+}
+
+/// The number of a name. The name stays for the life of the process.
+pub fn intern(name: &str) -> Result<Tag> {
+    process::usable()?;
+    if name.is_empty() || name.len() > LONGEST {
+        return Err(Error::InvalidArgument(format!(
+            "a tag has 1 to {LONGEST} bytes, not {}",
+            name.len()
+        )));
+    }
+    let known = |names: &[&str]| names.iter().position(|known| *known == name).map(|at| at as Tag + 1);
+    if let Some(tag) = known(&NAMES.read()) {
+        return Ok(tag);
+    }
+    let mut names = NAMES.write();
+    if let Some(tag) = known(&names) {
+        return Ok(tag);
+    }
+    if names.len() == MOST {
+        return Err(Error::InvalidArgument(format!("more than {MOST} tags")));
+    }
+    names.push(Box::leak(name.into()));
+    Ok(names.len() as Tag)
+}
+
+/// The name of a tag.
+pub fn name(tag: Tag) -> Option<&'static str> {
+    NAMES.read().get((tag as usize).checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_number_and_a_thread_one_name() {
+        let one = intern("tags: one").unwrap();
+        assert_eq!(intern("tags: one").unwrap(), one);
+        assert_ne!(intern("tags: other").unwrap(), one);
+        assert_eq!((name(one), name(0), name(u32::MAX)), (Some("tags: one"), None, None));
+        set(Some("tags: one")).unwrap();
+        assert_eq!(current(), one);
+        std::thread::spawn(|| assert_eq!(current(), 0)).join().unwrap();
+        assert!(set(Some(&"x".repeat(256))).is_err());
+        assert_eq!(current(), one);
+        set(Some("")).unwrap();
+        assert_eq!(current(), 0);
+    }
+}
