@@ -61,7 +61,7 @@ fn ways_in(criterion: &mut Criterion) {
             rig.allocator.deallocate(block.unwrap(), Some(rig.stream)).unwrap();
         });
     });
-    let handle = std::ptr::from_ref(rig.handle).cast_mut().cast();
+    let handle = std::ptr::from_ref(rig.exported).cast_mut().cast();
     let stream = rig.stream.0 as *mut c_void;
     group.bench_function("C", |bencher| {
         bencher.iter(|| {

@@ -12,7 +12,7 @@ use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 use trtalloc::config::Config;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Driver, Stream};
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::application::{Application, SimStreams};
 use trtalloc::trace::kv::{self, AZURE, MOONCAKE, Way};
@@ -151,7 +151,7 @@ fn growing() {
 /// forth.
 fn inside() {
     let rig = Rig::new(40 * GIB);
-    let client = Client::new(Handle::new(rig.allocator.clone())).unwrap();
+    let client = Client::new(ExportedAllocator::new(rig.allocator.clone())).unwrap();
     let mut block = client.allocate_async(FROM, 0, RESIZABLE, rig.stream.0);
     const RUN: u64 = 32;
     let mut times = Vec::new();

@@ -1,4 +1,4 @@
-// Functions that make TensorRT's allocators out of a handle, one for each ABI generation.
+// Functions that make TensorRT's allocators out of an exported allocator, one for each ABI generation.
 #pragma once
 
 #include "tensorrt10.h"
@@ -7,15 +7,15 @@
 namespace trtalloc {
 
 // The Rust side, to which every adapter forwards.
-struct Handle;
+struct ExportedAllocator;
 
-// The adapter refers to the handle, which must never be freed, and is never freed itself. Returns null if host memory is
+// The adapter refers to the allocator, which must never be freed, and is never freed itself. Returns null if host memory is
 // exhausted.
 
 // TensorRT 8 and 9.
-nvinfer1::IGpuAllocator* make_tensorrt8(Handle const& handle) noexcept;
+nvinfer1::IGpuAllocator* make_tensorrt8(ExportedAllocator const& allocator) noexcept;
 
 // TensorRT 10, 11 and RTX.
-nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(Handle const& handle) noexcept;
+nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(ExportedAllocator const& allocator) noexcept;
 
 }  // namespace trtalloc

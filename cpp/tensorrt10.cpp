@@ -16,39 +16,39 @@ namespace {
 
 class Adapter final : public nvinfer1::v_1_0::IGpuAsyncAllocator {
 public:
-    explicit Adapter(Handle const& handle) noexcept : handle_(handle) {}
+    explicit Adapter(ExportedAllocator const& allocator) noexcept : allocator_(allocator) {}
 
     nvinfer1::APILanguage getAPILanguage() const noexcept override { return nvinfer1::APILanguage::kCPP; }
 
     nvinfer1::InterfaceInfo getInterfaceInfo() const noexcept override { return {"IGpuAllocator", 1, 0}; }
 
     void* allocate(std::uint64_t size, std::uint64_t alignment, std::uint32_t flags) noexcept override {
-        return pointer(handle_.adapter_allocate(size, alignment, flags));
+        return pointer(allocator_.adapter_allocate(size, alignment, flags));
     }
 
     void* reallocate(void* address, std::uint64_t alignment, std::uint64_t newSize) noexcept override {
-        return pointer(handle_.adapter_reallocate(number(address), alignment, newSize));
+        return pointer(allocator_.adapter_reallocate(number(address), alignment, newSize));
     }
 
-    bool deallocate(void* memory) noexcept override { return handle_.adapter_deallocate(number(memory)); }
+    bool deallocate(void* memory) noexcept override { return allocator_.adapter_deallocate(number(memory)); }
 
     void* allocateAsync(std::uint64_t size, std::uint64_t alignment, std::uint32_t flags,
                         CUstream_st* stream) noexcept override {
-        return pointer(handle_.adapter_allocate_async(size, alignment, flags, number(stream)));
+        return pointer(allocator_.adapter_allocate_async(size, alignment, flags, number(stream)));
     }
 
     bool deallocateAsync(void* memory, CUstream_st* stream) noexcept override {
-        return handle_.adapter_deallocate_async(number(memory), number(stream));
+        return allocator_.adapter_deallocate_async(number(memory), number(stream));
     }
 
     static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
 
 private:
-    Handle const& handle_;
+    ExportedAllocator const& allocator_;
 };
 
 }  // namespace
 
-nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(Handle const& handle) noexcept { return Slot<Adapter>::make(handle); }
+nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(ExportedAllocator const& allocator) noexcept { return Slot<Adapter>::make(allocator); }
 
 }  // namespace trtalloc

@@ -9,28 +9,28 @@ namespace {
 
 class Adapter final : public nvinfer1::IGpuAllocator {
 public:
-    explicit Adapter(Handle const& handle) noexcept : handle_(handle) {}
+    explicit Adapter(ExportedAllocator const& allocator) noexcept : allocator_(allocator) {}
 
     void* allocate(std::uint64_t size, std::uint64_t alignment, std::uint32_t flags) noexcept override {
-        return pointer(handle_.adapter_allocate(size, alignment, flags));
+        return pointer(allocator_.adapter_allocate(size, alignment, flags));
     }
 
-    void free(void* memory) noexcept override { handle_.adapter_deallocate(number(memory)); }
+    void free(void* memory) noexcept override { allocator_.adapter_deallocate(number(memory)); }
 
     void* reallocate(void* address, std::uint64_t alignment, std::uint64_t newSize) noexcept override {
-        return pointer(handle_.adapter_reallocate(number(address), alignment, newSize));
+        return pointer(allocator_.adapter_reallocate(number(address), alignment, newSize));
     }
 
-    bool deallocate(void* memory) noexcept override { return handle_.adapter_deallocate(number(memory)); }
+    bool deallocate(void* memory) noexcept override { return allocator_.adapter_deallocate(number(memory)); }
 
     static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
 
 private:
-    Handle const& handle_;
+    ExportedAllocator const& allocator_;
 };
 
 }  // namespace
 
-nvinfer1::IGpuAllocator* make_tensorrt8(Handle const& handle) noexcept { return Slot<Adapter>::make(handle); }
+nvinfer1::IGpuAllocator* make_tensorrt8(ExportedAllocator const& allocator) noexcept { return Slot<Adapter>::make(allocator); }
 
 }  // namespace trtalloc

@@ -1,6 +1,6 @@
 //! trtalloc: a GPU memory allocator for TensorRT.
 //!
-//! An [`Allocator`](allocator::Allocator) has a pool for each device; a [`Handle`](handle::Handle) makes one available to
+//! An [`Allocator`](allocator::Allocator) has a pool for each device; a [`ExportedAllocator`](handle::ExportedAllocator) makes one available to
 //! other languages, and to TensorRT as an `nvinfer1::IGpuAllocator*`.
 //!
 //! ```
@@ -22,18 +22,18 @@
 //! memory.deallocate(grown, None)?;
 //!
 //! // What TensorRT 11.4 takes for setGpuAllocator. It lives as long as the process.
-//! let interface = trtalloc::ffi::exported::Handle::new(memory).tensorrt(110_400)?;
+//! let interface = trtalloc::ffi::ExportedAllocator::new(memory).tensorrt(110_400)?;
 //! assert_ne!(interface, 0);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! Read `docs/ARCHITECTURE.md` for the whole; modules depend downwards only:
-//! faces ([`capi`], [`bridge`]) → [`allocator`] → [`pool`] → [`driver`].
+//! [`ffi`] → [`allocator`] → [`pool`] → [`history`] → [`support`] → [`driver`].
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
-// What only the faces use has no user in the models, and one bucket is enough there.
+// What only the interfaces of other languages use has no user in the models, and one bucket is enough there.
 #![cfg_attr(loom, allow(dead_code, missing_docs, clippy::modulo_one))]
 
 pub mod allocator;

@@ -17,8 +17,8 @@ mod devices;
 #[path = "bad_calls/environment.rs"]
 mod environment;
 #[allow(dead_code)]
-#[path = "conformance/face.rs"]
-mod face;
+#[path = "conformance/interface.rs"]
+mod interface;
 #[path = "common/simcuda.rs"]
 mod simcuda;
 
@@ -35,11 +35,11 @@ use std::sync::{Arc, OnceLock};
 
 use device::{Cuda, Device, Sim};
 use devices::devices_that_are_not_there;
-use face::{Face, Over, Way};
+use interface::{Interface, Over, Way};
 use trtalloc::allocator::{Allocator, RESIZABLE};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
-use trtalloc::ffi::exported::Handle;
 use trtalloc::ffi::tensorrt::client::Client;
 
 fn main() -> std::process::ExitCode {
@@ -64,7 +64,7 @@ enum Place {
 /// An application with device 0 current, and an allocator used through C.
 struct World {
     device: Arc<dyn Device>,
-    face: Box<dyn Face>,
+    interface: Box<dyn Interface>,
 }
 
 impl World {
@@ -81,29 +81,29 @@ impl World {
         };
         device.enter(0);
         World {
-            face: face::open(Way::C, &over, options, None),
+            interface: interface::open(Way::C, &over, options, None),
             device,
         }
     }
 
     fn get(&self, size: u64) -> usize {
-        let block = self.face.allocate(size, 0, 0);
-        assert_ne!(block, 0, "{}", self.face.last_error());
+        let block = self.interface.allocate(size, 0, 0);
+        assert_ne!(block, 0, "{}", self.interface.last_error());
         block
     }
 
     /// The allocator works as if nothing had happened.
     fn finish(&self) {
         let stream = self.device.stream();
-        let block = self.face.allocate_async(3 * MIB, 0, 0, stream);
-        assert_ne!(block, 0, "{}", self.face.last_error());
+        let block = self.interface.allocate_async(3 * MIB, 0, 0, stream);
+        assert_ne!(block, 0, "{}", self.interface.last_error());
         self.device.write(stream, block, 3 * MIB, 1);
-        assert!(self.face.deallocate_async(block, stream));
-        self.face.inside().validate().unwrap();
-        assert_eq!(self.face.stats(0).allocated, 0);
-        let (status, _) = self.face.trim(0, 0);
-        assert_eq!((status, self.face.stats(0).reserved), (0, 0));
-        self.face.close();
+        assert!(self.interface.deallocate_async(block, stream));
+        self.interface.inside().validate().unwrap();
+        assert_eq!(self.interface.stats(0).allocated, 0);
+        let (status, _) = self.interface.trim(0, 0);
+        assert_eq!((status, self.interface.stats(0).reserved), (0, 0));
+        self.interface.close();
     }
 }
 
@@ -241,9 +241,9 @@ fn null_allocator(_: Place) {
 fn size_0(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    assert_eq!(world.face.allocate(0, 0, 0), 0);
-    assert!(world.face.last_error().contains("size is 0"));
-    assert_eq!(world.face.allocate_async(0, 4096, RESIZABLE, stream), 0);
+    assert_eq!(world.interface.allocate(0, 0, 0), 0);
+    assert!(world.interface.last_error().contains("size is 0"));
+    assert_eq!(world.interface.allocate_async(0, 4096, RESIZABLE, stream), 0);
     world.finish();
 }
 
@@ -253,7 +253,7 @@ fn size_2_to_the_63(place: Place) {
     let stream = world.device.stream();
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
-    world.face.inside().on_oom(Some(Arc::new(move |device, size| {
+    world.interface.inside().on_oom(Some(Arc::new(move |device, size| {
         assert_eq!(device, 0);
         assert!(size >= 1 << 50);
         counted.fetch_add(1, Ordering::Relaxed);
@@ -262,34 +262,34 @@ fn size_2_to_the_63(place: Place) {
     let mut refused = 0;
     for size in [1 << 50, 1 << 63, u64::MAX] {
         for flags in [0, RESIZABLE] {
-            assert_eq!(world.face.allocate(size, 0, flags), 0);
-            assert_eq!(world.face.allocate_async(size, 0, flags, stream), 0);
+            assert_eq!(world.interface.allocate(size, 0, flags), 0);
+            assert_eq!(world.interface.allocate_async(size, 0, flags, stream), 0);
             refused += 2;
-            assert_eq!(world.face.stats(0).out_of_memory, refused);
+            assert_eq!(world.interface.stats(0).out_of_memory, refused);
         }
     }
-    let block = world.face.allocate(MIB, 0, RESIZABLE);
-    assert_eq!(world.face.reallocate(block, 0, 1 << 63), 0);
+    let block = world.interface.allocate(MIB, 0, RESIZABLE);
+    assert_eq!(world.interface.reallocate(block, 0, 1 << 63), 0);
     assert!(
-        world.face.last_error().starts_with("out of memory"),
+        world.interface.last_error().starts_with("out of memory"),
         "{}",
-        world.face.last_error()
+        world.interface.last_error()
     );
-    assert_eq!(world.face.stats(0).out_of_memory, refused + 1);
+    assert_eq!(world.interface.stats(0).out_of_memory, refused + 1);
     assert_eq!(asked.load(Ordering::Relaxed), refused + 1);
-    assert!(world.face.deallocate(block));
-    world.face.inside().on_oom(None);
+    assert!(world.interface.deallocate(block));
+    world.interface.inside().on_oom(None);
     world.finish();
 }
 
 fn refused_alignment(place: Place, alignment: u64) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    assert_eq!(world.face.allocate(MIB, alignment, 0), 0);
-    assert_eq!(world.face.allocate_async(MIB, alignment, RESIZABLE, stream), 0);
-    let block = world.face.allocate(MIB, 0, RESIZABLE);
-    assert_eq!(world.face.reallocate(block, alignment, 2 * MIB), 0);
-    assert!(world.face.deallocate(block));
+    assert_eq!(world.interface.allocate(MIB, alignment, 0), 0);
+    assert_eq!(world.interface.allocate_async(MIB, alignment, RESIZABLE, stream), 0);
+    let block = world.interface.allocate(MIB, 0, RESIZABLE);
+    assert_eq!(world.interface.reallocate(block, alignment, 2 * MIB), 0);
+    assert!(world.interface.deallocate(block));
     world.finish();
 }
 
@@ -305,10 +305,10 @@ fn alignment_4_gib(place: Place) {
 fn refused_blocks(world: &World, addresses: &[usize]) {
     let stream = world.device.stream();
     for address in addresses {
-        assert!(!world.face.deallocate(*address), "{address:#x}");
-        assert!(!world.face.deallocate_async(*address, stream), "{address:#x}");
-        assert_eq!(world.face.reallocate(*address, 0, MIB), 0, "{address:#x}");
-        assert_ne!(world.face.record_stream(*address, stream), 0, "{address:#x}");
+        assert!(!world.interface.deallocate(*address), "{address:#x}");
+        assert!(!world.interface.deallocate_async(*address, stream), "{address:#x}");
+        assert_eq!(world.interface.reallocate(*address, 0, MIB), 0, "{address:#x}");
+        assert_ne!(world.interface.record_stream(*address, stream), 0, "{address:#x}");
     }
 }
 
@@ -322,36 +322,36 @@ fn foreign_pointer(place: Place) {
         &[own, std::ptr::from_ref(&local).addr(), 1, 4096, usize::MAX, 1 << 63],
     );
     world.device.free(own);
-    assert!(world.face.deallocate(block));
+    assert!(world.interface.deallocate(block));
     world.finish();
 }
 
 fn interior_pointer(place: Place) {
     let world = World::new(place, "");
     let block = world.get(4 * MIB);
-    let special = world.face.allocate(4 * MIB, 0, RESIZABLE);
+    let special = world.interface.allocate(4 * MIB, 0, RESIZABLE);
     for inside in [1, 256, 512, 4096, 2 << 20] {
         refused_blocks(&world, &[block + inside, special + inside]);
     }
-    assert!(world.face.deallocate(block) && world.face.deallocate(special));
+    assert!(world.interface.deallocate(block) && world.interface.deallocate(special));
     world.finish();
 }
 
 fn double_free(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    let ordered = world.face.allocate_async(MIB, 0, 0, stream);
-    let (plain, special) = (world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE));
-    assert!(world.face.deallocate_async(ordered, stream));
+    let ordered = world.interface.allocate_async(MIB, 0, 0, stream);
+    let (plain, special) = (world.get(MIB), world.interface.allocate(MIB, 0, RESIZABLE));
+    assert!(world.interface.deallocate_async(ordered, stream));
     // The pool knows it as a block until it collects what has completed.
-    assert!(!world.face.deallocate_async(ordered, stream));
-    assert!(world.face.deallocate(plain) && world.face.deallocate(special));
+    assert!(!world.interface.deallocate_async(ordered, stream));
+    assert!(world.interface.deallocate(plain) && world.interface.deallocate(special));
     refused_blocks(&world, &[ordered, plain, special]);
     // Twice at once.
     for _ in 0..200 {
         let block = world.get(MIB);
         let taken: usize = std::thread::scope(|scope| {
-            let free = || usize::from(world.face.deallocate(block));
+            let free = || usize::from(world.interface.deallocate(block));
             let threads: Vec<_> = (0..3).map(|_| scope.spawn(free)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
@@ -364,19 +364,19 @@ fn double_free(place: Place) {
 fn unknown_flags(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    let plain = world.face.allocate(MIB, 0, 6);
-    assert_ne!(plain, 0, "{}", world.face.last_error());
-    assert_eq!(world.face.reallocate(plain, 0, 2 * MIB), 0, "it is not resizable");
-    let ordered = world.face.allocate_async(MIB, 0, 1 << 31, stream);
-    assert_ne!(ordered, 0, "{}", world.face.last_error());
-    let resizable = world.face.allocate(MIB, 0, RESIZABLE | 8);
-    let resized = world.face.reallocate(resizable, 0, 5 * MIB);
-    assert_ne!(resized, 0, "{}", world.face.last_error());
-    assert!(world.face.deallocate(plain) && world.face.deallocate_async(ordered, stream));
-    assert!(world.face.deallocate(resized));
+    let plain = world.interface.allocate(MIB, 0, 6);
+    assert_ne!(plain, 0, "{}", world.interface.last_error());
+    assert_eq!(world.interface.reallocate(plain, 0, 2 * MIB), 0, "it is not resizable");
+    let ordered = world.interface.allocate_async(MIB, 0, 1 << 31, stream);
+    assert_ne!(ordered, 0, "{}", world.interface.last_error());
+    let resizable = world.interface.allocate(MIB, 0, RESIZABLE | 8);
+    let resized = world.interface.reallocate(resizable, 0, 5 * MIB);
+    assert_ne!(resized, 0, "{}", world.interface.last_error());
+    assert!(world.interface.deallocate(plain) && world.interface.deallocate_async(ordered, stream));
+    assert!(world.interface.deallocate(resized));
     // Through the vtable that TensorRT calls.
-    let handle = Handle::new(Allocator::create("driver=sim").unwrap());
-    let client = Client::new(handle).unwrap();
+    let exported = ExportedAllocator::new(Allocator::create("driver=sim").unwrap());
+    let client = Client::new(exported).unwrap();
     let block = client.allocate(MIB, 0, RESIZABLE | 4);
     assert_ne!(block, 0);
     let block = client.reallocate(block, 0, 3 * MIB);
@@ -391,7 +391,7 @@ fn deallocate_async_on_a_destroyed_stream(place: Place) {
         let blocks: Vec<usize> = (0..200)
             .map(|at| {
                 world
-                    .face
+                    .interface
                     .allocate_async(MIB, 0, if at == 3 { RESIZABLE } else { 0 }, stream)
             })
             .collect();
@@ -402,14 +402,14 @@ fn deallocate_async_on_a_destroyed_stream(place: Place) {
         let born = rebirth.then(|| world.device.stream());
         for block in &blocks {
             assert!(
-                world.face.deallocate_async(*block, stream),
+                world.interface.deallocate_async(*block, stream),
                 "{}",
-                world.face.last_error()
+                world.interface.last_error()
             );
         }
         if let Some(born) = born {
-            let block = world.face.allocate_async(MIB, 0, 0, born);
-            assert!(block != 0 && world.face.deallocate_async(block, born));
+            let block = world.interface.allocate_async(MIB, 0, 0, born);
+            assert!(block != 0 && world.interface.deallocate_async(block, born));
         }
     }
     world.finish();
@@ -417,9 +417,9 @@ fn deallocate_async_on_a_destroyed_stream(place: Place) {
 
 fn deallocate_null(place: Place) {
     let world = World::new(place, "");
-    assert!(world.face.deallocate(0) && world.face.deallocate_async(0, 0));
+    assert!(world.interface.deallocate(0) && world.interface.deallocate_async(0, 0));
     world.finish();
-    assert!(world.face.deallocate(0) && world.face.deallocate_async(0, 0));
+    assert!(world.interface.deallocate(0) && world.interface.deallocate_async(0, 0));
 }
 
 fn an_unreadable_option(_: Place) {
@@ -439,8 +439,8 @@ fn an_unreadable_option(_: Place) {
 fn a_context_that_was_reset(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    let ordered = world.face.allocate_async(MIB, 0, 0, stream);
-    let blocks = [world.get(MIB), world.face.allocate(MIB, 0, RESIZABLE)];
+    let ordered = world.interface.allocate_async(MIB, 0, 0, stream);
+    let blocks = [world.get(MIB), world.interface.allocate(MIB, 0, RESIZABLE)];
     match world.device.machine() {
         Some(machine) => machine.primary_reset(0).unwrap(),
         // SAFETY: the test's own device; nothing of its context is used after this.
@@ -450,23 +450,23 @@ fn a_context_that_was_reset(place: Place) {
     world.device.enter(0);
     let stream = world.device.stream();
     for _ in 0..3 {
-        assert_eq!(world.face.allocate(40 * MIB, 0, 0), 0);
-        assert_eq!(world.face.allocate(MIB, 0, RESIZABLE), 0);
-        assert_eq!(world.face.allocate_async(40 * MIB, 0, 0, stream), 0);
-        assert_eq!(world.face.reallocate(blocks[1], 0, 90 * MIB), 0);
-        assert!(!world.face.last_error().is_empty());
+        assert_eq!(world.interface.allocate(40 * MIB, 0, 0), 0);
+        assert_eq!(world.interface.allocate(MIB, 0, RESIZABLE), 0);
+        assert_eq!(world.interface.allocate_async(40 * MIB, 0, 0, stream), 0);
+        assert_eq!(world.interface.reallocate(blocks[1], 0, 90 * MIB), 0);
+        assert!(!world.interface.last_error().is_empty());
     }
-    assert!(world.face.deallocate(blocks[0]) && world.face.deallocate_async(blocks[1], stream));
-    assert!(world.face.deallocate_async(ordered, stream));
-    assert!(!world.face.deallocate(blocks[0]));
-    world.face.stats(0);
-    world.face.close();
+    assert!(world.interface.deallocate(blocks[0]) && world.interface.deallocate_async(blocks[1], stream));
+    assert!(world.interface.deallocate_async(ordered, stream));
+    assert!(!world.interface.deallocate(blocks[0]));
+    world.interface.stats(0);
+    world.interface.close();
 }
 
 fn after_fork(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    let (plain, ordered) = (world.get(MIB), world.face.allocate_async(MIB, 0, 0, stream));
+    let (plain, ordered) = (world.get(MIB), world.interface.allocate_async(MIB, 0, 0, stream));
     // Another thread most likely holds the locks at the time of the fork.
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -474,8 +474,8 @@ fn after_fork(place: Place) {
             scope.spawn(|| {
                 world.device.enter(0);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let block = world.face.allocate(700_000, 0, 0);
-                    assert!(world.face.deallocate(block));
+                    let block = world.interface.allocate(700_000, 0, 0);
+                    assert!(world.interface.deallocate(block));
                 }
                 world.device.leave();
             });
@@ -485,18 +485,18 @@ fn after_fork(place: Place) {
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
-                let refused = world.face.allocate(MIB, 0, 0) == 0
-                    && world.face.allocate_async(MIB, 0, 0, stream) == 0
-                    && world.face.allocate(MIB, 0, RESIZABLE) == 0
-                    && world.face.reallocate(plain, 0, MIB) == 0
-                    && !world.face.deallocate(plain)
-                    && !world.face.deallocate_async(ordered, stream)
-                    && world.face.deallocate(0)
-                    && world.face.trim(0, 0).0 != 0
-                    && world.face.set_limit(0, 1) != 0
-                    && world.face.stream_release(stream) != 0
-                    && world.face.record_stream(plain, stream) != 0;
-                world.face.close();
+                let refused = world.interface.allocate(MIB, 0, 0) == 0
+                    && world.interface.allocate_async(MIB, 0, 0, stream) == 0
+                    && world.interface.allocate(MIB, 0, RESIZABLE) == 0
+                    && world.interface.reallocate(plain, 0, MIB) == 0
+                    && !world.interface.deallocate(plain)
+                    && !world.interface.deallocate_async(ordered, stream)
+                    && world.interface.deallocate(0)
+                    && world.interface.trim(0, 0).0 != 0
+                    && world.interface.set_limit(0, 1) != 0
+                    && world.interface.stream_release(stream) != 0
+                    && world.interface.record_stream(plain, stream) != 0;
+                world.interface.close();
                 // SAFETY: ends the child without its parent's handlers.
                 unsafe { libc::_exit(if refused { 0 } else { 1 }) };
             }
@@ -507,7 +507,7 @@ fn after_fork(place: Place) {
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    assert!(world.face.deallocate(plain) && world.face.deallocate_async(ordered, stream));
+    assert!(world.interface.deallocate(plain) && world.interface.deallocate_async(ordered, stream));
     world.finish();
 }
 
@@ -516,16 +516,16 @@ static WORLD: OnceLock<World> = OnceLock::new();
 /// Whatever the order of handlers, calls have an answer.
 extern "C" fn use_it_late() {
     let world = WORLD.get().unwrap();
-    let block = world.face.allocate(3 * MIB, 0, 0);
-    let resized = world.face.reallocate(block, 0, 5 * MIB);
-    let ordered = world.face.allocate_async(3 * MIB, 0, 0, 0);
-    let taken = world.face.deallocate(block) && world.face.deallocate_async(ordered, 0);
+    let block = world.interface.allocate(3 * MIB, 0, 0);
+    let resized = world.interface.reallocate(block, 0, 5 * MIB);
+    let ordered = world.interface.allocate_async(3 * MIB, 0, 0, 0);
+    let taken = world.interface.deallocate(block) && world.interface.deallocate_async(ordered, 0);
     if resized != 0 || !taken {
         // SAFETY: ends the process where a panic would look like a crash.
         unsafe { libc::_exit(3) };
     }
-    world.face.trim(0, 0);
-    world.face.close();
+    world.interface.trim(0, 0);
+    world.interface.close();
 }
 
 fn at_exit(place: Place) {
@@ -543,10 +543,11 @@ struct Late(Option<usize>);
 impl Drop for Late {
     fn drop(&mut self) {
         let world = WORLD.get().unwrap();
-        let block = world.face.allocate(MIB, 0, 0);
+        let block = world.interface.allocate(MIB, 0, 0);
         // A refusal is logged, while the thread's locals are going.
-        let refused = !world.face.deallocate(12_345) && world.face.reallocate(block, 3, 1) == 0;
-        let taken = world.face.deallocate(block) && self.0.is_none_or(|block| world.face.deallocate_async(block, 2));
+        let refused = !world.interface.deallocate(12_345) && world.interface.reallocate(block, 3, 1) == 0;
+        let taken =
+            world.interface.deallocate(block) && self.0.is_none_or(|block| world.interface.deallocate_async(block, 2));
         if block == 0 || !refused || !taken {
             // SAFETY: as above.
             unsafe { libc::_exit(4) };
@@ -568,7 +569,7 @@ fn from_a_thread_local_destructor(place: Place) {
                 // One that is destroyed after, and one before, whatever the library keeps for a thread.
                 FIRST.with(|late| late.borrow_mut().0 = None);
                 world.device.enter(0);
-                let block = world.face.allocate_async(MIB, 0, 0, 2);
+                let block = world.interface.allocate_async(MIB, 0, 0, 2);
                 LAST.with(|late| late.borrow_mut().0 = Some(block));
             });
             thread.join().unwrap();
@@ -589,7 +590,7 @@ fn ten_thousand_threads(place: Place) {
                         .spawn_scoped(scope, move || {
                             world.device.enter(0);
                             let stream = if at % 2 == 0 { 2 } else { 0 };
-                            let block = world.face.allocate_async(1 + at * 100 + batch, 0, 0, stream);
+                            let block = world.interface.allocate_async(1 + at * 100 + batch, 0, 0, stream);
                             world.device.leave();
                             block
                         })
@@ -598,9 +599,13 @@ fn ten_thousand_threads(place: Place) {
                 .map(|thread| thread.join().unwrap())
                 .collect()
         });
-        assert!(threads.iter().all(|block| *block != 0), "{}", world.face.last_error());
+        assert!(
+            threads.iter().all(|block| *block != 0),
+            "{}",
+            world.interface.last_error()
+        );
         for block in threads {
-            assert!(world.face.deallocate(block));
+            assert!(world.interface.deallocate(block));
         }
     }
     world.finish();
@@ -609,13 +614,13 @@ fn ten_thousand_threads(place: Place) {
 fn after_destroy(place: Place) {
     let world = World::new(place, "");
     let block = world.get(MIB);
-    world.face.close();
-    world.face.close();
-    assert_eq!(world.face.allocate(MIB, 0, 0), 0);
-    assert_eq!(world.face.allocate_async(MIB, 0, 0, 0), 0);
-    assert!(world.face.deallocate(block) && !world.face.deallocate(block));
-    assert_eq!(world.face.stats(0).allocated, 0);
-    world.face.close();
+    world.interface.close();
+    world.interface.close();
+    assert_eq!(world.interface.allocate(MIB, 0, 0), 0);
+    assert_eq!(world.interface.allocate_async(MIB, 0, 0, 0), 0);
+    assert!(world.interface.deallocate(block) && !world.interface.deallocate(block));
+    assert_eq!(world.interface.stats(0).allocated, 0);
+    world.interface.close();
 }
 
 fn without_a_driver(_: Place) {

@@ -127,7 +127,7 @@ fn headers_declare_what_is_exported_once() {
 fn nothing_but_libc_is_needed() {
     let library = common::library_dir().join("libtrtalloc.so");
     // This test too is an executable over the library's C++ side, once it uses it.
-    let client = trtalloc::ffi::tensorrt::client::Client::new(trtalloc::ffi::exported::Handle::process()).unwrap();
+    let client = trtalloc::ffi::tensorrt::client::Client::new(trtalloc::ffi::ExportedAllocator::process()).unwrap();
     assert!(client.deallocate(0));
     let executable = std::env::current_exe().unwrap();
     for file in [

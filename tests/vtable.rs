@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use trtalloc::allocator::{Allocator, RESIZABLE};
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 
 fn last_error() -> String {
@@ -16,7 +16,7 @@ fn last_error() -> String {
 
 #[test]
 fn at_rest() {
-    let client = Client::new(Handle::process()).unwrap();
+    let client = Client::new(ExportedAllocator::process()).unwrap();
     assert_eq!(client.allocate(0, 0, 0), 0);
     assert_eq!(client.allocate_async(0, 0, 0, 0), 0);
     assert!(last_error().contains("size is 0"), "{}", last_error());
@@ -28,20 +28,20 @@ fn at_rest() {
 
 #[test]
 fn an_allocator_has_one_adapter_for_a_generation() {
-    let handle = Handle::process();
-    let adapter = handle.tensorrt(110_400).unwrap();
+    let exported = ExportedAllocator::process();
+    let adapter = exported.tensorrt(110_400).unwrap();
     assert_ne!(adapter, 0);
-    assert_eq!(handle.tensorrt(101_600).unwrap(), adapter);
-    assert_eq!(handle.tensorrt(10_300).unwrap(), adapter);
+    assert_eq!(exported.tensorrt(101_600).unwrap(), adapter);
+    assert_eq!(exported.tensorrt(10_300).unwrap(), adapter);
     // Another generation is another object.
-    let older = handle.tensorrt(8601).unwrap();
+    let older = exported.tensorrt(8601).unwrap();
     assert!(older != 0 && older != adapter);
-    assert_eq!(handle.tensorrt(8001).unwrap(), older);
-    assert_eq!(handle.tensorrt(9300).unwrap(), older);
-    assert!(handle.tensorrt(120_000).is_err());
+    assert_eq!(exported.tensorrt(8001).unwrap(), older);
+    assert_eq!(exported.tensorrt(9300).unwrap(), older);
+    assert!(exported.tensorrt(120_000).is_err());
     let others: Vec<usize> = (0..8)
         .map(|_| {
-            thread::spawn(|| Handle::process().tensorrt(100_000).unwrap())
+            thread::spawn(|| ExportedAllocator::process().tensorrt(100_000).unwrap())
                 .join()
                 .unwrap()
         })
@@ -52,7 +52,7 @@ fn an_allocator_has_one_adapter_for_a_generation() {
 #[test]
 fn memory() {
     let allocator = Allocator::create("driver=sim,sim_memory=1GiB").unwrap();
-    let client = Client::new(Handle::new(Arc::clone(&allocator))).unwrap();
+    let client = Client::new(ExportedAllocator::new(Arc::clone(&allocator))).unwrap();
     let block = client.allocate_async(1 << 20, 256, 0, 0);
     assert!(block != 0 && block.is_multiple_of(256), "{}", last_error());
     assert!(client.deallocate_async(block, 0));

@@ -7,7 +7,7 @@ use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::application::{Application, SimStreams};
 
@@ -16,7 +16,7 @@ pub struct Rig {
     pub driver: Arc<SimDriver>,
     pub application: Application,
     pub allocator: Arc<Allocator>,
-    pub handle: &'static Handle,
+    pub exported: &'static ExportedAllocator,
     pub client: Client,
     pub stream: Stream,
 }
@@ -30,14 +30,14 @@ impl Rig {
         let streams = Box::new(SimStreams::new(driver.clone()));
         let application = Application::new(driver.clone(), streams, 0).unwrap();
         let allocator = Allocator::with_driver(driver.clone(), Config::parse(options).unwrap()).unwrap();
-        let handle = Handle::new(allocator.clone());
+        let exported = ExportedAllocator::new(allocator.clone());
         Rig {
             stream: application.create_stream().unwrap(),
-            client: Client::new(handle).unwrap(),
+            client: Client::new(exported).unwrap(),
             driver,
             application,
             allocator,
-            handle,
+            exported,
         }
     }
 }

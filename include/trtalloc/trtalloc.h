@@ -60,7 +60,7 @@ const char *trtalloc_version(void);
    ---------- */
 
 // An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
-// trtalloc_destroy the handle stays valid and answers every request with NULL.
+// trtalloc_destroy the allocator stays valid and answers every request with NULL.
 typedef struct trtalloc_allocator trtalloc_allocator;
 
 // Makes an allocator. `options` is "key=value,key=value", or NULL for the defaults; the environment is not read. Opens

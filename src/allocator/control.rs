@@ -22,27 +22,27 @@ impl Allocator {
             _ => self.record_use(pool, address, stream),
         };
         // A block whose use cannot be followed waits for all contexts: hooks have no way to return an error.
-        let shared = recorded.inspect_err(|_| drop(pool.share(address, None)))?;
+        let shared = recorded.inspect_err(|_| drop(pool.add_unknown_use(address, None)))?;
         if shared { Ok(()) } else { Err(foreign(address)) }
     }
 
     fn record_use(&self, pool: &Pool, address: u64, stream: Stream) -> Result<bool> {
         let Some(key) = self.key(stream)? else {
-            return pool.share(address, None);
+            return pool.add_unknown_use(address, None);
         };
         if !self.streams || self.stream_device(stream)? != pool.device {
-            return pool.share(address, Some(self.driver.stream_context(stream)?));
+            return pool.add_unknown_use(address, Some(self.driver.stream_context(stream)?));
         }
         let cache = self.caches.get(key);
         self.leave_other_device(cache, pool.device);
-        let (id, capture) = self.ask(stream)?;
-        let turn = Turn {
+        let (id, capture) = self.query(stream)?;
+        let view = StreamView {
             cache,
             stream,
             id,
             capture,
         };
-        pool.share_with(address, &turn)
+        pool.add_use(address, &view)
     }
 
     /// Announces that `stream` is about to be destroyed. What it freed gets a completion event while that is possible.
@@ -55,14 +55,14 @@ impl Allocator {
         let known = cache
             .inner
             .lock()
-            .generation
+            .served
             .as_ref()
-            .map(|generation| (generation.id, generation.device));
-        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.made(device)?))) else {
+            .map(|served| (served.id, served.device));
+        let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.existing_pool(device)?))) else {
             return Ok(());
         };
         // A completion event on another stream with the same handle would not cover this stream's work.
-        let (now, capture) = self.ask(stream)?;
+        let (now, capture) = self.query(stream)?;
         pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Allocator {
     pub fn stats(&self, device: Option<i32>) -> Result<Stats> {
         process::usable()?;
         let device = self.device(device)?;
-        match self.made(device) {
+        match self.existing_pool(device) {
             Some(pool) => Ok(pool.stats()),
             None => Ok(Stats {
                 limit: self.first_limit(device)?,
@@ -88,7 +88,7 @@ impl Allocator {
     /// Resets the peaks to the current values.
     pub fn reset_peaks(&self, device: Option<i32>) -> Result<()> {
         process::usable()?;
-        if let Some(pool) = self.made(self.device(device)?) {
+        if let Some(pool) = self.existing_pool(self.device(device)?) {
             pool.reset_peaks();
         }
         Ok(())
@@ -97,7 +97,8 @@ impl Allocator {
     /// Releases free memory to the driver until at most `keep` bytes stay reserved. Returns the bytes released.
     pub fn trim(&self, device: Option<i32>, keep: u64) -> Result<u64> {
         process::usable()?;
-        self.made(self.device(device)?).map_or(Ok(0), |pool| pool.trim(keep))
+        self.existing_pool(self.device(device)?)
+            .map_or(Ok(0), |pool| pool.trim(keep))
     }
 
     /// [`Allocator::trim`] on every device that has a pool.

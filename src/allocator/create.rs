@@ -16,12 +16,12 @@ impl Allocator {
             // The memory of the device then comes from another library. Host memory and external memory do not.
             driver = AscendDriver::open(true)?;
         }
-        Self::with_driver(driver, Self::on_its_driver(config))
+        Self::with_driver(driver, Self::with_rule_of_driver(config))
     }
 
     /// The rounding rule of the device if the options request no other. On Ascend, blocks with CUDA's rule would be too
     /// close together.
-    pub(super) fn on_its_driver(config: Config) -> Config {
+    pub(super) fn with_rule_of_driver(config: Config) -> Config {
         match (config.driver, config.rule) {
             (DriverChoice::Ascend, Rule::Cuda) => Config {
                 rule: Rule::Ascend,
@@ -33,7 +33,7 @@ impl Allocator {
 
     /// Makes an allocator over a driver that is already open.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
-        let memory = Memory::Driver(match config.kind {
+        let memory = MemorySource::Driver(match config.kind {
             Kind::Device => config.backing,
             // Pinned memory comes from a function of the driver that selects the address.
             Kind::Pinned => Backing::Malloc,
@@ -75,8 +75,8 @@ impl Allocator {
     pub(super) fn build(
         driver: Arc<dyn Driver>,
         config: Config,
-        memory: Memory,
-        given: Option<i32>,
+        memory: MemorySource,
+        external_device: Option<i32>,
     ) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
         process::watch();
@@ -96,13 +96,13 @@ impl Allocator {
             rule: external::segment_rule(&config),
             config,
             memory,
-            given,
+            external_device,
             caches: Arc::new(StreamCaches::default()),
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
             making: Mutex::new(()),
             closed: AtomicBool::new(false),
             recorder,
-            short: out_of_memory::Short::default(),
+            out_of_memory: out_of_memory::OutOfMemory::default(),
             epilogue: false.into(),
         });
         output_at_exit::register(&allocator);
@@ -111,11 +111,11 @@ impl Allocator {
 
     /// The pool of a device; the first call makes it.
     pub(super) fn pool(&self, device: i32) -> Result<&Pool> {
-        if let Some(pool) = self.made(device) {
+        if let Some(pool) = self.existing_pool(device) {
             return Ok(pool);
         }
         self.check_device(device)?;
-        self.check_given(device)?;
+        self.check_external_device(device)?;
         let _making = self.making.lock();
         let slot = self
             .pools

@@ -5,7 +5,7 @@ use crate::driver::none::NoDriver;
 use crate::pool::rounding::align_up;
 
 /// The maximum size of external memory. It is more than any device has, and the tables of one pool are made for it.
-const MOST: u64 = 4 << 40;
+const MAX: u64 = 4 << 40;
 
 impl Allocator {
     /// Makes a pool over `[base, base + bytes)`, which the caller owns. The pool never touches it and never frees it. No
@@ -13,13 +13,13 @@ impl Allocator {
     /// holds.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
-        let config = Self::on_its_driver(config);
-        Self::over_with_driver(Self::open_over(&config)?, base, bytes, config)
+        let config = Self::with_rule_of_driver(config);
+        Self::over_with_driver(Self::open_for_external(&config)?, base, bytes, config)
     }
 
     /// [`Allocator::over`] with a driver that is already open.
     pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
-        refuse_for_given(&config, &*driver)?;
+        refuse_for_external(&config, &*driver)?;
         check(base, bytes, &segment_rule(&config))?;
         let device = match config.device {
             Some(device) => device,
@@ -29,10 +29,10 @@ impl Allocator {
         if device as usize >= DEVICES || device as u32 >= count {
             return Err(Error::InvalidArgument(format!("device {device} of {count}")));
         }
-        Self::build(driver, config, Memory::Caller(base, bytes), Some(device))
+        Self::build(driver, config, MemorySource::External(base, bytes), Some(device))
     }
 
-    fn open_over(config: &Config) -> Result<Arc<dyn Driver>> {
+    fn open_for_external(config: &Config) -> Result<Arc<dyn Driver>> {
         process::watch();
         process::usable()?;
         let opened = match config.driver {
@@ -50,14 +50,14 @@ impl Allocator {
 
     /// The device whose pool serves a request: the one it names, else that of the external memory, else `streams_own`.
     #[inline]
-    pub(super) fn wanted(&self, named: Option<i32>, streams_own: i32) -> i32 {
-        named.or(self.given).unwrap_or(streams_own)
+    pub(super) fn device_for(&self, named: Option<i32>, streams_own: i32) -> i32 {
+        named.or(self.external_device).unwrap_or(streams_own)
     }
 
     /// Refuses other devices than that of the external memory. One pool serves it for all: two would own each byte
     /// twice.
-    pub(super) fn check_given(&self, device: i32) -> Result<()> {
-        match self.given.filter(|given| *given != device) {
+    pub(super) fn check_external_device(&self, device: i32) -> Result<()> {
+        match self.external_device.filter(|given| *given != device) {
             Some(given) => Err(Error::InvalidArgument(format!(
                 "device {device}: the memory is device {given}'s"
             ))),
@@ -81,16 +81,16 @@ impl Allocator {
 }
 
 /// The rounding rule that the options select.
-pub(super) fn segment_rule(config: &Config) -> SegmentRule {
+pub(super) fn segment_rule(config: &Config) -> RoundingRule {
     match config.rule {
-        Rule::Cuda => SegmentRule::CUDA,
-        Rule::Ascend | Rule::AscendHost => SegmentRule::ascend(config.pad, 64),
-        Rule::AscendMedia => SegmentRule::ascend(config.pad, 128),
+        Rule::Cuda => RoundingRule::CUDA,
+        Rule::Ascend | Rule::AscendHost => RoundingRule::ascend(config.pad, 64),
+        Rule::AscendMedia => RoundingRule::ascend(config.pad, 128),
     }
 }
 
 /// Checks that the memory holds at least one block.
-fn check(base: u64, bytes: u64, rule: &SegmentRule) -> Result<()> {
+fn check(base: u64, bytes: u64, rule: &RoundingRule) -> Result<()> {
     let refused = |why: &str| {
         Err(Error::InvalidArgument(format!(
             "no memory at {base:#x}+{bytes:#x}: {why}"
@@ -102,7 +102,7 @@ fn check(base: u64, bytes: u64, rule: &SegmentRule) -> Result<()> {
     let (Some(end), Some(start)) = (base.checked_add(bytes), align_up(base, rule.start)) else {
         return refused("it goes beyond the last address");
     };
-    if bytes > MOST {
+    if bytes > MAX {
         return refused("more than 4 TiB");
     }
     let least = rule.stride(1).unwrap_or(u64::MAX);
@@ -116,7 +116,7 @@ fn check(base: u64, bytes: u64, rule: &SegmentRule) -> Result<()> {
 }
 
 /// Refuses options that have no meaning for memory of a fixed size, or without a driver.
-fn refuse_for_given(config: &Config, driver: &dyn Driver) -> Result<()> {
+fn refuse_for_external(config: &Config, driver: &dyn Driver) -> Result<()> {
     let (given, no_driver) = ("memory of the caller's", "no driver");
     let knows = driver.knows_work();
     let refused = [

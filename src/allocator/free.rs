@@ -15,14 +15,14 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if process::unusual() {
-            return self.deallocate_unusual(address, stream);
+        if process::is_instrumented() {
+            return self.deallocate_instrumented(address, stream);
         }
-        self.deallocate_usual(address, stream)
+        self.deallocate_directly(address, stream)
     }
 
     #[inline]
-    pub(super) fn deallocate_usual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+    pub(super) fn deallocate_directly(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         self.deallocate_as::<false>(address, stream)
     }
 
@@ -32,9 +32,9 @@ impl Allocator {
     pub(super) fn deallocate_as<const RECORDED: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {
             if let Some((id, block)) = pool.find(address) {
-                let mut taken = self.take_back::<RECORDED>(pool, id, block, address, stream);
+                let mut taken = self.free_block::<RECORDED>(pool, id, block, address, stream);
                 while taken.is_err() && block.is_resizing() {
-                    taken = self.take_back::<RECORDED>(pool, id, block, address, stream);
+                    taken = self.free_block::<RECORDED>(pool, id, block, address, stream);
                 }
                 taken?;
                 if self.closed.load(Ordering::Relaxed) {
@@ -43,11 +43,11 @@ impl Allocator {
                 return Ok(());
             }
         }
-        self.take_back_beside(address, stream)
+        self.free_dedicated_block(address, stream)
     }
 
     #[inline]
-    fn take_back<const RECORDED: bool>(
+    fn free_block<const RECORDED: bool>(
         &self,
         pool: &Pool,
         id: NodeId,
@@ -56,28 +56,28 @@ impl Allocator {
         stream: Option<Stream>,
     ) -> Result<()> {
         let Some(cache) = self.cache(stream).filter(|_| self.config.fill.is_none()) else {
-            return self.take_back_slowly(pool, id, block, address, stream);
+            return self.free_block_slowly(pool, id, block, address, stream);
         };
-        let mut inner = self.lock_met(pool, cache);
+        let mut inner = self.lock_for_free(pool, cache);
         let mine = inner.serves(pool.device) && block.is_plain();
         let to = if mine { State::Cached } else { State::Pending };
         if !block.claim_at_home(cache, address, to) {
             drop(inner);
-            return self.take_back_claimed(pool, id, block, address, stream);
+            return self.free_on_other_stream(pool, id, block, address, stream);
         }
         if !mine {
             drop(inner);
             pool.free(id, block, Some(cache), false);
             return Ok(());
         }
-        let wanted = inner.wants_stamp(pool, block, self.config.streams_trusted);
+        let wanted = inner.wants_event(pool, block, self.config.streams_trusted);
         if RECORDED {
             pool.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
         inner.take(pool, id, block);
         drop(inner);
         if wanted && let Some(stream) = stream {
-            self.stamp(pool, cache, stream);
+            self.record_event(pool, cache, stream);
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Allocator {
     /// Frees a block that no cache takes under its lock alone. A default stream without a context means that of the
     /// device's primary context.
     #[cold]
-    fn take_back_slowly(
+    fn free_block_slowly(
         &self,
         pool: &Pool,
         id: NodeId,
@@ -94,15 +94,15 @@ impl Allocator {
         stream: Option<Stream>,
     ) -> Result<()> {
         let taken = self.in_primary_for(stream, pool, || {
-            self.take_back::<true>(pool, id, block, address, stream)
+            self.free_block::<true>(pool, id, block, address, stream)
         });
-        taken.unwrap_or_else(|| self.take_back_claimed(pool, id, block, address, stream))
+        taken.unwrap_or_else(|| self.free_on_other_stream(pool, id, block, address, stream))
     }
 
     /// Runs `work` in the primary context of the pool's device, if `stream` is a default stream and no context is
     /// current. Returns `None` if a context is current, or the primary one cannot be made current.
     fn in_primary_for<T>(&self, stream: Option<Stream>, pool: &Pool, work: impl FnOnce() -> T) -> Option<T> {
-        let stream = stream.filter(|stream| stream.is_special() && self.driver.knows_work())?;
+        let stream = stream.filter(|stream| stream.is_default() && self.driver.knows_work())?;
         let contextless = || matches!(self.key(stream), Ok(None));
         if !contextless() {
             return None;
@@ -114,7 +114,7 @@ impl Allocator {
     /// Frees a block on another stream than its own, or one that is filled before it is reused. The stream may be named
     /// to the driver if the block was allocated on another stream: the caller then chose it for work that ran on it.
     #[cold]
-    fn take_back_claimed(
+    fn free_on_other_stream(
         &self,
         pool: &Pool,
         id: NodeId,
@@ -127,14 +127,14 @@ impl Allocator {
             return Err(freed_twice(address));
         };
         if let (Some(byte), Some(_)) = (self.config.fill, stream)
-            && !block.is_others_too()
+            && !block.has_other_users()
         {
             // The fill is work that this free waits for: the block stays pending until the fill has completed.
             let _ = pool.fill(address, byte, block.size(), stream);
         }
         let Some(cache) = self.cache_of(stream, pool) else {
-            match self.nameless(stream) {
-                Some((stream, key)) => pool.free_nameless(id, block, stream, key),
+            match self.per_free_key(stream) {
+                Some((stream, key)) => pool.free_with_event(id, block, stream, key),
                 None => pool.free(id, block, None, stream.is_none()),
             }
             return Ok(());
@@ -143,9 +143,9 @@ impl Allocator {
         let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
         let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
-            self.stamp(pool, cache, stream);
+            self.record_event(pool, cache, stream);
         }
-        let mut inner = self.lock_met(pool, cache);
+        let mut inner = self.lock_for_free(pool, cache);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
             pool.free(id, block, Some(cache), false);
@@ -154,10 +154,10 @@ impl Allocator {
         block.become_free(State::Cached);
         pool.record_freed(Action::Freed, id, Some(cache.key.stream));
         inner.take(pool, id, block);
-        let due = other.filter(|_| inner.is_stamp_due(pool));
+        let due = other.filter(|_| inner.is_event_due(pool));
         drop(inner);
         if let Some(stream) = due {
-            self.stamp(pool, cache, stream);
+            self.record_event(pool, cache, stream);
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Allocator {
     /// An unknown stream becomes known. If the stream is another device's, the pool notes that its context uses the
     /// pool.
     #[cold]
-    fn stamp(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
+    fn record_event(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
         let known = cache.inner.lock().serves(pool.device);
         let device = if known {
             Ok(pool.device)
@@ -176,25 +176,25 @@ impl Allocator {
         match device {
             Ok(device) if device == pool.device => {
                 self.leave_other_device(cache, pool.device);
-                pool.stamp_freeing(cache, stream, self.config.streams_trusted);
+                pool.record_event_of_free(cache, stream, self.config.streams_trusted);
             }
             Ok(_) => {
-                let _ = pool.used_by(stream);
+                let _ = pool.note_stream_context(stream);
             }
             Err(_) => {}
         }
     }
 
     #[cold]
-    fn take_back_beside(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        let take = |pool: &Pool| match self.nameless(stream) {
-            Some((stream, key)) => pool.free_standalone_nameless(address, stream, key),
+    fn free_dedicated_block(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        let take = |pool: &Pool| match self.per_free_key(stream) {
+            Some((stream, key)) => pool.free_dedicated_with_event(address, stream, key),
             None => {
                 let cache = self.cache_of(stream, pool);
                 if let Some(cache) = cache {
-                    drop(self.lock_met(pool, cache));
+                    drop(self.lock_for_free(pool, cache));
                 }
-                pool.free_standalone(address, cache, stream.is_none())
+                pool.free_dedicated(address, cache, stream.is_none())
             }
         };
         let taken = |pool: &Pool| {
@@ -215,7 +215,7 @@ impl Allocator {
     /// Locks the cache of the stream that a free names. Unless streams are trusted, the pool also notes the context
     /// that the free is made in.
     #[inline]
-    fn lock_met<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> impl DerefMut<Target = Inner> + use<'c> {
+    fn lock_for_free<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> impl DerefMut<Target = Inner> + use<'c> {
         let context = match cache.key.context {
             _ if self.config.streams_trusted => None,
             0 => self.driver.current_context().ok().flatten(),
@@ -223,9 +223,9 @@ impl Allocator {
         };
         let inner = cache.inner.lock();
         match context {
-            Some(context) if !inner.has_met(pool, context) => {
+            Some(context) if !inner.knows_context(pool, context) => {
                 drop(inner);
-                pool.meet(cache, context);
+                pool.note_free_context(cache, context);
                 cache.inner.lock()
             }
             _ => inner,
@@ -247,7 +247,7 @@ impl Allocator {
         let key = self.key(stream).ok()?;
         Some(
             self.caches
-                .get(key.unwrap_or_else(|| Key::special(stream, pool.home()))),
+                .get(key.unwrap_or_else(|| Key::default_stream(stream, pool.home()))),
         )
     }
 }

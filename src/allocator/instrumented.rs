@@ -8,17 +8,17 @@ impl Allocator {
     /// [`Allocator::allocate`] on the instrumented path: the process is exiting, was forked, uses tags, has a tool, or
     /// records.
     #[cold]
-    pub(super) fn allocate_unusual(&self, request: Request) -> Result<u64> {
-        if process::only_records() {
-            return self.allocate_told(request);
+    pub(super) fn allocate_instrumented(&self, request: Request) -> Result<u64> {
+        if process::is_only_recording() {
+            return self.allocate_in_recording_process(request);
         }
         process::usable()?;
         let address = match tags::current() {
-            0 => self.allocate_told(request),
+            0 => self.allocate_in_recording_process(request),
             tag => self.allocate_tagged(request, tag),
         }?;
         if let Some(pool) = self.pool_at(address) {
-            pool.tell_allocated(address);
+            pool.notify_allocated(address);
         }
         Ok(address)
     }
@@ -32,27 +32,29 @@ impl Allocator {
             None => self.device(None).ok(),
         });
         let fits = || {
-            let pool = likely.and_then(|device| self.made(device));
+            let pool = likely.and_then(|device| self.existing_pool(device));
             pool.zip(want)
                 .map_or(Ok(()), |(pool, want)| pool.tag_fits(tag, want.size))
         };
         let mut room = fits();
         if room.is_err() {
-            self.insist(&mut room, request, fits);
+            self.retry_after_handler(&mut room, request, fits);
         }
         let outcome = room
-            .and_then(|()| self.allocate_told(request))
+            .and_then(|()| self.allocate_in_recording_process(request))
             .and_then(|address| match self.pool_at(address) {
                 None => Ok(address),
                 Some(pool) => match pool.tag_block(address, tag) {
                     Ok(()) => Ok(address),
                     Err(error) => {
-                        self.deallocate_told(address, request.stream)?;
+                        self.deallocate_in_recording_process(address, request.stream)?;
                         Err(error)
                     }
                 },
             });
-        if let (Err(Error::OutOfMemory(_)), Some(pool)) = (&outcome, likely.and_then(|device| self.made(device))) {
+        if let (Err(Error::OutOfMemory(_)), Some(pool)) =
+            (&outcome, likely.and_then(|device| self.existing_pool(device)))
+        {
             pool.tag_refused(tag);
         }
         outcome
@@ -60,9 +62,9 @@ impl Allocator {
 
     /// [`Allocator::deallocate`] on the instrumented path.
     #[cold]
-    pub(super) fn deallocate_unusual(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        if process::only_records() {
-            return self.deallocate_told(address, stream);
+    pub(super) fn deallocate_instrumented(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+        if process::is_only_recording() {
+            return self.deallocate_in_recording_process(address, stream);
         }
         if process::forked() {
             return process::usable();
@@ -72,17 +74,17 @@ impl Allocator {
         }
         self.known(stream)?;
         if let Some(pool) = self.pool_at(address) {
-            pool.tell_freed(address);
+            pool.notify_freed(address);
             pool.untag_block(address);
         }
-        self.deallocate_told(address, stream)
+        self.deallocate_in_recording_process(address, stream)
     }
 
     /// [`Allocator::reallocate`] on the instrumented path. The block keeps its tag, even if it moves.
     #[cold]
-    pub(super) fn reallocate_unusual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if process::only_records() {
-            return self.reallocate_told(address, alignment, new_size);
+    pub(super) fn reallocate_instrumented(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if process::is_only_recording() {
+            return self.reallocate_in_recording_process(address, alignment, new_size);
         }
         process::usable()?;
         let want = self.want(new_size, alignment).ok();
@@ -93,16 +95,16 @@ impl Allocator {
         let growth = want.map_or(0, |want| want.size.saturating_sub(old));
         let mut grows = pool.tag_grows(tag, growth);
         if grows.is_err() {
-            self.insist(&mut grows, self.resize_request(address, new_size), || {
+            self.retry_after_handler(&mut grows, self.resize_request(address, new_size), || {
                 pool.tag_grows(tag, growth)
             });
         }
         let outcome = grows.and_then(|()| {
-            pool.tell_freed(address);
-            let outcome = self.reallocate_told(address, alignment, new_size);
+            pool.notify_freed(address);
+            let outcome = self.reallocate_in_recording_process(address, alignment, new_size);
             let now = want.filter(|_| outcome.is_ok()).map_or(old, |want| want.size);
             pool.tag_shrinks(tag, old + growth - now);
-            pool.tell_allocated(*outcome.as_ref().unwrap_or(&address));
+            pool.notify_allocated(*outcome.as_ref().unwrap_or(&address));
             outcome
         });
         pool.put_tag(*outcome.as_ref().unwrap_or(&address), tag);
@@ -129,7 +131,10 @@ impl Allocator {
     /// The statistics of one device by tag. `None`: the current device.
     pub fn tag_stats(&self, device: Option<i32>) -> Result<Vec<TagStats>> {
         process::usable()?;
-        Ok(self.made(self.device(device)?).map(Pool::tag_stats).unwrap_or_default())
+        Ok(self
+            .existing_pool(self.device(device)?)
+            .map(Pool::tag_stats)
+            .unwrap_or_default())
     }
 
     /// The statistics of one device and of its tags, as JSON.

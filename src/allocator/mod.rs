@@ -10,9 +10,9 @@ use crate::history::Recorder;
 use crate::pool::block::{Block, State};
 use crate::pool::driver_calls::refused;
 use crate::pool::free_space::NodeId;
-use crate::pool::rounding::SegmentRule;
+use crate::pool::rounding::RoundingRule;
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
-use crate::pool::{MOST_ALIGNED, Memory, Options, Pool, Turn, Want};
+use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
 use crate::support::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
 use crate::support::process;
@@ -37,8 +37,8 @@ pub use out_of_memory::OomHandler;
 pub const RESIZABLE: u32 = 1;
 
 /// The maximum number of devices.
-pub const MOST_DEVICES: i32 = if cfg!(loom) { 1 } else { 64 };
-const DEVICES: usize = MOST_DEVICES as usize;
+pub const MAX_DEVICES: i32 = if cfg!(loom) { 1 } else { 64 };
+const DEVICES: usize = MAX_DEVICES as usize;
 
 /// One request for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,13 +59,13 @@ pub struct Request {
 pub struct Allocator {
     driver: Arc<dyn Driver>,
     config: Config,
-    rule: SegmentRule,
-    memory: Memory,
+    rule: RoundingRule,
+    memory: MemorySource,
     /// The device of external memory.
-    given: Option<i32>,
+    external_device: Option<i32>,
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
-    short: out_of_memory::Short,
+    out_of_memory: out_of_memory::OutOfMemory,
     /// Whether the output at exit is still to be written.
     epilogue: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
@@ -91,14 +91,14 @@ impl Allocator {
     /// Allocates a block of at least `request.size` bytes.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
-        if process::unusual() {
-            return self.allocate_unusual(request);
+        if process::is_instrumented() {
+            return self.allocate_instrumented(request);
         }
-        self.allocate_usual(request)
+        self.allocate_directly(request)
     }
 
     #[inline]
-    fn allocate_usual(&self, request: Request) -> Result<u64> {
+    fn allocate_directly(&self, request: Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }
@@ -111,26 +111,26 @@ impl Allocator {
         }
         match request.stream {
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
-            _ => self.allocate_apart(want, request),
+            _ => self.allocate_without_cache(want, request),
         }
     }
 
     /// Serves a request without a stream, or where streams have no caches.
     #[inline(never)]
-    fn allocate_apart(&self, want: Want, request: Request) -> Result<u64> {
-        self.asking(request, || match request.stream {
-            Some(stream) => self.allocate_nameless(want, request, stream),
-            None => self.allocate_anywhere(want, request),
+    fn allocate_without_cache(&self, want: Want, request: Request) -> Result<u64> {
+        self.with_handler(request, || match request.stream {
+            Some(stream) => self.allocate_with_per_free_events(want, request, stream),
+            None => self.allocate_for_any_stream(want, request),
         })
     }
 
     /// Runs `attempt`, and calls the out-of-memory handler if memory ran out. It does not wrap a possible hit: moving
     /// the result once more takes as long as a lock.
     #[inline]
-    fn asking(&self, request: Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    fn with_handler(&self, request: Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let mut outcome = attempt();
         if matches!(outcome, Err(Error::OutOfMemory(_))) {
-            self.insist(&mut outcome, request, || self.allocate_usual(request));
+            self.retry_after_handler(&mut outcome, request, || self.allocate_directly(request));
         }
         outcome
     }
@@ -142,24 +142,25 @@ impl Allocator {
             return self.allocate_in_primary(want, request);
         };
         let cache = self.caches.get(key);
-        let (id, capture) = match self.ask(stream) {
+        let (id, capture) = match self.query(stream) {
             Ok(answer) => answer,
-            Err(error) => return Err(self.unanswered(cache, error)),
+            Err(error) => return Err(self.query_failed(cache, error)),
         };
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
             let same = |known| known == id || broken("a hit compares the stream's id");
-            if let Some(generation) = inner.generation.as_ref().filter(|generation| same(generation.id))
-                && request.device.is_none_or(|device| device == generation.device)
+            if let Some(served) = inner.served.as_ref().filter(|served| same(served.id))
+                && request.device.is_none_or(|device| device == served.device)
             {
-                let Some(pool) = self.made(generation.device) else {
-                    return self.no_device(generation.device);
+                let Some(pool) = self.existing_pool(served.device) else {
+                    return self.no_device(served.device);
                 };
                 pool.alive()?;
                 inner.capture = 0;
                 // A stream with memory that others need records a completion event first, on the path of a miss.
-                let content = inner.hunger == pool.hunger.load(Ordering::Relaxed) || inner.unstamped == 0;
+                let content =
+                    inner.pressure_epoch == pool.pressure_epoch.load(Ordering::Relaxed) || inner.uncovered == 0;
                 let ready = if content {
                     inner.ready.pop(&pool.blocks, want.size, want.align)
                 } else {
@@ -168,7 +169,7 @@ impl Allocator {
                 if let Some(node) = ready {
                     let block = pool.blocks.get(node);
                     block.requested.store(want.requested, Ordering::Relaxed);
-                    block.stamp.store(inner.allocations, Ordering::Relaxed);
+                    block.event_number.store(inner.allocations, Ordering::Relaxed);
                     block.hand_out(Some(cache));
                     inner.allocations += 1;
                     inner.requested += want.requested as i64;
@@ -184,7 +185,7 @@ impl Allocator {
         self.miss(
             want,
             request,
-            Turn {
+            StreamView {
                 cache,
                 stream,
                 id,
@@ -195,16 +196,16 @@ impl Allocator {
 
     #[cold]
     #[inline(never)]
-    fn miss(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
-        self.asking(request, || self.meet(want, request, turn))
+    fn miss(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+        self.with_handler(request, || self.note_free_context(want, request, view))
     }
 
     /// Handles a failed query of a stream. If its context carries a sticky error, the pool becomes unusable.
     #[cold]
-    fn unanswered(&self, cache: &StreamCache, error: Error) -> Error {
-        let known = cache.inner.lock().generation.as_ref().map(|of| (of.device, of.context));
+    fn query_failed(&self, cache: &StreamCache, error: Error) -> Error {
+        let known = cache.inner.lock().served.as_ref().map(|of| (of.device, of.context));
         if let (Error::Driver(cause), Some((device, context))) = (&error, known)
-            && let Some(pool) = self.made(device)
+            && let Some(pool) = self.existing_pool(device)
         {
             pool.stream_failed(context, *cause);
         }
@@ -213,52 +214,52 @@ impl Allocator {
 
     /// If the handle served a stream of another device before, releases what that stream freed to its pool.
     fn leave_other_device(&self, cache: &StreamCache, device: i32) {
-        let served = cache.inner.lock().generation.as_ref().map(|of| of.device);
+        let served = cache.inner.lock().served.as_ref().map(|of| of.device);
         if let Some(pool) = served
             .filter(|served| *served != device)
-            .and_then(|served| self.made(served))
+            .and_then(|served| self.existing_pool(served))
         {
             pool.release_stream(cache, None);
         }
     }
 
-    fn meet(&self, want: Want, request: Request, turn: Turn<'_>) -> Result<u64> {
-        let known = turn
+    fn note_free_context(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+        let known = view
             .cache
             .inner
             .lock()
-            .generation
+            .served
             .as_ref()
-            .map(|generation| (generation.id, generation.device));
+            .map(|served| (served.id, served.device));
         let device = match known {
-            Some((id, device)) if id == turn.id => device,
+            Some((id, device)) if id == view.id => device,
             _ => {
-                let device = self.stream_device(turn.stream)?;
-                self.leave_other_device(turn.cache, device);
+                let device = self.stream_device(view.stream)?;
+                self.leave_other_device(view.cache, device);
                 device
             }
         };
-        let wanted = self.wanted(request.device, device);
+        let wanted = self.device_for(request.device, device);
         let pool = self.pool(wanted)?;
         if wanted != device {
             // Work of the stream's context may use the block, whichever context is current when it is freed.
-            pool.used_by(turn.stream)?;
+            pool.note_stream_context(view.stream)?;
         }
-        if let Some(special) = pool.special(request.flags & RESIZABLE != 0) {
-            let address = pool.allocate_special(want, special, Some(&turn).filter(|_| wanted == device))?;
-            return self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device));
+        if let Some(kind) = pool.dedicated_kind(request.flags & RESIZABLE != 0) {
+            let address = pool.allocate_dedicated(want, kind, Some(&view).filter(|_| wanted == device))?;
+            return self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device));
         }
         // A stream of another device has no cache in this pool: the block must be safe for every stream.
-        let address = pool.allocate(want, Some(&turn).filter(|_| wanted == device))?;
+        let address = pool.allocate(want, Some(&view).filter(|_| wanted == device))?;
         self.note_resizable(pool, address, request);
-        self.filled(pool, address, want.size, Some(turn.stream).filter(|_| wanted == device))
+        self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device))
     }
 
     /// Serves a request without a stream, or one whose stream has no id.
-    fn allocate_anywhere(&self, want: Want, request: Request) -> Result<u64> {
+    fn allocate_for_any_stream(&self, want: Want, request: Request) -> Result<u64> {
         let pool = self.pool(self.device(request.device)?)?;
-        let address = match pool.special(request.flags & RESIZABLE != 0) {
-            Some(special) => pool.allocate_special(want, special, None)?,
+        let address = match pool.dedicated_kind(request.flags & RESIZABLE != 0) {
+            Some(kind) => pool.allocate_dedicated(want, kind, None)?,
             None => pool.allocate(want, None)?,
         };
         self.note_resizable(pool, address, request);
@@ -271,28 +272,31 @@ impl Allocator {
     fn allocate_in_primary(&self, want: Want, request: Request) -> Result<u64> {
         let device = self.device(request.device)?;
         let attempt = || match request.stream {
-            Some(stream) if self.key(stream)?.is_none() => self.allocate_anywhere(want, request),
+            Some(stream) if self.key(stream)?.is_none() => self.allocate_for_any_stream(want, request),
             Some(stream) if self.streams => self.allocate_on(want, request, stream),
-            Some(stream) => self.allocate_nameless(want, request, stream),
-            None => self.allocate_anywhere(want, request),
+            Some(stream) => self.allocate_with_per_free_events(want, request, stream),
+            None => self.allocate_for_any_stream(want, request),
         };
         match self.pool(device)?.in_primary(false, attempt)? {
             Some(outcome) => outcome,
-            None => self.allocate_anywhere(want, request),
+            None => self.allocate_for_any_stream(want, request),
         }
     }
 
     /// The pool of a device that has been used.
     #[cfg(test)]
     pub(crate) fn pool_of(&self, device: i32) -> &Pool {
-        self.made(device).expect("the device has a pool")
+        self.existing_pool(device).expect("the device has a pool")
     }
 
     /// Rounds size and alignment.
     #[inline]
     fn want(&self, size: u64, alignment: u64) -> Result<Want> {
         let align = alignment.max(self.rule.start);
-        if size == 0 || !align.is_power_of_two() || align > MOST_ALIGNED || (alignment & alignment.wrapping_sub(1)) != 0
+        if size == 0
+            || !align.is_power_of_two()
+            || align > MAX_ALIGNMENT
+            || (alignment & alignment.wrapping_sub(1)) != 0
         {
             return Err(bad_request(size, alignment));
         }
@@ -308,7 +312,7 @@ impl Allocator {
 
     /// The id and the capture state of a stream; trusted streams are not queried.
     #[inline]
-    fn ask(&self, stream: Stream) -> Result<(u64, Capture)> {
+    fn query(&self, stream: Stream) -> Result<(u64, Capture)> {
         if self.config.streams_trusted {
             return Ok((1, Capture::None));
         }
@@ -318,7 +322,7 @@ impl Allocator {
     /// The cache key of a stream handle. `None` for a default stream without a current context.
     #[inline]
     fn key(&self, stream: Stream) -> Result<Option<Key>> {
-        if !stream.is_special() {
+        if !stream.is_default() {
             return Ok(Some(Key {
                 stream,
                 context: 0,
@@ -328,7 +332,7 @@ impl Allocator {
         Ok(self
             .driver
             .current_context()?
-            .map(|context| Key::special(stream, context)))
+            .map(|context| Key::default_stream(stream, context)))
     }
 
     fn stream_device(&self, stream: Stream) -> Result<i32> {
@@ -345,7 +349,7 @@ impl Allocator {
     /// The device of a request: the one it names, else the current context's, else the option's, else 0. With external
     /// memory, that memory's device.
     fn device(&self, named: Option<i32>) -> Result<i32> {
-        let device = match named.or(self.given) {
+        let device = match named.or(self.external_device) {
             Some(device) => device,
             None => self.driver.current_device()?.or(self.config.device).unwrap_or(0),
         };
@@ -363,7 +367,7 @@ impl Allocator {
     }
 
     #[inline]
-    fn made(&self, device: i32) -> Option<&Pool> {
+    fn existing_pool(&self, device: i32) -> Option<&Pool> {
         self.pools.get(device as usize)?.get()
     }
 
@@ -402,7 +406,7 @@ impl Drop for Allocator {
 fn bad_request(size: u64, alignment: u64) -> Error {
     Error::InvalidArgument(match size {
         0 => "size 0".into(),
-        _ => format!("alignment {alignment} is not 0 or a power of two up to {MOST_ALIGNED}"),
+        _ => format!("alignment {alignment} is not 0 or a power of two up to {MAX_ALIGNMENT}"),
     })
 }
 

@@ -24,43 +24,43 @@ const REMEMBERED: usize = 16;
 const NAMED: usize = 3;
 
 thread_local! {
-    static ASKING: Cell<bool> = const { Cell::new(false) };
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
     /// Whether a request is being attempted again.
-    static TRYING: Cell<bool> = const { Cell::new(false) };
+    static RETRYING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While this lives, requests of this thread that run out of memory are neither reported nor passed to the handler.
-struct Trying;
+struct Retrying;
 
-impl Trying {
-    fn begin() -> Trying {
-        let _ = TRYING.try_with(|trying| trying.set(true));
-        Trying
+impl Retrying {
+    fn begin() -> Retrying {
+        let _ = RETRYING.try_with(|trying| trying.set(true));
+        Retrying
     }
 }
 
-impl Drop for Trying {
+impl Drop for Retrying {
     fn drop(&mut self) {
-        let _ = TRYING.try_with(|trying| trying.set(false));
+        let _ = RETRYING.try_with(|trying| trying.set(false));
     }
 }
 
 #[derive(Default)]
-pub(super) struct Short {
+pub(super) struct OutOfMemory {
     handler: Mutex<Option<OomHandler>>,
-    alarms: Mutex<Alarms>,
+    throttle: Mutex<LogThrottle>,
     snapshot_taken: AtomicBool,
 }
 
 /// The recent refusals.
 #[derive(Default)]
-struct Alarms {
+struct LogThrottle {
     sizes: Vec<((i32, u64), Instant)>,
     last: Option<Instant>,
-    unsaid: u64,
+    unreported: u64,
 }
 
-impl Alarms {
+impl LogThrottle {
     /// The number of refusals since the last line, if this one is to be logged; else `None`.
     fn raise(&mut self, device: i32, size: u64, now: Instant) -> Option<u64> {
         self.sizes.retain(|(_, since)| now.duration_since(*since) < AGAIN);
@@ -70,11 +70,11 @@ impl Alarms {
             self.sizes.insert(0, ((device, size), now));
         }
         if again || self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
-            self.unsaid += 1;
+            self.unreported += 1;
             return None;
         }
         self.last = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
+        Some(std::mem::take(&mut self.unreported))
     }
 }
 
@@ -82,28 +82,33 @@ impl Allocator {
     /// Sets the out-of-memory handler; `None` removes it. It runs on the requesting thread, which holds no lock, so it
     /// may allocate, free, trim and unload. A request of its own that runs out of memory does not call it again.
     pub fn on_oom(&self, handler: Option<OomHandler>) {
-        *self.short.handler.lock() = handler;
+        *self.out_of_memory.handler.lock() = handler;
     }
 
     /// Handles a request that ran out of memory: runs `again` as long as the handler requests it, then reports the
     /// refusal.
     #[cold]
     #[inline(never)]
-    pub(super) fn insist<T>(&self, outcome: &mut Result<T>, request: Request, again: impl Fn() -> Result<T>) {
+    pub(super) fn retry_after_handler<T>(
+        &self,
+        outcome: &mut Result<T>,
+        request: Request,
+        again: impl Fn() -> Result<T>,
+    ) {
         // The outer call attempts the request again.
-        if TRYING.try_with(Cell::get).unwrap_or(true) {
+        if RETRYING.try_with(Cell::get).unwrap_or(true) {
             return;
         }
         let device = self.device_of(&request);
         for _ in 0..TRIES {
-            if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.ask_handler(device, request.size) {
+            if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.call_handler(device, request.size) {
                 break;
             }
-            let _trying = Trying::begin();
+            let _trying = Retrying::begin();
             *outcome = again();
         }
         if let Err(Error::OutOfMemory(reason)) = outcome {
-            self.tell_refused(device, &request, reason);
+            self.report_refusal(device, &request, reason);
         }
     }
 
@@ -115,7 +120,7 @@ impl Allocator {
         if matches!(error, Error::OutOfMemory(_)) {
             self.pool(self.device_of(&request))?.count_refused();
         }
-        self.asking(request, || Err(error.clone()))
+        self.with_handler(request, || Err(error.clone()))
     }
 
     /// Refuses a resize in the same way, for a block that is in a pool.
@@ -125,7 +130,7 @@ impl Allocator {
         if matches!(error, Error::OutOfMemory(_)) {
             self.pool_at(address).ok_or_else(|| foreign(address))?.count_refused();
         }
-        self.resize_asking(Err(error), address, alignment, new_size)
+        self.resize_with_handler(Err(error), address, alignment, new_size)
     }
 
     /// The request that corresponds to a resize.
@@ -140,15 +145,18 @@ impl Allocator {
         }
     }
 
-    fn ask_handler(&self, device: i32, size: u64) -> bool {
-        let Some(handler) = self.short.handler.lock().clone() else {
+    fn call_handler(&self, device: i32, size: u64) -> bool {
+        let Some(handler) = self.out_of_memory.handler.lock().clone() else {
             return false;
         };
-        if ASKING.try_with(|asking| asking.replace(true)).unwrap_or(true) {
+        if IN_HANDLER
+            .try_with(|with_handler| with_handler.replace(true))
+            .unwrap_or(true)
+        {
             return false;
         }
         let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(device, size)));
-        let _ = ASKING.try_with(|asking| asking.set(false));
+        let _ = IN_HANDLER.try_with(|with_handler| with_handler.set(false));
         again.unwrap_or(false)
     }
 
@@ -157,7 +165,7 @@ impl Allocator {
         let of_stream = || {
             let key = self.key(request.stream?).ok()??;
             let inner = self.caches.get(key).inner.lock();
-            inner.generation.as_ref().map(|generation| generation.device)
+            inner.served.as_ref().map(|served| served.device)
         };
         request
             .device
@@ -169,8 +177,8 @@ impl Allocator {
     /// Reports a refusal as an event, a line in the log and a snapshot, each where the options request it and not too
     /// often. A request beyond the maximum, or one that was refused before, is usually a builder's attempt to find out
     /// what it may have, so no warning is logged.
-    fn tell_refused(&self, device: i32, request: &Request, reason: &str) {
-        let Some(pool) = self.made(device) else { return };
+    fn report_refusal(&self, device: i32, request: &Request, reason: &str) {
+        let Some(pool) = self.existing_pool(device) else { return };
         let (free, total) = pool.device_memory();
         if self.recorder.is_on() {
             let event = Event::new(Action::Oom, device, free, request.size);
@@ -193,8 +201,12 @@ impl Allocator {
             return;
         }
         // The lock is released before names are looked up and the line is written.
-        let raised = self.short.alarms.lock().raise(device, request.size, Instant::now());
-        if let Some(unsaid) = raised {
+        let raised = self
+            .out_of_memory
+            .throttle
+            .lock()
+            .raise(device, request.size, Instant::now());
+        if let Some(unreported) = raised {
             let limit = if stats.limit == 0 {
                 "none".to_owned()
             } else {
@@ -203,7 +215,7 @@ impl Allocator {
             let holders = self.holders(pool);
             tracing::warn!(
                 "out of memory on device {device}: {} bytes asked for; limit {limit}, allocated {}, cached {}, pending {}, \
-                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unsaid}; the \
+                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unreported}; the \
                  reason: {reason}",
                 request.size,
                 stats.allocated,
@@ -213,7 +225,7 @@ impl Allocator {
             );
         }
         if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
-            && !self.short.snapshot_taken.swap(true, Ordering::Relaxed)
+            && !self.out_of_memory.snapshot_taken.swap(true, Ordering::Relaxed)
         {
             match self.write_snapshot(&path) {
                 Ok(()) => tracing::warn!("snapshot at the first refusal: {}", path.display()),
@@ -224,7 +236,7 @@ impl Allocator {
 
     /// The largest holders: by the stack of their allocations if it was recorded, else by size.
     fn holders(&self, pool: &Pool) -> String {
-        let Some(held) = pool.hold(Duration::from_millis(100)) else {
+        let Some(held) = pool.inspect(Duration::from_millis(100)) else {
             return "unknown".into();
         };
         let device = held.device();
@@ -262,26 +274,26 @@ mod tests {
 
     #[test]
     fn the_same_again_and_too_many_in_a_row_are_quiet() {
-        let mut alarms = Alarms::default();
+        let mut throttle = LogThrottle::default();
         let start = Instant::now();
-        assert_eq!(alarms.raise(0, 100, start), Some(0));
+        assert_eq!(throttle.raise(0, 100, start), Some(0));
         assert_eq!(
-            alarms.raise(0, 100, start + QUIET),
+            throttle.raise(0, 100, start + QUIET),
             None,
             "a size that was refused before"
         );
-        assert_eq!(alarms.raise(0, 50, start + QUIET / 2), None, "too soon");
-        assert_eq!(alarms.raise(1, 100, start + QUIET), Some(2), "another device");
+        assert_eq!(throttle.raise(0, 50, start + QUIET / 2), None, "too soon");
+        assert_eq!(throttle.raise(1, 100, start + QUIET), Some(2), "another device");
         for size in 0..100 {
-            alarms.raise(0, size, start + QUIET);
+            throttle.raise(0, size, start + QUIET);
         }
         assert_eq!(
-            alarms.raise(1, 100, start + 3 * QUIET),
+            throttle.raise(1, 100, start + 3 * QUIET),
             Some(100),
             "forgotten among others"
         );
-        assert_eq!(alarms.raise(1, 100, start + 4 * QUIET), None, "the same again");
+        assert_eq!(throttle.raise(1, 100, start + 4 * QUIET), None, "the same again");
         let later = start + 3 * QUIET + AGAIN;
-        assert_eq!(alarms.raise(1, 100, later), Some(1), "a minute later");
+        assert_eq!(throttle.raise(1, 100, later), Some(1), "a minute later");
     }
 }

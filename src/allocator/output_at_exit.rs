@@ -64,7 +64,7 @@ fn numbered(path: std::path::PathBuf) -> std::path::PathBuf {
 }
 
 fn summary(pool: &Pool) -> String {
-    let Some(held) = pool.hold(std::time::Duration::from_secs(1)) else {
+    let Some(held) = pool.inspect(std::time::Duration::from_secs(1)) else {
         return format!("trtalloc: device {}: in use, no statistics", pool.device);
     };
     drop(held);

@@ -12,47 +12,47 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Allocator {
     /// Allocates in a process where some allocator records, possibly this one.
-    pub(super) fn allocate_told(&self, request: Request) -> Result<u64> {
+    pub(super) fn allocate_in_recording_process(&self, request: Request) -> Result<u64> {
         if self.recorder.is_on() {
             self.allocate_recorded(request)
         } else {
-            self.allocate_usual(request)
+            self.allocate_directly(request)
         }
     }
 
     /// Frees in a process where some allocator records.
-    pub(super) fn deallocate_told(&self, address: u64, stream: Option<Stream>) -> Result<()> {
+    pub(super) fn deallocate_in_recording_process(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         if !self.recorder.is_on() {
-            return self.deallocate_usual(address, stream);
+            return self.deallocate_directly(address, stream);
         }
         let _stack = self.recorder.call(Call::Other);
         self.deallocate_as::<true>(address, stream)
     }
 
     /// Resizes in a process where some allocator records.
-    pub(super) fn reallocate_told(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    pub(super) fn reallocate_in_recording_process(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.recorder.is_on() {
             self.reallocate_recorded(address, alignment, new_size)
         } else {
-            self.reallocate_usual(address, alignment, new_size)
+            self.reallocate_directly(address, alignment, new_size)
         }
     }
 
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
         let _stack = self.recorder.call(Call::Allocation);
-        let address = self.allocate_usual(request)?;
+        let address = self.allocate_directly(request)?;
         let stream = Stream::recorded(request.stream);
         let found = |pool| Some((pool, Pool::find(pool, address)?.0));
         match self.all_pools().find_map(found) {
-            Some((pool, id)) => pool.remember(id, self.told_of(pool, address, request.size, stream)),
-            None => self.tell_beside(address, request.size, stream),
+            Some((pool, id)) => pool.remember(id, self.record_block(pool, address, request.size, stream)),
+            None => self.record_dedicated(address, request.size, stream),
         }
         Ok(address)
     }
 
     /// Records a new dedicated allocation, and the memory that came with it.
     #[cold]
-    fn tell_beside(&self, address: u64, size: u64, stream: u64) {
+    fn record_dedicated(&self, address: u64, size: u64, stream: u64) {
         let Some(pool) = self.pool_at(address) else { return };
         if let Some((start, bytes, mapped)) = pool.extent(address) {
             let came = if mapped {
@@ -62,7 +62,7 @@ impl Allocator {
             };
             self.recorder.happened(Event::new(came, pool.device, start, bytes));
         }
-        self.tell_allocated(pool, address, size, stream);
+        self.record_allocated(pool, address, size, stream);
     }
 
     /// Resizes and records it. A snapshot shows a free and an allocation. If the block was copied, the pool has already
@@ -72,44 +72,44 @@ impl Allocator {
         let pool = self.pool_at(address);
         let before = pool.and_then(|pool| pool.extent(address));
         let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);
-        let moved = self.reallocate_usual(address, alignment, new_size)?;
+        let moved = self.reallocate_directly(address, alignment, new_size)?;
         let Some(pool) = pool else { return Ok(moved) };
-        let tell = |action, address, bytes| {
+        let record = |action, address, bytes| {
             if bytes > 0 {
                 self.recorder.happened(Event::new(action, pool.device, address, bytes));
             }
         };
         let mapped = matches!(before, Some((.., true)));
         if moved == address || mapped {
-            tell(Action::Freed, address, requested);
+            record(Action::Freed, address, requested);
         }
         match (before, pool.extent(moved)) {
             (Some((from, had, true)), Some((to, has, true))) if from == to => {
-                tell(Action::SegmentMap, to + had, has.saturating_sub(had));
-                tell(Action::SegmentUnmap, to + has, had.saturating_sub(has));
+                record(Action::SegmentMap, to + had, has.saturating_sub(had));
+                record(Action::SegmentUnmap, to + has, had.saturating_sub(has));
             }
             (Some((from, had, true)), Some((to, has, true))) => {
-                tell(Action::SegmentUnmap, from, had);
-                tell(Action::SegmentMap, to, has);
+                record(Action::SegmentUnmap, from, had);
+                record(Action::SegmentMap, to, has);
                 pool.forget(address);
             }
-            (_, Some((to, has, false))) if moved != address => tell(Action::SegmentAlloc, to, has),
+            (_, Some((to, has, false))) if moved != address => record(Action::SegmentAlloc, to, has),
             _ => {}
         }
-        self.tell_allocated(pool, moved, new_size, 0);
+        self.record_allocated(pool, moved, new_size, 0);
         Ok(moved)
     }
 
-    fn tell_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
-        let mark = self.told_of(pool, address, size, stream);
+    fn record_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
+        let mark = self.record_block(pool, address, size, stream);
         match pool.find(address) {
             Some((id, _)) => pool.remember(id, mark),
-            None => pool.remember_beside(address, mark),
+            None => pool.remember_dedicated(address, mark),
         }
     }
 
     /// Records an allocation and returns what the block has to remember.
-    fn told_of(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
+    fn record_block(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
         self.recorder.allocated(Event {
             tag: crate::support::tags::current(),
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
@@ -142,12 +142,12 @@ impl Allocator {
             drop(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
         }
         for pool in &pools {
-            drop(pool.hold(PATIENCE).ok_or_else(busy)?);
+            drop(pool.inspect(PATIENCE).ok_or_else(busy)?);
             stats.push(pool.stats());
         }
         let mut held = Vec::with_capacity(pools.len());
         for pool in &pools {
-            held.push(pool.hold(PATIENCE).ok_or_else(busy)?);
+            held.push(pool.inspect(PATIENCE).ok_or_else(busy)?);
         }
         // No memory is freed or allocated while these locks are held. A thread that has just allocated may not have
         // recorded it yet.

@@ -8,14 +8,14 @@ impl Allocator {
     /// first, there is no block to resize; if it comes second, it frees the resized block.
     #[inline]
     pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if process::unusual() {
-            return self.reallocate_unusual(address, alignment, new_size);
+        if process::is_instrumented() {
+            return self.reallocate_instrumented(address, alignment, new_size);
         }
-        self.reallocate_usual(address, alignment, new_size)
+        self.reallocate_directly(address, alignment, new_size)
     }
 
     #[inline]
-    pub(super) fn reallocate_usual(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+    pub(super) fn reallocate_directly(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.config.kind == Kind::Pinned {
             return Err(Error::Unsupported("pinned memory is not resized".into()));
         }
@@ -26,13 +26,13 @@ impl Allocator {
         for pool in self.all_pools() {
             if let Some(outcome) = pool.resize(address, want) {
                 if matches!(outcome, Err(Error::OutOfMemory(_))) {
-                    return self.resize_asking(outcome, address, alignment, new_size);
+                    return self.resize_with_handler(outcome, address, alignment, new_size);
                 }
                 return outcome;
             }
             if let Some((id, block)) = pool.find(address) {
-                let outcome = self.resize_in_window(pool, id, block, address, want);
-                return self.resize_asking(outcome, address, alignment, new_size);
+                let outcome = self.resize_in_range(pool, id, block, address, want);
+                return self.resize_with_handler(outcome, address, alignment, new_size);
             }
         }
         Err(foreign(address))
@@ -40,7 +40,7 @@ impl Allocator {
 
     /// Calls the out-of-memory handler if memory ran out.
     #[cold]
-    pub(super) fn resize_asking(
+    pub(super) fn resize_with_handler(
         &self,
         mut outcome: Result<u64>,
         address: u64,
@@ -48,16 +48,16 @@ impl Allocator {
         new_size: u64,
     ) -> Result<u64> {
         if matches!(outcome, Err(Error::OutOfMemory(_))) {
-            self.insist(&mut outcome, self.resize_request(address, new_size), || {
-                self.reallocate_usual(address, alignment, new_size)
+            self.retry_after_handler(&mut outcome, self.resize_request(address, new_size), || {
+                self.reallocate_directly(address, alignment, new_size)
             });
         }
         outcome
     }
 
     #[cold]
-    fn resize_in_window(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, want: Want) -> Result<u64> {
-        if matches!(self.memory, Memory::Caller(..)) {
+    fn resize_in_range(&self, pool: &Pool, id: NodeId, block: &Block, address: u64, want: Want) -> Result<u64> {
+        if matches!(self.memory, MemorySource::External(..)) {
             return Err(Error::Unsupported(
                 "memory of the caller's is not touched, so nothing in it is copied to grow".into(),
             ));

@@ -15,7 +15,7 @@ use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::error::Result;
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 
 use super::device::{Device, Fallback};
@@ -181,7 +181,8 @@ impl Bench<'_> {
         let application = self.device.application();
         let streams = (0..streams).map(|_| application.create_stream());
         let streams = streams.collect::<trtalloc::driver::Result<Vec<Stream>>>()?;
-        let result = Client::new(Handle::new(allocator.clone())).and_then(|client| body(&allocator, client, &streams));
+        let result = Client::new(ExportedAllocator::new(allocator.clone()))
+            .and_then(|client| body(&allocator, client, &streams));
         // Trusted streams outlive the allocator.
         allocator.close();
         for stream in streams {

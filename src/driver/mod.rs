@@ -36,7 +36,7 @@ impl Stream {
     pub const PER_THREAD: Stream = Stream(2);
 
     /// Whether the handle has a meaning only together with the current context (and thread).
-    pub fn is_special(self) -> bool {
+    pub fn is_default(self) -> bool {
         self.0 <= 2
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocator::Request;
 use crate::driver::Stream;
-use crate::ffi::exported::Handle;
+use crate::ffi::ExportedAllocator;
 use crate::support::error::{self, Error, Result};
 
 /// Runs `body`. An error or a panic becomes `failed`, this thread's last error and a line in the log that names `call`.
@@ -71,37 +71,48 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
 
 /// A block's address, or 0. A request of size 0 is refused quietly: TensorRT may make one.
 #[inline]
-pub(crate) fn allocate(call: &'static str, handle: &Handle, request: Request) -> usize {
+pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request: Request) -> usize {
     if request.size == 0 {
         error::remember(&Error::InvalidArgument("size is 0".into()));
         return 0;
     }
-    guarded(call, 0, || Ok(handle.allocator()?.allocate(request)? as usize))
+    guarded(call, 0, || Ok(exported.allocator()?.allocate(request)? as usize))
 }
 
 /// The resized block's address, or 0 with the old block as it was.
 #[inline]
-pub(crate) fn reallocate(call: &'static str, handle: &Handle, address: usize, alignment: u64, new_size: u64) -> usize {
+pub(crate) fn reallocate(
+    call: &'static str,
+    exported: &ExportedAllocator,
+    address: usize,
+    alignment: u64,
+    new_size: u64,
+) -> usize {
     guarded(call, 0, || {
-        let allocator = handle.existing().ok_or_else(foreign)?;
+        let allocator = exported.existing().ok_or_else(foreign)?;
         Ok(allocator.reallocate(address as u64, alignment, new_size)? as usize)
     })
 }
 
 /// Whether the block was taken back; 0 always is.
 #[inline]
-pub(crate) fn deallocate(call: &'static str, handle: &Handle, memory: usize, stream: Option<Stream>) -> bool {
+pub(crate) fn deallocate(
+    call: &'static str,
+    exported: &ExportedAllocator,
+    memory: usize,
+    stream: Option<Stream>,
+) -> bool {
     if memory == 0 {
         return true;
     }
     guarded(call, false, || {
-        let allocator = handle.existing().ok_or_else(foreign)?;
+        let allocator = exported.existing().ok_or_else(foreign)?;
         allocator.deallocate(memory as u64, stream)?;
         Ok(true)
     })
 }
 
-/// What to say of a block given to a handle that has not allocated yet.
+/// What to say of a block given to an allocator that has not allocated yet.
 #[cold]
 pub(crate) fn foreign() -> Error {
     Error::InvalidArgument("the address is not of a block of this allocator: it has handed out none".into())

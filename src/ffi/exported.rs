@@ -1,6 +1,6 @@
 //! What `trtalloc_allocator` points to: an allocator, or the promise of one, and the adapters made of it.
 //!
-//! A handle is never freed, so that a pointer to it, or to one of its adapters, stays valid however late it is used; after
+//! An exported allocator is never freed, so that a pointer to it, or to one of its adapters, stays valid however late it is used; after
 //! `trtalloc_destroy` it is a tombstone. Used by the faces ([`crate::ffi::c`], [`crate::ffi::tensorrt::allocator_bridge`]); knows [`crate::allocator`].
 
 use std::ptr;
@@ -15,18 +15,18 @@ use crate::support::process;
 use crate::support::stats::Stats;
 
 /// An allocator for other languages. Safe from any thread.
-pub struct Handle {
+pub struct ExportedAllocator {
     /// Null until there is an allocator; what it points to is never freed. One load leads every call to its allocator.
     allocator: AtomicPtr<Allocator>,
-    /// How the first allocation went; only the process's own handle starts without.
+    /// How the first allocation went; only the process's own allocator starts without.
     opened: OnceLock<Result<&'static Allocator>>,
     /// Made by [`crate::ffi::tensorrt::allocator_bridge`].
     adapters: [OnceLock<usize>; AllocatorAbi::COUNT],
-    /// The handle that was made before this one.
-    before: AtomicPtr<Handle>,
+    /// The exported allocator that was made before this one.
+    before: AtomicPtr<ExportedAllocator>,
 }
 
-static DEFAULT: Handle = Handle::empty();
+static DEFAULT: ExportedAllocator = ExportedAllocator::empty();
 
 /// Calls `each` with the figures of each device of the process's own allocator.
 fn process_stats(each: &mut dyn FnMut(Stats)) {
@@ -35,13 +35,13 @@ fn process_stats(each: &mut dyn FnMut(Stats)) {
     }
 }
 
-/// The handle that was made last. Through it every handle stays reachable, so that a leak checker in the application's
+/// The exported allocator that was made last. Through it every one stays reachable, so that a leak checker in the application's
 /// process sees nothing lost in what is kept on purpose.
-static NEWEST: AtomicPtr<Handle> = AtomicPtr::new(ptr::null_mut());
+static NEWEST: AtomicPtr<ExportedAllocator> = AtomicPtr::new(ptr::null_mut());
 
-impl Handle {
-    const fn empty() -> Handle {
-        Handle {
+impl ExportedAllocator {
+    const fn empty() -> ExportedAllocator {
+        ExportedAllocator {
             allocator: AtomicPtr::new(ptr::null_mut()),
             opened: OnceLock::new(),
             adapters: [const { OnceLock::new() }; AllocatorAbi::COUNT],
@@ -49,16 +49,16 @@ impl Handle {
         }
     }
 
-    /// A handle to `allocator`. Neither is ever freed.
-    pub fn new(allocator: Arc<Allocator>) -> &'static Handle {
-        let handle: &'static Handle = Box::leak(Box::new(Handle::empty()));
-        handle.publish(allocator);
+    /// An exported `allocator`. Neither is ever freed.
+    pub fn new(allocator: Arc<Allocator>) -> &'static ExportedAllocator {
+        let exported: &'static ExportedAllocator = Box::leak(Box::new(ExportedAllocator::empty()));
+        exported.publish(allocator);
         let mut before = NEWEST.load(Ordering::Relaxed);
         loop {
-            handle.before.store(before, Ordering::Relaxed);
-            let newest = ptr::from_ref(handle).cast_mut();
+            exported.before.store(before, Ordering::Relaxed);
+            let newest = ptr::from_ref(exported).cast_mut();
             match NEWEST.compare_exchange_weak(before, newest, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return handle,
+                Ok(_) => return exported,
                 Err(now) => before = now,
             }
         }
@@ -66,7 +66,7 @@ impl Handle {
 
     /// The process's own, which the environment describes. Touches no driver before its first allocation, and what went
     /// wrong there is what every request gets.
-    pub fn process() -> &'static Handle {
+    pub fn process() -> &'static ExportedAllocator {
         &DEFAULT
     }
 

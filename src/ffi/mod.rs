@@ -4,6 +4,8 @@
 
 pub mod c;
 mod call;
-pub mod exported;
+mod exported;
 pub mod preload;
 pub mod tensorrt;
+
+pub use exported::ExportedAllocator;

@@ -54,7 +54,7 @@ pub struct Block {
     pub requested: AtomicU64,
     /// For a cached block, the completion event that covers its last use; for a block in use, its stream's number of
     /// allocations at the time.
-    pub stamp: AtomicU64,
+    pub event_number: AtomicU64,
     /// A [`State`], and for a live block its home.
     way: AtomicPtr<StreamCache>,
     /// The next block of a list in a stream cache.
@@ -85,7 +85,7 @@ impl Block {
 
     /// Whether work that is not ordered before the free may use the block: a graph's work, or work on other declared
     /// streams.
-    pub fn is_others_too(&self) -> bool {
+    pub fn has_other_users(&self) -> bool {
         self.capture.load(Ordering::Relaxed) != 0 || self.shared.load(Ordering::Relaxed) != 0
     }
 
@@ -134,7 +134,7 @@ impl Block {
     #[inline]
     pub fn claim_at_home(&self, home: &StreamCache, address: u64, to: State) -> bool {
         let mine = self.way.load(Ordering::Acquire) == live(Some(home));
-        let mine = mine || broken("a claim at home looks at the state");
+        let mine = mine || broken("a claim at home compares the state");
         if mine && self.address.load(Ordering::Relaxed) == address {
             self.become_free(to);
             return true;
@@ -149,7 +149,7 @@ impl Block {
         loop {
             let way = self.way.load(Ordering::Acquire);
             if way.addr() & STATES == State::Claimed as usize {
-                if broken("an owner waits for one who looks") {
+                if broken("the owner's free waits for a thread that checks the block") {
                     return Err(Gone);
                 }
                 thread::yield_now();
@@ -166,7 +166,7 @@ impl Block {
                 let exchanged = self
                     .way
                     .compare_exchange(way, claimed, Ordering::AcqRel, Ordering::Relaxed);
-                if exchanged.is_err() && !broken("a claim of a homeless block is one step") {
+                if exchanged.is_err() && !broken("a claim of a block without a home is one step") {
                     continue;
                 }
                 let there = self.address.load(Ordering::Relaxed) == address;
@@ -224,9 +224,9 @@ impl Default for Blocks {
 
 impl Blocks {
     /// The highest possible number.
-    pub const MOST: NodeId = (CHUNK * CHUNKS - 1) as NodeId;
+    pub const MAX: NodeId = (CHUNK * CHUNKS - 1) as NodeId;
 
-    /// The block with that number; numbers are at most [`Blocks::MOST`].
+    /// The block with that number; numbers are at most [`Blocks::MAX`].
     #[inline]
     pub fn get(&self, id: NodeId) -> &Block {
         let chunk = self.chunks[id as usize / CHUNK].get_or_init(|| boxed(Block::new));
@@ -240,7 +240,7 @@ impl Block {
             address: AtomicU64::new(0),
             size: AtomicU64::new(0),
             requested: AtomicU64::new(0),
-            stamp: AtomicU64::new(0),
+            event_number: AtomicU64::new(0),
             way: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),

@@ -7,13 +7,13 @@ use super::stream_cache::StreamCaches;
 use super::{Core, Counters, Home, Options, Pool};
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::history::Recorder;
-use crate::pool::dedicated::Beside;
-use crate::pool::driver_calls::{Calls, refused};
-use crate::pool::free_space::Heap;
+use crate::pool::dedicated::DedicatedTable;
+use crate::pool::driver_calls::{DriverCalls, refused};
+use crate::pool::free_space::FreeSpace;
 use crate::pool::inspect::Marks;
-use crate::pool::physical::Mapping;
-use crate::pool::physical::address_space::Space;
-use crate::pool::reclaim::Grace;
+use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::address_space::AddressSpace;
+use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::graphs::Captures;
 use crate::pool::stream_cache::peak::InUse;
 use crate::support::config::Backing;
@@ -22,77 +22,77 @@ use crate::sync::atomic::AtomicU64;
 
 /// The memory that a pool uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemorySource {
     /// The driver's, obtained as needed.
     Driver(Backing),
     /// External memory: address and bytes. The pool never reads, writes or frees it.
-    Caller(u64, u64),
+    External(u64, u64),
 }
 
 /// The granularity where the driver has no virtual memory.
 const PAGE: u64 = 2 << 20;
 /// The largest address range, which leaves address space for others: CUDA has 128 TiB.
-const MOST_WINDOW: u64 = 4 << 40;
+const MAX_ADDRESS_RANGE: u64 = 4 << 40;
 
 impl Pool {
     /// A pool for `device`. It retains the device's primary context unless the application made a context of its own.
     pub fn new(
         driver: Arc<dyn Driver>,
         device: i32,
-        memory: Memory,
+        memory: MemorySource,
         options: Options,
         caches: Arc<StreamCaches>,
         recorder: Arc<Recorder>,
     ) -> Result<Pool> {
-        let calls = Arc::new(Calls::new(driver, options.pinned));
-        let info = calls.ask(|driver| driver.device_info(device))?;
+        let calls = Arc::new(DriverCalls::new(driver, options.pinned));
+        let info = calls.query(|driver| driver.device_info(device))?;
         let mut home = Home::find(&calls, device)?;
         let entered = calls.enter(home.context)?;
         let granule = options.rule.start.max(64);
         let mut access = vec![device];
-        let (space, page) = Self::window(&calls, &mut access, memory, &info, granule, &options)?;
+        let (space, page) = Self::address_range(&calls, &mut access, memory, &info, granule, &options)?;
         drop(entered);
         // Memory of the driver's malloc is freed with its context, and the pool can keep only the primary context
         // alive.
         let mallocs = options.passthrough || space.base().is_none();
-        if mallocs && !home.primary && matches!(memory, Memory::Driver(_)) {
+        if mallocs && !home.primary && matches!(memory, MemorySource::Driver(_)) {
             home = Home::primary(&calls, device)?;
         }
         calls.set_home(home.context);
-        let space = Arc::new(space);
-        let mut heap = Heap::new(space.size, granule, page);
-        let mut mapping = Mapping::new(
+        let addresses = Arc::new(space);
+        let mut free_space = FreeSpace::new(addresses.size, granule, page);
+        let mut physical = PhysicalMemory::new(
             calls.clone(),
-            space.clone(),
+            addresses.clone(),
             device,
             page,
             options.kind,
             access,
             recorder.clone(),
         );
-        if let Memory::Caller(base, bytes) = memory {
+        if let MemorySource::External(base, bytes) = memory {
             let start = base.next_multiple_of(granule);
             let size = (base + bytes).saturating_sub(start) / granule * granule;
             if size > 0 {
-                mapping.adopt(&mut heap, start, start % PAGE, size);
+                physical.adopt(&mut free_space, start, start % PAGE, size);
             }
         }
         let forgotten = Arc::new(AtomicU64::new(0));
         let core = Core {
-            heap,
-            reserved_peak: mapping.reserved(),
-            mapping,
-            grace: Grace::default(),
+            free_space,
+            reserved_peak: physical.reserved(),
+            physical,
+            grace: Reclaimer::default(),
             captures: Captures::default(),
-            uses: super::Uses::default(),
-            churn: super::Churn::default(),
-            covered_hunger: 0,
-            short: 0,
+            uses: super::StreamUses::default(),
+            allowance: super::GrowthAllowance::default(),
+            covered_epoch: 0,
+            shortage_until: 0,
             contexts: vec![(home.context, home.id)],
             forgotten: forgotten.clone(),
             home,
             limit: options.limit,
-            fixed: matches!(memory, Memory::Caller(..)),
+            is_external: matches!(memory, MemorySource::External(..)),
             closed: false,
             waiting: 0,
         };
@@ -100,43 +100,43 @@ impl Pool {
             device,
             options,
             calls,
-            space,
+            addresses,
             blocks: Blocks::default(),
             caches,
             counters: Counters::default(),
             in_use: InUse::default(),
-            hunger: AtomicU64::new(0),
-            starvation: AtomicU64::new(0),
-            worth: AtomicU64::new(0),
+            pressure_epoch: AtomicU64::new(0),
+            shortages: AtomicU64::new(0),
+            foreign_bytes_due: AtomicU64::new(0),
             forgotten,
             dead: OnceLock::new(),
             core: Mutex::new(core),
-            beside: Beside::default(),
+            dedicated: DedicatedTable::default(),
             recorder,
             marks: Marks::default(),
             tags: super::tags::Tags::new(),
         })
     }
 
-    fn window(
-        calls: &Calls,
+    fn address_range(
+        calls: &DriverCalls,
         access: &mut Vec<i32>,
-        memory: Memory,
+        memory: MemorySource,
         info: &DeviceInfo,
         granule: u64,
         options: &Options,
-    ) -> Result<(Space, u64)> {
+    ) -> Result<(AddressSpace, u64)> {
         let room = info
             .total
             .saturating_mul(4)
             .next_power_of_two()
-            .clamp(64 << 20, MOST_WINDOW);
+            .clamp(64 << 20, MAX_ADDRESS_RANGE);
         let backing = match memory {
-            Memory::Caller(base, bytes) => {
+            MemorySource::External(base, bytes) => {
                 let size = (base % PAGE + bytes).next_multiple_of(PAGE) + PAGE;
-                return Ok((Space::segments(size, granule), PAGE));
+                return Ok((AddressSpace::segments(size, granule), PAGE));
             }
-            Memory::Driver(backing) => backing,
+            MemorySource::Driver(backing) => backing,
         };
         let page = info.granularity.0.max(info.granularity.1);
         let reservation = match backing {
@@ -149,14 +149,20 @@ impl Pool {
                 .ok(),
         };
         Ok(match reservation {
-            Some((base, size)) => (Space::window(base, size, granule), page),
-            None => (Space::segments(room, granule), PAGE),
+            Some((base, size)) => (AddressSpace::reserved(base, size, granule), page),
+            None => (AddressSpace::segments(room, granule), PAGE),
         })
     }
 
     /// Reserves the address range, a smaller one where address space is short, and maps one page to prove that memory
     /// can be mapped.
-    fn reserve(calls: &Calls, access: &mut Vec<i32>, page: u64, room: u64, options: &Options) -> Result<(u64, u64)> {
+    fn reserve(
+        calls: &DriverCalls,
+        access: &mut Vec<i32>,
+        page: u64,
+        room: u64,
+        options: &Options,
+    ) -> Result<(u64, u64)> {
         if page == 0 {
             return Err(refused("cuMemGetAllocationGranularity", Failure::Unsupported));
         }
@@ -178,7 +184,7 @@ impl Pool {
     }
 
     /// Maps one page and returns it. Peers that can access it join `access`.
-    fn trial(calls: &Calls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
+    fn trial(calls: &DriverCalls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
         let device = access[0];
         let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
             // A full device is no evidence against virtual memory.

@@ -20,7 +20,7 @@ impl Pool {
             allocated_peak: self.in_use.peak(),
             requested: counters.requested.load(Relaxed),
             pending: counters.pending.load(Relaxed),
-            reserved: core.mapping.reserved(),
+            reserved: core.physical.reserved(),
             reserved_peak: core.reserved_peak,
             limit: core.limit,
             allocations: counters.allocations.load(Relaxed),
@@ -29,24 +29,20 @@ impl Pool {
             bytes_copied: counters.bytes_copied.load(Relaxed),
             out_of_memory: counters.out_of_memory.load(Relaxed),
             driver_calls: self.calls.submitted.load(Relaxed),
-            driver_queries: self.calls.asked.load(Relaxed),
-            remaps: core.mapping.remaps,
+            driver_queries: self.calls.queries.load(Relaxed),
+            remaps: core.physical.remaps,
             ..Stats::default()
         };
         for cache in self.caches.all() {
             let inner = cache.inner.lock();
-            if inner
-                .generation
-                .as_ref()
-                .is_some_and(|generation| generation.device == self.device)
-            {
+            if inner.served.as_ref().is_some_and(|served| served.device == self.device) {
                 stats.requested = stats.requested.wrapping_add_signed(inner.requested);
                 stats.allocations += inner.allocations;
                 stats.frees += inner.frees;
                 stats.driver_queries += inner.queries;
             }
         }
-        for (_, block) in self.beside.all() {
+        for (_, block) in self.dedicated.all() {
             stats.requested = stats.requested.wrapping_add(block.requested.load(Relaxed));
             stats.reallocations += block.resizes.load(Relaxed);
         }
@@ -63,7 +59,7 @@ impl Pool {
     /// Restarts the peaks.
     pub fn reset_peaks(&self) {
         let mut core = self.core.lock();
-        core.reserved_peak = core.mapping.reserved();
+        core.reserved_peak = core.physical.reserved();
         self.reset_peak_in_use();
         self.reset_tag_peaks();
     }
@@ -74,24 +70,30 @@ impl Pool {
         self.alive()?;
         let mut core = self.core.lock();
         core.still_open()?;
-        self.bury_graphs(&mut core);
+        self.reclaim_graphs(&mut core);
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
-        core.churn.calm();
+        core.allowance.reset();
         let (mut deadline, mut covered, mut released) = (None, false, 0);
         loop {
             self.flush_all(&mut core);
-            self.settle(&mut core)?;
+            self.poll(&mut core)?;
             if broken("what is in use is not unmapped") {
                 for owner in core.grace.owners() {
-                    core.heap.transfer(owner, crate::pool::free_space::COMMON, u64::MAX, 0);
+                    core.free_space
+                        .transfer(owner, crate::pool::free_space::COMMON, u64::MAX, 0);
                 }
             }
-            if !core.fixed {
-                let Core { heap, mapping, .. } = &mut *core;
-                released += mapping.release(heap, keep);
+            if !core.is_external {
+                let Core {
+                    free_space, physical, ..
+                } = &mut *core;
+                released += physical.release(free_space, keep);
             }
-            if core.mapping.reserved() <= keep || core.fixed || !self.wait(&mut core, &mut deadline, &mut covered)? {
+            if core.physical.reserved() <= keep
+                || core.is_external
+                || !self.wait(&mut core, &mut deadline, &mut covered)?
+            {
                 return Ok(released);
             }
         }
@@ -103,7 +105,7 @@ impl Pool {
         let over = {
             let mut core = self.core.lock();
             core.limit = bytes;
-            bytes != 0 && core.mapping.reserved() > bytes
+            bytes != 0 && core.physical.reserved() > bytes
         };
         if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
     }
@@ -121,15 +123,15 @@ impl Pool {
     /// dedicated allocation counts as in use only after the call that made it has released the lock, but is in the
     /// table before.
     fn is_unused(&self, _core: &Core) -> bool {
-        let beside = || broken("a close looks for dedicated blocks") || self.beside.all().next().is_none();
-        self.in_use() == 0 && beside()
+        let dedicated = || broken("a close checks dedicated allocations") || self.dedicated.all().next().is_none();
+        self.in_use() == 0 && dedicated()
     }
 
     /// Returns everything to the driver once no block is in use. What has not completed within the longest wait of a
     /// request stays, and a later call goes on. Returns whether nothing is left.
     pub fn shut_down(&self) -> bool {
         if process::usable().is_err() || self.dead.get().is_some() {
-            self.core.lock().mapping.forget();
+            self.core.lock().physical.forget();
             return true;
         }
         if self.trim(0).is_err() || !self.is_idle() {
@@ -140,26 +142,26 @@ impl Pool {
         let mut covered = false;
         let mut deadline = Some(Instant::now() + self.options.wait.max(Duration::from_millis(1)));
         while !core.grace.is_empty() && matches!(self.wait(&mut core, &mut deadline, &mut covered), Ok(true)) {
-            if self.settle(&mut core).is_err() {
+            if self.poll(&mut core).is_err() {
                 return false;
             }
         }
-        let settled = core.grace.is_empty() && core.mapping.is_empty() && core.captures.is_empty();
+        let polled = core.grace.is_empty() && core.physical.is_empty() && core.captures.is_empty();
         // This comes last, because a request that came before the end may have been satisfied while the lock was
         // released.
-        if !settled || !self.is_unused(&core) {
+        if !polled || !self.is_unused(&core) {
             return false;
         }
         // The events of a context that is gone went with it. Their handles may be the application's by now.
         let _ = self.drop_dead_contexts(&mut core);
         self.destroy_events(&mut core);
-        if let Some(base) = self.space.base().filter(|_| !core.closed)
-            && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.space.size))
+        if let Some(base) = self.addresses.base().filter(|_| !core.closed)
+            && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.addresses.size))
         {
             tracing::warn!(%error, "the window could not be given back");
         }
         if !core.closed {
-            self.space.gone();
+            self.addresses.gone();
         }
         drop(entered);
         if core.home.primary && !core.closed {
@@ -174,20 +176,20 @@ impl Pool {
     /// Checks that every invariant holds, for tests. An error names the violation.
     pub fn validate(&self) -> std::result::Result<(), String> {
         let core = self.core.lock();
-        core.heap.validate()?;
-        if self.space.base().is_none() {
-            core.mapping.validate_segments(&core.heap)?;
-        } else if core.heap.backed() != core.mapping.mapped() {
+        core.free_space.validate()?;
+        if self.addresses.base().is_none() {
+            core.physical.validate_segments(&core.free_space)?;
+        } else if core.free_space.backed() != core.physical.mapped() {
             return Err(format!(
                 "{} bytes backed, {} mapped",
-                core.heap.backed(),
-                core.mapping.mapped()
+                core.free_space.backed(),
+                core.physical.mapped()
             ));
         }
         let mut owners = std::collections::HashSet::new();
         for cache in self.caches.all() {
             let inner = cache.inner.lock();
-            let mine = inner.generation.as_ref().filter(|of| of.device == self.device);
+            let mine = inner.served.as_ref().filter(|of| of.device == self.device);
             if let Some(owner) = mine.map(|of| of.owner)
                 && (!owners.insert(owner) || !core.grace.is_streams(owner))
             {
@@ -195,14 +197,17 @@ impl Pool {
             }
         }
         // Blocks that are being resized just now are skipped.
-        let beside = self.beside.all().filter_map(|(id, _)| match self.beside.try_claim(id) {
-            Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
-            _ => None,
-        });
-        let beside = beside.sum::<u64>() + core.mapping.parked();
+        let dedicated = self
+            .dedicated
+            .all()
+            .filter_map(|(id, _)| match self.dedicated.try_claim(id) {
+                Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
+                _ => None,
+            });
+        let dedicated = dedicated.sum::<u64>() + core.physical.cached_range_bytes();
         let (known, reserved) = (
-            core.mapping.mapped() + core.mapping.kept() + beside,
-            core.mapping.reserved(),
+            core.physical.mapped() + core.physical.cached_bytes() + dedicated,
+            core.physical.reserved(),
         );
         if known > reserved {
             Err(format!("{known} bytes known, {reserved} reserved"))

@@ -6,25 +6,25 @@ use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A driver with counters.
-pub struct Calls {
+pub struct DriverCalls {
     driver: Arc<dyn Driver>,
     /// Calls that submit work or may block.
     pub submitted: AtomicU64,
     /// Queries, which only return a value.
-    pub asked: AtomicU64,
+    pub queries: AtomicU64,
     /// The context that owns what the driver's malloc returns.
     home: AtomicUsize,
     /// The driver's malloc returns pinned host memory.
     pinned: bool,
 }
 
-impl Calls {
+impl DriverCalls {
     /// Counts from zero.
-    pub fn new(driver: Arc<dyn Driver>, pinned: bool) -> Calls {
-        Calls {
+    pub fn new(driver: Arc<dyn Driver>, pinned: bool) -> DriverCalls {
+        DriverCalls {
             driver,
             submitted: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
+            queries: AtomicU64::new(0),
             home: AtomicUsize::new(0),
             pinned,
         }
@@ -42,8 +42,8 @@ impl Calls {
     }
 
     /// Makes a query.
-    pub fn ask<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+    pub fn query<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
+        self.queries.fetch_add(1, Ordering::Relaxed);
         call(&*self.driver)
     }
 
@@ -52,13 +52,13 @@ impl Calls {
         if !self.driver.features().stream_ids {
             return Ok(0);
         }
-        self.ask(|driver| driver.context_id(context))
+        self.query(|driver| driver.context_id(context))
     }
 
     /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
     /// context.
     fn pop(&self) {
-        let pop = || self.ask(|driver| driver.context_pop());
+        let pop = || self.query(|driver| driver.context_pop());
         let _ = pop().or_else(|_| pop());
     }
 
@@ -71,7 +71,7 @@ impl Calls {
                 answer => answer.map(|now| now == id),
             },
             // Without ids, only making the context current shows whether it exists.
-            false => self.ask(|driver| driver.context_push(context)).map(|()| {
+            false => self.query(|driver| driver.context_push(context)).map(|()| {
                 self.pop();
                 true
             }),
@@ -102,7 +102,7 @@ impl Calls {
         })
     }
 
-    /// Frees what [`Calls::malloc`] returned.
+    /// Frees what [`DriverCalls::malloc`] returned.
     pub fn free(&self, address: u64) -> Result<()> {
         self.submit(|driver| match self.pinned {
             true => driver.host_free(address),
@@ -113,12 +113,12 @@ impl Calls {
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in
     /// relaxed mode do not end captures of other threads (PyTorch does the same).
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
-        let pushed = self.ask(|driver| driver.current_context())? != Some(context);
+        let pushed = self.query(|driver| driver.current_context())? != Some(context);
         if pushed {
-            self.ask(|driver| driver.context_push(context))?;
+            self.query(|driver| driver.context_push(context))?;
         }
         let mode = self
-            .ask(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed))
+            .query(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed))
             .ok();
         Ok(Entered {
             calls: self,
@@ -130,7 +130,7 @@ impl Calls {
 
 /// Driver calls may be made while this lives.
 pub struct Entered<'a> {
-    calls: &'a Calls,
+    calls: &'a DriverCalls,
     pushed: bool,
     mode: Option<CaptureMode>,
 }
@@ -138,7 +138,7 @@ pub struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
-            let _ = self.calls.ask(|driver| driver.exchange_capture_mode(mode));
+            let _ = self.calls.query(|driver| driver.exchange_capture_mode(mode));
         }
         if self.pushed {
             self.calls.pop();

@@ -9,17 +9,17 @@ use crate::sync::atomic::Ordering;
 impl Pool {
     /// Notifies a tool of the block that was just handed out at `address`. The driver itself reports dedicated
     /// allocations.
-    pub fn tell_allocated(&self, address: u64) {
+    pub fn notify_allocated(&self, address: u64) {
         if let Some((_, block)) = self.find(address) {
             let requested = block.requested.load(Ordering::Relaxed);
-            nvtx::allocated(self.space.heap(address), address, requested);
+            nvtx::allocated(self.addresses.heap(address), address, requested);
         }
     }
 
     /// Notifies a tool that the block at `address` is about to be freed.
-    pub fn tell_freed(&self, address: u64) {
+    pub fn notify_freed(&self, address: u64) {
         if self.find(address).is_some_and(|(_, block)| block.is_live()) {
-            nvtx::freed(self.space.heap(address), address);
+            nvtx::freed(self.addresses.heap(address), address);
         }
     }
 
@@ -37,7 +37,7 @@ impl Pool {
             let mut core = self.core.lock();
             core.still_open()?;
             if !core.home.primary {
-                let active = || self.calls.ask(|driver| driver.primary_active(self.device));
+                let active = || self.calls.query(|driver| driver.primary_active(self.device));
                 if !make && !active().map_err(|error| self.failed(error))? {
                     return Ok(None);
                 }
@@ -62,7 +62,7 @@ impl Pool {
         let core = self.core.lock();
         let Ok(_entered) = self.enter(&core) else { return Ok(()) };
         let order = stream.unwrap_or(Stream::LEGACY);
-        if self.calls.ask(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
+        if self.calls.query(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
             return Ok(());
         }
         let event = match stream {

@@ -38,32 +38,32 @@ pub use physical::index;
 pub use stream_cache::lock::Lock;
 
 use block::{Block, Blocks};
-use dedicated::Beside;
-use driver_calls::{Calls, UNIDENTIFIED};
-use free_space::{Heap, NodeId};
+use dedicated::DedicatedTable;
+use driver_calls::{DriverCalls, UNIDENTIFIED};
+use free_space::{FreeSpace, NodeId};
 use inspect::Marks;
-use physical::Mapping;
-use physical::address_space::Space;
-use reclaim::Grace;
+use physical::PhysicalMemory;
+use physical::address_space::AddressSpace;
+use reclaim::Reclaimer;
 use reclaim::graphs::Captures;
-use reclaim::stream_uses::Uses;
-use rounding::SegmentRule;
-use slow_path::growth_allowance::Churn;
+use reclaim::stream_uses::StreamUses;
+use rounding::RoundingRule;
+use slow_path::growth_allowance::GrowthAllowance;
 use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
 
-pub use build::Memory;
-pub use inspect::Held;
-pub use slow_path::dedicated::Special;
+pub use build::MemorySource;
+pub use inspect::Inspection;
+pub use slow_path::dedicated::DedicatedKind;
 
 /// The largest alignment that a request may ask for.
-pub const MOST_ALIGNED: u64 = 2 << 20;
+pub const MAX_ALIGNMENT: u64 = 2 << 20;
 
 /// The options that concern a pool.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The rounding rule.
-    pub rule: SegmentRule,
+    pub rule: RoundingRule,
     /// The limit of reserved memory, in bytes; 0 means none.
     pub limit: u64,
     /// How much free memory stays reserved.
@@ -106,31 +106,31 @@ pub struct Counters {
     /// Bytes copied by resizes.
     pub bytes_copied: AtomicU64,
     /// Shrinks that left memory over.
-    pub partings: AtomicU64,
+    pub tails: AtomicU64,
 }
 
 /// The data that the pool's lock protects.
 struct Core {
-    heap: Heap,
-    mapping: Mapping,
-    grace: Grace,
+    free_space: FreeSpace,
+    physical: PhysicalMemory,
+    grace: Reclaimer,
     captures: Captures,
-    uses: Uses,
-    /// The pressure epoch (`hunger`) when context events last covered everything that was freed.
-    covered_hunger: u64,
+    uses: StreamUses,
+    /// The pressure epoch (`pressure_epoch`) when context events last covered everything that was freed.
+    covered_epoch: u64,
     /// The pressure epoch up to which memory still counts as short after a request had to wait.
-    short: u64,
+    shortage_until: u64,
     /// Contexts that have used the pool, with the ids that they had then.
     contexts: Vec<(Context, u64)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
     /// The context for driver calls when no context of the device is current.
     home: Home,
-    churn: Churn,
+    allowance: GrowthAllowance,
     limit: u64,
     reserved_peak: u64,
     /// External memory fixed the limit.
-    fixed: bool,
+    is_external: bool,
     /// All memory was returned to the driver.
     closed: bool,
     /// How many requests wait for an event without the lock.
@@ -143,8 +143,8 @@ pub struct Pool {
     pub device: i32,
     /// See [`Options`].
     pub options: Options,
-    calls: Arc<Calls>,
-    space: Arc<Space>,
+    calls: Arc<DriverCalls>,
+    addresses: Arc<AddressSpace>,
     /// The blocks by number.
     pub blocks: Blocks,
     caches: Arc<StreamCaches>,
@@ -153,24 +153,24 @@ pub struct Pool {
     in_use: InUse,
     /// The pressure epoch: how often a request could not be satisfied from its own and common free space. When it
     /// changes, streams record completion events for what they hold.
-    pub hunger: AtomicU64,
+    pub pressure_epoch: AtomicU64,
     /// How often a request had to wait, or took memory from another stream soon after a request had to wait. Memory is
     /// short then, and streams record completion events for what they free.
-    pub starvation: AtomicU64,
+    pub shortages: AtomicU64,
     /// A completion event is due once a stream has freed this many bytes of other streams' blocks.
-    pub worth: AtomicU64,
+    pub foreign_bytes_due: AtomicU64,
     /// How often the pool forgot a context that had used it. Another context may get the same handle afterwards.
     pub forgotten: Arc<AtomicU64>,
     dead: OnceLock<String>,
     core: Mutex<Core>,
-    beside: Beside,
+    dedicated: DedicatedTable,
     recorder: Arc<Recorder>,
     marks: Marks,
     tags: tags::Tags,
 }
 
 /// A request's stream, as the allocator found it.
-pub struct Turn<'a> {
+pub struct StreamView<'a> {
     /// The stream's cache.
     pub cache: &'a StreamCache,
     /// The stream's handle, valid during the call.
@@ -196,13 +196,13 @@ impl Pool {
     /// The block that starts at `address`; none where no block of this pool's address range starts there.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(NodeId, &Block)> {
-        let id = self.space.index.get(self.space.offset(address)?);
+        let id = self.addresses.index.get(self.addresses.offset(address)?);
         (id != 0).then(|| (id, self.blocks.get(id)))
     }
 
     /// Whether the address lies in the pool's address range, or belongs to a dedicated allocation.
     pub fn knows(&self, address: u64) -> bool {
-        self.space.offset(address).is_some() || self.beside.find(address).is_some()
+        self.addresses.offset(address).is_some() || self.dedicated.find(address).is_some()
     }
 
     /// Fails with the reason if the pool is dead.
@@ -235,12 +235,12 @@ impl Pool {
     fn enter(&self, core: &Core) -> Result<driver_calls::Entered<'_>> {
         let here = self
             .calls
-            .ask(|driver| driver.current_device())
+            .query(|driver| driver.current_device())
             .map_err(|error| self.failed(error))?;
         // A default stream means another stream in another context, so a failed query is an error here, not a guess.
         let current = if here == Some(self.device) {
             self.calls
-                .ask(|driver| driver.current_context())
+                .query(|driver| driver.current_context())
                 .map_err(|error| self.failed(error))?
         } else {
             None
@@ -290,7 +290,7 @@ impl Core {
     /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. It fails
     /// where the driver does not return the context's id, because the pool could not notice another context with the
     /// same handle then.
-    fn note_context(&mut self, calls: &Calls, context: Context) -> crate::driver::Result<()> {
+    fn note_context(&mut self, calls: &DriverCalls, context: Context) -> crate::driver::Result<()> {
         let id = calls.context_id(context)?;
         match self.contexts.iter_mut().find(|(known, _)| *known == context) {
             Some((_, known)) if *known == id => return Ok(()),
@@ -310,7 +310,7 @@ impl Core {
 
     /// As [`Core::note_context`], for a free, which is never refused. A context whose id the driver does not return
     /// counts too, and nothing is covered by an event before the context is identified.
-    fn note_context_of_free(&mut self, calls: &Calls, context: Context) {
+    fn note_context_of_free(&mut self, calls: &DriverCalls, context: Context) {
         let known = |core: &Core| core.contexts.iter().any(|(known, _)| *known == context);
         match self.note_context(calls, context) {
             Err(error) if !driver_calls::is_of_no_context(&error) && !known(self) => {
@@ -344,7 +344,7 @@ struct Home {
 
 impl Home {
     /// Retains the device's primary context and returns it.
-    fn primary(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
+    fn primary(calls: &DriverCalls, device: i32) -> crate::driver::Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
         let id = calls.context_id(context).inspect_err(|_| {
             let _ = calls.submit(|driver| driver.primary_release(device));
@@ -358,16 +358,16 @@ impl Home {
 
     /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
     /// retained.
-    fn find(calls: &Calls, device: i32) -> crate::driver::Result<Home> {
-        let here = calls.ask(|driver| driver.current_device()).unwrap_or(None) == Some(device);
+    fn find(calls: &DriverCalls, device: i32) -> crate::driver::Result<Home> {
+        let here = calls.query(|driver| driver.current_device()).unwrap_or(None) == Some(device);
         let current = if here {
-            calls.ask(|driver| driver.current_context())?
+            calls.query(|driver| driver.current_context())?
         } else {
             None
         };
         // A primary context costs device memory. While it is not active, the application's own context is used instead.
         match current {
-            Some(context) if !calls.ask(|driver| driver.primary_active(device))? => Ok(Home {
+            Some(context) if !calls.query(|driver| driver.primary_active(device))? => Ok(Home {
                 context,
                 id: calls.context_id(context)?,
                 primary: false,
@@ -379,7 +379,7 @@ impl Home {
 
 /// Whether a context that has used the pool still exists. If it does not, its events may belong to another owner. None
 /// where the driver cannot answer. The device's primary context is checked before each request.
-fn is_there(calls: &Calls, home: &Home, contexts: &[(Context, u64)], context: Context) -> Option<bool> {
+fn is_there(calls: &DriverCalls, home: &Home, contexts: &[(Context, u64)], context: Context) -> Option<bool> {
     if home.primary && home.context == context {
         return Some(true);
     }

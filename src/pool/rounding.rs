@@ -2,7 +2,7 @@
 
 /// Bytes requested → bytes allocated: `round` up, add `tail`, start at multiples of `start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentRule {
+pub struct RoundingRule {
     /// Lengths are rounded up to this power of two.
     pub round: u64,
     /// Bytes added behind the rounded length, which the owner may access.
@@ -11,9 +11,9 @@ pub struct SegmentRule {
     pub start: u64,
 }
 
-impl SegmentRule {
+impl RoundingRule {
     /// CUDA: any length, starts at multiples of 512 bytes.
-    pub const CUDA: SegmentRule = SegmentRule {
+    pub const CUDA: RoundingRule = RoundingRule {
         round: 1,
         tail: 0,
         start: 512,
@@ -21,8 +21,8 @@ impl SegmentRule {
 
     /// Ascend: 32-byte lengths with `pad` bytes behind them, starts at multiples of 64 (device) or 128 (where media
     /// output feeds a model).
-    pub const fn ascend(pad: u64, start: u64) -> SegmentRule {
-        SegmentRule {
+    pub const fn ascend(pad: u64, start: u64) -> RoundingRule {
+        RoundingRule {
             round: 32,
             tail: pad,
             start,
@@ -53,11 +53,11 @@ mod tests {
 
     #[test]
     fn ascends_example_and_cudas_granule() {
-        let device = SegmentRule::ascend(32, 64);
+        let device = RoundingRule::ascend(32, 64);
         assert_eq!((device.extent(1000), device.stride(1000)), (Some(1056), Some(1088)));
-        assert_eq!(SegmentRule::ascend(32, 128).stride(1000), Some(1152));
-        assert_eq!(SegmentRule::CUDA.stride(1), Some(512));
-        assert_eq!(SegmentRule::CUDA.stride(512), Some(512));
-        assert_eq!(SegmentRule::CUDA.stride(u64::MAX), None);
+        assert_eq!(RoundingRule::ascend(32, 128).stride(1000), Some(1152));
+        assert_eq!(RoundingRule::CUDA.stride(1), Some(512));
+        assert_eq!(RoundingRule::CUDA.stride(512), Some(512));
+        assert_eq!(RoundingRule::CUDA.stride(u64::MAX), None);
     }
 }

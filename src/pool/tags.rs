@@ -21,7 +21,7 @@ struct Use {
 }
 
 /// The counters of every tag that was used here, by its number.
-pub(super) struct Tags(OnceBox<[OnceBox<Use>; tags::MOST]>);
+pub(super) struct Tags(OnceBox<[OnceBox<Use>; tags::MAX_TAGS]>);
 
 impl Tags {
     pub(super) fn new() -> Tags {
@@ -31,7 +31,7 @@ impl Tags {
     fn of(&self, tag: Tag) -> &Use {
         let all = self.0.get_or_init(|| super::block::boxed(OnceBox::new));
         // Only `tags::intern` assigns numbers, from 1 to MOST.
-        all[(tag as usize - 1) % tags::MOST].get_or_init(Box::default)
+        all[(tag as usize - 1) % tags::MAX_TAGS].get_or_init(Box::default)
     }
 
     fn all(&self) -> impl Iterator<Item = (Tag, &Use)> {
@@ -83,7 +83,7 @@ impl Pool {
                 block.tag.store(tag, Relaxed);
             }
             None => {
-                let Some(block) = self.beside.find(address) else {
+                let Some(block) = self.dedicated.find(address) else {
                     return Ok(());
                 };
                 of.charge(tag, block.size.load(Relaxed))?;
@@ -112,7 +112,7 @@ impl Pool {
                 let bytes = block.size();
                 (block.tag.swap(0, Relaxed), bytes)
             }
-            None => match self.beside.find(address) {
+            None => match self.dedicated.find(address) {
                 Some(block) => (block.tag.swap(0, Relaxed), block.size.load(Relaxed)),
                 None => (0, 0),
             },
@@ -121,7 +121,7 @@ impl Pool {
 
     /// Gives the block at `address` that tag again.
     pub fn put_tag(&self, address: u64, tag: Tag) {
-        match (self.find(address), self.beside.find(address)) {
+        match (self.find(address), self.dedicated.find(address)) {
             (Some((_, block)), _) => block.tag.store(tag, Relaxed),
             (None, Some(block)) => block.tag.store(tag, Relaxed),
             (None, None) => {}

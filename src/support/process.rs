@@ -111,13 +111,13 @@ pub fn note_recorder(on: bool) {
 /// Whether a call must take the instrumented path: the process was forked, is exiting, uses tags, has an NVTX tool,
 /// or records. One check covers all, so that processes without them pay nothing else.
 #[inline]
-pub fn unusual() -> bool {
+pub fn is_instrumented() -> bool {
     INSTRUMENTED.load(Ordering::Acquire) != 0 || forked()
 }
 
 /// Whether recorders are the only reason for the instrumented path.
 #[inline]
-pub fn only_records() -> bool {
+pub fn is_only_recording() -> bool {
     INSTRUMENTED.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
 }
 

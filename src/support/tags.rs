@@ -1,6 +1,6 @@
 //! Tags: names for a thread's allocations, such as an engine, a model or a framework. A name is interned for the life
 //! of the process, and each pool counts what each tag holds. No code reads a tag before the first one was set: see
-//! [`process::unusual`].
+//! [`process::is_instrumented`].
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::support::process;
 pub type Tag = u32;
 
 /// The maximum number of names in one process.
-pub(crate) const MOST: usize = 1023;
+pub(crate) const MAX_TAGS: usize = 1023;
 
 /// The maximum length of a name, in bytes.
 const LONGEST: usize = 255;
@@ -60,8 +60,8 @@ pub fn intern(name: &str) -> Result<Tag> {
     if let Some(tag) = known(&names) {
         return Ok(tag);
     }
-    if names.len() == MOST {
-        return Err(Error::InvalidArgument(format!("more than {MOST} tags")));
+    if names.len() == MAX_TAGS {
+        return Err(Error::InvalidArgument(format!("more than {MAX_TAGS} tags")));
     }
     names.push(Box::leak(name.into()));
     Ok(names.len() as Tag)

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use trtalloc::allocator::Allocator;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
-use trtalloc::ffi::exported::Handle;
 
 use super::{MIB, Place, World, run};
 
@@ -13,15 +13,15 @@ use super::{MIB, Place, World, run};
 pub fn devices_that_are_not_there(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
-    let handle = Handle::new(Allocator::create("driver=sim").unwrap());
-    let own = std::ptr::from_ref(handle).cast::<c::trtalloc_allocator>().cast_mut();
+    let exported = ExportedAllocator::new(Allocator::create("driver=sim").unwrap());
+    let own = std::ptr::from_ref(exported).cast::<c::trtalloc_allocator>().cast_mut();
     let invalid = trtalloc_status::InvalidArgument;
     let mut stats = c::trtalloc_stats::default();
     let (size, mut text) = (size_of::<c::trtalloc_stats>(), [0; 4096]);
     for device in [-2, i32::MIN, 1, 63, 64, i32::MAX] {
         for stream in [0, stream] {
-            assert_eq!(world.face.allocate_on(device, MIB, stream), 0, "{device}");
-            let said = world.face.last_error();
+            assert_eq!(world.interface.allocate_on(device, MIB, stream), 0, "{device}");
+            let said = world.interface.last_error();
             assert!(said.starts_with("invalid argument: device"), "{device}: {said}");
         }
         // SAFETY: a handle, which lives for ever, and places to write to.
@@ -39,8 +39,8 @@ pub fn devices_that_are_not_there(place: Place) {
             assert_eq!(c::trtalloc_history(own, history.as_ptr()), invalid, "{device}");
         }
     }
-    let block = world.face.allocate_on(-1, MIB, stream);
-    assert!(block != 0 && world.face.deallocate_async(block, stream));
+    let block = world.interface.allocate_on(-1, MIB, stream);
+    assert!(block != 0 && world.interface.deallocate_async(block, stream));
     world.finish();
 }
 

@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
-use trtalloc::ffi::exported::Handle;
 use trtalloc::ffi::tensorrt::client::Client;
 
 use super::{MIB, Place, run};
@@ -73,8 +73,8 @@ fn unreadable_limit(_: Place) {
         assert!(c::hooks::trtalloc_torch_malloc(4096, 0, null_mut()).is_null());
         assert!(c::hooks::trtalloc_ort_alloc(4096).is_null());
     }
-    let handle = Handle::process();
-    let client = Client::new(handle).unwrap();
+    let exported = ExportedAllocator::process();
+    let client = Client::new(exported).unwrap();
     assert_eq!(client.allocate(4096, 0, 0), 0);
 }
 

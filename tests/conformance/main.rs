@@ -9,7 +9,7 @@
 //! reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts the run to `sim` or to `gpu`; these need neither cargo nor
 //! another file.
 //!
-//! `face` has the interfaces, `device` the application's side, `world` what connects both and checks the statistics,
+//! `interface` has the interfaces, `device` the application's side, `world` what connects both and checks the statistics,
 //! and `cases` the requirements.
 
 #[macro_use]
@@ -30,7 +30,7 @@ mod standin;
 
 mod cases;
 mod device;
-mod face;
+mod interface;
 mod world;
 
 use std::env;
@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use face::Way;
+use interface::Way;
 use world::Setup;
 
 fn main() -> std::process::ExitCode {
@@ -338,7 +338,7 @@ suite! {
         pinned_memory_waits_for_the_stream_that_used_it,
         pinned_memory_of_a_graph,
     }
-    given {
+    external {
         over_memory_of_the_caller,
         six_thousand_bytes,
         by_ascends_rule,

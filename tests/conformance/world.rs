@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Features;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::pool::rounding::SegmentRule;
+use trtalloc::pool::rounding::RoundingRule;
 use trtalloc::stats::Stats;
 
 use crate::device::{Cuda, Device, Sim};
-use crate::face::{self, Face, Over, Way};
+use crate::interface::{self, Interface, Over, Way};
 use crate::over::open;
 use crate::standin::process::{Installed, exclusive};
 
@@ -87,36 +87,36 @@ impl Setup {
 
     /// As [`Setup::world`], without a current context.
     pub fn outside(&self, options: &str) -> World {
-        self.make(options, None, SegmentRule::CUDA)
+        self.make(options, None, RoundingRule::CUDA)
     }
 
     /// Makes an allocator over external memory.
-    pub fn over(&self, base: usize, bytes: u64, options: &str, rule: SegmentRule) -> World {
+    pub fn over(&self, base: usize, bytes: u64, options: &str, rule: RoundingRule) -> World {
         self.make(options, Some((base as u64, bytes)), rule)
     }
 
     /// Makes an allocator with a rounding rule of its own over the driver's memory.
-    pub fn by_rule(&self, options: &str, rule: SegmentRule) -> World {
+    pub fn by_rule(&self, options: &str, rule: RoundingRule) -> World {
         self.device.enter(0);
         self.make(options, None, rule)
     }
 
-    fn make(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
+    fn make(&self, options: &str, given: Option<(u64, u64)>, rule: RoundingRule) -> World {
         // AscendCL's allocations may begin where a block by CUDA's rule may not.
         if self.installed.is_some() && options.contains("passthrough=1") {
             let (options, ascend) = (
                 options.replace("passthrough=1", "passthrough=1,rule=ascend"),
-                SegmentRule::ascend(32, 64),
+                RoundingRule::ascend(32, 64),
             );
             return self.made(&options, given, ascend);
         }
         self.made(options, given, rule)
     }
 
-    fn made(&self, options: &str, given: Option<(u64, u64)>, rule: SegmentRule) -> World {
+    fn made(&self, options: &str, given: Option<(u64, u64)>, rule: RoundingRule) -> World {
         World {
             device: self.device.clone(),
-            face: face::open(self.way, &self.over, options, given),
+            interface: interface::open(self.way, &self.over, options, given),
             rule,
             given: given.is_some(),
             checked: !options.contains("streams=trusted"),
@@ -148,8 +148,8 @@ struct Books {
 /// An allocator and its application.
 pub struct World {
     device: Arc<dyn Device>,
-    face: Box<dyn Face>,
-    rule: SegmentRule,
+    interface: Box<dyn Interface>,
+    rule: RoundingRule,
     given: bool,
     checked: bool,
     /// The host may write to an allocated block at once, whatever the stream.
@@ -174,18 +174,18 @@ impl Deref for World {
 
 impl World {
     /// The allocator, without any checks.
-    pub fn face(&self) -> &dyn Face {
-        &*self.face
+    pub fn interface(&self) -> &dyn Interface {
+        &*self.interface
     }
 
     /// The optional functions that the driver has.
     pub fn features(&self) -> Features {
-        self.face.inside().driver().features()
+        self.interface.inside().driver().features()
     }
 
     /// Default streams: both numbers of the context's and, where threads have a default stream, the thread's.
     pub fn default_streams(&self) -> &'static [usize] {
-        match self.face.inside().driver().name() {
+        match self.interface.inside().driver().name() {
             "ascend" => &[0, 1],
             _ => &[0, 1, 2],
         }
@@ -233,7 +233,7 @@ impl World {
 
     /// Allocates without a stream on the current device; 0 if refused.
     pub fn try_get(&self, size: u64, alignment: u64, flags: u32) -> usize {
-        self.told(self.face.allocate(size, alignment, flags), size, 0, None)
+        self.told(self.interface.allocate(size, alignment, flags), size, 0, None)
     }
 
     /// Repeats `attempt` for seconds while it is refused. Without context events, a thread of the library waits for
@@ -252,42 +252,42 @@ impl World {
 
     pub fn get_flagged(&self, size: u64, flags: u32) -> usize {
         let address = self.persist(|| self.try_get(size, 0, flags));
-        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        assert_ne!(address, 0, "{size} bytes: {}", self.interface.last_error());
         address
     }
 
     pub fn get_aligned(&self, size: u64, alignment: u64) -> usize {
         let address = self.persist(|| self.try_get(size, alignment, 0));
-        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        assert_ne!(address, 0, "{size} bytes: {}", self.interface.last_error());
         address
     }
 
     /// Allocates for a stream; 0 if refused.
     pub fn try_get_on(&self, stream: usize, size: u64, alignment: u64, flags: u32) -> usize {
-        let address = self.face.allocate_async(size, alignment, flags, stream);
+        let address = self.interface.allocate_async(size, alignment, flags, stream);
         self.told(address, size, 0, Some(stream))
     }
 
     pub fn get_on(&self, stream: usize, size: u64) -> usize {
         let address = self.persist(|| self.try_get_on(stream, size, 0, 0));
-        assert_ne!(address, 0, "{size} bytes: {}", self.face.last_error());
+        assert_ne!(address, 0, "{size} bytes: {}", self.interface.last_error());
         address
     }
 
     /// Allocates without a stream on `device`, which is current.
     pub fn get_there(&self, device: i32, size: u64) -> usize {
-        let address = self.persist(|| self.told(self.face.allocate(size, 0, 0), size, device, None));
-        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
+        let address = self.persist(|| self.told(self.interface.allocate(size, 0, 0), size, device, None));
+        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.interface.last_error());
         address
     }
 
     /// Allocates for a stream on a device by its number; `theirs`: the stream is another device's.
     pub fn get_of(&self, device: i32, stream: usize, size: u64, theirs: bool) -> usize {
         let address = self.persist(|| {
-            let taken = self.face.allocate_on(device, size, stream);
+            let taken = self.interface.allocate_on(device, size, stream);
             self.told(taken, size, device, Some(stream).filter(|_| !theirs))
         });
-        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.face.last_error());
+        assert_ne!(address, 0, "{size} bytes on {device}: {}", self.interface.last_error());
         address
     }
 
@@ -307,15 +307,15 @@ impl World {
 
     pub fn put(&self, address: usize) {
         self.gone(address, None);
-        assert!(self.face.deallocate(address), "{}", self.face.last_error());
+        assert!(self.interface.deallocate(address), "{}", self.interface.last_error());
     }
 
     pub fn put_on(&self, stream: usize, address: usize) {
         self.gone(address, Some(stream));
         assert!(
-            self.face.deallocate_async(address, stream),
+            self.interface.deallocate_async(address, stream),
             "{}",
-            self.face.last_error()
+            self.interface.last_error()
         );
     }
 
@@ -328,7 +328,7 @@ impl World {
             let had = books.live.get(&address)?.size;
             Some((machine.checker().begin_resize(address as u64), had))
         });
-        let new = self.face.reallocate(address, 0, size);
+        let new = self.interface.reallocate(address, 0, size);
         match (machine, begun) {
             (Some(machine), Some((begun, had))) => {
                 let (now, size) = if new == 0 { (address, had) } else { (new, size) };
@@ -355,17 +355,17 @@ impl World {
 
     pub fn resize(&self, address: usize, size: u64) -> usize {
         let new = self.persist(|| self.try_resize(address, size));
-        assert_ne!(new, 0, "{size} bytes: {}", self.face.last_error());
+        assert_ne!(new, 0, "{size} bytes: {}", self.interface.last_error());
         new
     }
 
     /// Declares a use on another stream.
     pub fn record(&self, address: usize, stream: usize) {
         assert_eq!(
-            self.face.record_stream(address, stream),
+            self.interface.record_stream(address, stream),
             0,
             "{}",
-            self.face.last_error()
+            self.interface.last_error()
         );
         if let Some(machine) = self.device.machine() {
             machine.checker().used(address as u64, stream);
@@ -374,13 +374,13 @@ impl World {
 
     /// The statistics of device 0.
     pub fn stats(&self) -> Stats {
-        self.face.stats(0)
+        self.interface.stats(0)
     }
 
     /// Trims device 0 and returns the bytes released.
     pub fn trim(&self, keep: u64) -> u64 {
-        let (status, released) = self.face.trim(0, keep);
-        assert_eq!(status, 0, "{}", self.face.last_error());
+        let (status, released) = self.interface.trim(0, keep);
+        assert_eq!(status, 0, "{}", self.interface.last_error());
         released
     }
 
@@ -419,7 +419,7 @@ impl World {
         let books = self.books.lock().unwrap();
         let (mut counts, mut copied) = ([0; 4], 0);
         for device in 0..self.device.count() {
-            let stats = self.face.stats(device);
+            let stats = self.interface.stats(device);
             let here = || books.live.values().filter(|live| live.device == device);
             let requested: u64 = here().map(|live| live.size).sum();
             let allocated: u64 = here().map(|live| self.rule.stride(live.size).unwrap()).sum();
@@ -445,7 +445,7 @@ impl World {
         ];
         assert_eq!(copied, books.copied, "bytes copied");
         assert_eq!(counts, expected, "allocations, frees, reallocations, in place");
-        self.face.inside().validate().unwrap();
+        self.interface.inside().validate().unwrap();
     }
 
     /// Ends a case: releases everything, and checks that nothing is left and nothing was wrong.
@@ -473,8 +473,8 @@ impl World {
             }
         }
         self.check_books();
-        self.face.close();
-        assert_eq!(self.face.allocate(64, 0, 0), 0, "closed");
+        self.interface.close();
+        assert_eq!(self.interface.allocate(64, 0, 0), 0, "closed");
         self.right();
         if let Some(machine) = self.device.machine().filter(|_| self.returns_all()) {
             for device in 0..self.device.count() {
@@ -491,9 +491,9 @@ impl World {
         let context_events = self.features().context_events;
         let at_once = context_events && self.device.machine().is_some();
         for again in (0..RETRIES).rev() {
-            let (status, _) = self.face.trim(device, 0);
-            assert_eq!(status, 0, "{}", self.face.last_error());
-            let stats = self.face.stats(device);
+            let (status, _) = self.interface.trim(device, 0);
+            assert_eq!(status, 0, "{}", self.interface.last_error());
+            let stats = self.interface.stats(device);
             if again == 0 || stats.pending == 0 || self.keeps_captures() || at_once {
                 return stats;
             }

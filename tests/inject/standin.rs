@@ -71,7 +71,7 @@ impl Version {
                     compile.arg(format!("-DEIGHT_{name}={part}"));
                 }
                 compile.arg("-I").arg(sources().join("eight"));
-                compile.arg("-I").arg(common::root().join("tests/faces/eight"));
+                compile.arg("-I").arg(common::root().join("tests/compatibility/eight"));
                 Ok(())
             }
             None => headers::of(self.name).include(compile),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 use trtalloc::driver::Stream;
 use trtalloc::error::Result;
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 
 fn main() -> Result<()> {
     let options = std::env::args().nth(1).unwrap_or_else(|| "limit=1GiB".to_owned());
@@ -44,9 +44,9 @@ fn main() -> Result<()> {
     // An nvinfer1::IGpuAllocator* for bindings of TensorRT. A handle is never freed, so the pointer stays valid. The
     // version
     // is that of the headers from which the bindings are made.
-    let handle = Handle::new(Arc::clone(&memory));
+    let exported = ExportedAllocator::new(Arc::clone(&memory));
     for version in [8_601, 10_701, 110_400] {
-        let interface = handle.tensorrt(version)? as *mut std::ffi::c_void;
+        let interface = exported.tensorrt(version)? as *mut std::ffi::c_void;
         println!("for TensorRT version {version}: {}", !interface.is_null());
     }
     memory.close();

@@ -12,7 +12,7 @@ use std::ffi::CStr;
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Limit;
 use trtalloc::error::Result;
-use trtalloc::ffi::exported::Handle;
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 
 use self::scenario::Scenario;
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     say(&format!("device  {device}\ncap     {cap}, on reserved memory"));
     say("");
     let allocator = Allocator::with_driver(device.driver(), config)?;
-    let client = Client::new(Handle::new(allocator.clone()))?;
+    let client = Client::new(ExportedAllocator::new(allocator.clone()))?;
     let result = Scenario::new(&device, &allocator, client, requests, arguments.seed).run();
     let written = allocator.write_snapshot(&snapshot);
     // The pool must be closed before its context is destroyed.

@@ -83,7 +83,7 @@ impl AscendDriver {
     /// Capture status and model of a stream. The default stream cannot be captured.
     fn capture(&self, stream: Stream) -> Result<(u32, usize)> {
         const NAME: &str = "aclmdlRICaptureGetInfo";
-        if stream.is_special() || !self.acl.functions.has(NAME) {
+        if stream.is_default() || !self.acl.functions.has(NAME) {
             return Ok((CAPTURE_STATUS_NONE, 0));
         }
         self.in_current_context(move |acl| {

@@ -2,17 +2,17 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::support::{handle, make, number, pointer_to, status};
+use super::support::{exported, make, number, pointer_to, status};
 use super::trtalloc_status;
 use crate::allocator::Allocator;
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::support::error::Error;
 
 /// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
-/// trtalloc_destroy the handle stays valid and answers every request with NULL.
+/// trtalloc_destroy the allocator stays valid and answers every request with NULL.
 pub struct trtalloc_allocator {
-    // Behind the pointer is a Handle.
+    // Behind the pointer is a ExportedAllocator.
     _opaque: [u8; 0],
 }
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn trtalloc_create_from(
 /// driver before its first allocation; if that fails, every request gets NULL for the same reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_default() -> *mut trtalloc_allocator {
-    pointer_to(Handle::process())
+    pointer_to(ExportedAllocator::process())
 }
 
 /// Closes an allocator: new requests get NULL; blocks still out stay valid and may be freed through it or its adapters;
@@ -63,14 +63,14 @@ pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
         return;
     }
     call::guarded("trtalloc_destroy", (), || {
-        // SAFETY: handles are never freed, and the caller passes no other pointer.
-        let handle = unsafe { handle(allocator) }?;
-        if handle.is_process() {
+        // SAFETY: exported allocators are never freed, and the caller passes no other pointer.
+        let exported = unsafe { exported(allocator) }?;
+        if exported.is_process() {
             return Err(Error::InvalidArgument(
                 "the process's own allocator is never destroyed".into(),
             ));
         }
-        if let Some(allocator) = handle.existing() {
+        if let Some(allocator) = exported.existing() {
             allocator.close();
         }
         Ok(())

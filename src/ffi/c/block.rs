@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{allocate, deallocate, handle_or_report, number, of, ordinal, pointer};
+use super::support::{allocate, deallocate, exported_or_report, number, of, ordinal, pointer};
 use super::trtalloc_allocator;
 use crate::allocator::Request;
 use crate::ffi::call;
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn trtalloc_allocate(
     alignment: u64,
     flags: u32,
 ) -> *mut c_void {
-    // SAFETY: the caller's allocator is null or a handle.
+    // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe {
         allocate(
             "trtalloc_allocate",
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn trtalloc_allocate_async(
         stream: of(stream),
         device: None,
     };
-    // SAFETY: the caller's allocator is null or a handle.
+    // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe { allocate("trtalloc_allocate_async", allocator, request) }
 }
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn trtalloc_allocate_on(
         stream: of(stream),
         device: ordinal(device),
     };
-    // SAFETY: the caller's allocator is null or a handle.
+    // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe { allocate("trtalloc_allocate_on", allocator, request) }
 }
 
@@ -89,13 +89,13 @@ pub unsafe extern "C" fn trtalloc_reallocate(
     alignment: u64,
     new_size: u64,
 ) -> *mut c_void {
-    // SAFETY: the caller's allocator is null or a handle.
-    let Some(handle) = (unsafe { handle_or_report("trtalloc_reallocate", allocator) }) else {
+    // SAFETY: the caller's allocator is null or an exported allocator.
+    let Some(exported) = (unsafe { exported_or_report("trtalloc_reallocate", allocator) }) else {
         return std::ptr::null_mut();
     };
     pointer(call::reallocate(
         "trtalloc_reallocate",
-        handle,
+        exported,
         number(address),
         alignment,
         new_size,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn trtalloc_reallocate(
 /// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_deallocate(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {
-    // SAFETY: the caller's allocator is null or a handle.
+    // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe { deallocate("trtalloc_deallocate", allocator, memory, None) }
 }
 
@@ -117,6 +117,6 @@ pub unsafe extern "C" fn trtalloc_deallocate_async(
     memory: *mut c_void,
     stream: *mut c_void,
 ) -> bool {
-    // SAFETY: the caller's allocator is null or a handle.
+    // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe { deallocate("trtalloc_deallocate_async", allocator, memory, of(stream)) }
 }

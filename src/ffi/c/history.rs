@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::path::Path;
 
-use super::support::{handle, status, text};
+use super::support::{exported, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::history::snapshot::Snapshot;
 
@@ -19,8 +19,8 @@ pub unsafe extern "C" fn trtalloc_history(
 ) -> trtalloc_status {
     status("trtalloc_history", || {
         // SAFETY: the caller's pointers are null or valid.
-        let (handle, options) = unsafe { (handle(allocator)?, text("options", options)?) };
-        handle.allocator()?.history(options)
+        let (exported, options) = unsafe { (exported(allocator)?, text("options", options)?) };
+        exported.allocator()?.history(options)
     })
 }
 
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn trtalloc_history(
 pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
     status("trtalloc_snapshot", || {
         // SAFETY: the caller's pointers are null or valid.
-        let (handle, path) = unsafe { (handle(allocator)?, Path::new(text("path", path)?)) };
-        match handle.existing() {
+        let (exported, path) = unsafe { (exported(allocator)?, Path::new(text("path", path)?)) };
+        match exported.existing() {
             Some(allocator) => allocator.write_snapshot(path),
             None => Snapshot::default().write(path),
         }

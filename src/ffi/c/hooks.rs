@@ -7,8 +7,8 @@ use super::support::{number, of, ordinal, pointer};
 use super::{throw, trtalloc_status};
 use crate::allocator::Request;
 use crate::driver::Stream;
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::support::error::{self, Error};
 
 fn request(size: usize, device: Option<i32>, stream: Option<Stream>) -> Request {
@@ -26,7 +26,11 @@ fn request(size: usize, device: Option<i32>, stream: Option<Stream>) -> Request 
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let request = request(size, ordinal(device), of(stream));
-    pointer(call::allocate("trtalloc_torch_malloc", Handle::process(), request))
+    pointer(call::allocate(
+        "trtalloc_torch_malloc",
+        ExportedAllocator::process(),
+        request,
+    ))
 }
 
 /// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
@@ -68,7 +72,12 @@ fn throw_last_failure() {
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
     let _ = (size, device);
-    call::deallocate("trtalloc_torch_free", Handle::process(), number(memory), of(stream));
+    call::deallocate(
+        "trtalloc_torch_free",
+        ExportedAllocator::process(),
+        number(memory),
+        of(stream),
+    );
 }
 
 /// For its set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is no block and is ignored.
@@ -78,7 +87,7 @@ pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut
         return;
     }
     call::guarded("trtalloc_torch_record_stream", (), || {
-        let allocator = Handle::process().existing().ok_or_else(call::foreign)?;
+        let allocator = ExportedAllocator::process().existing().ok_or_else(call::foreign)?;
         allocator.record_stream(number(memory) as u64, Stream(number(stream)))
     });
 }
@@ -87,16 +96,20 @@ pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_init(device_count: c_int) {
     if device_count > 0 {
-        call::guarded("trtalloc_torch_init", (), || Handle::process().allocator().map(|_| ()));
+        call::guarded("trtalloc_torch_init", (), || {
+            ExportedAllocator::process().allocator().map(|_| ())
+        });
     }
 }
 
 /// For its set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on each device.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_reset() {
-    call::guarded("trtalloc_torch_reset", (), || match Handle::process().existing() {
-        Some(allocator) => allocator.trim_all(0).map(|_| ()),
-        None => Ok(()),
+    call::guarded("trtalloc_torch_reset", (), || {
+        match ExportedAllocator::process().existing() {
+            Some(allocator) => allocator.trim_all(0).map(|_| ()),
+            None => Ok(()),
+        }
     });
 }
 
@@ -108,7 +121,7 @@ pub extern "C" fn trtalloc_torch_memory_fraction(fraction: f64, device: c_int) {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidArgument(format!("a fraction of {fraction}")));
         }
-        Handle::process()
+        ExportedAllocator::process()
             .allocator()?
             .set_limit_fraction(ordinal(device), fraction)
     });
@@ -118,21 +131,27 @@ pub extern "C" fn trtalloc_torch_memory_fraction(fraction: f64, device: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_ort_alloc(size: usize) -> *mut c_void {
     let request = request(size, None, None);
-    pointer(call::allocate("trtalloc_ort_alloc", Handle::process(), request))
+    pointer(call::allocate(
+        "trtalloc_ort_alloc",
+        ExportedAllocator::process(),
+        request,
+    ))
 }
 
 /// For ONNX Runtime's gpu_external_free: trtalloc_deallocate with trtalloc_default().
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_ort_free(memory: *mut c_void) {
-    call::deallocate("trtalloc_ort_free", Handle::process(), number(memory), None);
+    call::deallocate("trtalloc_ort_free", ExportedAllocator::process(), number(memory), None);
 }
 
 /// For ONNX Runtime's gpu_external_empty_cache: trtalloc_trim to 0 with trtalloc_default(), on the current device.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_ort_empty_cache() {
-    call::guarded("trtalloc_ort_empty_cache", (), || match Handle::process().existing() {
-        Some(allocator) => allocator.trim(None, 0).map(|_| ()),
-        None => Ok(()),
+    call::guarded("trtalloc_ort_empty_cache", (), || {
+        match ExportedAllocator::process().existing() {
+            Some(allocator) => allocator.trim(None, 0).map(|_| ()),
+            None => Ok(()),
+        }
     });
 }
 
@@ -141,12 +160,16 @@ pub extern "C" fn trtalloc_ort_empty_cache() {
 pub extern "C" fn trtalloc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
     let _ = param;
     let request = request(size, ordinal(device), None);
-    pointer(call::allocate("trtalloc_cupy_malloc", Handle::process(), request))
+    pointer(call::allocate(
+        "trtalloc_cupy_malloc",
+        ExportedAllocator::process(),
+        request,
+    ))
 }
 
 /// For cupy.cuda.memory.CFunctionAllocator: trtalloc_deallocate with trtalloc_default(). `param` and `device` are ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_cupy_free(param: *mut c_void, memory: *mut c_void, device: c_int) {
     let _ = (param, device);
-    call::deallocate("trtalloc_cupy_free", Handle::process(), number(memory), None);
+    call::deallocate("trtalloc_cupy_free", ExportedAllocator::process(), number(memory), None);
 }

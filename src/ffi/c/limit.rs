@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::support::{at_rest, handle, ordinal, status};
+use super::support::{at_rest, exported, ordinal, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::allocator::OomHandler;
 
@@ -16,8 +16,8 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     bytes: u64,
 ) -> trtalloc_status {
     status("trtalloc_set_limit", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        unsafe { exported(allocator) }?
             .allocator()?
             .set_limit(ordinal(device), bytes)
     })
@@ -35,8 +35,8 @@ pub unsafe extern "C" fn trtalloc_trim(
     status("trtalloc_trim", || {
         // SAFETY: released is null or the caller's to write.
         let released = unsafe { released.as_mut() };
-        // SAFETY: the caller's allocator is null or a handle.
-        let bytes = match unsafe { handle(allocator) }?.existing() {
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        let bytes = match unsafe { exported(allocator) }?.existing() {
             Some(allocator) => allocator.trim(ordinal(device), keep_bytes)?,
             None => at_rest(device).map(|()| 0)?,
         };
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn trtalloc_on_oom(
     context: *mut c_void,
 ) -> trtalloc_status {
     status("trtalloc_on_oom", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        let allocator = unsafe { handle(allocator) }?.allocator()?;
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        let allocator = unsafe { exported(allocator) }?.allocator()?;
         allocator.on_oom(handler.map(|function| {
             let context = context.expose_provenance();
             let handler = move |device, size| {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::support::{handle, number, pointer, status};
+use super::support::{exported, number, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::ffi::tensorrt::output::{Output, Tensor};
@@ -35,8 +35,8 @@ pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
     tensorrt_version: i32,
 ) -> *mut c_void {
     let adapter = call::guarded("trtalloc_tensorrt_output_allocator", 0, || {
-        // SAFETY: the caller's allocator is null or a handle.
-        Output::make(unsafe { handle(allocator) }?, tensorrt_version)
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        Output::make(unsafe { exported(allocator) }?, tensorrt_version)
     });
     pointer(adapter)
 }

@@ -2,10 +2,10 @@
 
 use std::ffi::c_char;
 
-use super::support::{at_rest, handle, ordinal, status};
+use super::support::{at_rest, exported, ordinal, status};
 use super::{trtalloc_allocator, trtalloc_status};
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::support::error::{Error, Result};
 
 /// One device's figures, in bytes or counts. Fields are only ever added, at the end.
@@ -60,14 +60,14 @@ pub unsafe extern "C" fn trtalloc_stats_get(
     out_size: usize,
 ) -> trtalloc_status {
     status("trtalloc_stats_get", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        let handle = unsafe { handle(allocator) }?;
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        let exported = unsafe { exported(allocator) }?;
         if out.is_null() {
             return Err(Error::InvalidArgument("out is NULL".into()));
         }
-        let stats = match handle.existing() {
+        let stats = match exported.existing() {
             Some(allocator) => trtalloc_stats::from(allocator.stats(ordinal(device))?),
-            None => at_rest(device).map(|()| handle.stats_at_rest().into())?,
+            None => at_rest(device).map(|()| exported.stats_at_rest().into())?,
         };
         let known = out_size.min(size_of::<trtalloc_stats>());
         // SAFETY: out holds out_size bytes, as the caller says, and `stats` at least `known`; they do not overlap.
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn trtalloc_stats_reset_peaks(
     device: i32,
 ) -> trtalloc_status {
     status("trtalloc_stats_reset_peaks", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        match unsafe { handle(allocator) }?.existing() {
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        match unsafe { exported(allocator) }?.existing() {
             Some(allocator) => allocator.reset_peaks(ordinal(device)),
             None => at_rest(device),
         }
@@ -107,12 +107,16 @@ pub unsafe extern "C" fn trtalloc_stats_json(
 ) -> usize {
     // SAFETY: as the caller says.
     unsafe {
-        written("trtalloc_stats_json", allocator, buffer, size, |handle| {
-            match handle.existing() {
+        written(
+            "trtalloc_stats_json",
+            allocator,
+            buffer,
+            size,
+            |exported| match exported.existing() {
                 Some(allocator) => allocator.stats_json(ordinal(device)),
-                None => at_rest(device).map(|()| crate::support::stats::json(device, &handle.stats_at_rest(), &[])),
-            }
-        })
+                None => at_rest(device).map(|()| crate::support::stats::json(device, &exported.stats_at_rest(), &[])),
+            },
+        )
     }
 }
 
@@ -126,8 +130,8 @@ pub unsafe extern "C" fn trtalloc_metrics(
 ) -> usize {
     // SAFETY: as the caller says.
     unsafe {
-        written("trtalloc_metrics", allocator, buffer, size, |handle| {
-            match handle.existing() {
+        written("trtalloc_metrics", allocator, buffer, size, |exported| {
+            match exported.existing() {
                 Some(allocator) => allocator.metrics(),
                 None => Ok(crate::support::stats::metrics(&[])),
             }
@@ -136,17 +140,17 @@ pub unsafe extern "C" fn trtalloc_metrics(
 }
 
 /// # Safety
-/// `allocator` is null or a handle; `buffer` has `size` bytes.
+/// `allocator` is null or an exported allocator; `buffer` has `size` bytes.
 unsafe fn written(
     name: &'static str,
     allocator: *mut trtalloc_allocator,
     buffer: *mut c_char,
     size: usize,
-    make: impl FnOnce(&Handle) -> Result<String>,
+    make: impl FnOnce(&ExportedAllocator) -> Result<String>,
 ) -> usize {
     call::guarded(name, 0, || {
         // SAFETY: as this function demands.
-        let text = make(unsafe { handle(allocator) }?)?;
+        let text = make(unsafe { exported(allocator) }?)?;
         if size > 0 {
             if buffer.is_null() {
                 return Err(Error::InvalidArgument("buffer is NULL".into()));

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{handle, number, status};
+use super::support::{exported, number, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::driver::Stream;
 use crate::ffi::call;
@@ -15,8 +15,8 @@ pub unsafe extern "C" fn trtalloc_record_stream(
     stream: *mut c_void,
 ) -> trtalloc_status {
     status("trtalloc_record_stream", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        let allocator = unsafe { handle(allocator) }?.existing().ok_or_else(call::foreign)?;
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        let allocator = unsafe { exported(allocator) }?.existing().ok_or_else(call::foreign)?;
         allocator.record_stream(number(memory) as u64, Stream(number(stream)))
     })
 }
@@ -28,8 +28,8 @@ pub unsafe extern "C" fn trtalloc_stream_release(
     stream: *mut c_void,
 ) -> trtalloc_status {
     status("trtalloc_stream_release", || {
-        // SAFETY: the caller's allocator is null or a handle.
-        match unsafe { handle(allocator) }?.existing() {
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        match unsafe { exported(allocator) }?.existing() {
             Some(allocator) => allocator.stream_release(Stream(number(stream))),
             None => Ok(()),
         }

@@ -4,39 +4,39 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
 use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
-use crate::allocator::{Allocator, MOST_DEVICES, Request};
+use crate::allocator::{Allocator, MAX_DEVICES, Request};
 use crate::driver::Stream;
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::support::config::{Config, LogLevel};
 use crate::support::error::{Error, Result};
 use crate::support::stats::Stats;
 
-/// The handle behind a caller's pointer.
+/// The exported allocator behind a caller's pointer.
 ///
 /// # Safety
-/// Null, or from this library; such a handle is never freed.
+/// Null, or from this library; such an object is never freed.
 #[inline]
-pub(in crate::ffi::c) unsafe fn handle(allocator: *mut trtalloc_allocator) -> Result<&'static Handle> {
+pub(in crate::ffi::c) unsafe fn exported(allocator: *mut trtalloc_allocator) -> Result<&'static ExportedAllocator> {
     // SAFETY: as this function demands.
-    match unsafe { allocator.cast::<Handle>().as_ref() } {
-        Some(handle) => Ok(handle),
+    match unsafe { allocator.cast::<ExportedAllocator>().as_ref() } {
+        Some(exported) => Ok(exported),
         None => Err(Error::InvalidArgument("allocator is NULL".into())),
     }
 }
 
-/// [`handle`], with the failure kept and logged.
+/// [`exported`], with the failure kept and logged.
 ///
 /// # Safety
-/// As [`handle`].
+/// As [`exported`].
 #[inline]
-pub(in crate::ffi::c) unsafe fn handle_or_report(
+pub(in crate::ffi::c) unsafe fn exported_or_report(
     call: &'static str,
     allocator: *mut trtalloc_allocator,
-) -> Option<&'static Handle> {
+) -> Option<&'static ExportedAllocator> {
     // SAFETY: as this function demands.
-    match unsafe { handle(allocator) } {
-        Ok(handle) => Some(handle),
+    match unsafe { exported(allocator) } {
+        Ok(exported) => Some(exported),
         Err(error) => {
             call::report(call, &error);
             None
@@ -45,7 +45,7 @@ pub(in crate::ffi::c) unsafe fn handle_or_report(
 }
 
 /// # Safety
-/// As [`handle`].
+/// As [`exported`].
 #[inline]
 pub(in crate::ffi::c) unsafe fn allocate(
     call: &'static str,
@@ -53,14 +53,14 @@ pub(in crate::ffi::c) unsafe fn allocate(
     request: Request,
 ) -> *mut c_void {
     // SAFETY: as this function demands.
-    match unsafe { handle_or_report(call, allocator) } {
-        Some(handle) => pointer(call::allocate(call, handle, request)),
+    match unsafe { exported_or_report(call, allocator) } {
+        Some(exported) => pointer(call::allocate(call, exported, request)),
         None => std::ptr::null_mut(),
     }
 }
 
 /// # Safety
-/// As [`handle`].
+/// As [`exported`].
 #[inline]
 pub(in crate::ffi::c) unsafe fn deallocate(
     call: &'static str,
@@ -69,13 +69,13 @@ pub(in crate::ffi::c) unsafe fn deallocate(
     stream: Option<Stream>,
 ) -> bool {
     // SAFETY: as this function demands.
-    match unsafe { handle_or_report(call, allocator) } {
-        Some(handle) => call::deallocate(call, handle, number(memory), stream),
+    match unsafe { exported_or_report(call, allocator) } {
+        Some(exported) => call::deallocate(call, exported, number(memory), stream),
         None => false,
     }
 }
 
-/// Reads the options, makes the allocator and writes its handle to `out`.
+/// Reads the options, makes the allocator and writes the exported allocator to `out`.
 ///
 /// # Safety
 /// `options` is null or a C string, `out` null or writable.
@@ -99,7 +99,7 @@ pub(in crate::ffi::c) unsafe fn make(
     if config.log != LogLevel::default() {
         crate::support::log::init(config.log);
     }
-    *out = pointer_to(Handle::new(allocator(config)?));
+    *out = pointer_to(ExportedAllocator::new(allocator(config)?));
     Ok(())
 }
 
@@ -115,9 +115,9 @@ pub(in crate::ffi::c) unsafe fn text<'a>(name: &str, text: *const c_char) -> Res
         .map_err(|_| Error::InvalidArgument(format!("{name} is not UTF-8")))
 }
 
-pub(in crate::ffi::c) fn pointer_to(handle: &'static Handle) -> *mut trtalloc_allocator {
-    // Shared all the same: everything in a handle that changes is atomic.
-    std::ptr::from_ref(handle).cast::<trtalloc_allocator>().cast_mut()
+pub(in crate::ffi::c) fn pointer_to(exported: &'static ExportedAllocator) -> *mut trtalloc_allocator {
+    // Shared all the same: everything in an exported allocator that changes is atomic.
+    std::ptr::from_ref(exported).cast::<trtalloc_allocator>().cast_mut()
 }
 
 pub(in crate::ffi::c) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> trtalloc_status {
@@ -151,7 +151,7 @@ pub(in crate::ffi::c) fn ordinal(device: i32) -> Option<i32> {
 #[cold]
 pub(in crate::ffi::c) fn at_rest(device: i32) -> Result<()> {
     match ordinal(device) {
-        Some(device) if !(0..MOST_DEVICES).contains(&device) => Err(Error::InvalidArgument(format!("device {device}"))),
+        Some(device) if !(0..MAX_DEVICES).contains(&device) => Err(Error::InvalidArgument(format!("device {device}"))),
         _ => Ok(()),
     }
 }

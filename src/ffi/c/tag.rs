@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::support::{handle, ordinal, status, text};
+use super::support::{exported, ordinal, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::tags;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn trtalloc_set_tag_limit(
 ) -> trtalloc_status {
     status("trtalloc_set_tag_limit", || {
         // SAFETY: the caller's pointers are null or valid.
-        let (handle, tag) = unsafe { (handle(allocator)?, text("tag", tag)?) };
-        handle.allocator()?.set_tag_limit(ordinal(device), tag, bytes)
+        let (exported, tag) = unsafe { (exported(allocator)?, text("tag", tag)?) };
+        exported.allocator()?.set_tag_limit(ordinal(device), tag, bytes)
     })
 }

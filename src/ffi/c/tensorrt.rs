@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{handle, pointer, status};
+use super::support::{exported, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::error::Error;
@@ -16,8 +16,8 @@ pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
     tensorrt_version: i32,
 ) -> *mut c_void {
     let adapter = call::guarded("trtalloc_tensorrt_allocator", 0, || {
-        // SAFETY: the caller's allocator is null or a handle.
-        unsafe { handle(allocator) }?.tensorrt(tensorrt_version)
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        unsafe { exported(allocator) }?.tensorrt(tensorrt_version)
     });
     pointer(adapter)
 }

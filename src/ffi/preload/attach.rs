@@ -7,7 +7,7 @@ use std::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 
 use super::symbols::Module;
 use super::{Kind, find};
-use crate::ffi::exported::Handle;
+use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
 use crate::support::process;
 use crate::support::run_statistics;
@@ -94,10 +94,10 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
     let setter = setter.ok_or_else(|| Error::Unsupported("the object has an unexpected layout".into()))?;
 
     process::usable()?;
-    let handle = Handle::process();
-    let adapter = handle.tensorrt(version)?;
+    let exported = ExportedAllocator::process();
+    let adapter = exported.tensorrt(version)?;
     // Opened now: if this library cannot use the driver, TensorRT keeps its own allocator.
-    handle.allocator()?;
+    exported.allocator()?;
     // SAFETY: the setter of that version, with its implementation and an adapter that is never freed.
     unsafe {
         let setter = std::mem::transmute::<*const c_void, Setter>(with_exposed_provenance(setter));

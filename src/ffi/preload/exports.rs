@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
 
 use super::symbols::{self, DlSym};
-use super::{Kind, acts, create, find, looked_up};
+use super::{Kind, acts, create, find, lookups};
 
 /// Finds the function that a call would have reached; logs an error where there is none.
 fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real> {
@@ -73,7 +73,7 @@ struct Lookup {
     next: DlSym,
 }
 
-unsafe extern "C-unwind" fn looked_up(library: *mut c_void, symbol: *const c_char) -> Lookup {
+unsafe extern "C-unwind" fn lookups(library: *mut c_void, symbol: *const c_char) -> Lookup {
     let next = symbols::next();
     // SAFETY: dlsym's caller passes a terminated name, or null, which libc handles.
     let kind = unsafe { symbol.as_ref() }.and_then(|_| Kind::of(unsafe { CStr::from_ptr(symbol) }));
@@ -95,7 +95,7 @@ fn in_front(kind: Kind, library: *mut c_void, next: DlSym) -> *mut c_void {
         return null_mut();
     };
     match symbols::Module::of(real.as_ptr() as usize) {
-        Some(module) if !module.is_own() => looked_up::in_front_of(kind, real).as_ptr(),
+        Some(module) if !module.is_own() => lookups::in_front_of(kind, real).as_ptr(),
         _ => null_mut(),
     }
 }
@@ -205,7 +205,7 @@ mod names {
             "2:",
             "jmp rdx",
             ".cfi_endproc",
-            sym super::looked_up
+            sym super::lookups
         )
     }
 }
@@ -310,7 +310,7 @@ mod names {
             "2:",
             "br x16",
             ".cfi_endproc",
-            sym super::looked_up
+            sym super::lookups
         )
     }
 }

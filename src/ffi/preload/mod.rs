@@ -2,7 +2,7 @@
 //!
 //! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where
 //! the dynamic linker finds these first, they call the function that the program would have reached (`find.rs`), and
-//! set [`Handle::process`](crate::ffi::exported::Handle::process) as the `IGpuAllocator` of what it creates (`attach.rs`).
+//! set [`ExportedAllocator::process`] as the `IGpuAllocator` of what it creates (`attach.rs`).
 //! docs/injection.md describes the ways to inject the library, and what was tried.
 //!
 //! Linking the library does not inject it: the names pass every call through, unless the library is in `LD_PRELOAD`
@@ -26,7 +26,7 @@ mod attach;
 #[cfg(interposes)]
 mod exports;
 mod find;
-mod looked_up;
+mod lookups;
 mod preload;
 mod symbols;
 

@@ -1,24 +1,30 @@
 //! The cxx bridge: TensorRT's interfaces, implemented in C++ (`cpp/`), forward here, and panics stop here.
 //!
-//! An adapter is a C++ object that holds a [`Handle`] and nothing else; each of its methods is one call of a method below.
+//! An adapter is a C++ object that holds a [`ExportedAllocator`] and nothing else; each of its methods is one call of a method below.
 //! Another ABI of the interface is one more C++ file, one more `make_` function and one more [`AllocatorAbi`].
 
 use crate::allocator::Request;
 use crate::driver::Stream;
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::ffi::tensorrt::abi::AllocatorAbi;
 use crate::support::error::{Error, Result};
 
 #[cxx::bridge(namespace = "trtalloc")]
 mod ffi {
     extern "Rust" {
-        type Handle;
-        fn adapter_allocate(self: &Handle, size: u64, alignment: u64, flags: u32) -> usize;
-        fn adapter_allocate_async(self: &Handle, size: u64, alignment: u64, flags: u32, stream: usize) -> usize;
-        fn adapter_reallocate(self: &Handle, address: usize, alignment: u64, new_size: u64) -> usize;
-        fn adapter_deallocate(self: &Handle, memory: usize) -> bool;
-        fn adapter_deallocate_async(self: &Handle, memory: usize, stream: usize) -> bool;
+        type ExportedAllocator;
+        fn adapter_allocate(self: &ExportedAllocator, size: u64, alignment: u64, flags: u32) -> usize;
+        fn adapter_allocate_async(
+            self: &ExportedAllocator,
+            size: u64,
+            alignment: u64,
+            flags: u32,
+            stream: usize,
+        ) -> usize;
+        fn adapter_reallocate(self: &ExportedAllocator, address: usize, alignment: u64, new_size: u64) -> usize;
+        fn adapter_deallocate(self: &ExportedAllocator, memory: usize) -> bool;
+        fn adapter_deallocate_async(self: &ExportedAllocator, memory: usize, stream: usize) -> bool;
     }
 
     unsafe extern "C++" {
@@ -30,30 +36,30 @@ mod ffi {
         type IGpuAllocator8;
 
         /// # Safety
-        /// The handle is kept: it must never be freed.
-        unsafe fn make_tensorrt8(handle: &Handle) -> *mut IGpuAllocator8;
+        /// The allocator is referred to: it must never be freed.
+        unsafe fn make_tensorrt8(exported: &ExportedAllocator) -> *mut IGpuAllocator8;
 
         #[namespace = "nvinfer1::v_1_0"]
         type IGpuAllocator;
 
         /// # Safety
-        /// The handle is kept: it must never be freed.
-        unsafe fn make_tensorrt10(handle: &Handle) -> *mut IGpuAllocator;
+        /// The allocator is referred to: it must never be freed.
+        unsafe fn make_tensorrt10(exported: &ExportedAllocator) -> *mut IGpuAllocator;
     }
 }
 
-/// An adapter of that ABI over `handle`, as its C++ base pointer; 0 where host memory is out.
-fn make_adapter(handle: &'static Handle, abi: AllocatorAbi) -> usize {
+/// An adapter of that ABI over `exported`, as its C++ base pointer; 0 where host memory is out.
+fn make_adapter(exported: &'static ExportedAllocator, abi: AllocatorAbi) -> usize {
     match abi {
         // SAFETY: a static reference is never freed.
-        AllocatorAbi::V10 => unsafe { ffi::make_tensorrt10(handle) }.expose_provenance(),
+        AllocatorAbi::V10 => unsafe { ffi::make_tensorrt10(exported) }.expose_provenance(),
         // SAFETY: as above.
-        AllocatorAbi::V8 => unsafe { ffi::make_tensorrt8(handle) }.expose_provenance(),
+        AllocatorAbi::V8 => unsafe { ffi::make_tensorrt8(exported) }.expose_provenance(),
     }
 }
 
-impl Handle {
-    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the handle: the
+impl ExportedAllocator {
+    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the allocator: the
     /// same pointer each time, for ever. An error where no interface of that version is built in.
     pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
         let abi = AllocatorAbi::of(version)?;
@@ -65,7 +71,7 @@ impl Handle {
 }
 
 /// What the adapters' methods come down to. Failures are this thread's last error and 0 or false, as TensorRT expects.
-impl Handle {
+impl ExportedAllocator {
     fn adapter_allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         call::allocate(
             "allocate",

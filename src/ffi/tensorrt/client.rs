@@ -1,6 +1,6 @@
 //! Calls an allocator the way TensorRT does: through the C++ virtual functions. For the demo, the benches and tests.
 
-use crate::ffi::exported::Handle;
+use crate::ffi::ExportedAllocator;
 use crate::support::error::Result;
 
 #[cxx::bridge(namespace = "trtalloc")]
@@ -46,10 +46,10 @@ unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// A caller of `handle`'s adapter.
-    pub fn new(handle: &'static Handle) -> Result<Client> {
+    /// A caller of `exported`'s adapter.
+    pub fn new(exported: &'static ExportedAllocator) -> Result<Client> {
         Ok(Client {
-            allocator: std::ptr::with_exposed_provenance_mut(handle.tensorrt(VERSION)?),
+            allocator: std::ptr::with_exposed_provenance_mut(exported.tensorrt(VERSION)?),
         })
     }
 

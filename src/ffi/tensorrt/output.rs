@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::allocator::{RESIZABLE, Request};
 use crate::driver::Stream;
-use crate::ffi::exported::Handle;
+use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
 
 /// Smaller tensors get a block of the next power of two, since a resizable block takes at least a page.
@@ -35,7 +35,7 @@ pub struct Tensor {
 
 /// The outputs of one execution context. It can be used from any thread and is never freed.
 pub struct Output {
-    handle: &'static Handle,
+    exported: &'static ExportedAllocator,
     tensors: Mutex<HashMap<Box<[u8]>, Tensor>>,
 }
 
@@ -44,9 +44,9 @@ static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(Rw
 
 impl Output {
     /// A new one, without tensors.
-    pub(crate) fn new(handle: &'static Handle) -> &'static Output {
+    pub(crate) fn new(exported: &'static ExportedAllocator) -> &'static Output {
         Box::leak(Box::new(Output {
-            handle,
+            exported,
             tensors: Mutex::default(),
         }))
     }
@@ -75,7 +75,7 @@ impl Output {
             tensor.bytes = size;
             return Ok(tensor.memory as usize);
         }
-        let allocator = self.handle.allocator()?;
+        let allocator = self.exported.allocator()?;
         if enough
             && tensor.resizable
             && let Ok(memory) = allocator.reallocate(tensor.memory, alignment, size)
@@ -126,7 +126,7 @@ impl Output {
             Some(name) => tensors.remove(name).into_iter().collect(),
             None => tensors.drain().map(|(_, tensor)| tensor).collect(),
         };
-        let Some(allocator) = self.handle.existing() else {
+        let Some(allocator) = self.exported.existing() else {
             return Ok(());
         };
         let mut outcome = Ok(());

@@ -1,8 +1,8 @@
 //! The cxx bridge of TensorRT's output allocators: `cpp/output.cpp` forwards here.
 
 use crate::driver::Stream;
+use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::ffi::exported::Handle;
 use crate::ffi::tensorrt::abi::OutputAbi;
 use crate::ffi::tensorrt::output::Output;
 use crate::support::error::{Error, Result};
@@ -48,9 +48,9 @@ fn make_adapter(output: &'static Output, abi: OutputAbi) -> usize {
 
 impl Output {
     /// The adapter of a new one: an `nvinfer1::IOutputAllocator*`. TensorRT has that interface from 8.5 on.
-    pub fn make(handle: &'static Handle, version: i32) -> Result<usize> {
+    pub fn make(exported: &'static ExportedAllocator, version: i32) -> Result<usize> {
         let abi = OutputAbi::of(version)?;
-        let output = Output::new(handle);
+        let output = Output::new(exported);
         let adapter = make_adapter(output, abi);
         if adapter == 0 {
             return Err(Error::OutOfMemory("host memory for the adapter".into()));

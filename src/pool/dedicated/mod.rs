@@ -4,12 +4,12 @@
 //! reader that finds nothing trusts that only if no writer changed the chains meanwhile. A call that changes a block
 //! *claims* its cell first, by one compare-and-swap. Two calls for one block take turns, so a free that races with a
 //! resize comes either before it or after it. While a call holds the pool's lock it claims a cell only by
-//! [`Beside::try_claim`], which does not wait.
+//! [`DedicatedTable::try_claim`], which does not wait.
 
 use std::ops::Deref;
 
 use super::block::boxed;
-use crate::pool::physical::dedicated_memory::Standalone;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard, OnceBox, hint, thread};
 
@@ -47,7 +47,7 @@ pub struct Cell {
     pub shared: AtomicU32,
     /// The tag under which it was allocated; 0 means none.
     pub tag: AtomicU32,
-    block: Mutex<Option<Box<Standalone>>>,
+    block: Mutex<Option<Box<DedicatedMemory>>>,
 }
 
 impl Cell {
@@ -70,12 +70,12 @@ impl Cell {
     }
 
     /// Updates the sizes that depend on the block's memory, after that has changed.
-    pub fn know(&self, block: &Standalone) {
+    pub fn update_limits(&self, block: &DedicatedMemory) {
         self.most.store(block.most(), Ordering::Relaxed);
         self.spare.store(block.spare(), Ordering::Relaxed);
     }
 
-    /// See `Standalone::extent`. A thread that changes the block just now may wait for a lock that the caller holds, so
+    /// See `DedicatedMemory::extent`. A thread that changes the block just now may wait for a lock that the caller holds, so
     /// this only tries the block's lock. If that fails, it returns the values that the cell has.
     pub fn extent(&self) -> (u64, u64, bool) {
         let size = self.size.load(Ordering::Relaxed);
@@ -100,7 +100,7 @@ pub struct Claimed<'a> {
 
 impl Claimed<'_> {
     /// The block itself. Its lock is uncontended.
-    pub fn block(&self) -> MutexGuard<'_, Option<Box<Standalone>>> {
+    pub fn block(&self) -> MutexGuard<'_, Option<Box<DedicatedMemory>>> {
         self.cell.block.lock()
     }
 }
@@ -121,7 +121,7 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// The result of [`Beside::try_claim`].
+/// The result of [`DedicatedTable::try_claim`].
 pub enum Try<'a> {
     /// The caller has claimed it.
     Claimed(Claimed<'a>),
@@ -132,29 +132,29 @@ pub enum Try<'a> {
 }
 
 #[derive(Default)]
-struct Books {
+struct FreeCells {
     free: Vec<u32>,
 }
 
 /// The dedicated allocations of one pool.
-pub struct Beside {
+pub struct DedicatedTable {
     buckets: Box<[AtomicU32]>,
     chunks: Box<[OnceBox<[Cell; CHUNK]>]>,
     /// Odd while chains change.
     version: AtomicU64,
     /// The highest number in use so far.
     used: AtomicU32,
-    books: Mutex<Books>,
+    free_cells: Mutex<FreeCells>,
 }
 
-impl Default for Beside {
-    fn default() -> Beside {
-        Beside {
+impl Default for DedicatedTable {
+    fn default() -> DedicatedTable {
+        DedicatedTable {
             buckets: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(),
             chunks: (0..CHUNKS).map(|_| OnceBox::new()).collect(),
             version: AtomicU64::new(0),
             used: AtomicU32::new(0),
-            books: Mutex::default(),
+            free_cells: Mutex::default(),
         }
     }
 }
@@ -164,7 +164,7 @@ fn bucket(address: u64) -> usize {
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize % BUCKETS
 }
 
-impl Beside {
+impl DedicatedTable {
     #[inline]
     fn cell(&self, id: u32) -> &Cell {
         let chunk = self.chunks[id as usize / CHUNK].get_or_init(|| boxed(Cell::new));
@@ -174,7 +174,7 @@ impl Beside {
     /// The number of the cell of `address`; 0 where its chain does not contain it. Also returns whether the search came
     /// to an end.
     #[inline]
-    fn walk(&self, address: u64) -> (u32, bool) {
+    fn search(&self, address: u64) -> (u32, bool) {
         let mut id = self.buckets[bucket(address)].load(Ordering::Acquire);
         // A chain that changes may lead anywhere, so the number of steps is bounded.
         for _ in 0..CHUNK * CHUNKS {
@@ -193,7 +193,7 @@ impl Beside {
     #[inline]
     fn number(&self, address: u64) -> Option<u32> {
         let before = self.version.load(Ordering::Acquire);
-        let (id, ended) = self.walk(address);
+        let (id, ended) = self.search(address);
         if id != 0 {
             return Some(id);
         }
@@ -201,8 +201,8 @@ impl Beside {
         if ended && before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
             return None;
         }
-        let _books = self.books.lock();
-        Some(self.walk(address).0).filter(|id| *id != 0)
+        let _books = self.free_cells.lock();
+        Some(self.search(address).0).filter(|id| *id != 0)
     }
 
     /// The block that starts at `address`, for operations that need no claim.
@@ -248,9 +248,9 @@ impl Beside {
     }
 
     /// Adds a block; returns it where there are too many.
-    pub fn insert(&self, block: Box<Standalone>, requested: u64, align: u64) -> Result<(), Box<Standalone>> {
-        let mut books = self.books.lock();
-        let id = match books.free.pop() {
+    pub fn insert(&self, block: Box<DedicatedMemory>, requested: u64, align: u64) -> Result<(), Box<DedicatedMemory>> {
+        let mut free_cells = self.free_cells.lock();
+        let id = match free_cells.free.pop() {
             Some(id) => id,
             None => {
                 let id = self.used.load(Ordering::Relaxed) + 1;
@@ -269,17 +269,17 @@ impl Beside {
         cell.align.store(align, Ordering::Relaxed);
         cell.shared.store(0, Ordering::Relaxed);
         cell.tag.store(0, Ordering::Relaxed);
-        cell.know(&block);
+        cell.update_limits(&block);
         let address = block.address;
         *cell.block.lock() = Some(block);
         cell.state.store(LIVE, Ordering::Release);
         self.change(|| self.link(id, address));
-        drop(books);
+        drop(free_cells);
         Ok(())
     }
 
     /// Removes a block, and stores its last size and what it touched in it.
-    pub fn remove(&self, claimed: Claimed<'_>) -> Option<Box<Standalone>> {
+    pub fn remove(&self, claimed: Claimed<'_>) -> Option<Box<DedicatedMemory>> {
         let (cell, id) = (claimed.cell, claimed.id);
         std::mem::forget(claimed);
         let mut block = cell.block.lock().take();
@@ -288,23 +288,23 @@ impl Beside {
             block.requested = cell.requested.load(Ordering::Relaxed);
             block.touched = cell.touched.load(Ordering::Relaxed).max(block.size);
         }
-        let mut books = self.books.lock();
+        let mut free_cells = self.free_cells.lock();
         self.change(|| self.unlink(id));
         cell.state.store(NONE, Ordering::Release);
-        books.free.push(id);
+        free_cells.free.push(id);
         block
     }
 
     /// Moves the block to `address`.
     pub fn move_to(&self, claimed: &Claimed<'_>, address: u64) {
-        let _books = self.books.lock();
+        let _books = self.free_cells.lock();
         self.change(|| {
             self.unlink(claimed.id);
             self.link(claimed.id, address);
         });
     }
 
-    /// Changes chains, under the lock of `books`.
+    /// Changes chains, under the lock of `free_cells`.
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);

@@ -1,14 +1,14 @@
 //! Where free space may be cut. Memory is mapped and unmapped in extents: pages, or handles of several pages. A block
 //! that takes a part of a large extent keeps all of it from being unmapped, so small blocks leave large extents whole.
 
-use super::Heap;
+use super::FreeSpace;
 use super::fit::SMALL;
 
 /// How free space may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// At each of its ends, a block leaves less than a page of an extent unused, or at most a part of its own size
-    /// ([`Heap::spare`]).
+    /// ([`FreeSpace::spare`]).
     Fair,
     /// Anywhere.
     Any,
@@ -17,7 +17,7 @@ pub enum Cut {
 /// At each of its ends, a block may leave one part in this many of its own size unused in an extent.
 const SPARE: u64 = 16;
 
-impl Heap {
+impl FreeSpace {
     /// The bytes of an extent of several pages that a block of `size` bytes may leave unused at each of its ends.
     pub fn spare(size: u64) -> u64 {
         size / SPARE
@@ -46,7 +46,7 @@ impl Heap {
             return true;
         }
         let page = 1 << self.page_bits;
-        let little = |unused: u64| unused < page || unused <= Heap::spare(size);
+        let little = |unused: u64| unused < page || unused <= FreeSpace::spare(size);
         self.inside(start).is_none_or(|(before, _)| little(before))
             && self.inside(start + size).is_none_or(|(_, after)| little(after))
     }
@@ -60,7 +60,7 @@ impl Heap {
 
     /// Whether `size` bytes at a multiple of `align` can be taken out of a free range between two offsets.
     pub(in crate::pool::free_space) fn can_cut(&self, range: (u64, u64), size: u64, align: u64, cut: Cut) -> bool {
-        let ends = Heap::ends(range, size, align);
+        let ends = FreeSpace::ends(range, size, align);
         ends.is_some_and(|ends| cut == Cut::Any || ends.iter().any(|start| self.is_fair(*start, size)))
     }
 
@@ -73,7 +73,7 @@ impl Heap {
         align: u64,
         cut: Cut,
     ) -> Option<u64> {
-        let mut ends = Heap::ends(range, size, align)?;
+        let mut ends = FreeSpace::ends(range, size, align)?;
         let [first, last] = ends.map(|start| self.whole(range.0, start) + self.whole(start + size, range.1));
         if first < last || first == last && size < SMALL {
             ends.reverse();

@@ -1,7 +1,7 @@
 //! Which range serves a request, and how it is cut.
 
 use super::bins::Bins;
-use super::{COMMON, Cut, Heap, Node, NodeId, Owner, Space, State};
+use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State};
 
 /// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
@@ -9,13 +9,13 @@ const LOOKS: usize = 8;
 /// Pieces smaller than this are taken from the end of a range.
 pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
 
-impl Heap {
+impl FreeSpace {
     /// Takes `size` bytes at a multiple of `align` from `owner`'s best fitting range.
     pub fn take(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
-        self.take_stamped(owner, size, align, u64::MAX)
+        self.take_covered(owner, size, align, u64::MAX)
     }
 
-    /// As [`Heap::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as `cut`
+    /// As [`FreeSpace::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as `cut`
     /// says, because memory that is complete can be unmapped, in whole extents only.
     pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
         let own = if owner == COMMON {
@@ -41,8 +41,8 @@ impl Heap {
         Some(self.carve(id, size, start))
     }
 
-    /// As [`Heap::take`], from ranges whose `stamp` is at most `through`.
-    pub fn take_stamped(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
+    /// As [`FreeSpace::take`], from ranges whose `event_number` is at most `through`.
+    pub fn take_covered(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
         let id = self.find(owner, size, align, through, Cut::Any)?;
         self.carve_end(id, size, align, Cut::Any)
     }
@@ -83,17 +83,20 @@ impl Heap {
     fn annex(&mut self, mut id: NodeId, owner: Owner) -> NodeId {
         loop {
             let Node {
-                before, after, stamp, ..
+                before,
+                after,
+                event_number,
+                ..
             } = self.nodes[id as usize];
-            let Some(beside) = [before, after]
+            let Some(dedicated) = [before, after]
                 .into_iter()
-                .find(|beside| self.common(*beside).is_some())
+                .find(|dedicated| self.common(*dedicated).is_some())
             else {
                 return id;
             };
-            self.unlink(beside);
-            self.nodes[beside as usize].state = State::Used;
-            id = self.release(beside, owner, stamp);
+            self.unlink(dedicated);
+            self.nodes[dedicated as usize].state = State::Used;
+            id = self.release(dedicated, owner, event_number);
         }
     }
 
@@ -105,13 +108,13 @@ impl Heap {
         }
         let first = Bins::of(size / self.granule);
         let fits = |node: &Node| {
-            node.stamp <= through && self.can_cut((node.offset, node.offset + node.size), size, align, cut)
+            node.event_number <= through && self.can_cut((node.offset, node.offset + node.size), size, align, cut)
         };
         self.find_in(space, first, LOOKS, fits)
             .or_else(|| self.find_in(space, first, usize::MAX, fits))
     }
 
-    fn find_in(&self, space: &Space, first: usize, looks: usize, fits: impl Fn(&Node) -> bool) -> Option<NodeId> {
+    fn find_in(&self, space: &OwnerSpace, first: usize, looks: usize, fits: impl Fn(&Node) -> bool) -> Option<NodeId> {
         let mut at = space.bins.next(first);
         while let Some(bin) = at {
             let mut best = (u64::MAX, u64::MAX, 0);
@@ -140,7 +143,7 @@ impl Heap {
         Some(self.carve(id, size, start))
     }
 
-    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, `stamp` and age.
+    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, `event_number` and age.
     fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
         let (offset, whole) = self.span(id);
         let State::Free(owner) = self.nodes[id as usize].state else {
@@ -160,7 +163,7 @@ impl Heap {
             self.nodes[id as usize].size = front;
             if back > 0 {
                 let rest = self.insert_after(used, start + size, back, State::Free(owner));
-                self.nodes[rest as usize].stamp = self.nodes[id as usize].stamp;
+                self.nodes[rest as usize].event_number = self.nodes[id as usize].event_number;
                 self.link_younger(owner, id, rest);
                 self.add_to_bin(rest, owner);
             }

@@ -1,9 +1,9 @@
 //! The lists that a node is in: address order, bin, age.
 
 use super::bins::Bins;
-use super::{Heap, Node, NodeId, Owner, State};
+use super::{FreeSpace, Node, NodeId, Owner, State};
 
-impl Heap {
+impl FreeSpace {
     /// Takes a free node out of its owner's bin, age list and byte count.
     pub(in crate::pool::free_space) fn unlink(&mut self, id: NodeId) {
         let State::Free(owner) = self.nodes[id as usize].state else {
@@ -92,7 +92,7 @@ impl Heap {
             bin_after: 0,
             older: 0,
             younger: 0,
-            stamp: 0,
+            event_number: 0,
         };
         let id = match self.spare.pop() {
             Some(id) => {

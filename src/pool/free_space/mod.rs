@@ -45,7 +45,7 @@ enum State {
     Hole,
 }
 
-/// A used or free range, as [`Heap::tiles`] returns it.
+/// A used or free range, as [`FreeSpace::tiles`] returns it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tile {
     /// Its number.
@@ -72,10 +72,10 @@ struct Node {
     /// Neighbours in the owner's age list.
     older: NodeId,
     younger: NodeId,
-    stamp: u64,
+    event_number: u64,
 }
 
-struct Space {
+struct OwnerSpace {
     bins: Bins,
     bytes: u64,
     oldest: NodeId,
@@ -83,9 +83,9 @@ struct Space {
     alive: bool,
 }
 
-impl Space {
-    fn new() -> Space {
-        Space {
+impl OwnerSpace {
+    fn new() -> OwnerSpace {
+        OwnerSpace {
             bins: Bins::new(),
             bytes: 0,
             oldest: 0,
@@ -96,22 +96,22 @@ impl Space {
 }
 
 /// The free space of one address range.
-pub struct Heap {
+pub struct FreeSpace {
     granule: u64,
     page_bits: u32,
     nodes: Vec<Node>,
     spare: Vec<NodeId>,
-    spaces: Vec<Space>,
+    spaces: Vec<OwnerSpace>,
     spare_spaces: VecDeque<Owner>,
     holes: BTreeMap<u64, NodeId>,
     /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
     extents: BTreeMap<u64, u64>,
 }
 
-impl Heap {
+impl FreeSpace {
     /// An address range of `size` bytes without any memory: one hole. Sizes and offsets are multiples of `granule`.
     /// Memory is mapped and unmapped in pages of `page` bytes. Both are powers of two.
-    pub fn new(size: u64, granule: u64, page: u64) -> Heap {
+    pub fn new(size: u64, granule: u64, page: u64) -> FreeSpace {
         let blank = Node {
             offset: 0,
             size: 0,
@@ -122,19 +122,19 @@ impl Heap {
             bin_after: 0,
             older: 0,
             younger: 0,
-            stamp: 0,
+            event_number: 0,
         };
         let hole = Node {
             size,
             state: State::Hole,
             ..blank.clone()
         };
-        Heap {
+        FreeSpace {
             granule,
             page_bits: page.trailing_zeros(),
             nodes: vec![blank, hole],
             spare: Vec::new(),
-            spaces: vec![Space::new()],
+            spaces: vec![OwnerSpace::new()],
             spare_spaces: VecDeque::new(),
             holes: BTreeMap::from([(0, 1)]),
             extents: BTreeMap::new(),
@@ -147,7 +147,7 @@ impl Heap {
             self.spaces[owner.0 as usize].alive = true;
             return owner;
         }
-        self.spaces.push(Space::new());
+        self.spaces.push(OwnerSpace::new());
         Owner(self.spaces.len() as u32 - 1)
     }
 
@@ -173,25 +173,25 @@ impl Heap {
         self.spaces[owner.0 as usize].bytes
     }
 
-    /// Gives a used node to `owner`'s free space behind `stamp`; it coalesces with `owner`'s adjacent ranges.
-    pub fn give(&mut self, id: NodeId, owner: Owner, stamp: u64) {
+    /// Gives a used node to `owner`'s free space behind `event_number`; it coalesces with `owner`'s adjacent ranges.
+    pub fn give(&mut self, id: NodeId, owner: Owner, event_number: u64) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);
-        self.release(id, owner, stamp);
+        self.release(id, owner, event_number);
     }
 
-    /// Moves every range of `from` whose `stamp` is at most `through` to the owner `to`, behind `stamp`; returns the
+    /// Moves every range of `from` whose `event_number` is at most `through` to the owner `to`, behind `event_number`; returns the
     /// bytes.
-    pub fn transfer(&mut self, from: Owner, to: Owner, through: u64, stamp: u64) -> u64 {
+    pub fn transfer(&mut self, from: Owner, to: Owner, through: u64, event_number: u64) -> u64 {
         let mut moved = 0;
         loop {
             let id = self.spaces[from.0 as usize].oldest;
-            if id == 0 || self.nodes[id as usize].stamp > through || from == to {
+            if id == 0 || self.nodes[id as usize].event_number > through || from == to {
                 return moved;
             }
             moved += self.nodes[id as usize].size;
             self.unlink(id);
             self.nodes[id as usize].state = State::Used;
-            self.release(id, to, stamp);
+            self.release(id, to, event_number);
         }
     }
 
@@ -206,11 +206,11 @@ impl Heap {
         taken
     }
 
-    /// The `stamp` of `owner`'s oldest range; none where it has no space.
-    pub fn oldest_stamp(&self, owner: Owner) -> Option<u64> {
+    /// The `event_number` of `owner`'s oldest range; none where it has no space.
+    pub fn oldest_event(&self, owner: Owner) -> Option<u64> {
         match self.spaces[owner.0 as usize].oldest {
             0 => None,
-            id => Some(self.nodes[id as usize].stamp),
+            id => Some(self.nodes[id as usize].event_number),
         }
     }
 
@@ -250,18 +250,18 @@ impl Heap {
     }
 
     /// Puts a used node into `owner`'s free space, and coalesces; returns the node that holds it then.
-    fn release(&mut self, mut id: NodeId, owner: Owner, stamp: u64) -> NodeId {
-        let mut stamp = stamp;
+    fn release(&mut self, mut id: NodeId, owner: Owner, event_number: u64) -> NodeId {
+        let mut event_number = event_number;
         let (before, after) = (self.nodes[id as usize].before, self.nodes[id as usize].after);
         if before != 0 && self.nodes[before as usize].state == State::Free(owner) {
-            stamp = stamp.max(self.nodes[before as usize].stamp);
+            event_number = event_number.max(self.nodes[before as usize].event_number);
             self.unlink(before);
             self.nodes[before as usize].size += self.nodes[id as usize].size;
             self.drop_node(id);
             id = before;
         }
         if after != 0 && self.nodes[after as usize].state == State::Free(owner) {
-            stamp = stamp.max(self.nodes[after as usize].stamp);
+            event_number = event_number.max(self.nodes[after as usize].event_number);
             self.unlink(after);
             self.nodes[id as usize].size += self.nodes[after as usize].size;
             self.drop_node(after);
@@ -269,14 +269,14 @@ impl Heap {
         let youngest = self.spaces[owner.0 as usize].youngest;
         let node = &mut self.nodes[id as usize];
         node.state = State::Free(owner);
-        node.stamp = stamp;
+        node.event_number = event_number;
         self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
-        // The `stamp` never decreases along the age list: a node that comes later with an older one gets the
+        // The `event_number` never decreases along the age list: a node that comes later with an older one gets the
         // youngest's.
         if youngest != 0 {
-            let floor = self.nodes[youngest as usize].stamp;
+            let floor = self.nodes[youngest as usize].event_number;
             let node = &mut self.nodes[id as usize];
-            node.stamp = node.stamp.max(floor);
+            node.event_number = node.event_number.max(floor);
         }
         self.link_younger(owner, youngest, id);
         self.add_to_bin(id, owner);

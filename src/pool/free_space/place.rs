@@ -1,6 +1,6 @@
 //! Holes: where memory can be mapped, and where it was unmapped.
 
-use super::{COMMON, Heap, Node, NodeId, Owner, State, fits};
+use super::{COMMON, FreeSpace, Node, NodeId, Owner, State, fits};
 
 /// A place where mapping new memory makes room for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Place {
     pub start: u64,
 }
 
-impl Heap {
+impl FreeSpace {
     /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes. It lies next to free ranges of
     /// `owner`, or common ones, that already hold a part of the request, where that is a fair cut. None where the
     /// address range is exhausted.
@@ -38,7 +38,7 @@ impl Heap {
         best
     }
 
-    /// As [`Heap::place`], where there is the most room, whatever is free next to it.
+    /// As [`FreeSpace::place`], where there is the most room, whatever is free next to it.
     pub fn roomiest_place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let holes = self.holes.values().map(|id| &self.nodes[*id as usize]);
         let places = holes.filter_map(|hole| {
@@ -108,14 +108,14 @@ impl Heap {
     }
 
     /// Turns `[offset, offset + size)` inside a hole, where memory was mapped, into `owner`'s free space behind
-    /// `stamp`.
-    pub fn open(&mut self, offset: u64, size: u64, owner: Owner, stamp: u64) -> bool {
-        let id = self.bury(offset, size);
-        id.is_some_and(|id| self.release(id, owner, stamp) != 0)
+    /// `event_number`.
+    pub fn open(&mut self, offset: u64, size: u64, owner: Owner, event_number: u64) -> bool {
+        let id = self.withhold(offset, size);
+        id.is_some_and(|id| self.release(id, owner, event_number) != 0)
     }
 
     /// Makes `[offset, offset + size)`, inside a hole, a used node, so that nothing will be mapped there.
-    pub fn bury(&mut self, offset: u64, size: u64) -> Option<NodeId> {
+    pub fn withhold(&mut self, offset: u64, size: u64) -> Option<NodeId> {
         let (&at, &id) = self.holes.range(..=offset).next_back()?;
         if offset + size > at + self.nodes[id as usize].size {
             return None;
@@ -126,8 +126,8 @@ impl Heap {
         Some(id)
     }
 
-    /// Turns a node of [`Heap::bury`] into a hole again.
-    pub fn unbury(&mut self, id: NodeId) {
+    /// Turns a node of [`FreeSpace::withhold`] into a hole again.
+    pub fn restore(&mut self, id: NodeId) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);
         self.nodes[id as usize].state = State::Hole;
         self.join_hole(id);
@@ -158,7 +158,7 @@ impl Heap {
     /// Opens a segment between holes, as common free space: `size` bytes at `rest` beyond a multiple of `page`. A hole
     /// stays on either side, in which only other such segments are opened, so no range ever reaches from one segment
     /// into the next. Returns its offset; none where no hole has the room.
-    pub fn open_island(&mut self, size: u64, page: u64, rest: u64) -> Option<u64> {
+    pub fn open_apart(&mut self, size: u64, page: u64, rest: u64) -> Option<u64> {
         let offset = self.holes.values().find_map(|id| {
             let hole = &self.nodes[*id as usize];
             let first = hole.offset + self.granule;
@@ -187,15 +187,15 @@ impl Heap {
         self.nodes[middle as usize].size = size;
         if back > 0 {
             let rest = self.insert_after(middle, offset + size, back, state);
-            self.settle(rest, state);
+            self.poll(rest, state);
         }
         if front > 0 {
-            self.settle(id, state);
+            self.poll(id, state);
         }
         middle
     }
 
-    fn settle(&mut self, id: NodeId, state: State) {
+    fn poll(&mut self, id: NodeId, state: State) {
         if state == State::Hole {
             self.holes.insert(self.nodes[id as usize].offset, id);
         } else {

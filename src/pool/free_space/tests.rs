@@ -84,8 +84,8 @@ proptest! {
 
     #[test]
     fn keeps_to_the_model(steps in prop::collection::vec(step(), 1..120)) {
-        let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
-        let owners = [COMMON, heap.add_owner(), heap.add_owner()];
+        let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+        let owners = [COMMON, free_space.add_owner(), free_space.add_owner()];
         let letter = |owner: u8| b'0' + owner;
         let mut model = Model(vec![b'.'; (WINDOW / GRANULE) as usize]);
         let mut used: Vec<NodeId> = Vec::new();
@@ -96,8 +96,8 @@ proptest! {
             match step {
                 Step::Take { owner, granules, align } => {
                     let align = GRANULE << align;
-                    if let Some(id) = heap.take(owners[owner as usize], granules * GRANULE, align) {
-                        let (offset, size) = heap.span(id);
+                    if let Some(id) = free_space.take(owners[owner as usize], granules * GRANULE, align) {
+                        let (offset, size) = free_space.span(id);
                         prop_assert_eq!((offset % align, size), (0, granules * GRANULE));
                         model.set(offset, size, &[letter(owner)], b'u');
                         used.push(id);
@@ -107,13 +107,13 @@ proptest! {
                     }
                 }
                 Step::Joined { owner, granules } => {
-                    if let Some(id) = heap.take_joined(owners[owner as usize], granules * GRANULE, GRANULE, Cut::Any) {
-                        let (offset, size) = heap.span(id);
+                    if let Some(id) = free_space.take_joined(owners[owner as usize], granules * GRANULE, GRANULE, Cut::Any) {
+                        let (offset, size) = free_space.span(id);
                         model.set(offset, size, &[b'0', letter(owner)], b'u');
                         used.push(id);
                         // Common ranges adjacent to what was taken belong to the owner now.
                         for at in 0..model.0.len() as u64 {
-                            let free = owners.iter().position(|owner| heap.ranges(*owner)
+                            let free = owners.iter().position(|owner| free_space.ranges(*owner)
                                 .any(|(_, offset, size)| offset <= at * GRANULE && at * GRANULE < offset + size));
                             if let Some(owner) = free {
                                 let now = letter(owner as u8);
@@ -125,17 +125,17 @@ proptest! {
                 }
                 Step::Give { which, owner } if !used.is_empty() => {
                     let id = used.swap_remove(which % used.len());
-                    let (offset, size) = heap.span(id);
+                    let (offset, size) = free_space.span(id);
                     model.set(offset, size, b"u", letter(owner));
-                    heap.give(id, owners[owner as usize], clock);
+                    free_space.give(id, owners[owner as usize], clock);
                 }
                 Step::Transfer { from, through } => {
-                    let before: Vec<_> = heap.ranges(owners[from as usize]).collect();
-                    let moved = heap.transfer(owners[from as usize], COMMON, through, 0);
-                    prop_assert!(heap.oldest_stamp(owners[from as usize]).is_none_or(|stamp| stamp > through));
+                    let before: Vec<_> = free_space.ranges(owners[from as usize]).collect();
+                    let moved = free_space.transfer(owners[from as usize], COMMON, through, 0);
+                    prop_assert!(free_space.oldest_event(owners[from as usize]).is_none_or(|event_number| event_number > through));
                     let mut sum = 0;
                     for (_, offset, size) in before {
-                        let left = heap.ranges(owners[from as usize]).any(|(_, o, s)| o <= offset && offset < o + s);
+                        let left = free_space.ranges(owners[from as usize]).any(|(_, o, s)| o <= offset && offset < o + s);
                         if !left {
                             model.set(offset, size, &[letter(from)], b'0');
                             sum += size;
@@ -145,9 +145,9 @@ proptest! {
                 }
                 Step::Fair { granules } => {
                     let size = granules * GRANULE;
-                    let ranges: Vec<_> = heap.ranges(COMMON).filter(|(.., free)| *free >= size).collect();
-                    if let Some((id, _)) = heap.take_either(COMMON, size, GRANULE, Cut::Fair) {
-                        let (offset, size) = heap.span(id);
+                    let ranges: Vec<_> = free_space.ranges(COMMON).filter(|(.., free)| *free >= size).collect();
+                    if let Some((id, _)) = free_space.take_either(COMMON, size, GRANULE, Cut::Fair) {
+                        let (offset, size) = free_space.span(id);
                         prop_assert!(is_fair(&extents, offset, size));
                         model.set(offset, size, b"0", b'u');
                         used.push(id);
@@ -161,24 +161,24 @@ proptest! {
                 Step::Grow { owner, granules, extent } => {
                     let size = granules * GRANULE;
                     let mine = owners[owner as usize];
-                    if heap.take(mine, size, GRANULE).map(|id| heap.give(id, mine, clock)).is_some() { continue }
-                    if let Some(place) = heap.place(mine, size, GRANULE, PAGE) {
+                    if free_space.take(mine, size, GRANULE).map(|id| free_space.give(id, mine, clock)).is_some() { continue }
+                    if let Some(place) = free_space.place(mine, size, GRANULE, PAGE) {
                         prop_assert_eq!((place.offset % PAGE, place.size % PAGE), (0, 0));
                         let owner = if place.owner == COMMON { 0 } else { owner };
                         model.set(place.offset, place.size, b".", letter(owner));
                         prop_assert!(is_fair(&extents, place.start, size));
-                        prop_assert!(heap.open(place.offset, place.size, place.owner, clock));
+                        prop_assert!(free_space.open(place.offset, place.size, place.owner, clock));
                         for at in (place.offset..place.offset + place.size).step_by((extent * PAGE) as usize) {
                             let size = (extent * PAGE).min(place.offset + place.size - at);
                             if size > PAGE {
-                                heap.join_extent(at, size);
+                                free_space.join_extent(at, size);
                                 extents.push((at, size));
                             }
                         }
-                        let id = heap.take(place.owner, size, GRANULE);
+                        let id = free_space.take(place.owner, size, GRANULE);
                         prop_assert!(id.is_some(), "the mapped place does not hold the request");
                         let id = id.unwrap_or_default();
-                        let (offset, size) = heap.span(id);
+                        let (offset, size) = free_space.span(id);
                         model.set(offset, size, &[letter(owner)], b'u');
                         used.push(id);
                     }
@@ -188,19 +188,19 @@ proptest! {
                     let single = |page: &u64| !extents.iter().any(|(at, size)| at <= page && *page < at + size);
                     let pages = (0..WINDOW).step_by(PAGE as usize).filter(single).map(|page| (page, PAGE));
                     let all: Vec<_> = pages.chain(extents.iter().copied()).collect();
-                    let closable: Vec<_> = heap.ranges(COMMON).flat_map(|(id, offset, free)| {
+                    let closable: Vec<_> = free_space.ranges(COMMON).flat_map(|(id, offset, free)| {
                         let inside = move |(at, size): &&(u64, u64)| offset <= *at && at + size <= offset + free;
                         all.iter().filter(inside).map(move |piece| (id, *piece))
                     }).collect();
                     if let Some((id, (at, size))) = closable.get(which % closable.len().max(1)).copied() {
-                        prop_assert!(heap.close(id, at, size));
+                        prop_assert!(free_space.close(id, at, size));
                         model.set(at, size, b"0", b'.');
                         extents.retain(|extent| *extent != (at, size));
                     }
                 }
                 Step::Give { .. } => {}
             }
-            if let Err(broken) = heap.validate() {
+            if let Err(broken) = free_space.validate() {
                 prop_assert!(false, "{broken}");
             }
         }
@@ -209,65 +209,71 @@ proptest! {
 
 #[test]
 fn takes_the_smallest_range_that_fits() {
-    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
-    assert!(heap.open(0, 16 * PAGE, COMMON, 0));
+    let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+    assert!(free_space.open(0, 16 * PAGE, COMMON, 0));
     let ids: Vec<_> = [4, 1, 2, 1, 8, 1]
-        .map(|n| heap.take(COMMON, n * GRANULE, GRANULE).unwrap_or_default())
+        .map(|n| free_space.take(COMMON, n * GRANULE, GRANULE).unwrap_or_default())
         .into();
     for at in [0, 2, 4] {
-        heap.give(ids[at], COMMON, 0);
+        free_space.give(ids[at], COMMON, 0);
     }
-    let id = heap.take(COMMON, 2 * GRANULE, GRANULE).unwrap_or_default();
+    let id = free_space.take(COMMON, 2 * GRANULE, GRANULE).unwrap_or_default();
     // Small pieces come from the end of the address range: the third lies below the first two.
-    assert_eq!(heap.span(id), (WINDOW / 4 - 7 * GRANULE, 2 * GRANULE));
+    assert_eq!(free_space.span(id), (WINDOW / 4 - 7 * GRANULE, 2 * GRANULE));
 }
 
 #[test]
 fn a_late_comer_waits_for_the_youngest_stamp() {
-    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
-    let owner = heap.add_owner();
-    assert!(heap.open(0, PAGE, COMMON, 0));
+    let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+    let owner = free_space.add_owner();
+    assert!(free_space.open(0, PAGE, COMMON, 0));
     let ids: Vec<_> = (0..3)
-        .map(|_| heap.take(COMMON, GRANULE, GRANULE).unwrap_or_default())
+        .map(|_| free_space.take(COMMON, GRANULE, GRANULE).unwrap_or_default())
         .collect();
-    heap.give(ids[0], owner, 5);
-    heap.give(ids[2], owner, 3);
+    free_space.give(ids[0], owner, 5);
+    free_space.give(ids[2], owner, 3);
     assert_eq!(
-        heap.transfer(owner, COMMON, 4, 0),
+        free_space.transfer(owner, COMMON, 4, 0),
         0,
         "a range behind stamp 5 hides nothing that could go at 4"
     );
-    assert_eq!(heap.transfer(owner, COMMON, 5, 0), 2 * GRANULE);
-    assert!(heap.remove_owner(owner));
+    assert_eq!(free_space.transfer(owner, COMMON, 5, 0), 2 * GRANULE);
+    assert!(free_space.remove_owner(owner));
 }
 
 #[test]
 fn islands_are_apart_until_they_are_closed() {
-    let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
-    let owner = heap.add_owner();
+    let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+    let owner = free_space.add_owner();
     // Whole pages, one behind the other, as segments of the driver's malloc may come.
-    let islands: Vec<u64> = (0..4).map(|_| heap.open_island(2 * PAGE, PAGE, 0).unwrap()).collect();
+    let islands: Vec<u64> = (0..4)
+        .map(|_| free_space.open_apart(2 * PAGE, PAGE, 0).unwrap())
+        .collect();
     assert!(islands.is_sorted());
     assert!(
-        heap.take(COMMON, 2 * PAGE + GRANULE, GRANULE).is_none(),
+        free_space.take(COMMON, 2 * PAGE + GRANULE, GRANULE).is_none(),
         "two islands are one"
     );
     let blocks: Vec<_> = islands
         .iter()
-        .map(|_| heap.take(COMMON, 2 * PAGE, GRANULE).unwrap())
+        .map(|_| free_space.take(COMMON, 2 * PAGE, GRANULE).unwrap())
         .collect();
-    blocks.iter().for_each(|block| heap.give(*block, owner, 1));
-    assert!(heap.take_joined(owner, 2 * PAGE + GRANULE, GRANULE, Cut::Any).is_none());
-    heap.transfer(owner, COMMON, 1, 0);
-    let second = heap
+    blocks.iter().for_each(|block| free_space.give(*block, owner, 1));
+    assert!(
+        free_space
+            .take_joined(owner, 2 * PAGE + GRANULE, GRANULE, Cut::Any)
+            .is_none()
+    );
+    free_space.transfer(owner, COMMON, 1, 0);
+    let second = free_space
         .ranges(COMMON)
         .find(|(_, offset, _)| *offset == islands[1])
         .unwrap();
-    assert!(heap.close(second.0, islands[1], 2 * PAGE));
+    assert!(free_space.close(second.0, islands[1], 2 * PAGE));
     // Its place is taken again, and a hole stays on either side.
-    assert_eq!(heap.open_island(PAGE, PAGE, 0), Some(islands[1]));
-    assert_eq!(heap.ranges(COMMON).count(), 4);
-    heap.validate().unwrap();
+    assert_eq!(free_space.open_apart(PAGE, PAGE, 0), Some(islands[1]));
+    assert_eq!(free_space.ranges(COMMON).count(), 4);
+    free_space.validate().unwrap();
 }
 
 #[derive(Debug, Clone)]
@@ -311,15 +317,15 @@ proptest! {
     /// The model is a list of segments: every range lies in exactly one of them.
     #[test]
     fn every_range_lies_in_one_island(steps in prop::collection::vec(on_islands(), 1..150)) {
-        let mut heap = Heap::new(WINDOW, GRANULE, PAGE);
-        let owners = [COMMON, heap.add_owner(), heap.add_owner()];
+        let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+        let owners = [COMMON, free_space.add_owner(), free_space.add_owner()];
         let mut islands: Vec<(u64, u64)> = Vec::new();
         let mut used: Vec<NodeId> = Vec::new();
         for step in steps {
             match step {
                 Islands::Open { granules, rest } => {
                     let (size, rest) = (granules * GRANULE, rest * GRANULE);
-                    if let Some(offset) = heap.open_island(size, PAGE, rest) {
+                    if let Some(offset) = free_space.open_apart(size, PAGE, rest) {
                         prop_assert_eq!(offset % PAGE, rest);
                         prop_assert!(offset > 0 && offset + size < WINDOW);
                         // Not even their ends meet.
@@ -330,34 +336,34 @@ proptest! {
                 Islands::Close { which } if !islands.is_empty() => {
                     let at = which % islands.len();
                     let (offset, size) = islands[at];
-                    let whole = heap.ranges(COMMON).find(|range| (range.1, range.2) == (offset, size));
+                    let whole = free_space.ranges(COMMON).find(|range| (range.1, range.2) == (offset, size));
                     if let Some((id, ..)) = whole {
-                        prop_assert!(heap.close(id, offset, size));
+                        prop_assert!(free_space.close(id, offset, size));
                         islands.swap_remove(at);
                     }
                 }
                 Islands::Take { owner, granules, align, joined } => {
                     let (owner, size) = (owners[owner as usize], granules * GRANULE);
                     let id = match joined && owner != COMMON {
-                        true => heap.take_joined(owner, size, GRANULE, Cut::Any),
-                        false => heap.take(owner, size, GRANULE << align),
+                        true => free_space.take_joined(owner, size, GRANULE, Cut::Any),
+                        false => free_space.take(owner, size, GRANULE << align),
                     };
                     used.extend(id);
                 }
                 Islands::Give { which, owner } if !used.is_empty() => {
                     let id = used.swap_remove(which % used.len());
-                    heap.give(id, owners[owner as usize], 1);
+                    free_space.give(id, owners[owner as usize], 1);
                 }
                 Islands::Transfer { from } => {
-                    heap.transfer(owners[from as usize], COMMON, u64::MAX, 0);
+                    free_space.transfer(owners[from as usize], COMMON, u64::MAX, 0);
                 }
                 Islands::Close { .. } | Islands::Give { .. } => {}
             }
-            if let Err(broken) = heap.validate() {
+            if let Err(broken) = free_space.validate() {
                 prop_assert!(false, "{broken}");
             }
             let mut bytes = 0;
-            for tile in heap.tiles() {
+            for tile in free_space.tiles() {
                 let inside = islands.iter().any(|(at, size)| *at <= tile.offset && tile.offset + tile.size <= at + size);
                 prop_assert!(inside, "{tile:?} is in no single island");
                 bytes += tile.size;

@@ -1,8 +1,8 @@
 //! Validation of all invariants; tests call it after every step.
 
-use super::{Bins, COMMON, Heap, Node, State};
+use super::{Bins, COMMON, FreeSpace, Node, State};
 
-impl Heap {
+impl FreeSpace {
     /// Checks that every invariant of this module holds. An error names the violation.
     pub fn validate(&self) -> Result<(), String> {
         let Some(first) =
@@ -59,13 +59,13 @@ impl Heap {
                     free[owner], space.bytes
                 ));
             }
-            let (mut bytes, mut stamp, mut id) = (0, 0, space.oldest as usize);
+            let (mut bytes, mut event_number, mut id) = (0, 0, space.oldest as usize);
             while id != 0 {
                 let node = &self.nodes[id];
-                if node.state != State::Free(super::Owner(owner as u32)) || node.stamp < stamp {
+                if node.state != State::Free(super::Owner(owner as u32)) || node.event_number < event_number {
                     return Err(format!("age list of owner {owner} is out of order at node {id}"));
                 }
-                (bytes, stamp, id) = (bytes + node.size, node.stamp, node.younger as usize);
+                (bytes, event_number, id) = (bytes + node.size, node.event_number, node.younger as usize);
             }
             if bytes != space.bytes {
                 return Err(format!("age list of owner {owner} misses ranges"));

@@ -19,13 +19,13 @@ type Chunk = OnceBox<[AtomicU64; CHUNK]>;
 #[derive(Default)]
 pub(super) struct Marks {
     chunks: OnceBox<Vec<Chunk>>,
-    beside: Mutex<HashMap<u64, Mark>>,
+    dedicated: Mutex<HashMap<u64, Mark>>,
 }
 
 impl Marks {
     pub(super) fn set(&self, id: NodeId, mark: Mark) {
         let chunks = self.chunks.get_or_init(|| {
-            let count = Blocks::MOST as usize / CHUNK + 1;
+            let count = Blocks::MAX as usize / CHUNK + 1;
             Box::new((0..count).map(|_| OnceBox::new()).collect())
         });
         let chunk = chunks[id as usize / CHUNK].get_or_init(|| boxed(|| AtomicU64::new(0)));
@@ -41,7 +41,7 @@ impl Marks {
 
     /// Forgets the dedicated allocation at `address`.
     pub(super) fn forget(&self, address: u64) {
-        self.beside.lock().remove(&address);
+        self.dedicated.lock().remove(&address);
     }
 
     fn get(&self, id: NodeId) -> Mark {
@@ -55,16 +55,16 @@ impl Marks {
 }
 
 /// A pool whose lock is held, so that nothing in it changes.
-pub struct Held<'a> {
+pub struct Inspection<'a> {
     pool: &'a Pool,
     core: MutexGuard<'a, Core>,
 }
 
 impl Pool {
     /// Takes the pool's lock for an inspection; none where it could not be had in that time.
-    pub fn hold(&self, patience: std::time::Duration) -> Option<Held<'_>> {
+    pub fn inspect(&self, patience: std::time::Duration) -> Option<Inspection<'_>> {
         let core = self.core.try_lock_for(patience)?;
-        Some(Held { pool: self, core })
+        Some(Inspection { pool: self, core })
     }
 
     /// Stores the mark of a live block of the pool's range.
@@ -73,8 +73,8 @@ impl Pool {
     }
 
     /// Stores the mark of the live dedicated allocation at `address`.
-    pub fn remember_beside(&self, address: u64, mark: Mark) {
-        self.marks.beside.lock().insert(address, mark);
+    pub fn remember_dedicated(&self, address: u64, mark: Mark) {
+        self.marks.dedicated.lock().insert(address, mark);
     }
 
     /// Forgets `address` as the start of a dedicated allocation, which has moved.
@@ -86,39 +86,39 @@ impl Pool {
     pub fn requested(&self, address: u64) -> Option<u64> {
         let requested = match self.find(address) {
             Some((_, block)) => &block.requested,
-            None => &self.beside.find(address)?.requested,
+            None => &self.dedicated.find(address)?.requested,
         };
         Some(requested.load(Ordering::Relaxed))
     }
 
     /// Bytes free on the device, and its memory in total; 0 where the driver does not return them.
     pub fn device_memory(&self) -> (u64, u64) {
-        let info = self.at_home(|| self.calls.ask(|driver| driver.memory_info(self.device)));
+        let info = self.at_home(|| self.calls.query(|driver| driver.memory_info(self.device)));
         info.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// The memory of the dedicated allocation at `address`: start, bytes, and whether it is mapped. None for other
     /// blocks.
     pub fn extent(&self, address: u64) -> Option<(u64, u64, bool)> {
-        match self.space.offset(address) {
+        match self.addresses.offset(address) {
             Some(_) => None,
-            None => self.beside.find(address).map(Cell::extent),
+            None => self.dedicated.find(address).map(Cell::extent),
         }
     }
 }
 
-impl Held<'_> {
+impl Inspection<'_> {
     /// The state of all memory. The caches of every stream are locked too, and statistics were taken before.
     pub fn device(&self) -> Device {
         let recorder = &self.pool.recorder;
-        let mut segments: Vec<Segment> = self.window();
-        let beside = self.pool.marks.beside.lock();
-        for (_, cell) in self.pool.beside.all() {
+        let mut segments: Vec<Segment> = self.range_segments();
+        let dedicated = self.pool.marks.dedicated.lock();
+        for (_, cell) in self.pool.dedicated.all() {
             let address = cell.address.load(Ordering::Relaxed);
             if address == 0 {
                 continue;
             }
-            let stack = recorder.stack_of(beside.get(&address).copied().unwrap_or_default());
+            let stack = recorder.stack_of(dedicated.get(&address).copied().unwrap_or_default());
             let size = cell.size.load(Ordering::Relaxed);
             let piece = Piece {
                 address,
@@ -131,7 +131,7 @@ impl Held<'_> {
             segments.push(segment(cell.extent(), piece));
         }
         for freed in self.core.grace.freed().chain(self.core.captures.freed()) {
-            if let Freed::Standalone(block) = freed {
+            if let Freed::DedicatedMemory(block) = freed {
                 let piece = Piece {
                     address: block.address,
                     size: block.size,
@@ -147,17 +147,17 @@ impl Held<'_> {
         Device {
             device: self.pool.device,
             segments,
-            kept: self.core.mapping.kept() + self.core.mapping.parked(),
+            kept: self.core.physical.cached_bytes() + self.core.physical.cached_range_bytes(),
             ..Device::default()
         }
     }
 
     /// The segments of the pool's address range.
-    fn window(&self) -> Vec<Segment> {
+    fn range_segments(&self) -> Vec<Segment> {
         let mut segments = Vec::new();
-        let mut tiles = self.core.heap.tiles().peekable();
-        for (offset, size, expandable) in self.core.mapping.ranges() {
-            let Some(address) = self.pool.space.address(offset) else {
+        let mut tiles = self.core.free_space.tiles().peekable();
+        for (offset, size, expandable) in self.core.physical.ranges() {
+            let Some(address) = self.pool.addresses.address(offset) else {
                 continue;
             };
             let mut segment = Segment {

@@ -16,14 +16,14 @@ struct Segment {
 /// How offsets become addresses.
 enum Layout {
     /// One reservation.
-    Window(u64, HeapHandle),
+    Reserved(u64, HeapHandle),
     /// Segments from the driver's malloc or external memory, sorted by address. Their offsets keep the address modulo 2
     /// MiB, so that an aligned offset is an aligned address.
     Segments(RwLock<Vec<Segment>>),
 }
 
 /// An address range of `size` bytes of offsets.
-pub struct Space {
+pub struct AddressSpace {
     layout: Layout,
     /// Bytes.
     pub size: u64,
@@ -31,19 +31,19 @@ pub struct Space {
     pub index: Index,
 }
 
-impl Space {
+impl AddressSpace {
     /// An address range that is one reservation at `base`.
-    pub fn window(base: u64, size: u64, granule: u64) -> Space {
-        Space {
-            layout: Layout::Window(base, nvtx::heap(base, size)),
+    pub fn reserved(base: u64, size: u64, granule: u64) -> AddressSpace {
+        AddressSpace {
+            layout: Layout::Reserved(base, nvtx::heap(base, size)),
             size,
             index: Index::new(size, granule),
         }
     }
 
     /// An address range made of segments.
-    pub fn segments(size: u64, granule: u64) -> Space {
-        Space {
+    pub fn segments(size: u64, granule: u64) -> AddressSpace {
+        AddressSpace {
             layout: Layout::Segments(RwLock::new(Vec::new())),
             size,
             index: Index::new(size, granule),
@@ -53,7 +53,7 @@ impl Space {
     /// The start of the reservation; none for segments.
     pub fn base(&self) -> Option<u64> {
         match self.layout {
-            Layout::Window(base, _) => Some(base),
+            Layout::Reserved(base, _) => Some(base),
             Layout::Segments(_) => None,
         }
     }
@@ -61,7 +61,7 @@ impl Space {
     /// The address of an offset that memory backs.
     pub fn address(&self, offset: u64) -> Option<u64> {
         match &self.layout {
-            Layout::Window(base, _) => Some(base + offset),
+            Layout::Reserved(base, _) => Some(base + offset),
             Layout::Segments(segments) => {
                 let segments = segments.read();
                 let segment = segments
@@ -76,7 +76,7 @@ impl Space {
     #[inline]
     pub fn offset(&self, address: u64) -> Option<u64> {
         match &self.layout {
-            Layout::Window(base, _) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
+            Layout::Reserved(base, _) => Some(address.wrapping_sub(*base)).filter(|offset| *offset < self.size),
             Layout::Segments(segments) => {
                 let segments = segments.read();
                 let at = segments
@@ -119,7 +119,7 @@ impl Space {
     /// The name by which a tool knows the memory at `address`.
     pub fn heap(&self, address: u64) -> HeapHandle {
         match &self.layout {
-            Layout::Window(_, heap) => *heap,
+            Layout::Reserved(_, heap) => *heap,
             Layout::Segments(segments) => {
                 let segments = segments.read();
                 let at = segments.partition_point(|segment| segment.address <= address);
@@ -130,7 +130,7 @@ impl Space {
 
     /// Reports that the reservation was returned.
     pub fn gone(&self) {
-        if let Layout::Window(_, heap) = self.layout {
+        if let Layout::Reserved(_, heap) = self.layout {
             nvtx::heap_gone(heap);
         }
     }

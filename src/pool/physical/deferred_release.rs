@@ -2,11 +2,11 @@
 //! nothing.
 
 use crate::driver::{Handle, Result};
-use crate::pool::driver_calls::Calls;
+use crate::pool::driver_calls::DriverCalls;
 
 /// Memory and address space to be returned to the driver. The steps are taken in the order of the fields.
 #[derive(Debug, Default)]
-pub struct Lost {
+pub struct DeferredRelease {
     /// Ranges to unmap: address and bytes.
     pub mappings: Vec<(u64, u64)>,
     /// Allocations of the driver's malloc: address and bytes.
@@ -19,22 +19,22 @@ pub struct Lost {
 
 /// The result of a retry.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Recovered {
     /// Handles that are free again.
     pub handles: Vec<(Handle, u64)>,
     /// Bytes that went back to the driver's malloc.
     pub freed: u64,
 }
 
-impl Lost {
+impl DeferredRelease {
     /// Retries what is left, and returns whether nothing is left.
-    pub fn retry(&mut self, calls: &Calls, found: &mut Found) -> bool {
+    pub fn retry(&mut self, calls: &DriverCalls, found: &mut Recovered) -> bool {
         self.mappings
             .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unmap(*address, *bytes))));
         self.allocations.retain(|(address, bytes)| {
-            let kept = refused(calls.free(*address));
-            found.freed += if kept { 0 } else { *bytes };
-            kept
+            let cached = refused(calls.free(*address));
+            found.freed += if cached { 0 } else { *bytes };
+            cached
         });
         if self.mappings.is_empty() {
             found.handles.append(&mut self.handles);

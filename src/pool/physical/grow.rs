@@ -6,32 +6,39 @@ use super::*;
 struct Plan {
     place: Place,
     /// The sizes of cached handles.
-    kept: Vec<u64>,
+    cached: Vec<u64>,
     /// The handles that are moved.
     idle: Vec<Idle>,
     /// The bytes that are still missing, which are created.
     need: u64,
 }
 
-impl Mapping {
+impl PhysicalMemory {
     /// Maps free space in which `owner` can take `size` bytes at `align`, from cached handles and `sources`. The new
     /// space is `owner`'s or common. Where the sources do not suffice, nothing has changed except that handles may have
     /// been returned to the driver.
-    pub fn grow(&mut self, heap: &mut Heap, owner: Owner, size: u64, align: u64, sources: Sources) -> Result<Grown> {
+    pub fn grow(
+        &mut self,
+        free_space: &mut FreeSpace,
+        owner: Owner,
+        size: u64,
+        align: u64,
+        sources: Sources,
+    ) -> Result<Grown> {
         if !self.virtual_memory() {
-            let added = self.add_segment(heap, size, align, sources.create)?;
+            let added = self.add_segment(free_space, size, align, sources.create)?;
             return Ok(if added { Grown::Somewhere } else { Grown::Short });
         }
         // First the place that lacks the least memory, then the place where the most handles fit.
         let places = [
-            heap.place(owner, size, align, self.page),
-            heap.roomiest_place(owner, size, align, self.page),
+            free_space.place(owner, size, align, self.page),
+            free_space.roomiest_place(owner, size, align, self.page),
         ];
         let mut short = None;
         for place in places.into_iter().flatten() {
-            let plan = self.plan(heap, place, size, sources);
+            let plan = self.plan(free_space, place, size, sources);
             if plan.need <= sources.create {
-                self.fill(heap, plan, size)?;
+                self.fill(free_space, plan, size)?;
                 return Ok(Grown::At(place.start, place.owner));
             }
             short.get_or_insert(plan);
@@ -40,41 +47,41 @@ impl Mapping {
             return Ok(Grown::Short);
         };
         // Cached blocks are destroyed, and what does not fit makes room for new handles.
-        if self.unpark() {
-            return self.grow(heap, owner, size, align, sources);
+        if self.destroy_cached_range() {
+            return self.grow(free_space, owner, size, align, sources);
         }
         let lacking = plan.need - sources.create;
-        let mut given = self.release_kept(self.reserved.saturating_sub(lacking));
+        let mut given = self.release_cached(self.reserved.saturating_sub(lacking));
         if given < lacking && sources.exchange {
-            given += self.exchange(heap, &plan, size, lacking - given)?;
+            given += self.exchange(free_space, &plan, size, lacking - given)?;
         }
         if given == 0 {
             return Ok(Grown::Short);
         }
         let create = sources.create + given;
-        self.grow(heap, owner, size, align, Sources { create, ..sources })
+        self.grow(free_space, owner, size, align, Sources { create, ..sources })
     }
 
     /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
-    fn plan(&self, heap: &Heap, mut place: Place, size: u64, sources: Sources) -> Plan {
+    fn plan(&self, free_space: &FreeSpace, mut place: Place, size: u64, sources: Sources) -> Plan {
         let mut need = place.size;
-        let mut kept = self.fitting_kept(&mut need);
+        let mut cached = self.fitting_cached(&mut need);
         // Handles are not split. Where only a larger one exists, the place becomes larger.
-        let room = (place.room - place.size).min(Heap::spare(size));
-        if let Some(larger) = self.larger_kept(need, room, &kept) {
+        let room = (place.room - place.size).min(FreeSpace::spare(size));
+        if let Some(larger) = self.larger_cached(need, room, &cached) {
             place.size += larger - std::mem::take(&mut need);
-            kept.push(larger);
+            cached.push(larger);
         }
         let mut idle = Vec::new();
         if need > 0 && sources.remap {
-            idle = self.fitting_idle(heap, &place, size, &mut need, room);
+            idle = self.fitting_idle(free_space, &place, size, &mut need, room);
             place.size = place
                 .size
-                .max(idle.iter().map(|idle| idle.size).sum::<u64>() + kept.iter().sum::<u64>());
+                .max(idle.iter().map(|idle| idle.size).sum::<u64>() + cached.iter().sum::<u64>());
         }
         Plan {
             place,
-            kept,
+            cached,
             idle,
             need,
         }
@@ -83,9 +90,9 @@ impl Mapping {
     /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
     /// handles that are complete for every caller and that neither `plan` nor the request itself will use. It releases
     /// nothing where there are not so many. Returns the bytes.
-    fn exchange(&mut self, heap: &mut Heap, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
+    fn exchange(&mut self, free_space: &mut FreeSpace, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
         let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
-        let mut left: Vec<Idle> = self.idle(heap);
+        let mut left: Vec<Idle> = self.idle(free_space);
         left.retain(|idle| !idle.overlaps(plan.place.start, size) && !taken(idle));
         if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
             return Ok(0);
@@ -99,16 +106,16 @@ impl Mapping {
                 break;
             }
             let idle = left.remove(at.min(left.len() - 1));
-            given += self.release_idle(heap, idle)?;
+            given += self.release_idle(free_space, idle)?;
             self.remaps += 1;
         }
         Ok(given)
     }
 
     /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.
-    fn fitting_kept(&self, need: &mut u64) -> Vec<u64> {
+    fn fitting_cached(&self, need: &mut u64) -> Vec<u64> {
         let mut chosen = Vec::new();
-        for (size, handles) in self.kept.range(..=*need).rev() {
+        for (size, handles) in self.cached_handles.range(..=*need).rev() {
             let count = (*need / size).min(handles.len() as u64);
             chosen.extend(std::iter::repeat_n(*size, count as usize));
             *need -= count * size;
@@ -118,16 +125,16 @@ impl Mapping {
 
     /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where no handle
     /// does or `need` is 0.
-    fn larger_kept(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
+    fn larger_cached(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
         let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
-        let mut larger = self.kept.range(need..).filter(|_| need > 0);
+        let mut larger = self.cached_handles.range(need..).filter(|_| need > 0);
         let (size, _) = larger.find(|(size, handles)| left(**size, handles))?;
         (size - need <= room).then_some(*size)
     }
 
     /// Mapped handles that are complete for every caller: those of small ranges first, and of each range by offset.
-    fn idle(&self, heap: &Heap) -> Vec<Idle> {
-        let mut ranges: Vec<(u64, NodeId, u64)> = heap
+    fn idle(&self, free_space: &FreeSpace) -> Vec<Idle> {
+        let mut ranges: Vec<(u64, NodeId, u64)> = free_space
             .ranges(COMMON)
             .filter(|(_, _, bytes)| *bytes >= self.page)
             .map(|(id, offset, bytes)| (bytes, id, offset))
@@ -137,7 +144,7 @@ impl Mapping {
         for (bytes, range, offset) in ranges {
             let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
             let movable = inside.filter(|mapped| {
-                matches!(mapped.memory, Memory::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
+                matches!(mapped.origin, Origin::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
             });
             idle.extend(movable.map(|mapped| Idle {
                 range,
@@ -150,9 +157,9 @@ impl Mapping {
 
     /// Idle handles that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
     /// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
-    fn fitting_idle(&self, heap: &Heap, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
+    fn fitting_idle(&self, free_space: &FreeSpace, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
         let (mut chosen, mut larger) = (Vec::new(), Vec::new());
-        for idle in self.idle(heap) {
+        for idle in self.idle(free_space) {
             if *need == 0 {
                 return chosen;
             }
@@ -182,28 +189,32 @@ impl Mapping {
     }
 
     /// Maps cached, moved and new handles at `place`, one behind the other.
-    fn fill(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+    fn fill(&mut self, free_space: &mut FreeSpace, plan: Plan, size: u64) -> Result<()> {
         let before = self.reserved;
-        let filled = self.map_all(heap, plan, size);
+        let filled = self.map_all(free_space, plan, size);
         if filled.is_err() {
             // Handles that were created for this have no use now, so they do not stay.
-            self.release_kept(before);
+            self.release_cached(before);
         }
         filled
     }
 
-    fn map_all(&mut self, heap: &mut Heap, plan: Plan, size: u64) -> Result<()> {
+    fn map_all(&mut self, free_space: &mut FreeSpace, plan: Plan, size: u64) -> Result<()> {
         let Plan {
             place,
-            kept,
+            cached,
             idle,
             need,
         } = plan;
         let mut handles = self.create(need, size)?;
-        handles.extend(kept.into_iter().filter_map(|size| Some((self.take_kept(size)?, size))));
+        handles.extend(
+            cached
+                .into_iter()
+                .filter_map(|size| Some((self.take_cached(size)?, size))),
+        );
         // Goes from the last to the first of a range, so that what lies before keeps its number.
         for idle in idle.into_iter().rev() {
-            match self.detach(heap, idle) {
+            match self.detach(free_space, idle) {
                 Ok(handle) => {
                     self.remaps += 1;
                     handles.push((handle, idle.size));
@@ -223,11 +234,11 @@ impl Mapping {
         // Single pages go to the end, where small blocks are taken from.
         handles.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
         let mut at = place.offset;
-        let base = self.space.base().unwrap_or_default();
+        let base = self.addresses.base().unwrap_or_default();
         for (done, (handle, size)) in handles.iter().enumerate() {
             let outcome = self.calls.submit(|driver| driver.map(base + at, *size, *handle));
             if let Err(error) = outcome {
-                self.undo(heap, place.offset, &handles, done);
+                self.undo(free_space, place.offset, &handles, done);
                 return Err(error);
             }
             at += size;
@@ -236,22 +247,22 @@ impl Mapping {
             .calls
             .submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
         if let Err(error) = outcome {
-            self.undo(heap, place.offset, &handles, handles.len());
+            self.undo(free_space, place.offset, &handles, handles.len());
             return Err(error);
         }
-        self.tell(Action::SegmentMap, place.offset, place.size);
+        self.record(Action::SegmentMap, place.offset, place.size);
         let mut at = place.offset;
-        heap.open(place.offset, place.size, place.owner, 0);
+        free_space.open(place.offset, place.size, place.owner, 0);
         for (handle, size) in handles {
             if size > self.page {
-                heap.join_extent(at, size);
+                free_space.join_extent(at, size);
             }
             self.mapped.insert(
                 at,
                 Mapped {
                     offset: at,
                     size,
-                    memory: Memory::Handle(handle),
+                    origin: Origin::Handle(handle),
                 },
             );
             at += size;
@@ -260,27 +271,27 @@ impl Mapping {
     }
 
     /// Unmaps the first `done` of `handles` at `offset` and caches them all.
-    fn undo(&mut self, heap: &mut Heap, offset: u64, handles: &[(Handle, u64)], done: usize) {
-        let base = self.space.base().unwrap_or_default();
+    fn undo(&mut self, free_space: &mut FreeSpace, offset: u64, handles: &[(Handle, u64)], done: usize) {
+        let base = self.addresses.base().unwrap_or_default();
         let mut at = offset;
         for (index, (handle, size)) in handles.iter().enumerate() {
             let unmapped = index >= done || self.calls.submit(|driver| driver.unmap(base + at, *size)).is_ok();
             if unmapped {
                 self.keep(*handle, *size);
-            } else if let Some(node) = heap.bury(at, *size) {
+            } else if let Some(node) = free_space.withhold(at, *size) {
                 tracing::warn!(
                     offset = at,
                     size,
                     "a handle could not be unmapped, and is tried again later"
                 );
-                let memory = Memory::Stuck(*handle, node);
+                let memory = Origin::Stuck(*handle, node);
                 self.stuck += 1;
                 self.mapped.insert(
                     at,
                     Mapped {
                         offset: at,
                         size: *size,
-                        memory,
+                        origin: memory,
                     },
                 );
             }
@@ -294,7 +305,7 @@ impl Mapping {
         let mut handles = Vec::new();
         let mut left = bytes;
         let part = (self.reserved + bytes) / PART;
-        let pages = (Heap::spare(size).min(part).min(LARGEST) / self.page).max(1);
+        let pages = (FreeSpace::spare(size).min(part).min(LARGEST) / self.page).max(1);
         let largest = (1 << pages.ilog2()) * self.page;
         while left > 0 {
             let size = left.min(largest);
@@ -327,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_kept_handle_is_taken_once() {
-        for (kept, need, reserved) in [
+        for (cached, need, reserved) in [
             (&[2][..], 4, 4),
             (&[2, 2], 6, 6),
             (&[2, 4], 4, 6),
@@ -338,30 +349,30 @@ mod tests {
             (&[2, 8], 4, 12),
         ] {
             let driver = SimDriver::new(SimConfig::default());
-            let calls = Arc::new(Calls::new(driver.clone(), false));
+            let calls = Arc::new(DriverCalls::new(driver.clone(), false));
             let (page, size) = (2 * MIB, 512 * MIB);
             let base = driver.reserve(size, page).unwrap();
-            let space = Arc::new(Space::window(base, size, 512));
-            let mut heap = Heap::new(size, 512, page);
+            let space = Arc::new(AddressSpace::reserved(base, size, 512));
+            let mut free_space = FreeSpace::new(size, 512, page);
             let (access, recorder) = (vec![0], Arc::default());
-            let mut mapping = Mapping::new(calls, space, 0, page, HandleKind::default(), access, recorder);
-            let made = kept
+            let mut physical = PhysicalMemory::new(calls, space, 0, page, HandleKind::default(), access, recorder);
+            let made = cached
                 .iter()
-                .map(|size| mapping.handle(size * MIB, u64::MAX).unwrap().unwrap());
+                .map(|size| physical.handle(size * MIB, u64::MAX).unwrap().unwrap());
             let made: Vec<Handle> = made.collect();
-            for (size, handle) in kept.iter().zip(made) {
-                mapping.keep(handle, size * MIB);
+            for (size, handle) in cached.iter().zip(made) {
+                physical.keep(handle, size * MIB);
             }
             let sources = Sources {
                 remap: false,
                 create: u64::MAX,
                 exchange: false,
             };
-            let grown = mapping.grow(&mut heap, COMMON, need * MIB, 512, sources);
+            let grown = physical.grow(&mut free_space, COMMON, need * MIB, 512, sources);
             assert_eq!(grown, Ok(Grown::At(0, COMMON)));
-            assert!(heap.take(COMMON, need * MIB, 512).is_some(), "{kept:?}");
-            assert_eq!(mapping.reserved(), reserved * MIB, "{kept:?} for {need}");
-            assert_eq!(mapping.mapped() + mapping.kept(), mapping.reserved());
+            assert!(free_space.take(COMMON, need * MIB, 512).is_some(), "{cached:?}");
+            assert_eq!(physical.reserved(), reserved * MIB, "{cached:?} for {need}");
+            assert_eq!(physical.mapped() + physical.cached_bytes(), physical.reserved());
         }
     }
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crate::driver::{Failure, Handle, HandleKind, Result};
 use crate::history::{Action, Event, Recorder};
-use crate::pool::driver_calls::Calls;
-use crate::pool::free_space::{COMMON, Heap, NodeId, Owner, Place};
-use crate::pool::physical::address_space::Space;
-use crate::pool::physical::dedicated_memory::Standalone;
-use crate::pool::physical::deferred_release::{Found, Lost};
+use crate::pool::driver_calls::DriverCalls;
+use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner, Place};
+use crate::pool::physical::address_space::AddressSpace;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
+use crate::pool::physical::deferred_release::{DeferredRelease, Recovered};
 
 pub mod address_space;
 mod cached_ranges;
@@ -30,22 +30,22 @@ mod segments;
 const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
 /// The most bytes that a segment has beyond its request.
-const MOST_AHEAD: u64 = 32 << 20;
+const MAX_SEGMENT_SURPLUS: u64 = 32 << 20;
 
 /// Memory in the address range that is mapped and unmapped as one.
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
     offset: u64,
     size: u64,
-    memory: Memory,
+    origin: Origin,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Memory {
+enum Origin {
     Handle(Handle),
     Segment(u64),
     /// External memory, which is never returned.
-    Caller,
+    External,
     /// A handle that could not be unmapped. Its node in the free-space bookkeeping keeps other memory from being mapped
     /// there.
     Stuck(Handle, NodeId),
@@ -83,9 +83,9 @@ pub enum Grown {
 }
 
 /// The memory of one pool.
-pub struct Mapping {
-    calls: Arc<Calls>,
-    space: Arc<Space>,
+pub struct PhysicalMemory {
+    calls: Arc<DriverCalls>,
+    addresses: Arc<AddressSpace>,
     device: i32,
     kind: HandleKind,
     access: Vec<i32>,
@@ -94,13 +94,13 @@ pub struct Mapping {
     /// By offset.
     mapped: BTreeMap<u64, Mapped>,
     /// Cached handles, which have no address, by size.
-    kept: BTreeMap<u64, Vec<Handle>>,
-    kept_bytes: u64,
+    cached_handles: BTreeMap<u64, Vec<Handle>>,
+    cached_handle_bytes: u64,
     /// Cached ranges: freed resizable blocks that stay mapped, oldest first.
-    parked: Vec<Standalone>,
+    cached_ranges: Vec<DedicatedMemory>,
     reserved: u64,
     /// What the driver refused to take back, outside the pool's address range.
-    lost: Vec<Lost>,
+    deferred: Vec<DeferredRelease>,
     /// How many handles could not be unmapped.
     stuck: usize,
     /// Handles moved so far.
@@ -108,30 +108,30 @@ pub struct Mapping {
     recorder: Arc<Recorder>,
 }
 
-impl Mapping {
+impl PhysicalMemory {
     /// A mapping without memory. `page` is the granularity; `access` names the devices that may access the memory.
     pub fn new(
-        calls: Arc<Calls>,
-        space: Arc<Space>,
+        calls: Arc<DriverCalls>,
+        addresses: Arc<AddressSpace>,
         device: i32,
         page: u64,
         kind: HandleKind,
         access: Vec<i32>,
         recorder: Arc<Recorder>,
-    ) -> Mapping {
-        Mapping {
+    ) -> PhysicalMemory {
+        PhysicalMemory {
             calls,
-            space,
+            addresses,
             device,
             kind,
             access,
             page,
             mapped: BTreeMap::new(),
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            parked: Vec::new(),
+            cached_handles: BTreeMap::new(),
+            cached_handle_bytes: 0,
+            cached_ranges: Vec::new(),
             reserved: 0,
-            lost: Vec::new(),
+            deferred: Vec::new(),
             stuck: 0,
             remaps: 0,
             recorder,
@@ -144,8 +144,8 @@ impl Mapping {
     }
 
     /// Bytes held that have no address.
-    pub fn kept(&self) -> u64 {
-        self.kept_bytes
+    pub fn cached_bytes(&self) -> u64 {
+        self.cached_handle_bytes
     }
 
     /// The offsets and sizes of the handles that a range overlaps.
@@ -161,65 +161,65 @@ impl Mapping {
     }
 
     fn virtual_memory(&self) -> bool {
-        self.space.base().is_some()
+        self.addresses.base().is_some()
     }
 
     /// Takes external memory into the pool's address range.
-    pub fn adopt(&mut self, heap: &mut Heap, address: u64, offset: u64, size: u64) {
-        self.space.add(address, size, offset);
+    pub fn adopt(&mut self, free_space: &mut FreeSpace, address: u64, offset: u64, size: u64) {
+        self.addresses.add(address, size, offset);
         self.mapped.insert(
             offset,
             Mapped {
                 offset,
                 size,
-                memory: Memory::Caller,
+                origin: Origin::External,
             },
         );
         self.reserved += size;
-        self.tell(Action::SegmentAlloc, offset, size);
-        heap.open(offset, size, COMMON, 0);
+        self.record(Action::SegmentAlloc, offset, size);
+        free_space.open(offset, size, COMMON, 0);
     }
 
-    fn take_kept(&mut self, size: u64) -> Option<Handle> {
-        let handles = self.kept.get_mut(&size)?;
+    fn take_cached(&mut self, size: u64) -> Option<Handle> {
+        let handles = self.cached_handles.get_mut(&size)?;
         let handle = handles.pop()?;
         if handles.is_empty() {
-            self.kept.remove(&size);
+            self.cached_handles.remove(&size);
         }
-        self.kept_bytes -= size;
+        self.cached_handle_bytes -= size;
         Some(handle)
     }
 
     fn keep(&mut self, handle: Handle, size: u64) {
-        self.kept.entry(size).or_default().push(handle);
-        self.kept_bytes += size;
+        self.cached_handles.entry(size).or_default().push(handle);
+        self.cached_handle_bytes += size;
     }
 
     /// Unmaps a handle that is complete for every caller; its range becomes a hole.
-    fn detach(&mut self, heap: &mut Heap, idle: Idle) -> Result<Handle> {
+    fn detach(&mut self, free_space: &mut FreeSpace, idle: Idle) -> Result<Handle> {
         let Some(Mapped {
-            memory: Memory::Handle(handle),
+            origin: Origin::Handle(handle),
             ..
         }) = self.mapped.get(&idle.offset).copied()
         else {
             return Err(crate::pool::driver_calls::refused("unmap", Failure::Other));
         };
-        let address = self.space.base().unwrap_or_default() + idle.offset;
+        let address = self.addresses.base().unwrap_or_default() + idle.offset;
         self.calls.submit(|driver| driver.unmap(address, idle.size))?;
-        heap.close(idle.range, idle.offset, idle.size);
+        free_space.close(idle.range, idle.offset, idle.size);
         self.mapped.remove(&idle.offset);
-        self.tell(Action::SegmentUnmap, idle.offset, idle.size);
+        self.record(Action::SegmentUnmap, idle.offset, idle.size);
         Ok(handle)
     }
 
     /// The size of the largest cached handle of at most `most` bytes.
-    pub fn largest_kept(&self, most: u64) -> Option<u64> {
-        self.kept.range(..=most).next_back().map(|(size, _)| *size)
+    pub fn largest_cached(&self, most: u64) -> Option<u64> {
+        self.cached_handles.range(..=most).next_back().map(|(size, _)| *size)
     }
 
     /// A handle of exactly `size` bytes: a cached one, or a new one where `create` bytes allow it.
     pub fn handle(&mut self, size: u64, create: u64) -> Result<Option<Handle>> {
-        if let Some(handle) = self.take_kept(size) {
+        if let Some(handle) = self.take_cached(size) {
             return Ok(Some(handle));
         }
         if size > create {
@@ -247,9 +247,9 @@ impl Mapping {
     }
 
     /// Records that a range of the pool got memory, or lost it.
-    fn tell(&self, action: Action, offset: u64, size: u64) {
+    fn record(&self, action: Action, offset: u64, size: u64) {
         if self.recorder.is_on()
-            && let Some(address) = self.space.address(offset)
+            && let Some(address) = self.addresses.address(offset)
         {
             self.recorder.happened(Event::new(action, self.device, address, size));
         }
@@ -260,10 +260,10 @@ impl Mapping {
     pub fn ranges(&self) -> Vec<(u64, u64, bool)> {
         let mut ranges: Vec<(u64, u64, bool)> = Vec::new();
         for mapped in self.mapped.values() {
-            let expandable = match mapped.memory {
-                Memory::Stuck(..) => continue,
-                Memory::Handle(_) => true,
-                Memory::Segment(_) | Memory::Caller => false,
+            let expandable = match mapped.origin {
+                Origin::Stuck(..) => continue,
+                Origin::Handle(_) => true,
+                Origin::Segment(_) | Origin::External => false,
             };
             let size = mapped.end() - mapped.offset;
             match ranges.last_mut() {
@@ -276,23 +276,23 @@ impl Mapping {
 
     /// Whether the pool has no memory mapped or cached that it obtained itself.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
-            && self.parked.is_empty()
-            && self.lost.is_empty()
+        self.cached_handles.is_empty()
+            && self.cached_ranges.is_empty()
+            && self.deferred.is_empty()
             && self
                 .mapped
                 .values()
-                .all(|mapped| matches!(mapped.memory, Memory::Caller))
+                .all(|mapped| matches!(mapped.origin, Origin::External))
     }
 
     /// Forgets everything without a driver call, because the context is gone or the process ends.
     pub fn forget(&mut self) {
         self.mapped.clear();
-        self.kept.clear();
-        self.parked.clear();
-        self.lost.clear();
+        self.cached_handles.clear();
+        self.cached_ranges.clear();
+        self.deferred.clear();
         self.stuck = 0;
-        (self.kept_bytes, self.reserved) = (0, 0);
+        (self.cached_handle_bytes, self.reserved) = (0, 0);
     }
 }
 
@@ -306,9 +306,9 @@ impl Idle {
 impl Mapped {
     /// Where its part in the free-space bookkeeping ends.
     fn end(&self) -> u64 {
-        match self.memory {
+        match self.origin {
             // Where the address was not a multiple of 512, the bookkeeping has less of it.
-            Memory::Segment(address) => {
+            Origin::Segment(address) => {
                 self.offset + (self.size - (address.next_multiple_of(512) - address)) / 512 * 512
             }
             _ => self.offset + self.size,

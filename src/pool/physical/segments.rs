@@ -3,11 +3,11 @@
 use super::*;
 use crate::pool::free_space::Tile;
 
-impl Mapping {
+impl PhysicalMemory {
     /// Adds a segment from the driver's malloc: at least `size` bytes, and more where memory was requested often.
     pub(in crate::pool::physical) fn add_segment(
         &mut self,
-        heap: &mut Heap,
+        free_space: &mut FreeSpace,
         size: u64,
         align: u64,
         most: u64,
@@ -21,7 +21,7 @@ impl Mapping {
             return Ok(false);
         };
         let ample = (self.reserved / 16)
-            .clamp(self.page, MOST_AHEAD)
+            .clamp(self.page, MAX_SEGMENT_SURPLUS)
             .next_multiple_of(self.page)
             .max(least);
         let mut outcome = Ok(0);
@@ -32,7 +32,7 @@ impl Mapping {
             }
             outcome = self.calls.malloc(bytes).map_err(Some);
             match outcome {
-                Ok(address) => return self.place_segment(heap, address, bytes),
+                Ok(address) => return self.place_segment(free_space, address, bytes),
                 Err(Some(error)) if error.failure != Failure::OutOfMemory => break,
                 Err(_) => {}
             }
@@ -43,25 +43,25 @@ impl Mapping {
         }
     }
 
-    fn place_segment(&mut self, heap: &mut Heap, address: u64, bytes: u64) -> Result<bool> {
+    fn place_segment(&mut self, free_space: &mut FreeSpace, address: u64, bytes: u64) -> Result<bool> {
         const MODULO: u64 = 2 << 20;
         let start = address.next_multiple_of(512);
         let size = (bytes - (start - address)) / 512 * 512;
         // Each allocation of the driver is a segment between holes: addresses may adjoin, but no block may lie in two
         // of them.
-        match heap.open_island(size, MODULO, start % MODULO) {
+        match free_space.open_apart(size, MODULO, start % MODULO) {
             Some(offset) => {
-                self.space.add(start, size, offset);
+                self.addresses.add(start, size, offset);
                 self.mapped.insert(
                     offset,
                     Mapped {
                         offset,
                         size: bytes,
-                        memory: Memory::Segment(address),
+                        origin: Origin::Segment(address),
                     },
                 );
                 self.reserved += bytes;
-                self.tell(Action::SegmentAlloc, offset, size);
+                self.record(Action::SegmentAlloc, offset, size);
                 Ok(true)
             }
             None => {
@@ -73,15 +73,15 @@ impl Mapping {
 
     /// Checks that every used or free range lies in one segment, and that the free-space bookkeeping covers exactly
     /// what the segments hold. An error names the violation.
-    pub fn validate_segments(&self, heap: &Heap) -> std::result::Result<(), String> {
-        for Tile { offset, size, .. } in heap.tiles() {
+    pub fn validate_segments(&self, free_space: &FreeSpace) -> std::result::Result<(), String> {
+        for Tile { offset, size, .. } in free_space.tiles() {
             let segment = self.mapped.range(..=offset).next_back().map(|(_, mapped)| mapped);
             if segment.is_none_or(|segment| offset + size > segment.end()) {
                 return Err(format!("{offset:#x} + {size:#x} lies in no single segment"));
             }
         }
         let bytes: u64 = self.mapped.values().map(|mapped| mapped.end() - mapped.offset).sum();
-        match heap.backed() {
+        match free_space.backed() {
             backed if backed == bytes => Ok(()),
             backed => Err(format!("{backed} bytes backed, segments of {bytes}")),
         }

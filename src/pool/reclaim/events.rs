@@ -1,12 +1,12 @@
 //! The driver's events: created once, reused, and never confused with an application's event that got the same handle.
 
-use super::Grace;
+use super::Reclaimer;
 use crate::driver::{Context, Event, Result};
-use crate::pool::driver_calls::Calls;
+use crate::pool::driver_calls::DriverCalls;
 
-impl Grace {
+impl Reclaimer {
     /// An event recorded in `context` now; none where the driver has no context events.
-    pub fn context_event(&mut self, calls: &Calls, context: Context) -> Result<Option<Event>> {
+    pub fn context_event(&mut self, calls: &DriverCalls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
             return Ok(None);
         }
@@ -24,7 +24,7 @@ impl Grace {
     }
 
     /// An unused event of `context`.
-    pub(in crate::pool) fn event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+    pub(in crate::pool) fn event(&mut self, calls: &DriverCalls, context: Context) -> Result<Event> {
         match self.spare_event(context) {
             Some(event) => Ok(event),
             None => self.new_event(calls, context),
@@ -37,7 +37,7 @@ impl Grace {
     }
 
     /// A new event.
-    pub(in crate::pool) fn new_event(&mut self, calls: &Calls, context: Context) -> Result<Event> {
+    pub(in crate::pool) fn new_event(&mut self, calls: &DriverCalls, context: Context) -> Result<Event> {
         let _entered = calls.enter(context)?;
         let event = calls.submit(|driver| driver.event_create())?;
         self.forget_event(event);
@@ -50,10 +50,14 @@ impl Grace {
         self.spare
             .values_mut()
             .for_each(|events| events.retain(|spare| *spare != event));
-        self.nameless.forget_event(event);
-        for ledger in self.ledgers.values_mut() {
-            if let Some(at) = ledger.stamps.iter().position(|(_, stamp)| *stamp == event) {
-                ledger.stamps.drain(..=at);
+        self.per_free_events.forget_event(event);
+        for events in self.completion_events.values_mut() {
+            if let Some(at) = events
+                .events
+                .iter()
+                .position(|(_, event_number)| *event_number == event)
+            {
+                events.events.drain(..=at);
             }
         }
         for batch in &mut self.batches {
@@ -62,7 +66,7 @@ impl Grace {
     }
 
     /// Destroys every event that nothing waits for, in contexts that `ours` accepts.
-    pub fn destroy_events(&mut self, calls: &Calls, ours: impl Fn(Context) -> bool) {
+    pub fn destroy_events(&mut self, calls: &DriverCalls, ours: impl Fn(Context) -> bool) {
         for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
             let Ok(_entered) = calls.enter(context) else { continue };
             for event in events {

@@ -5,10 +5,10 @@ use crate::history::{Action, Event};
 use crate::pool::block::{Block, State};
 use crate::pool::dedicated::Claimed;
 use crate::pool::free_space::{NodeId, Owner};
-use crate::pool::physical::dedicated_memory::Standalone;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::reclaim::Freed;
 use crate::pool::stream_cache::{AWAITED, Inner, StreamCache};
-use crate::pool::{Core, Pool, Turn};
+use crate::pool::{Core, Pool, StreamView};
 use crate::support::config::ReleaseThreshold;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -31,7 +31,7 @@ impl Pool {
         }
         let mut core = self.core.lock();
         self.now_pending(size);
-        self.bury_graphs(&mut core);
+        self.reclaim_graphs(&mut core);
         let number = block.capture.load(Ordering::Relaxed);
         // No single stream may reuse a block that was used on other streams too.
         let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
@@ -42,8 +42,8 @@ impl Pool {
             let owner = inside.and_then(|cache| core.captures.freed_inside(number, id, cache.key));
             if let Some(owner) = owner {
                 // Memory of a capture stays pending for every other stream.
-                self.retract(&mut core, id);
-                core.heap.give(id, owner, 0);
+                self.end_block(&mut core, id);
+                core.free_space.give(id, owner, 0);
                 return;
             }
             let freed = Freed::Block { id, give_back: false };
@@ -57,14 +57,14 @@ impl Pool {
             return self.return_freed(&mut core, freed);
         }
         match (own, cache) {
-            (Some(cache), _) if self.free_on(&mut core, id, cache) => return,
-            (None, Some(cache)) if self.free_shared(&mut core, id, cache) => return,
+            (Some(cache), _) if self.free_to_stream(&mut core, id, cache) => return,
+            (None, Some(cache)) if self.free_with_uses(&mut core, id, cache) => return,
             _ => {
                 core.uses.remove(&id);
             }
         }
         if !may_cover {
-            self.note_freeing(&mut core, cache);
+            self.note_foreign_free(&mut core, cache);
         }
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         core.grace.free(Freed::Block {
@@ -97,9 +97,9 @@ impl Pool {
     }
 
     /// Records that free space of a graph is common now. What was freed there has coalesced, so one event covers it.
-    pub(in crate::pool) fn tell_settled(&self, offset: u64, size: u64) {
+    pub(in crate::pool) fn record_range_completed(&self, offset: u64, size: u64) {
         if self.recorder.is_on()
-            && let Some(address) = self.space.address(offset)
+            && let Some(address) = self.addresses.address(offset)
         {
             self.recorder
                 .happened(Event::new(Action::RangeCompleted, self.device, address, size));
@@ -107,7 +107,7 @@ impl Pool {
     }
 
     /// As [`Pool::record_freed`], for a dedicated allocation that is being freed.
-    pub(in crate::pool) fn tell_freeing(&self, block: &Standalone, stream: Option<Stream>) {
+    pub(in crate::pool) fn record_dedicated_free(&self, block: &DedicatedMemory, stream: Option<Stream>) {
         if self.recorder.is_on() {
             let event = Event::new(Action::FreeRequested, self.device, block.address, block.requested);
             self.recorder.happened(event.on(Stream::recorded(stream)));
@@ -116,7 +116,7 @@ impl Pool {
     }
 
     /// Records that a dedicated allocation has no user any more, and that its range is gone.
-    pub(in crate::pool) fn tell_gone(&self, block: &Standalone) {
+    pub(in crate::pool) fn record_dedicated_gone(&self, block: &DedicatedMemory) {
         // A block that was never handed out has no requested size.
         if !self.recorder.is_on() || block.requested == 0 {
             return;
@@ -136,7 +136,7 @@ impl Pool {
     }
 
     /// Records that memory of such a block was unmapped from `cut` on.
-    pub(in crate::pool) fn tell_cut(&self, block: &Standalone, before: u64) {
+    pub(in crate::pool) fn record_cut(&self, block: &DedicatedMemory, before: u64) {
         let (address, bytes, _) = block.extent();
         if self.recorder.is_on() && before > bytes {
             let event = Event::new(Action::SegmentUnmap, self.device, address + bytes, before - bytes);
@@ -146,22 +146,19 @@ impl Pool {
 
     /// Gives a block whose graph is gone to the stream that frees it, like any other; false where that stream is
     /// unknown.
-    fn free_on(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
+    fn free_to_stream(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let mut inner = cache.inner.lock();
-        let stamp = inner.next_stamp;
-        let generation = inner
-            .generation
-            .as_ref()
-            .filter(|generation| generation.device == self.device);
-        let Some(owner) = generation.map(|generation| generation.owner) else {
+        let event_number = inner.next_event;
+        let served = inner.served.as_ref().filter(|served| served.device == self.device);
+        let Some(owner) = served.map(|served| served.owner) else {
             return false;
         };
-        let (_, size) = core.heap.span(id);
-        inner.unstamped += size;
+        let (_, size) = core.free_space.span(id);
+        inner.uncovered += size;
         self.counters.pending.fetch_sub(size, Ordering::Relaxed);
         self.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
-        self.retract(core, id);
-        core.heap.give(id, owner, stamp);
+        self.end_block(core, id);
+        core.free_space.give(id, owner, event_number);
         true
     }
 
@@ -170,31 +167,31 @@ impl Pool {
         self.note_current_of_free(core);
         if let Ok(_entered) = self.enter(core) {
             self.cover(core);
-            let _ = self.settle(core);
+            let _ = self.poll(core);
         }
     }
 
     /// Takes back a dedicated allocation; false where none starts at `address`. With a cache, it is reusable behind
     /// that stream's next completion event.
-    pub fn free_standalone(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
-        match self.beside.claim(address) {
+    pub fn free_dedicated(&self, address: u64, cache: Option<&StreamCache>, may_cover: bool) -> bool {
+        match self.dedicated.claim(address) {
             Some(block) => self.free_claimed(block, cache, may_cover),
             None => return false,
         }
         true
     }
 
-    /// As [`Pool::free_standalone`].
+    /// As [`Pool::free_dedicated`].
     pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, cache: Option<&StreamCache>, may_cover: bool) {
         let shared = claimed.shared.load(Ordering::Relaxed) != 0;
         let resizes = claimed.resizes.load(Ordering::Relaxed);
-        let Some(mut block) = self.beside.remove(claimed) else {
+        let Some(mut block) = self.dedicated.remove(claimed) else {
             return;
         };
         let (size, number) = (block.size, block.capture);
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.counters.reallocations.fetch_add(resizes, Ordering::Relaxed);
-        self.tell_freeing(&block, cache.map(|cache| cache.key.stream));
+        self.record_dedicated_free(&block, cache.map(|cache| cache.key.stream));
         if self.dead.get().is_some() {
             return self.now_pending(size);
         }
@@ -205,23 +202,23 @@ impl Pool {
             drop(core);
             core = self.core.lock();
         }
-        self.bury_graphs(&mut core);
-        let Some(freed) = core.captures.freed_outside(number, Freed::Standalone(block)) else {
+        self.reclaim_graphs(&mut core);
+        let Some(freed) = core.captures.freed_outside(number, Freed::DedicatedMemory(block)) else {
             return;
         };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
-            let generation = inner.generation.as_ref()?;
-            let mine = generation.device == self.device && inner.capture == 0;
-            let place = (generation.owner, inner.next_stamp);
-            inner.unstamped += if mine { size } else { 0 };
+            let served = inner.served.as_ref()?;
+            let mine = served.device == self.device && inner.capture == 0;
+            let place = (served.owner, inner.next_event);
+            inner.uncovered += if mine { size } else { 0 };
             mine.then_some(place)
         });
         match behind {
             Some(behind) => core.grace.free_behind(vec![behind], freed),
             None => {
                 if !may_cover {
-                    self.note_freeing(&mut core, cache);
+                    self.note_foreign_free(&mut core, cache);
                 }
                 core.grace.free(freed);
             }
@@ -233,18 +230,18 @@ impl Pool {
 
     /// Notes the context of a free on a stream whose cache cannot take the block: reclamation waits for that context's
     /// work too, even if it is another device's.
-    fn note_freeing(&self, core: &mut Core, cache: Option<&StreamCache>) {
+    fn note_foreign_free(&self, core: &mut Core, cache: Option<&StreamCache>) {
         let known = cache.and_then(|cache| {
             let inner = cache.inner.lock();
-            let known = inner.generation.as_ref().map(|of| of.context);
+            let known = inner.served.as_ref().map(|of| of.context);
             // A stream that never allocated still exists, because the block was used on it.
-            let tells = !inner.joined && !cache.key.stream.is_special();
+            let answers = !inner.joined && !cache.key.stream.is_default();
             drop(inner);
-            let ask = || self.calls.ask(|driver| driver.stream_context(cache.key.stream)).ok();
-            known.or_else(|| tells.then(ask).flatten())
+            let ask = || self.calls.query(|driver| driver.stream_context(cache.key.stream)).ok();
+            known.or_else(|| answers.then(ask).flatten())
         });
         // Otherwise its context is most likely the current one.
-        let current = || self.calls.ask(|driver| driver.current_context()).ok().flatten();
+        let current = || self.calls.query(|driver| driver.current_context()).ok().flatten();
         if let Some(context) = known.or_else(current) {
             core.note_context_of_free(&self.calls, context);
         }
@@ -254,37 +251,37 @@ impl Pool {
     /// of a context that the pool does not know, so that context uses the pool from now on. A context of another device
     /// does so only where it may access the pool's memory.
     #[cold]
-    pub fn meet(&self, cache: &StreamCache, context: Context) {
+    pub fn note_free_context(&self, cache: &StreamCache, context: Context) {
         let mut core = self.core.lock();
         let forgotten = self.forgotten.load(Ordering::Acquire);
         // A context whose device is unknown counts.
-        let device = self.calls.ask(|driver| driver.current_device());
+        let device = self.calls.query(|driver| driver.current_device());
         let elsewhere = matches!(device, Ok(Some(device)) if device != self.device);
         if !elsewhere || !self.options.peers.is_empty() {
             core.note_context_of_free(&self.calls, context);
         }
-        cache.inner.lock().met = Some((self.device, context, forgotten));
+        cache.inner.lock().known_context = Some((self.device, context, forgotten));
     }
 
     /// Ends a block: its number has no meaning any more.
-    pub(in crate::pool) fn retract(&self, core: &mut Core, id: NodeId) {
+    pub(in crate::pool) fn end_block(&self, core: &mut Core, id: NodeId) {
         let block = self.blocks.get(id);
         block.become_free(State::None);
         block.capture.store(0, Ordering::Relaxed);
-        self.space.index.set(core.heap.span(id).0, 0);
+        self.addresses.index.set(core.free_space.span(id).0, 0);
     }
 
     /// Moves what a cache holds into its owner's coalesced free space.
     pub(in crate::pool) fn flush(&self, core: &mut Core, inner: &mut Inner, owner: Owner) {
         let Inner { ready, .. } = inner;
         ready.drain(&self.blocks, |id| {
-            self.retract(core, id);
-            let stamp = self.blocks.get(id).stamp.load(Ordering::Relaxed);
+            self.end_block(core, id);
+            let event_number = self.blocks.get(id).event_number.load(Ordering::Relaxed);
             let owner = match broken("what a stream freed stays its own") {
                 true => crate::pool::free_space::COMMON,
                 false => owner,
             };
-            core.heap.give(id, owner, stamp);
+            core.free_space.give(id, owner, event_number);
         });
     }
 
@@ -293,9 +290,9 @@ impl Pool {
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
             let owner = inner
-                .generation
+                .served
                 .as_ref()
-                .filter(|generation| generation.device == self.device)
+                .filter(|served| served.device == self.device)
                 .map(|g| g.owner);
             if let Some(owner) = owner {
                 self.flush(core, &mut inner, owner);
@@ -305,7 +302,7 @@ impl Pool {
 
     /// Turns a cache's generation into an orphan.
     pub(in crate::pool) fn retire(&self, core: &mut Core, inner: &mut Inner) {
-        let Some(generation) = inner.generation.take() else {
+        let Some(served) = inner.served.take() else {
             return;
         };
         self.counters
@@ -318,9 +315,9 @@ impl Pool {
             .requested
             .fetch_add(std::mem::take(&mut inner.requested) as u64, Ordering::Relaxed);
         self.take_over_charge(inner);
-        self.flush(core, inner, generation.owner);
-        core.grace.orphan(generation.owner);
-        (inner.next_stamp, inner.unstamped) = (1, 0);
+        self.flush(core, inner, served.owner);
+        core.grace.orphan(served.owner);
+        (inner.next_event, inner.uncovered) = (1, 0);
     }
 
     /// The stream is about to be destroyed, or its handle serves another device now. Records a completion event for
@@ -333,14 +330,14 @@ impl Pool {
             return;
         }
         if let (Some(stream), Ok(_entered)) = (stream, self.enter(&core)) {
-            self.stamp_cache(&mut core, &mut inner, stream);
+            self.record_stream_event(&mut core, &mut inner, stream);
         }
         self.retire(&mut core, &mut inner);
     }
 
     /// Records a completion event for what was freed on a stream, inside the free that was given the stream. A stream
     /// that was unknown becomes known.
-    pub fn stamp_freeing(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+    pub fn record_event_of_free(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
         if self.dead.get().is_some() {
             return;
         }
@@ -348,26 +345,26 @@ impl Pool {
         {
             // There is one attempt for each pressure epoch, whatever its result.
             let mut inner = cache.inner.lock();
-            inner.strangers = 0;
-            if inner.hunger != AWAITED {
-                inner.hunger = self.hunger.load(Ordering::Relaxed);
+            inner.foreign_frees = 0;
+            if inner.pressure_epoch != AWAITED {
+                inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
             }
         }
         let Ok(_entered) = self.enter(&core) else { return };
-        let capture = self.calls.ask(|driver| driver.stream_capture(stream));
+        let capture = self.calls.query(|driver| driver.stream_capture(stream));
         if capture != Ok(Capture::None) {
             return;
         }
         let id = if trusted {
             Ok(1)
         } else {
-            self.calls.ask(|driver| driver.stream_id(stream))
+            self.calls.query(|driver| driver.stream_id(stream))
         };
         let Ok(id) = id else { return };
         if self
             .join_stream(
                 &mut core,
-                &Turn {
+                &StreamView {
                     cache,
                     stream,
                     id,
@@ -376,8 +373,8 @@ impl Pool {
             )
             .is_ok()
         {
-            self.stamp_cache(&mut core, &mut cache.inner.lock(), stream);
-            let _ = self.settle(&mut core);
+            self.record_stream_event(&mut core, &mut cache.inner.lock(), stream);
+            let _ = self.poll(&mut core);
         }
     }
 

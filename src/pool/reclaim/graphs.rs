@@ -10,8 +10,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::driver::{CaptureInfo, Result};
-use crate::pool::driver_calls::Calls;
-use crate::pool::free_space::{Heap, NodeId, Owner};
+use crate::pool::driver_calls::DriverCalls;
+use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::reclaim::Freed;
 use crate::pool::stream_cache::Key;
 use crate::sync::HashMap;
@@ -65,7 +65,7 @@ unsafe extern "C" fn graph_gone(data: *mut c_void) {
 impl Captures {
     /// The number of a running capture. The first call binds a notice to its graph. Where the driver has no user
     /// objects (before CUDA 11.3), such memory is kept until the process ends.
-    pub fn number(&mut self, calls: &Calls, info: CaptureInfo) -> Result<u32> {
+    pub fn number(&mut self, calls: &DriverCalls, info: CaptureInfo) -> Result<u32> {
         if let Some(number) = self.number_of(info.id) {
             return Ok(number);
         }
@@ -105,9 +105,15 @@ impl Captures {
     }
 
     /// The owner of the free space that the stream of `key` and `id` uses inside capture `number`.
-    pub fn owner(&mut self, heap: &mut Heap, number: u32, key: Key, id: u64) -> Option<Owner> {
+    pub fn owner(&mut self, free_space: &mut FreeSpace, number: u32, key: Key, id: u64) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
-        Some(capture.owners.entry(key).or_insert_with(|| (heap.add_owner(), id)).0)
+        Some(
+            capture
+                .owners
+                .entry(key)
+                .or_insert_with(|| (free_space.add_owner(), id))
+                .0,
+        )
     }
 
     /// Notes that a block was allocated inside capture `number`.

@@ -9,11 +9,11 @@
 use std::collections::VecDeque;
 
 use crate::driver::{Context, DriverError, Event, Result, Stream};
-use crate::pool::driver_calls::Calls;
+use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{NodeId, Owner};
-use crate::pool::physical::dedicated_memory::Standalone;
-use crate::pool::reclaim::per_free_events::Nameless;
-use crate::pool::reclaim::synchronization::Synchronisation;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
+use crate::pool::reclaim::per_free_events::PerFreeEvents;
+use crate::pool::reclaim::synchronization::Synchronization;
 use crate::sync::HashMap;
 
 mod events;
@@ -36,7 +36,7 @@ pub enum Freed {
         give_back: bool,
     },
     /// A dedicated allocation.
-    Standalone(Box<Standalone>),
+    DedicatedMemory(Box<DedicatedMemory>),
     /// What a shrink of a dedicated allocation left over.
     Tail {
         /// The block's number.
@@ -47,10 +47,10 @@ pub enum Freed {
 }
 
 /// The completion events of one owner of free space, that is, of one generation of a stream.
-struct Ledger {
+struct CompletionEvents {
     context: Context,
     /// Recorded and not known to be complete, oldest first.
-    stamps: VecDeque<(u64, Event)>,
+    events: VecDeque<(u64, Event)>,
     /// The highest number whose completion event is complete.
     complete: u64,
     /// The stream is gone: no more completion events are recorded for it.
@@ -72,12 +72,12 @@ pub enum Awaited {
     /// An event.
     Event(Context, Event),
     /// A synchronization of that context; the batch it is for.
-    Synchronisation(Context, u64),
+    Synchronization(Context, u64),
 }
 
 /// What every stream may use now.
 #[derive(Default)]
-pub struct Settled {
+pub struct Polled {
     /// Owners' frees up to a completion event.
     pub owners: Vec<(Owner, u64)>,
     /// Single blocks and tails.
@@ -90,29 +90,29 @@ pub struct Settled {
 
 /// The deferred reclamation of one pool.
 #[derive(Default)]
-pub struct Grace {
-    ledgers: HashMap<Owner, Ledger>,
+pub struct Reclaimer {
+    completion_events: HashMap<Owner, CompletionEvents>,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
     /// Freed on a stream whose cache could not take it; pending until a completion event of each of these owners.
     behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
     /// Frees on streams without ids.
-    pub(super) nameless: Nameless,
+    pub(super) per_free_events: PerFreeEvents,
     numbers: u64,
     spare: HashMap<Context, Vec<Event>>,
     /// A synchronization that no request waits for any more, and that still runs.
-    pub synchronisation: Option<Synchronisation>,
+    pub synchronization: Option<Synchronization>,
 }
 
-impl Grace {
+impl Reclaimer {
     /// Adds an owner whose completion events are recorded in `context`.
     pub fn add(&mut self, owner: Owner, context: Context) {
-        self.ledgers.insert(
+        self.completion_events.insert(
             owner,
-            Ledger {
+            CompletionEvents {
                 context,
-                stamps: VecDeque::new(),
+                events: VecDeque::new(),
                 complete: 0,
                 orphan: false,
             },
@@ -121,38 +121,38 @@ impl Grace {
 
     /// The stream of `owner` is gone, or may be.
     pub fn orphan(&mut self, owner: Owner) {
-        if let Some(ledger) = self.ledgers.get_mut(&owner) {
-            ledger.orphan = true;
+        if let Some(events) = self.completion_events.get_mut(&owner) {
+            events.orphan = true;
         }
     }
 
     /// The owners that are orphans: those whose stream is gone.
     pub fn orphans(&self) -> Vec<Owner> {
-        self.ledgers
+        self.completion_events
             .iter()
-            .filter(|(_, ledger)| ledger.orphan)
+            .filter(|(_, events)| events.orphan)
             .map(|(owner, _)| *owner)
             .collect()
     }
 
     /// Every owner with completion events.
     pub fn owners(&self) -> Vec<Owner> {
-        self.ledgers.keys().copied().collect()
+        self.completion_events.keys().copied().collect()
     }
 
     /// Forgets an orphan that nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
         let idle = self
-            .ledgers
+            .completion_events
             .get(&owner)
-            .is_some_and(|ledger| ledger.orphan && ledger.stamps.is_empty())
+            .is_some_and(|events| events.orphan && events.events.is_empty())
             && !self.waits_for(owner, 0)
             && !self
                 .batches
                 .iter()
                 .any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
         if idle {
-            self.ledgers.remove(&owner);
+            self.completion_events.remove(&owner);
         }
         idle
     }
@@ -163,31 +163,35 @@ impl Grace {
     }
 
     /// Adds what was freed and is reusable once each of these completion events has completed.
-    pub fn free_behind(&mut self, stamps: Vec<(Owner, u64)>, freed: Freed) {
-        self.behind.push((stamps, freed));
+    pub fn free_behind(&mut self, events: Vec<(Owner, u64)>, freed: Freed) {
+        self.behind.push((events, freed));
     }
 
     /// Whether something waits for a completion event of `owner` beyond number `last`.
     fn waits_for(&self, owner: Owner, last: u64) -> bool {
-        let mut stamps = self.behind.iter().flat_map(|(stamps, _)| stamps);
-        stamps.any(|(behind, stamp)| *behind == owner && *stamp > last)
+        let mut events = self.behind.iter().flat_map(|(events, _)| events);
+        events.any(|(behind, event_number)| *behind == owner && *event_number > last)
     }
 
     /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
-    pub fn has_blocks_behind(&self, owner: Owner) -> bool {
-        let block = |freed: &Freed| matches!(freed, Freed::Standalone(block) if block.resizable);
+    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
+        let block = |freed: &Freed| matches!(freed, Freed::DedicatedMemory(block) if block.resizable);
         self.behind
             .iter()
-            .any(|(stamps, freed)| is_only(stamps, owner) && block(freed))
+            .any(|(events, freed)| is_only(events, owner) && block(freed))
     }
 
     /// Takes back a resizable block that `owner`'s stream has freed, for that stream.
-    pub fn take_block_behind(&mut self, owner: Owner, fits: impl Fn(&Standalone) -> bool) -> Option<Box<Standalone>> {
-        let fits = |freed: &Freed| matches!(freed, Freed::Standalone(block) if fits(block));
-        let of = |(stamps, freed): &(Vec<(Owner, u64)>, Freed)| is_only(stamps, owner) && fits(freed);
+    pub fn take_range_behind(
+        &mut self,
+        owner: Owner,
+        fits: impl Fn(&DedicatedMemory) -> bool,
+    ) -> Option<Box<DedicatedMemory>> {
+        let fits = |freed: &Freed| matches!(freed, Freed::DedicatedMemory(block) if fits(block));
+        let of = |(events, freed): &(Vec<(Owner, u64)>, Freed)| is_only(events, owner) && fits(freed);
         let at = self.behind.iter().position(of)?;
         match self.behind.swap_remove(at).1 {
-            Freed::Standalone(block) => Some(block),
+            Freed::DedicatedMemory(block) => Some(block),
             _ => None,
         }
     }
@@ -200,7 +204,7 @@ impl Grace {
             .iter()
             .chain(behind)
             .chain(covered)
-            .chain(self.nameless.freed())
+            .chain(self.per_free_events.freed())
     }
 
     /// Whether anything waits that no event covers yet.
@@ -210,31 +214,31 @@ impl Grace {
 
     /// Whether `owner` belongs to a stream that may still exist.
     pub fn is_streams(&self, owner: Owner) -> bool {
-        self.ledgers.get(&owner).is_some_and(|ledger| !ledger.orphan)
+        self.completion_events.get(&owner).is_some_and(|events| !events.orphan)
     }
 
     /// Whether something waits for completion events of `owner` that are not recorded yet.
-    pub fn has_unstamped(&self, owner: Owner) -> bool {
-        self.waits_for(owner, self.last_stamp(owner))
+    pub fn has_uncovered(&self, owner: Owner) -> bool {
+        self.waits_for(owner, self.last_event_number(owner))
     }
 
     /// The last completion event that was recorded (or is known complete) for `owner`.
-    pub fn last_stamp(&self, owner: Owner) -> u64 {
-        self.ledgers.get(&owner).map_or(0, |ledger| {
-            ledger.stamps.back().map_or(ledger.complete, |(number, _)| *number)
+    pub fn last_event_number(&self, owner: Owner) -> u64 {
+        self.completion_events.get(&owner).map_or(0, |events| {
+            events.events.back().map_or(events.complete, |(number, _)| *number)
         })
     }
 
     /// The last completion event recorded for `owner`, with its context; none if it is known to be complete.
     pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
-        let ledger = self.ledgers.get(&owner)?;
-        ledger.stamps.back().map(|(_, event)| (ledger.context, *event))
+        let events = self.completion_events.get(&owner)?;
+        events.events.back().map(|(_, event)| (events.context, *event))
     }
 
     /// Records completion event `number` on `stream`. The running call was given the stream, and the stream does not
     /// capture.
-    pub fn stamp(&mut self, calls: &Calls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
-        let Some(context) = self.ledgers.get(&owner).map(|ledger| ledger.context) else {
+    pub fn record_event(&mut self, calls: &DriverCalls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
+        let Some(context) = self.completion_events.get(&owner).map(|events| events.context) else {
             return Ok(());
         };
         let event = self.event(calls, context)?;
@@ -242,15 +246,15 @@ impl Grace {
             self.spare.entry(context).or_default().push(event);
             return Err(error);
         }
-        if let Some(ledger) = self.ledgers.get_mut(&owner) {
-            ledger.stamps.push_back((number, event));
+        if let Some(events) = self.completion_events.get_mut(&owner) {
+            events.events.push_back((number, event));
         }
         Ok(())
     }
 
     /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
     /// `contexts`. On an error, what could not be covered stays in `open`.
-    pub fn cover(&mut self, calls: &Calls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
+    pub fn cover(&mut self, calls: &DriverCalls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
         if self.open.is_empty() && covers.is_empty() {
             return Ok(());
         }
@@ -282,34 +286,34 @@ impl Grace {
 
     /// Queries which completion events and batches have completed, and returns what they covered. An answer counts only
     /// if `is_there` confirms the event's context, because another event may have the handle otherwise.
-    pub fn settle(&mut self, calls: &Calls, is_there: impl Fn(Context) -> Option<bool>) -> Settled {
-        if let Some(outcome) = self.synchronisation.as_ref().and_then(Synchronisation::poll)
-            && let Some(over) = self.synchronisation.take()
+    pub fn poll(&mut self, calls: &DriverCalls, is_there: impl Fn(Context) -> Option<bool>) -> Polled {
+        if let Some(outcome) = self.synchronization.as_ref().and_then(Synchronization::poll)
+            && let Some(over) = self.synchronization.take()
             && outcome.is_ok()
         {
-            self.synchronised(over.context, over.batch);
+            self.synchronized(over.context, over.batch);
         }
-        let mut settled = Settled::default();
-        let mut complete = |context: Context, event: Event| match calls.ask(|driver| driver.event_query(event)) {
+        let mut polled = Polled::default();
+        let mut complete = |context: Context, event: Event| match calls.query(|driver| driver.event_query(event)) {
             Ok(true) => {
                 let there = is_there(context);
-                settled.gone.extend((there == Some(false)).then_some(context));
+                polled.gone.extend((there == Some(false)).then_some(context));
                 there == Some(true)
             }
             Ok(false) => false,
             Err(error) => {
-                settled.failed = Some((context, error));
+                polled.failed = Some((context, error));
                 false
             }
         };
-        for ledger in self.ledgers.values_mut() {
-            while let Some((number, event)) = ledger.stamps.front().copied() {
-                if !complete(ledger.context, event) {
+        for events in self.completion_events.values_mut() {
+            while let Some((number, event)) = events.events.front().copied() {
+                if !complete(events.context, event) {
                     break;
                 }
-                ledger.complete = ledger.complete.max(number);
-                ledger.stamps.pop_front();
-                self.spare.entry(ledger.context).or_default().push(event);
+                events.complete = events.complete.max(number);
+                events.events.pop_front();
+                self.spare.entry(events.context).or_default().push(event);
             }
         }
         // Batches complete in the order they were made, except for contexts that come and go.
@@ -324,49 +328,56 @@ impl Grace {
             if !batch.events.is_empty() {
                 break;
             }
-            settled.freed.append(&mut batch.freed);
+            polled.freed.append(&mut batch.freed);
             for (owner, number) in batch.covers.drain(..) {
-                if let Some(ledger) = self.ledgers.get_mut(&owner) {
-                    ledger.complete = ledger.complete.max(number);
+                if let Some(events) = self.completion_events.get_mut(&owner) {
+                    events.complete = events.complete.max(number);
                 }
             }
             self.batches.pop_front();
         }
-        settled.owners = self
-            .ledgers
+        polled.owners = self
+            .completion_events
             .iter()
-            .map(|(owner, ledger)| (*owner, ledger.complete))
+            .map(|(owner, events)| (*owner, events.complete))
             .collect();
-        let ledgers = &self.ledgers;
-        let is_over = |(owner, stamp): &(Owner, u64)| ledgers.get(owner).is_none_or(|ledger| ledger.complete >= *stamp);
-        let over = self.behind.extract_if(.., |(stamps, _)| stamps.iter().all(is_over));
-        settled.freed.extend(over.map(|(_, freed)| freed));
-        settled
+        let completion_events = &self.completion_events;
+        let is_over = |(owner, event_number): &(Owner, u64)| {
+            completion_events
+                .get(owner)
+                .is_none_or(|events| events.complete >= *event_number)
+        };
+        let over = self.behind.extract_if(.., |(events, _)| events.iter().all(is_over));
+        polled.freed.extend(over.map(|(_, freed)| freed));
+        polled
     }
 
     /// The oldest outstanding event: what to wait for so that more memory becomes reusable.
     pub fn awaited(&self) -> Option<Awaited> {
-        if let Some(awaited) = self.nameless.awaited() {
+        if let Some(awaited) = self.per_free_events.awaited() {
             return Some(awaited);
         }
         let batch = self.batches.iter().find_map(|batch| {
             batch.events.last().map(|(context, event)| match event {
                 Some(event) => Awaited::Event(*context, *event),
                 // A synchronization made now serves every batch so far.
-                None => Awaited::Synchronisation(*context, self.numbers),
+                None => Awaited::Synchronization(*context, self.numbers),
             })
         });
         batch.or_else(|| {
-            let ledger = self.ledgers.values().find(|ledger| !ledger.stamps.is_empty())?;
-            ledger
-                .stamps
+            let events = self
+                .completion_events
+                .values()
+                .find(|events| !events.events.is_empty())?;
+            events
+                .events
                 .front()
-                .map(|(_, event)| Awaited::Event(ledger.context, *event))
+                .map(|(_, event)| Awaited::Event(events.context, *event))
         })
     }
 
     /// The synchronization of `context` that batch `number` and every older one owed has been made.
-    pub fn synchronised(&mut self, context: Context, number: u64) {
+    pub fn synchronized(&mut self, context: Context, number: u64) {
         for batch in self.batches.iter_mut().filter(|batch| batch.number <= number) {
             batch.events.retain(|(owed, event)| *owed != context || event.is_some());
         }
@@ -375,14 +386,18 @@ impl Grace {
     /// `context` is gone, and its events and its own work are gone with it.
     pub fn context_gone(&mut self, context: Context) {
         self.spare.remove(&context);
-        self.nameless.context_gone(context);
+        self.per_free_events.context_gone(context);
         for batch in &mut self.batches {
             batch.events.retain(|(of, _)| *of != context);
         }
-        for ledger in self.ledgers.values_mut().filter(|ledger| ledger.context == context) {
+        for events in self
+            .completion_events
+            .values_mut()
+            .filter(|events| events.context == context)
+        {
             // Its own work is gone, but the work in other contexts that its streams had waited for is not. A batch of
             // those contexts covers it.
-            ledger.stamps.clear();
+            events.events.clear();
             // The owner is no orphan yet: its stream's cache still names it, until the handle comes back.
         }
     }
@@ -397,11 +412,11 @@ impl Grace {
 
     /// Whether nothing freed waits for anything.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.nameless.is_empty()
+        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
     }
 }
 
-/// Whether `owner`'s stream alone may use what waits for `stamps`.
-fn is_only(stamps: &[(Owner, u64)], owner: Owner) -> bool {
-    stamps.iter().all(|(of, _)| *of == owner)
+/// Whether `owner`'s stream alone may use what waits for `events`.
+fn is_only(events: &[(Owner, u64)], owner: Owner) -> bool {
+    events.iter().all(|(of, _)| *of == owner)
 }

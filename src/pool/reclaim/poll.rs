@@ -17,7 +17,7 @@ impl Pool {
     /// see. If the pressure epoch has changed since the last time, it also covers what was freed on streams: these may
     /// be idle now and make no more calls.
     pub(in crate::pool) fn cover(&self, core: &mut Core) {
-        if core.covered_hunger != self.hunger.load(Ordering::Relaxed) {
+        if core.covered_epoch != self.pressure_epoch.load(Ordering::Relaxed) {
             self.cover_all(core);
         } else if core.grace.has_open() {
             self.cover_owners(core, Vec::new());
@@ -26,29 +26,29 @@ impl Pool {
 
     /// Covers everything freed in any way. Returns whether anything was covered.
     pub(in crate::pool) fn cover_all(&self, core: &mut Core) -> bool {
-        core.covered_hunger = self.hunger.load(Ordering::Relaxed);
-        let (mut owners, mut unstamped) = (Vec::new(), Vec::new());
+        core.covered_epoch = self.pressure_epoch.load(Ordering::Relaxed);
+        let (mut owners, mut uncovered) = (Vec::new(), Vec::new());
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
             let owner = inner
-                .generation
+                .served
                 .as_ref()
-                .filter(|generation| generation.device == self.device)
+                .filter(|served| served.device == self.device)
                 .map(|g| g.owner);
             if let Some(owner) = owner {
                 self.flush(core, &mut inner, owner);
-                owners.push((owner, inner.next_stamp));
-                inner.next_stamp += u64::from(!broken("what is freed after a cover is not covered"));
-                unstamped.push((cache, std::mem::take(&mut inner.unstamped)));
+                owners.push((owner, inner.next_event));
+                inner.next_event += u64::from(!broken("what is freed after a context event is not covered"));
+                uncovered.push((cache, std::mem::take(&mut inner.uncovered)));
             }
         }
         owners.extend(core.grace.orphans().into_iter().map(|owner| (owner, u64::MAX)));
-        owners.retain(|(owner, _)| core.heap.free_bytes(*owner) > 0 || core.grace.has_unstamped(*owner));
+        owners.retain(|(owner, _)| core.free_space.free_bytes(*owner) > 0 || core.grace.has_uncovered(*owner));
         let something = core.grace.has_open() || !owners.is_empty();
         let covered = something && self.cover_owners(core, owners);
         if !covered {
-            for (cache, bytes) in unstamped {
-                cache.inner.lock().unstamped += bytes;
+            for (cache, bytes) in uncovered {
+                cache.inner.lock().uncovered += bytes;
             }
         }
         covered
@@ -94,7 +94,7 @@ impl Pool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };
-        let capture = self.calls.ask(|driver| driver.stream_capture(Stream::LEGACY));
+        let capture = self.calls.query(|driver| driver.stream_capture(Stream::LEGACY));
         matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 
@@ -104,7 +104,7 @@ impl Pool {
     pub(in crate::pool) fn drop_dead_contexts(&self, core: &mut Core) -> Result<()> {
         self.check_context(core)?;
         let ids = self.driver().features().stream_ids;
-        let mut untold = false;
+        let mut unanswered = false;
         for (context, id) in core.contexts.clone() {
             let there = match id {
                 driver_calls::UNIDENTIFIED if ids => match core.note_context(&self.calls, context) {
@@ -116,11 +116,11 @@ impl Pool {
             if there == Some(false) {
                 self.drop_context(core, context);
             }
-            untold |= there.is_none();
+            unanswered |= there.is_none();
         }
         // Another context may have come to the handle of one that was forgotten just now.
-        untold |= ids && core.contexts.iter().any(|(_, id)| *id == driver_calls::UNIDENTIFIED);
-        match untold {
+        unanswered |= ids && core.contexts.iter().any(|(_, id)| *id == driver_calls::UNIDENTIFIED);
+        match unanswered {
             true => Err(Error::Driver(driver_calls::refused(
                 if ids { "cuCtxGetId" } else { "cuCtxPushCurrent" },
                 Failure::Other,
@@ -165,44 +165,46 @@ impl Pool {
     }
 
     /// Collects what has completed.
-    pub(in crate::pool) fn settle(&self, core: &mut Core) -> Result<()> {
+    pub(in crate::pool) fn poll(&self, core: &mut Core) -> Result<()> {
         let Core {
             grace, contexts, home, ..
         } = &mut *core;
-        let settled = grace.settle(&self.calls, |context| is_there(&self.calls, home, contexts, context));
-        for (owner, complete) in settled.owners {
-            if core.heap.transfer(owner, COMMON, complete, 0) > 0 || core.heap.free_bytes(owner) == 0 {
+        let polled = grace.poll(&self.calls, |context| is_there(&self.calls, home, contexts, context));
+        for (owner, complete) in polled.owners {
+            if core.free_space.transfer(owner, COMMON, complete, 0) > 0 || core.free_space.free_bytes(owner) == 0 {
                 self.forget_orphan(core, owner);
             }
         }
-        for freed in settled.freed {
+        for freed in polled.freed {
             self.return_freed(core, freed);
         }
-        if core.mapping.has_lost()
+        if core.physical.has_deferred()
             && let Ok(_entered) = self.enter(core)
         {
-            let Core { heap, mapping, .. } = core;
-            mapping.retry(heap);
+            let Core {
+                free_space, physical, ..
+            } = core;
+            physical.retry(free_space);
         }
-        self.settle_nameless(core)?;
+        self.poll_per_free_events(core)?;
         self.keep_to_threshold(core);
-        if !settled.gone.is_empty() {
+        if !polled.gone.is_empty() {
             self.check_context(core)?;
         }
-        for context in settled.gone {
+        for context in polled.gone {
             if context != core.home.context {
                 self.drop_context(core, context);
             }
         }
-        match settled.failed {
+        match polled.failed {
             Some((context, error)) => self.context_failed(core, context, error),
             None => Ok(()),
         }
     }
 
     fn forget_orphan(&self, core: &mut Core, owner: Owner) {
-        if core.heap.free_bytes(owner) == 0 && core.grace.remove(owner) {
-            core.heap.remove_owner(owner);
+        if core.free_space.free_bytes(owner) == 0 && core.grace.remove(owner) {
+            core.free_space.remove_owner(owner);
         }
     }
 
@@ -210,47 +212,49 @@ impl Pool {
     pub(in crate::pool) fn return_freed(&self, core: &mut Core, freed: Freed) {
         match freed {
             Freed::Block { id, give_back } => {
-                let (offset, size) = core.heap.span(id);
+                let (offset, size) = core.free_space.span(id);
                 self.counters.pending.fetch_sub(size, Ordering::Relaxed);
                 match self.blocks.get(id).state() {
                     State::Pending => self.record_freed(Action::FreeCompleted, id, None),
                     // It was free space already, of a graph or behind an event.
-                    _ => self.tell_settled(offset, size),
+                    _ => self.record_range_completed(offset, size),
                 }
-                self.retract(core, id);
-                core.heap.give(id, COMMON, 0);
+                self.end_block(core, id);
+                core.free_space.give(id, COMMON, 0);
                 if give_back
-                    && !core.fixed
+                    && !core.is_external
                     && let Ok(_entered) = self.enter(core)
                 {
                     // Returns as many bytes as were freed, though not the same pages. All pages are alike, and
                     // scattered ones go first.
-                    let Core { heap, mapping, .. } = core;
-                    let keep = mapping.reserved().saturating_sub(size / mapping.page * mapping.page);
-                    mapping.release(heap, keep);
+                    let Core {
+                        free_space, physical, ..
+                    } = core;
+                    let keep = physical.reserved().saturating_sub(size / physical.page * physical.page);
+                    physical.release(free_space, keep);
                 }
             }
             Freed::Tail { block, number } => self.return_tail(core, block, number),
-            Freed::Standalone(block) => {
+            Freed::DedicatedMemory(block) => {
                 let Ok(_entered) = self.enter(core) else {
                     // No driver call is possible now, so this is tried again later.
-                    return core.grace.free(Freed::Standalone(block));
+                    return core.grace.free(Freed::DedicatedMemory(block));
                 };
                 self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-                self.tell_gone(&block);
+                self.record_dedicated_gone(&block);
                 let (give_back, bytes) = (block.give_back, block.committed());
                 if block.resizable && !give_back && !block.is_malloc() {
-                    core.mapping.park(*block);
+                    core.physical.cache_range(*block);
                 } else {
-                    block.destroy(&mut core.mapping);
+                    block.destroy(&mut core.physical);
                 }
                 if give_back {
-                    let keep = core.mapping.reserved().saturating_sub(bytes);
-                    core.mapping.release_kept(keep);
+                    let keep = core.physical.reserved().saturating_sub(bytes);
+                    core.physical.release_cached(keep);
                 }
                 // A dedicated allocation is a request like any other: memory beyond the limit does not stay.
-                if core.limit != 0 && core.mapping.reserved() > core.limit {
-                    core.mapping.release_kept(core.limit);
+                if core.limit != 0 && core.physical.reserved() > core.limit {
+                    core.physical.release_cached(core.limit);
                 }
             }
         }
@@ -262,40 +266,42 @@ impl Pool {
             _ if core.limit != 0 => core.limit,
             _ => return,
         };
-        if core.mapping.reserved() > threshold
-            && !core.fixed
+        if core.physical.reserved() > threshold
+            && !core.is_external
             && let Ok(_entered) = self.enter(core)
         {
-            let Core { heap, mapping, .. } = core;
-            mapping.release(heap, threshold);
+            let Core {
+                free_space, physical, ..
+            } = core;
+            physical.release(free_space, threshold);
         }
     }
 
     /// Reclaims what graphs that are gone leave. Memory freed on a stream of the capture counts as freed on that stream
     /// just now, because the free may have come after the capture, behind work that still runs. The rest stays pending
     /// like anything freed without a stream.
-    pub(in crate::pool) fn bury_graphs(&self, core: &mut Core) {
+    pub(in crate::pool) fn reclaim_graphs(&self, core: &mut Core) {
         for remains in core.captures.gone() {
             for (key, owner, id) in remains.owners {
                 let mut inner = self.caches.get(key).inner.lock();
-                let stamp = inner.next_stamp;
-                match &inner.generation {
-                    Some(generation) if generation.id == id && generation.device == self.device => {
+                let event_number = inner.next_event;
+                match &inner.served {
+                    Some(served) if served.id == id && served.device == self.device => {
                         if self.recorder.is_on() {
-                            let of_it = core.heap.tiles().filter(|tile| tile.free == Some(owner));
-                            of_it.for_each(|tile| self.tell_settled(tile.offset, tile.size));
+                            let of_it = core.free_space.tiles().filter(|tile| tile.free == Some(owner));
+                            of_it.for_each(|tile| self.record_range_completed(tile.offset, tile.size));
                         }
-                        let bytes = core.heap.transfer(owner, generation.owner, u64::MAX, stamp);
-                        inner.unstamped += bytes;
+                        let bytes = core.free_space.transfer(owner, served.owner, u64::MAX, event_number);
+                        inner.uncovered += bytes;
                         self.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
                     }
                     _ => {
-                        for id in core.heap.take_all(owner) {
+                        for id in core.free_space.take_all(owner) {
                             core.grace.free(Freed::Block { id, give_back: false });
                         }
                     }
                 }
-                core.heap.remove_owner(owner);
+                core.free_space.remove_owner(owner);
             }
             for id in remains.live {
                 self.blocks.get(id).capture.store(0, Ordering::Relaxed);
@@ -308,7 +314,7 @@ impl Pool {
 
     /// As [`Pool::note_current`], for a free, which is never refused.
     pub(in crate::pool) fn note_current_of_free(&self, core: &mut Core) {
-        if let Ok(Some(context)) = self.calls.ask(|driver| driver.current_context()) {
+        if let Ok(Some(context)) = self.calls.query(|driver| driver.current_context()) {
             core.note_context_of_free(&self.calls, context);
         }
     }
@@ -316,7 +322,7 @@ impl Pool {
     /// Notes that the context of a caller without a stream uses the pool from now on, even if it is another device's
     /// context.
     pub(in crate::pool) fn note_current(&self, core: &mut Core) -> crate::driver::Result<()> {
-        match self.calls.ask(|driver| driver.current_context())? {
+        match self.calls.query(|driver| driver.current_context())? {
             Some(context) => core.note_context(&self.calls, context),
             None => Ok(()),
         }

@@ -10,19 +10,19 @@ use crate::pool::block::UNKNOWN_USES;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Freed;
 use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
-use crate::pool::{Core, Pool, Turn};
+use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::Result;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
 
 /// The streams that use each block, with the driver's id of each: a handle may come back as another stream, and an
 /// owner's number as another owner.
-pub type Uses = HashMap<NodeId, Vec<(Key, u64)>>;
+pub type StreamUses = HashMap<NodeId, Vec<(Key, u64)>>;
 
 impl Pool {
     /// Declares that the block at `address` is also used on an unknown stream of `context` (of the pool's own where
     /// none is named); false where there is no such block.
-    pub fn share(&self, address: u64, context: Option<Context>) -> Result<bool> {
+    pub fn add_unknown_use(&self, address: u64, context: Option<Context>) -> Result<bool> {
         let found = match self.find(address) {
             Some((_, block)) if block.is_live() => {
                 block.shared.store(UNKNOWN_USES, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Pool {
             }
             Some(_) => false,
             None => self
-                .beside
+                .dedicated
                 .find(address)
                 .map(|block| block.shared.store(1, Ordering::Relaxed))
                 .is_some(),
@@ -41,38 +41,38 @@ impl Pool {
         Ok(found)
     }
 
-    /// Declares that the block at `address` is also used on the stream of `turn`, which is of this device; false where
+    /// Declares that the block at `address` is also used on the stream of `view`, which is of this device; false where
     /// there is no such block. Also records the completion event of that stream that something waits for.
-    pub fn share_with(&self, address: u64, turn: &Turn<'_>) -> Result<bool> {
+    pub fn add_use(&self, address: u64, view: &StreamView<'_>) -> Result<bool> {
         let found = self.find(address).filter(|(_, block)| block.is_live());
-        let Some((id, block)) = found.filter(|_| turn.capture == Capture::None) else {
+        let Some((id, block)) = found.filter(|_| view.capture == Capture::None) else {
             let context = self
                 .calls
-                .ask(|driver| driver.stream_context(turn.stream))
+                .query(|driver| driver.stream_context(view.stream))
                 .map_err(|error| self.failed(error))?;
-            return self.share(address, Some(context));
+            return self.add_unknown_use(address, Some(context));
         };
         let mut core = self.core.lock();
         let _entered = self.enter(&core)?;
         self.check_context(&mut core)?;
-        self.join_stream(&mut core, turn)?;
+        self.join_stream(&mut core, view)?;
         let uses = core.uses.entry(id).or_default();
-        if !uses.contains(&(turn.cache.key, turn.id)) {
-            uses.push((turn.cache.key, turn.id));
+        if !uses.contains(&(view.cache.key, view.id)) {
+            uses.push((view.cache.key, view.id));
         }
         block.shared.fetch_max(1, Ordering::Relaxed);
-        let mut inner = turn.cache.inner.lock();
-        if inner.hunger == AWAITED {
-            self.stamp_cache(&mut core, &mut inner, turn.stream);
+        let mut inner = view.cache.inner.lock();
+        if inner.pressure_epoch == AWAITED {
+            self.record_stream_event(&mut core, &mut inner, view.stream);
         }
         Ok(true)
     }
 
     /// A block with stream uses was freed on the stream of `cache`: puts it behind that stream and all streams that
     /// used it; false where some are unknown.
-    pub(in crate::pool) fn free_shared(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
+    pub(in crate::pool) fn free_with_uses(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
         let uses = core.uses.remove(&id).unwrap_or_default();
-        let Some(freeing) = cache.inner.lock().generation.as_ref().map(|of| of.id) else {
+        let Some(freeing) = cache.inner.lock().served.as_ref().map(|of| of.id) else {
             return false;
         };
         if self.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
@@ -81,14 +81,14 @@ impl Pool {
         let mut behind = Vec::with_capacity(uses.len() + 1);
         for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
             let mut inner = self.caches.get(key).inner.lock();
-            let mut same = inner.generation.iter().filter(|of| of.id == stream);
+            let mut same = inner.served.iter().filter(|of| of.id == stream);
             // The cache has another generation: the stream is gone, and nothing can be recorded on it.
             let Some(owner) = same.find(|of| of.device == self.device).map(|of| of.owner) else {
                 return false;
             };
-            behind.push((owner, inner.next_stamp));
-            inner.unstamped += core.heap.span(id).1;
-            inner.hunger = AWAITED;
+            behind.push((owner, inner.next_event));
+            inner.uncovered += core.free_space.span(id).1;
+            inner.pressure_epoch = AWAITED;
         }
         core.grace.free_behind(behind, Freed::Block { id, give_back: false });
         true

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::oneshot::{Receiver, channel};
 use crate::driver::{Context, Result};
-use crate::pool::driver_calls::Calls;
+use crate::pool::driver_calls::DriverCalls;
 
 /// A synchronization that has begun.
-pub struct Synchronisation {
+pub struct Synchronization {
     /// The context to synchronize.
     pub context: Context,
     /// The last batch that it is for.
@@ -19,19 +19,19 @@ pub struct Synchronisation {
     outcome: Receiver<Result<()>>,
 }
 
-impl Synchronisation {
+impl Synchronization {
     /// Begins one. Where no thread can be started, it is complete when this returns.
-    pub fn begin(calls: &Arc<Calls>, context: Context, batch: u64) -> Synchronisation {
+    pub fn begin(calls: &Arc<DriverCalls>, context: Context, batch: u64) -> Synchronization {
         let (sender, mut outcome) = channel();
         let made = calls.clone();
-        let work = move || sender.send(synchronise(&made, context));
+        let work = move || sender.send(synchronize(&made, context));
         let thread = std::thread::Builder::new().name("trtalloc-sync".into());
         if thread.spawn(work).is_err() {
             let (sender, here) = channel();
-            sender.send(synchronise(calls, context));
+            sender.send(synchronize(calls, context));
             outcome = here;
         }
-        Synchronisation {
+        Synchronization {
             context,
             batch,
             outcome,
@@ -49,7 +49,7 @@ impl Synchronisation {
     }
 }
 
-fn synchronise(calls: &Calls, context: Context) -> Result<()> {
+fn synchronize(calls: &DriverCalls, context: Context) -> Result<()> {
     let _entered = calls.enter(context)?;
     calls.submit(|driver| driver.context_synchronize())
 }

@@ -12,8 +12,8 @@ use super::super::{Core, Pool, Want};
 use crate::driver::{Context, Event, Stream};
 use crate::pool::dedicated::Claimed;
 use crate::pool::free_space::NodeId;
-use crate::pool::reclaim::synchronization::Synchronisation;
-use crate::pool::slow_path::dedicated::Special;
+use crate::pool::reclaim::synchronization::Synchronization;
+use crate::pool::slow_path::dedicated::DedicatedKind;
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -84,7 +84,7 @@ impl Pool {
 
     /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver.
     #[cold]
-    pub(super) fn resize_by_copying_beside(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
+    pub(super) fn resize_dedicated_by_copying(&self, block: Claimed<'_>, want: Want) -> Result<u64> {
         if !block.block().as_ref().is_some_and(|block| block.resizable) {
             return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
         }
@@ -94,7 +94,7 @@ impl Pool {
             block.resizes.store(block.resizes.load(Relaxed) + 1, Relaxed);
             return Ok(address);
         }
-        let new = self.allocate_special(want, Special::Passthrough { resizable: true }, None)?;
+        let new = self.allocate_dedicated(want, DedicatedKind::Passthrough { resizable: true }, None)?;
         self.counters.allocations.fetch_sub(1, Relaxed);
         let copied = self.copy_resized(new, address, want, had, || block.shared.store(1, Relaxed));
         let gone = match copied {
@@ -102,7 +102,7 @@ impl Pool {
                 self.fill_freed(address, block.size.load(Relaxed));
                 Some(block)
             }
-            Err(_) => self.beside.claim(new),
+            Err(_) => self.dedicated.claim(new),
         };
         if let Some(gone) = gone {
             self.free_claimed(gone, None, true);
@@ -171,7 +171,7 @@ impl Pool {
 
     /// The context in which driver calls are made here and now, with the id that the pool knows.
     fn here(&self, core: &Core) -> Result<(Context, u64)> {
-        let current = self.calls.ask(|driver| driver.current_context());
+        let current = self.calls.query(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
         let here = current.unwrap_or(core.home.context);
         let known = core.contexts.iter().find(|(context, _)| *context == here);
@@ -221,7 +221,7 @@ impl Pool {
         match event {
             Some(event) => self.calls.submit(|driver| driver.event_wait(event, left)),
             None => {
-                let outcome = Synchronisation::begin(&self.calls, context, 0).wait(left);
+                let outcome = Synchronization::begin(&self.calls, context, 0).wait(left);
                 outcome.map_or(Ok(false), |outcome| outcome.map(|()| true))
             }
         }

@@ -4,7 +4,7 @@
 mod copy;
 
 use crate::pool::dedicated::{Claimed, Try};
-use crate::pool::physical::dedicated_memory::{Grown, Parting, Standalone};
+use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail};
 use crate::pool::reclaim::Freed;
 use crate::pool::{Core, Pool, Want};
 use crate::support::error::{Error, Result};
@@ -15,7 +15,7 @@ impl Pool {
     /// at `address`.
     #[inline]
     pub fn resize(&self, address: u64, want: Want) -> Option<Result<u64>> {
-        let block = self.beside.claim(address)?;
+        let block = self.dedicated.claim(address)?;
         Some(self.resize_claimed(block, want))
     }
 
@@ -30,7 +30,7 @@ impl Pool {
         let leaves_handles = want.size + want.size / 16 <= block.spare.load(Relaxed);
         if want.size > block.most.load(Relaxed) || leaves_handles {
             if block.block().as_ref().is_some_and(|block| block.is_malloc()) {
-                return self.resize_by_copying_beside(block, want);
+                return self.resize_dedicated_by_copying(block, want);
             }
             self.change_memory(&block, want)?;
         }
@@ -69,35 +69,35 @@ impl Pool {
             };
             let may_wait = memory.capture == 0;
             let grown = self.with_room(&mut core, &more, None, may_wait, |pool, core, create| {
-                match memory.grow(&pool.calls, &mut core.mapping, want.size, create)? {
+                match memory.grow(&pool.calls, &mut core.physical, want.size, create)? {
                     Grown::Short => Ok(None),
                     grown => Ok(Some(grown)),
                 }
             })?;
-            memory.parting = None;
+            memory.pending_tail = None;
             if grown == Grown::Moved {
-                self.beside.move_to(block, memory.address);
+                self.dedicated.move_to(block, memory.address);
                 self.counters.moves.fetch_add(1, Relaxed);
             }
         } else if want.size > memory.most() {
             // What the last shrink left over is needed again.
-            memory.parting = None;
+            memory.pending_tail = None;
         } else {
             self.part(&mut core, block.id, memory, want.size);
         }
-        block.know(memory);
+        block.update_limits(memory);
         Ok(())
     }
 
     /// Defers the return of whole handles that a shrink to `size` bytes leaves over, until no work queued so far can
     /// use them. They wait like all that is freed without a stream. But a resize must not end a capture, so another
     /// call's event covers them.
-    fn part(&self, core: &mut Core, id: u32, memory: &mut Standalone, size: u64) {
-        let Some(cut) = memory.cut_for(size, core.mapping.page) else {
+    fn part(&self, core: &mut Core, id: u32, memory: &mut DedicatedMemory, size: u64) {
+        let Some(cut) = memory.cut_for(size, core.physical.page) else {
             return;
         };
-        let number = self.counters.partings.fetch_add(1, Relaxed) + 1;
-        memory.parting = Some(Parting { cut, number });
+        let number = self.counters.tails.fetch_add(1, Relaxed) + 1;
+        memory.pending_tail = Some(PendingTail { cut, number });
         core.grace.free(Freed::Tail { block: id, number });
     }
 
@@ -105,31 +105,33 @@ impl Pool {
     /// gone.
     pub(in crate::pool) fn return_tail(&self, core: &mut Core, id: u32, number: u64) {
         let again = Freed::Tail { block: id, number };
-        let block = match self.beside.try_claim(id) {
+        let block = match self.dedicated.try_claim(id) {
             Try::Claimed(block) => block,
             Try::Busy => return core.grace.free(again),
             Try::None => return,
         };
         let mut memory = block.block();
         let Some(memory) = memory.as_mut() else { return };
-        let Some(parting) = memory.parting.filter(|parting| parting.number == number) else {
+        let Some(pending_tail) = memory.pending_tail.filter(|pending_tail| pending_tail.number == number) else {
             return;
         };
         let Ok(_entered) = self.enter(core) else {
             return core.grace.free(again);
         };
-        memory.parting = None;
+        memory.pending_tail = None;
         let before = memory.committed();
-        memory.cut(&mut core.mapping, parting.cut);
-        self.tell_cut(memory, before);
-        block.know(memory);
-        if core.limit != 0 && core.mapping.reserved() > core.limit {
-            core.mapping.release_kept(core.limit);
+        memory.cut(&mut core.physical, pending_tail.cut);
+        self.record_cut(memory, before);
+        block.update_limits(memory);
+        if core.limit != 0 && core.physical.reserved() > core.limit {
+            core.physical.release_cached(core.limit);
         }
     }
 }
 
 #[cold]
-fn another_alignment(asked: u64, has: u64) -> Error {
-    Error::InvalidArgument(format!("alignment {asked} of a block that was allocated with {has}"))
+fn another_alignment(requested: u64, has: u64) -> Error {
+    Error::InvalidArgument(format!(
+        "alignment {requested} of a block that was allocated with {has}"
+    ))
 }

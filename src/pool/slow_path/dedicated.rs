@@ -5,17 +5,17 @@ use std::time::Instant;
 use crate::driver::{self, Capture, Failure};
 use crate::pool::dedicated::Try;
 use crate::pool::free_space::Owner;
-use crate::pool::physical::dedicated_memory::{Grown, Standalone};
+use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown};
 use crate::pool::reclaim::Freed;
 use crate::pool::slow_path::capture_invalidated;
-use crate::pool::{Core, Pool, Turn, Want};
+use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a block is a dedicated allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Special {
+pub enum DedicatedKind {
     /// It may be resized.
     Resizable,
     /// An unmapped page lies behind it.
@@ -30,56 +30,52 @@ pub enum Special {
 impl Pool {
     /// The kind of dedicated allocation that a request gets under the options in force; `resizable` is the request's
     /// own flag.
-    pub fn special(&self, resizable: bool) -> Option<Special> {
-        let mapped = self.space.base().is_some();
+    pub fn dedicated_kind(&self, resizable: bool) -> Option<DedicatedKind> {
+        let mapped = self.addresses.base().is_some();
         match () {
-            () if self.options.passthrough => Some(Special::Passthrough { resizable }),
-            () if resizable && mapped => Some(Special::Resizable),
-            () if self.options.guard && mapped => Some(Special::Guarded),
+            () if self.options.passthrough => Some(DedicatedKind::Passthrough { resizable }),
+            () if resizable && mapped => Some(DedicatedKind::Resizable),
+            () if self.options.guard && mapped => Some(DedicatedKind::Guarded),
             () => None,
         }
     }
 
     /// Makes a dedicated allocation. On a capturing stream it belongs to the graph, like any other block.
-    pub fn allocate_special(&self, want: Want, special: Special, turn: Option<&Turn<'_>>) -> Result<u64> {
+    pub fn allocate_dedicated(&self, want: Want, kind: DedicatedKind, view: Option<&StreamView<'_>>) -> Result<u64> {
         self.alive()?;
         let mut core = self.core.lock();
         core.still_open()?;
         self.check_context(&mut core)?;
-        self.bury_graphs(&mut core);
+        self.reclaim_graphs(&mut core);
         self.note_current(&mut core).map_err(|error| self.failed(error))?;
         let _entered = self.enter(&core)?;
         let (mut capture, mut owner) = (0, None);
-        match turn {
-            Some(turn) if turn.capture == Capture::None => owner = Some(self.join_stream(&mut core, turn)?),
-            Some(_) if matches!(special, Special::Passthrough { .. }) => {
+        match view {
+            Some(view) if view.capture == Capture::None => owner = Some(self.join_stream(&mut core, view)?),
+            Some(_) if matches!(kind, DedicatedKind::Passthrough { .. }) => {
                 return Err(Error::Unsupported("passthrough would end the stream's capture".into()));
             }
-            Some(turn) if turn.capture == Capture::Active => capture = self.join_capture(&mut core, turn)?.1,
-            Some(turn) if turn.capture == Capture::Invalidated => return Err(capture_invalidated()),
+            Some(view) if view.capture == Capture::Active => capture = self.join_capture(&mut core, view)?.1,
+            Some(view) if view.capture == Capture::Invalidated => return Err(capture_invalidated()),
             _ => {}
         }
-        if let (Special::Resizable, Some(owner), Some(turn)) = (special, owner, turn) {
-            self.collect(&mut core, &want, owner, turn);
+        if let (DedicatedKind::Resizable, Some(owner), Some(view)) = (kind, owner, view) {
+            self.collect(&mut core, &want, owner, view);
         }
-        let place = turn.zip(owner);
-        let mut block = self.with_room(
-            &mut core,
-            &want,
-            place,
-            capture == 0,
-            |pool, core, create| match special {
-                Special::Resizable => pool.build_resizable(core, want.size, owner, create),
-                Special::Guarded => Standalone::guarded(&pool.calls, &mut core.mapping, want.size, want.align, create),
-                Special::Passthrough { .. } => {
-                    Standalone::malloc(&pool.calls, &mut core.mapping, want.size, want.align, create)
-                }
-            },
-        )?;
+        let place = view.zip(owner);
+        let mut block = self.with_room(&mut core, &want, place, capture == 0, |pool, core, create| match kind {
+            DedicatedKind::Resizable => pool.build_resizable(core, want.size, owner, create),
+            DedicatedKind::Guarded => {
+                DedicatedMemory::guarded(&pool.calls, &mut core.physical, want.size, want.align, create)
+            }
+            DedicatedKind::Passthrough { .. } => {
+                DedicatedMemory::malloc(&pool.calls, &mut core.physical, want.size, want.align, create)
+            }
+        })?;
         block.capture = capture;
-        block.resizable |= special == Special::Passthrough { resizable: true };
+        block.resizable |= kind == DedicatedKind::Passthrough { resizable: true };
         let address = block.address;
-        if let Err(block) = self.beside.insert(Box::new(block), want.requested, want.align) {
+        if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
             self.discard(&mut core, block);
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }
@@ -90,17 +86,17 @@ impl Pool {
     }
 
     /// Frees a block that was never handed out.
-    fn discard(&self, core: &mut Core, block: Box<Standalone>) {
+    fn discard(&self, core: &mut Core, block: Box<DedicatedMemory>) {
         self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
-        core.grace.free(Freed::Standalone(block));
+        core.grace.free(Freed::DedicatedMemory(block));
     }
 
     /// Records a completion event where a stream has freed resizable blocks and no cached one fits, and collects what
     /// has completed. So a loop of requests needs no more blocks than it has.
-    fn collect(&self, core: &mut Core, want: &Want, owner: Owner, turn: &Turn<'_>) {
-        if core.grace.has_blocks_behind(owner) && !core.mapping.has_parked(want.size) {
-            self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
-            let _ = self.settle(core);
+    fn collect(&self, core: &mut Core, want: &Want, owner: Owner, view: &StreamView<'_>) {
+        if core.grace.has_ranges_behind(owner) && !core.physical.has_cached_range(want.size) {
+            self.record_stream_event(core, &mut view.cache.inner.lock(), view.stream);
+            let _ = self.poll(core);
         }
     }
 
@@ -112,34 +108,34 @@ impl Pool {
         size: u64,
         owner: Option<Owner>,
         create: u64,
-    ) -> driver::Result<Option<Standalone>> {
-        let (page, mapping) = (core.mapping.page, &mut core.mapping);
+    ) -> driver::Result<Option<DedicatedMemory>> {
+        let (page, physical) = (core.physical.page, &mut core.physical);
         // The stream's work may still use what it freed, so the new block must be at least as large as all that was
         // used.
-        let own = |block: &Standalone| block.fits(size, page) && block.touched <= size;
-        if let Some(mut block) = owner.and_then(|owner| core.grace.take_block_behind(owner, own)) {
+        let own = |block: &DedicatedMemory| block.fits(size, page) && block.touched <= size;
+        if let Some(mut block) = owner.and_then(|owner| core.grace.take_range_behind(owner, own)) {
             self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-            self.tell_gone(&block);
+            self.record_dedicated_gone(&block);
             block.renew(size, block.touched);
             return Ok(Some(*block));
         }
-        if let Some(mut block) = mapping.take_parked(size) {
+        if let Some(mut block) = physical.take_cached_range(size) {
             block.renew(size, 0);
             return Ok(Some(block));
         }
-        if let Some(mut block) = mapping.take_growing(size) {
-            match block.grow(&self.calls, mapping, size, create) {
+        if let Some(mut block) = physical.take_growing(size) {
+            match block.grow(&self.calls, physical, size, create) {
                 Ok(Grown::InPlace) => {
                     block.renew(size, 0);
                     return Ok(Some(block));
                 }
                 outcome => {
-                    mapping.park(block);
+                    physical.cache_range(block);
                     outcome?;
                 }
             }
         }
-        Standalone::resizable(&self.calls, mapping, size, create)
+        DedicatedMemory::resizable(&self.calls, physical, size, create)
     }
 
     /// Calls `build` with ever more room made for it: the slow path of blocks that do not use the pool's free space.
@@ -147,43 +143,43 @@ impl Pool {
         &self,
         core: &mut MutexGuard<'_, Core>,
         want: &Want,
-        place: Option<(&Turn<'_>, Owner)>,
+        place: Option<(&StreamView<'_>, Owner)>,
         may_wait: bool,
         mut build: impl FnMut(&Pool, &mut Core, u64) -> driver::Result<Option<T>>,
     ) -> Result<T> {
         let mut refusal = None;
         let (mut deadline, mut covered): (Option<Instant>, bool) = (None, false);
         loop {
-            if let Some((turn, owner)) = place {
-                self.still_there(turn, owner)?;
+            if let Some((view, owner)) = place {
+                self.check_same_stream(view, owner)?;
             }
             for (give_back, within_budget) in [(false, true), (true, true), (true, false)] {
                 if give_back {
                     // Small ranges that streams freed keep whole pages from going back, so they are coalesced first.
-                    if let Some((turn, _)) = place {
-                        self.stamp_cache(core, &mut turn.cache.inner.lock(), turn.stream);
+                    if let Some((view, _)) = place {
+                        self.record_stream_event(core, &mut view.cache.inner.lock(), view.stream);
                     }
                     self.flush_all(core);
-                    self.settle(core)?;
+                    self.poll(core)?;
                     self.reclaim_ahead(core, want.size);
                     self.release_for(core, want.size);
                 }
-                let budget = self.budget(core, want);
+                let allowance = self.growth_allowance(core, want);
                 let room = if within_budget {
-                    budget
+                    allowance
                 } else {
                     // Beyond the growth allowance only the memory that the request needs is created, none ahead.
-                    let least = want.size.saturating_add(2 * core.mapping.page);
-                    self.room(core).min(budget.saturating_add(least))
+                    let least = want.size.saturating_add(2 * core.physical.page);
+                    self.room_below_limit(core).min(allowance.saturating_add(least))
                 };
                 let built = build(self, core, room);
-                core.reserved_peak = core.reserved_peak.max(core.mapping.reserved());
+                core.reserved_peak = core.reserved_peak.max(core.physical.reserved());
                 match built {
                     Ok(Some(built)) => return Ok(built),
                     Ok(None) => {}
                     Err(error) if error.failure == Failure::OutOfMemory => {
                         // Memory or address space ran out, and cached blocks hold both.
-                        while core.mapping.unpark() {}
+                        while core.physical.destroy_cached_range() {}
                         refusal = Some(error);
                     }
                     Err(error) => return Err(self.failed(error)),
@@ -198,40 +194,42 @@ impl Pool {
     /// Takes back memory that blocks hold ahead of their size and that was never used, until that many bytes are
     /// cached.
     pub(in crate::pool) fn reclaim_ahead(&self, core: &mut Core, bytes: u64) {
-        for (id, cell) in self.beside.all() {
-            if core.mapping.kept() >= bytes {
+        for (id, cell) in self.dedicated.all() {
+            if core.physical.cached_bytes() >= bytes {
                 return;
             }
             if cell.spare.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let Try::Claimed(claimed) = self.beside.try_claim(id) else {
+            let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
                 continue;
             };
             let used = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
             let used = used(&claimed.size).max(used(&claimed.touched));
             let mut block = claimed.block();
             if let Some(block) = block.as_mut()
-                && block.parting.is_none()
+                && block.pending_tail.is_none()
                 && let Some(cut) = block.cut_at(used)
             {
                 let before = block.committed();
-                block.cut(&mut core.mapping, cut);
-                self.tell_cut(block, before);
-                claimed.know(block);
+                block.cut(&mut core.physical, cut);
+                self.record_cut(block, before);
+                claimed.update_limits(block);
             }
         }
     }
 
     /// Returns free memory to the driver, cached blocks first, so that `bytes` more fit.
     fn release_for(&self, core: &mut Core, bytes: u64) {
-        while core.mapping.kept() < bytes && core.mapping.unpark() {}
-        let reserved = core.mapping.reserved();
+        while core.physical.cached_bytes() < bytes && core.physical.destroy_cached_range() {}
+        let reserved = core.physical.reserved();
         // With virtual memory, the released memory is at least as large as what is to be created.
-        let keep = reserved.saturating_sub(bytes.saturating_add(bytes / 16).saturating_add(2 * core.mapping.page));
-        if !core.fixed {
-            let Core { heap, mapping, .. } = core;
-            mapping.release(heap, keep);
+        let keep = reserved.saturating_sub(bytes.saturating_add(bytes / 16).saturating_add(2 * core.physical.page));
+        if !core.is_external {
+            let Core {
+                free_space, physical, ..
+            } = core;
+            physical.release(free_space, keep);
         }
     }
 }

@@ -12,7 +12,7 @@ const WINDOW: u64 = 4096;
 const MANY: u64 = WINDOW / 10;
 
 /// The most that one request counts, so that a single large one does not raise the allowance.
-const MOST: u64 = 32;
+const MAX: u64 = 32;
 
 /// The bytes of a request that pay for one handle that is moved for it: the driver takes about as long to move a handle
 /// as the device takes to process these bytes a few times.
@@ -23,7 +23,7 @@ const PARTS: [u64; 6] = [25, 16, 10, 7, 5, 3];
 
 /// The growth allowance of one pool, and the moves that decide it.
 #[derive(Default)]
-pub struct Churn {
+pub struct GrowthAllowance {
     requests: u64,
     /// Handles moved until the last request.
     remaps: u64,
@@ -34,13 +34,13 @@ pub struct Churn {
     step: usize,
 }
 
-impl Churn {
+impl GrowthAllowance {
     /// Counts a request for `size` bytes that missed its stream's cache; `remaps` is the number of handles moved until
     /// now.
     pub fn request(&mut self, remaps: u64, size: u64) {
         let paid = std::mem::replace(&mut self.size, size) / MOVED;
         let moved = remaps - std::mem::replace(&mut self.remaps, remaps);
-        self.moved += moved.saturating_sub(paid).min(MOST);
+        self.moved += moved.saturating_sub(paid).min(MAX);
         self.requests += 1;
         if self.moved > MANY && self.step + 1 < PARTS.len() {
             self.step += 1;
@@ -56,7 +56,7 @@ impl Churn {
     }
 
     /// Resets the allowance, because memory should go back to the driver.
-    pub fn calm(&mut self) {
+    pub fn reset(&mut self) {
         self.step = 0;
     }
 }
@@ -67,16 +67,16 @@ mod tests {
 
     #[test]
     fn more_room_only_while_much_is_moved() {
-        let (mut churn, mut large) = (Churn::default(), Churn::default());
+        let (mut allowance, mut large) = (GrowthAllowance::default(), GrowthAllowance::default());
         let mut remaps = 0;
-        let mut run = |churn: &mut Churn, every: u64, handles: u64| {
+        let mut run = |allowance: &mut GrowthAllowance, every: u64, handles: u64| {
             for request in 0..2 * WINDOW {
                 remaps += if request % every == 0 { handles } else { 0 };
-                churn.request(remaps, 0);
+                allowance.request(remaps, 0);
             }
-            churn.part()
+            allowance.part()
         };
-        assert_eq!(run(&mut churn, 16, 1), 25);
+        assert_eq!(run(&mut allowance, 16, 1), 25);
         for request in 1..2 * WINDOW {
             large.request(request * 32, 512 << 20);
         }
@@ -85,12 +85,12 @@ mod tests {
             large.request(request * 64, 512 << 20);
         }
         assert!(large.part() < 25, "more");
-        assert_eq!(run(&mut churn, WINDOW, 10_000), 25, "one large request");
-        assert!(run(&mut churn, 8, 1) < 25);
-        let after = churn.part();
-        assert_eq!(run(&mut churn, 16, 1), after);
-        assert_eq!(run(&mut churn, 1, 1), 3);
-        churn.calm();
-        assert_eq!(churn.part(), 25);
+        assert_eq!(run(&mut allowance, WINDOW, 10_000), 25, "one large request");
+        assert!(run(&mut allowance, 8, 1) < 25);
+        let after = allowance.part();
+        assert_eq!(run(&mut allowance, 16, 1), after);
+        assert_eq!(run(&mut allowance, 1, 1), 3);
+        allowance.reset();
+        assert_eq!(allowance.part(), 25);
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::Context;
 use crate::pool::reclaim::Awaited;
-use crate::pool::reclaim::synchronization::Synchronisation;
+use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::{Core, Home, Pool};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
@@ -47,14 +47,14 @@ impl Pool {
                 core.waiting -= 1;
                 (context, outcome)
             }
-            Awaited::Synchronisation(context, batch) => {
-                let known = core.grace.synchronisation.take().filter(|of| of.context == context);
-                let begun = known.unwrap_or_else(|| Synchronisation::begin(&self.calls, context, batch));
+            Awaited::Synchronization(context, batch) => {
+                let known = core.grace.synchronization.take().filter(|of| of.context == context);
+                let begun = known.unwrap_or_else(|| Synchronization::begin(&self.calls, context, batch));
                 let outcome = MutexGuard::unlocked(core, || begun.wait(left));
                 match outcome {
-                    Some(Ok(())) => core.grace.synchronised(context, begun.batch),
+                    Some(Ok(())) => core.grace.synchronized(context, begun.batch),
                     Some(Err(_)) => {}
-                    None => core.grace.synchronisation = Some(begun),
+                    None => core.grace.synchronization = Some(begun),
                 }
                 (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
             }

@@ -34,7 +34,7 @@ pub struct Key {
 
 impl Key {
     /// A default stream of `context`; the per-thread one is the calling thread's.
-    pub fn special(stream: Stream, context: Context) -> Key {
+    pub fn default_stream(stream: Stream, context: Context) -> Key {
         let (stream, thread) = match stream {
             // SAFETY: `pthread_self` takes no argument and always succeeds.
             Stream::PER_THREAD => (stream, unsafe { libc::pthread_self() } as usize),
@@ -49,7 +49,7 @@ impl Key {
 }
 
 /// The stream that a cache serves now.
-pub struct Generation {
+pub struct ServedStream {
     /// The driver's id of the stream.
     pub id: u64,
     /// The stream's device.
@@ -63,27 +63,27 @@ pub struct Generation {
 /// A cache's contents.
 pub struct Inner {
     /// None until the first allocation on the handle.
-    pub generation: Option<Generation>,
+    pub served: Option<ServedStream>,
     /// Whether the cache ever had a generation.
     pub joined: bool,
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::meet`].
-    pub met: Option<(i32, Context, u64)>,
+    pub known_context: Option<(i32, Context, u64)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
     /// The number of the completion event that will cover what is freed now.
-    pub next_stamp: u64,
+    pub next_event: u64,
     /// Bytes freed since the last completion event.
-    pub unstamped: u64,
+    pub uncovered: u64,
     /// Foreign frees since the last completion event: frees of blocks that were allocated elsewhere.
-    pub strangers: u64,
+    pub foreign_frees: u64,
     /// The pressure epoch when a completion event was last recorded for it; [`AWAITED`] where something waits for the
     /// stream's next completion event.
-    pub hunger: u64,
-    /// The pool's `starvation` when last read.
-    pub starvation: u64,
-    /// How many more frees may record a completion event because of `starvation`.
-    pub eager: u32,
+    pub pressure_epoch: u64,
+    /// The pool's `shortages` when last read.
+    pub shortages: u64,
+    /// How many more frees may record a completion event because of `shortages`.
+    pub eager_frees: u32,
     /// The pool's number of the capture in which this stream was last seen; 0 means that it was not capturing.
     pub capture: u32,
     /// Requests satisfied here.
@@ -105,7 +105,7 @@ pub const AWAITED: u64 = u64::MAX;
 
 /// After a request had to wait, this many frees of each stream may record a completion event. A free does so only if
 /// the stream allocated fewer blocks than this after the freed one.
-const EAGER: u32 = 256;
+const EAGER_FREES: u32 = 256;
 
 /// A completion event is due after this many foreign frees on a stream.
 const MANY: u64 = 16;
@@ -124,16 +124,16 @@ pub struct StreamCache {
 impl StreamCache {
     fn new(key: Key) -> StreamCache {
         let inner = Inner {
-            generation: None,
+            served: None,
             joined: false,
-            met: None,
+            known_context: None,
             ready: Classes::default(),
-            next_stamp: 1,
-            unstamped: 0,
-            strangers: 0,
-            hunger: 0,
-            starvation: 0,
-            eager: 0,
+            next_event: 1,
+            uncovered: 0,
+            foreign_frees: 0,
+            pressure_epoch: 0,
+            shortages: 0,
+            eager_frees: 0,
             capture: 0,
             allocations: 0,
             frees: 0,
@@ -154,21 +154,21 @@ impl Inner {
     /// Whether this cache may hold blocks of that device.
     #[inline]
     pub fn serves(&self, device: i32) -> bool {
-        self.generation.as_ref().is_some_and(|of| of.device == device)
+        self.served.as_ref().is_some_and(|of| of.device == device)
     }
 
     /// Whether the pool knows the context of a free that is made now.
     #[inline]
-    pub fn has_met(&self, pool: &Pool, context: Context) -> bool {
-        self.met == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
+    pub fn knows_context(&self, pool: &Pool, context: Context) -> bool {
+        self.known_context == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
     }
 
     /// Takes back a claimed block of its own device, ready for this stream's next request of that size.
     #[inline]
     pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
         let size = block.size();
-        self.unstamped += size;
-        block.stamp.store(self.next_stamp, Ordering::Relaxed);
+        self.uncovered += size;
+        block.event_number.store(self.next_event, Ordering::Relaxed);
         self.frees += 1;
         self.requested -= block.requested.load(Ordering::Relaxed) as i64;
         self.balance -= size as i64;
@@ -180,26 +180,28 @@ impl Inner {
     /// short lately and the stream has allocated few blocks after this one. It names a trusted stream where memory was
     /// short lately or the pressure epoch has changed.
     #[inline]
-    pub fn wants_stamp(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
-        let starvation = pool.starvation.load(Ordering::Relaxed);
-        if self.starvation != starvation {
-            (self.starvation, self.eager) = (starvation, EAGER);
+    pub fn wants_event(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
+        let shortages = pool.shortages.load(Ordering::Relaxed);
+        if self.shortages != shortages {
+            (self.shortages, self.eager_frees) = (shortages, EAGER_FREES);
         }
-        if self.eager > 0 {
-            self.eager -= 1;
-            let age = self.allocations.wrapping_sub(block.stamp.load(Ordering::Relaxed));
-            return trusted || age < u64::from(EAGER);
+        if self.eager_frees > 0 {
+            self.eager_frees -= 1;
+            let age = self
+                .allocations
+                .wrapping_sub(block.event_number.load(Ordering::Relaxed));
+            return trusted || age < u64::from(EAGER_FREES);
         }
-        trusted && self.hunger != pool.hunger.load(Ordering::Relaxed)
+        trusted && self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed)
     }
 
     /// Notes a foreign free here, and returns whether a completion event is due. A stream that frees other streams'
     /// blocks may never allocate, and the other stream needs what it frees.
-    pub fn is_stamp_due(&mut self, pool: &Pool) -> bool {
-        self.strangers += 1;
-        self.strangers >= MANY
-            || self.unstamped >= pool.worth.load(Ordering::Relaxed)
-            || self.hunger != pool.hunger.load(Ordering::Relaxed)
+    pub fn is_event_due(&mut self, pool: &Pool) -> bool {
+        self.foreign_frees += 1;
+        self.foreign_frees >= MANY
+            || self.uncovered >= pool.foreign_bytes_due.load(Ordering::Relaxed)
+            || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed)
     }
 }
 

@@ -49,7 +49,7 @@ impl Pool {
     pub fn charge(&self, bytes: u64) {
         let total = self.in_use.total.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
         let raises = total > self.in_use.peak() as i64;
-        if raises && !broken("a charge is looked at where it may be a peak") {
+        if raises && !broken("a charge that may be a peak is checked") {
             self.in_use();
         }
     }
@@ -63,15 +63,11 @@ impl Pool {
     pub fn in_use(&self) -> u64 {
         let mut held: Vec<_> = self.caches.all().map(|cache| cache.inner.lock()).collect();
         for inner in &mut held {
-            if inner
-                .generation
-                .as_ref()
-                .is_some_and(|generation| generation.device == self.device)
-            {
-                self.settle_charge(inner);
+            if inner.served.as_ref().is_some_and(|served| served.device == self.device) {
+                self.balance_charge(inner);
             }
         }
-        if broken("all caches are held for the sum") {
+        if broken("all caches are locked for the sum") {
             held.clear();
         }
         let now = self.in_use.total.load(Ordering::Relaxed).max(0) as u64;
@@ -80,7 +76,7 @@ impl Pool {
     }
 
     /// Sets a cache's charge to its balance.
-    fn settle_charge(&self, inner: &mut Inner) {
+    fn balance_charge(&self, inner: &mut Inner) {
         let over = inner.charged - inner.balance;
         // A block that grows calls this at each step, and mostly the two are equal.
         if over != 0 {
@@ -91,7 +87,7 @@ impl Pool {
 
     /// A cache leaves its generation: the pool itself counts from now on what the cache had handed out.
     pub(in crate::pool) fn take_over_charge(&self, inner: &mut Inner) {
-        self.settle_charge(inner);
+        self.balance_charge(inner);
         (inner.balance, inner.charged) = (0, 0);
     }
 

@@ -5,9 +5,9 @@ use crate::sync::breaking;
 
 /// Runs `work` with every rule kept, and then with that rule broken; returns the violations of the second run.
 fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
-    let kept = Bench::new(options);
-    work(&kept);
-    kept.finish();
+    let cached = Bench::new(options);
+    work(&cached);
+    cached.finish();
 
     let bench = Bench::new(options);
     breaking(rule, || work(&bench));
@@ -19,7 +19,7 @@ fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
 #[test]
 fn reuse_across_streams_without_an_order() {
     let wrong = noticed(
-        "another stream's memory is taken behind its stamp",
+        "another stream's memory is taken behind its event",
         "limit=64MiB",
         |bench| {
             let (first, second) = (bench.stream(), bench.stream());
@@ -38,7 +38,7 @@ fn reuse_across_streams_without_an_order() {
 
 #[test]
 fn reuse_in_the_cache_of_a_dead_stream() {
-    let wrong = noticed("a stream's id tells whether it is the same one", "", |bench| {
+    let wrong = noticed("a stream is recognized by its id", "", |bench| {
         let dying = bench.stream();
         bench.use_and_free(dying, 4, 2 * MIB);
         bench.app(|machine| machine.stream_destroy(dying)).unwrap();

@@ -66,11 +66,11 @@ fn freed_on_a_stream_that_is_gone() {
     let bench = Bench::new("");
     let dying = bench.stream();
     let blocks: Vec<u64> = (0..100).map(|_| bench.get(MIB, Some(dying))).collect();
-    let special = bench.request(3 * MIB, RESIZABLE, Some(dying)).unwrap();
-    bench.launch(dying, special, 3 * MIB);
+    let kind = bench.request(3 * MIB, RESIZABLE, Some(dying)).unwrap();
+    bench.launch(dying, kind, 3 * MIB);
     bench.app(|machine| machine.stream_destroy(dying)).unwrap();
     // However many there are, the pool never passes the dead handle to the driver.
-    for block in blocks.iter().skip(10).chain([&special]) {
+    for block in blocks.iter().skip(10).chain([&kind]) {
         bench.put(*block, Some(dying));
     }
     blocks[..10].iter().for_each(|block| bench.put(*block, None));
@@ -88,17 +88,17 @@ fn a_context_that_goes_with_its_streams() {
     assert_eq!(near.len(), 4);
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
     let second = bench.stream();
-    let kept = bench.get(8 * MIB, Some(second));
-    let special = bench.request(8 * MIB, RESIZABLE, Some(second)).unwrap();
+    let cached = bench.get(8 * MIB, Some(second));
+    let kind = bench.request(8 * MIB, RESIZABLE, Some(second)).unwrap();
     bench.use_and_free(second, 8, 4 * MIB);
-    bench.launch(second, kept, 8 * MIB);
+    bench.launch(second, cached, 8 * MIB);
     let plain = bench.get(8 * MIB, None);
     bench.put(plain, None);
     bench.app(|machine| machine.context_destroy(context)).unwrap();
     // What was allocated there is memory like any other.
-    bench.launch(first, kept, 8 * MIB);
-    bench.put(kept, Some(first));
-    bench.put(special, None);
+    bench.launch(first, cached, 8 * MIB);
+    bench.put(cached, Some(first));
+    bench.put(kind, None);
     let all = bench.get(120 * MIB, None);
     bench.put(all, None);
     bench.finish();
@@ -191,7 +191,7 @@ fn a_reset_device_is_dead_and_harmless() {
         let bench = Bench::new(options);
         let stream = bench.stream();
         let blocks = [bench.get(MIB, Some(stream)), bench.get(MIB, None)];
-        let special = bench.request(MIB, RESIZABLE, Some(stream)).unwrap();
+        let kind = bench.request(MIB, RESIZABLE, Some(stream)).unwrap();
         bench.use_and_free(stream, 20, MIB);
         bench.app(|machine| {
             machine.primary_reset(0).unwrap();
@@ -208,13 +208,13 @@ fn a_reset_device_is_dead_and_harmless() {
                     assert!(refused.is_err(), "{options}");
                 }
             }
-            assert!(bench.allocator.reallocate(special, 0, 90 * MIB).is_err());
+            assert!(bench.allocator.reallocate(kind, 0, 90 * MIB).is_err());
         }
         for block in blocks {
             bench.allocator.deallocate(block, None).unwrap();
             assert!(bench.allocator.deallocate(block, None).is_err());
         }
-        bench.allocator.deallocate(special, Some(Stream(stream))).unwrap();
+        bench.allocator.deallocate(kind, Some(Stream(stream))).unwrap();
         assert!(bench.allocator.trim(Some(0), 0).is_err());
         bench.allocator.stats(Some(0)).unwrap();
         bench.allocator.close();

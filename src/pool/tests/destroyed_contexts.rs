@@ -28,9 +28,9 @@ fn destroyed(version: u32) -> (Bench, Context, DriverError) {
 fn a_context_that_two_wait_for_is_gone_once() {
     let (bench, gone, error) = destroyed(11_020);
     let pool = bench.allocator.pool_of(0);
-    for who in ["the first", "the second"] {
+    for requester in ["the first", "the second"] {
         let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
-        assert!(outcome.is_ok(), "{who}: {outcome:?}");
+        assert!(outcome.is_ok(), "{requester}: {outcome:?}");
     }
     let block = bench.get(MIB, None);
     bench.put(block, None);
@@ -341,25 +341,25 @@ fn a_destroyed_context_that_is_current_kills_no_pool() {
             let bench = Bench::on(config, options);
             let stream = bench.stream();
             let blocks = [0; 4].map(|_| bench.get(MIB, Some(stream)));
-            let special = bench.request(MIB, RESIZABLE, None).unwrap();
+            let kind = bench.request(MIB, RESIZABLE, None).unwrap();
             let gone = bench.app(|machine| machine.context_create(0)).unwrap();
             std::thread::scope(|scope| {
                 let destroy = || bench.app(|machine| machine.context_destroy(gone)).unwrap();
                 scope.spawn(destroy).join().unwrap();
             });
             // Each request may be refused.
-            for turn in [None, Some(0), Some(stream)] {
+            for view in [None, Some(0), Some(stream)] {
                 for flags in [0, RESIZABLE] {
-                    if let Ok(block) = bench.request(MIB, flags, turn) {
-                        bench.put(block, turn);
+                    if let Ok(block) = bench.request(MIB, flags, view) {
+                        bench.put(block, view);
                     }
                 }
             }
-            let special = bench.resize(special, MIB, 200 * MIB).unwrap_or(special);
-            for (block, turn) in blocks.into_iter().zip([None, Some(0), Some(stream), None]) {
-                bench.put(block, turn);
+            let kind = bench.resize(kind, MIB, 200 * MIB).unwrap_or(kind);
+            for (block, view) in blocks.into_iter().zip([None, Some(0), Some(stream), None]) {
+                bench.put(block, view);
             }
-            bench.put(special, None);
+            bench.put(kind, None);
             let _ = bench.allocator.trim(Some(0), 0);
             bench.app(|machine| machine.context_pop()).unwrap();
             let block = bench.get(MIB, Some(stream));

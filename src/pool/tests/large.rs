@@ -50,16 +50,16 @@ impl Mix {
     /// The largest request that may not be refused: the memory outside all handles that hold a part of a live block,
     /// less the request's own part of a page. A block's neighbours in a handle may be freed before it, and then that
     /// block alone keeps the handle whole.
-    fn room(&self) -> u64 {
+    fn room_below_limit(&self) -> u64 {
         if self.live.is_empty() {
             return self.limit - PAGE;
         }
         let pool = self.bench.allocator.pool_of(0);
         let core = pool.core.lock();
-        let offset = |(block, size): &(u64, u64)| (pool.space.offset(*block).unwrap(), *size);
+        let offset = |(block, size): &(u64, u64)| (pool.addresses.offset(*block).unwrap(), *size);
         let touched = self.live.iter().map(offset);
         let handles: BTreeMap<u64, u64> = touched
-            .flat_map(|(from, size)| core.mapping.handles_in(from, from + size))
+            .flat_map(|(from, size)| core.physical.handles_in(from, from + size))
             .collect();
         self.limit.saturating_sub(handles.values().sum::<u64>() + PAGE)
     }
@@ -263,10 +263,10 @@ proptest! {
             if puts && !mix.live.is_empty() {
                 mix.put(at);
             }
-            while mix.room() < size && !mix.live.is_empty() {
+            while mix.room_below_limit() < size && !mix.live.is_empty() {
                 mix.put(at);
             }
-            if mix.room() >= size {
+            if mix.room_below_limit() >= size {
                 let met = mix.get(size);
                 prop_assert!(met, "{}", mix.refused(size));
             }

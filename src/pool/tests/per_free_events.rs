@@ -121,7 +121,7 @@ fn reuse_without_the_wait_is_noticed() {
 fn no_more_events_than_there_may_be() {
     let bench = bench("");
     let stream = bench.stream();
-    let hold = bench.app(|machine| machine.launch_persistent(stream, &[]).unwrap());
+    let inspect = bench.app(|machine| machine.launch_persistent(stream, &[]).unwrap());
     let blocks: Vec<u64> = (0..2000).map(|_| bench.get(4096, Some(stream))).collect();
     let before = bench.machine.count("cuEventRecord");
     blocks.iter().for_each(|block| bench.put(*block, Some(stream)));
@@ -132,7 +132,7 @@ fn no_more_events_than_there_may_be() {
         (2000 - 512) * 4096,
         "the rest is as if freed without a stream"
     );
-    assert!(bench.app(|machine| machine.release_persistent(hold)));
+    assert!(bench.app(|machine| machine.release_persistent(inspect)));
     bench.finish();
 }
 

@@ -1,4 +1,4 @@
-//! Resizable blocks: every driver call of a resize fails in turn, thousands of resizes, the end of the address space,
+//! Resizable blocks: every driver call of a resize fails in turn, thousands of resizes, the end of the address addresses,
 //! and two threads at once.
 
 use std::sync::OnceLock;
@@ -48,8 +48,8 @@ impl Case {
         let bench = Bench::on(self.config.clone(), self.options);
         let stream = bench.stream();
         let [first, before, _] = self.sizes;
-        let beside = bench.get(3 * MIB, None);
-        bench.machine.write(beside, pattern(3 * MIB)).unwrap();
+        let dedicated = bench.get(3 * MIB, None);
+        bench.machine.write(dedicated, pattern(3 * MIB)).unwrap();
         let mut block = bench.request(first, RESIZABLE, Some(stream)).unwrap();
         if before != first {
             block = bench.resize(block, first, before).unwrap();
@@ -59,22 +59,22 @@ impl Case {
         if self.busy {
             bench.launch(stream, block, before);
         }
-        (bench, block, contents, beside)
+        (bench, block, contents, dedicated)
     }
 
     /// How many driver calls the resize makes.
     fn calls(&self) -> u64 {
-        let (bench, block, contents, beside) = self.begin();
+        let (bench, block, contents, dedicated) = self.begin();
         let before = bench.machine.calls_made();
         let new = bench.resize(block, self.sizes[1], self.sizes[2]).unwrap();
         let made = bench.machine.calls_made() - before;
-        self.end(bench, new, contents, beside);
+        self.end(bench, new, contents, dedicated);
         made
     }
 
     /// Some calls of a resize fail as `arm` says. The resize succeeds or not, and either way nothing is lost.
     fn fail(&self, what: &str, arm: impl FnOnce(&Bench)) {
-        let (bench, block, contents, beside) = self.begin();
+        let (bench, block, contents, dedicated) = self.begin();
         let context = bench.machine.context_current().unwrap();
         let [_, had, size] = self.sizes;
         let before = stats(&bench);
@@ -89,7 +89,7 @@ impl Case {
         let now = match outcome {
             Ok(new) => new,
             Err(_) => {
-                let books = |stats: &Stats| {
+                let free_cells = |stats: &Stats| {
                     (
                         stats.allocated,
                         stats.requested,
@@ -97,7 +97,7 @@ impl Case {
                         stats.bytes_copied,
                     )
                 };
-                assert_eq!(books(&after), books(&before), "{what}");
+                assert_eq!(free_cells(&after), free_cells(&before), "{what}");
                 assert!(holds(&bench, block, &contents[..had.min(size) as usize]), "{what}");
                 // The resize succeeds once the driver works again.
                 bench
@@ -106,15 +106,15 @@ impl Case {
             }
         };
         assert!(holds(&bench, now, &contents[..had.min(size) as usize]), "{what}");
-        self.end(bench, now, contents, beside);
+        self.end(bench, now, contents, dedicated);
     }
 
-    fn end(&self, bench: Bench, block: u64, contents: &[u8], beside: u64) {
+    fn end(&self, bench: Bench, block: u64, contents: &[u8], dedicated: u64) {
         let [_, had, size] = self.sizes;
         assert!(holds(&bench, block, &contents[..had.min(size) as usize]));
-        assert!(holds(&bench, beside, pattern(3 * MIB)));
+        assert!(holds(&bench, dedicated, pattern(3 * MIB)));
         bench.put(block, None);
-        bench.put(beside, None);
+        bench.put(dedicated, None);
         bench.finish();
     }
 }

@@ -20,9 +20,9 @@ pub fn growth_under_a_limit(setup: &Setup) {
             assert_eq!(world.try_get_on(stream, 2000 * UNIT, 0, flags), 0, "{options}");
         }
         assert!(
-            world.face().last_error().starts_with("out of memory"),
+            world.interface().last_error().starts_with("out of memory"),
             "{}",
-            world.face().last_error()
+            world.interface().last_error()
         );
         assert!(world.stats().reserved <= 6000 * UNIT && world.stats().out_of_memory >= 4);
         for (at, (block, size)) in blocks.iter().enumerate() {
@@ -93,19 +93,19 @@ pub fn a_limit_set_later(setup: &Setup) {
     world.write_edges(stream, blocks[0], 32 * MIB, 1);
     world.put(blocks[2]);
     world.wait_for_all();
-    assert_eq!(world.face().set_limit(0, 64 * MIB), 0);
+    assert_eq!(world.interface().set_limit(0, 64 * MIB), 0);
     assert_eq!(world.stats().limit, 64 * MIB);
     assert!(world.stats().reserved <= 64 * MIB, "{:?}", world.stats());
     assert_eq!(world.try_get(MIB, 0, 0), 0);
     assert_eq!(world.try_get_on(stream, MIB, 0, RESIZABLE), 0);
     // The limit is below what is allocated: blocks stay, and new requests are refused.
-    assert_eq!(world.face().set_limit(0, 2 * MIB), 0);
+    assert_eq!(world.interface().set_limit(0, 2 * MIB), 0);
     assert_eq!(world.stats().reserved, 64 * MIB);
     assert!(world.holds(blocks[0], 32 * MIB, 1));
     world.put(blocks[1]);
     world.wait_for_all();
     assert_eq!(world.try_get(32 * MIB, 0, 0), 0);
-    assert_eq!(world.face().set_limit(0, 0), 0);
+    assert_eq!(world.interface().set_limit(0, 0), 0);
     let again = world.get(320 * MIB);
     world.put(again);
     world.finish();
@@ -179,7 +179,7 @@ pub fn peaks(setup: &Setup) {
     assert_eq!((stats.allocated, stats.allocated_peak), (0, 32 * MIB));
     assert!(stats.reserved_peak >= 32 * MIB);
     world.trim(0);
-    assert_eq!(world.face().reset_peaks(0), 0);
+    assert_eq!(world.interface().reset_peaks(0), 0);
     let stats = world.stats();
     assert_eq!((stats.allocated_peak, stats.reserved_peak), (0, 0));
     world.get(MIB);
@@ -267,7 +267,7 @@ pub fn closing(setup: &Setup) {
         let special = world.get_resizable(MIB);
         let cached = world.get_on(stream, 20 * MIB);
         world.put_on(stream, cached);
-        world.face().close();
+        world.interface().close();
         for refused in [
             world.try_get(MIB, 0, 0),
             world.try_get_on(stream, MIB, 0, 0),
@@ -276,7 +276,7 @@ pub fn closing(setup: &Setup) {
         ] {
             assert_eq!(refused, 0);
         }
-        world.face().close();
+        world.interface().close();
         for block in [plain, ordered, special] {
             world.write_edges(stream, block, MIB, 4);
             assert!(world.holds(block, MIB, 4), "still valid");
@@ -284,13 +284,13 @@ pub fn closing(setup: &Setup) {
         world.put(plain);
         world.put_on(stream, special);
         world.put_on(stream, ordered);
-        world.face().close();
+        world.interface().close();
         if let Some(machine) = world.machine() {
             let (free, total) = machine.memory_info(0).unwrap();
             assert_eq!(free, total, "{options}: memory went with the last block");
         }
-        assert!(!world.face().deallocate(plain) && !world.face().deallocate_async(ordered, stream));
-        assert!(world.face().deallocate(0));
+        assert!(!world.interface().deallocate(plain) && !world.interface().deallocate_async(ordered, stream));
+        assert!(world.interface().deallocate(0));
         world.right();
         setup.device().leave();
     }

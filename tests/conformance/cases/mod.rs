@@ -1,6 +1,6 @@
 //! The cases. A case gets a [`crate::world::Setup`], makes worlds of it and finishes them.
 
-pub mod given;
+pub mod external;
 pub mod graphs;
 pub mod limits;
 pub mod options;

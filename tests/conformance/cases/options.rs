@@ -102,7 +102,7 @@ pub fn guard(setup: &Setup) {
         assert!(
             block != 0 && block.is_multiple_of(1 << shift),
             "{shift}: {}",
-            world.face().last_error()
+            world.interface().last_error()
         );
     }
     mixed(&world, 60, 4 * MIB);
@@ -172,12 +172,12 @@ pub fn pinned(setup: &Setup) {
     assert!(world.holds(block, 5 * MIB, 7));
     // Pinned memory is not virtual memory.
     let resizable = world.try_get_on(stream, MIB, 0, RESIZABLE);
-    assert_ne!(resizable, 0, "{}", world.face().last_error());
+    assert_ne!(resizable, 0, "{}", world.interface().last_error());
     assert_eq!(world.try_resize(resizable, 2 * MIB), 0);
     assert!(
-        world.face().last_error().contains("pinned"),
+        world.interface().last_error().contains("pinned"),
         "{}",
-        world.face().last_error()
+        world.interface().last_error()
     );
     world.finish();
 

@@ -9,14 +9,14 @@ pub fn zero_bytes(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for alignment in [0, 256, 3] {
-        assert_eq!(world.face().allocate(0, alignment, 0), 0);
-        assert_eq!(world.face().allocate(0, alignment, RESIZABLE), 0);
-        assert_eq!(world.face().allocate_async(0, alignment, 0, stream), 0);
-        assert_eq!(world.face().allocate_async(0, alignment, 0, 0), 0);
+        assert_eq!(world.interface().allocate(0, alignment, 0), 0);
+        assert_eq!(world.interface().allocate(0, alignment, RESIZABLE), 0);
+        assert_eq!(world.interface().allocate_async(0, alignment, 0, stream), 0);
+        assert_eq!(world.interface().allocate_async(0, alignment, 0, 0), 0);
     }
     let block = world.get_resizable(MIB);
     world.write_edges(stream, block, MIB, 7);
-    assert_eq!(world.face().reallocate(block, 0, 0), 0);
+    assert_eq!(world.interface().reallocate(block, 0, 0), 0);
     assert!(world.holds(block, MIB, 7));
     assert_eq!(world.stats().out_of_memory, 0);
     world.finish();
@@ -31,13 +31,13 @@ pub fn from_4_bytes_to_1_gib(setup: &Setup) {
         assert!(
             block != 0 && block.is_multiple_of(256),
             "{size}: {}",
-            world.face().last_error()
+            world.interface().last_error()
         );
         let other = world.try_get_on(stream, size, 256, 0);
         assert!(
             other != 0 && other.is_multiple_of(256),
             "{size}: {}",
-            world.face().last_error()
+            world.interface().last_error()
         );
         world.write_edges(stream, block, size, 1);
         world.write_edges(stream, other, size, 2);
@@ -77,7 +77,7 @@ pub fn every_alignment(setup: &Setup) {
                 world.try_get_on(stream, size, alignment, 0),
                 world.try_get(size, alignment, RESIZABLE),
             ] {
-                assert!(block != 0, "{size} at {alignment}: {}", world.face().last_error());
+                assert!(block != 0, "{size} at {alignment}: {}", world.interface().last_error());
                 assert_eq!(block as u64 % alignment.max(512), 0, "{size} at {alignment}");
                 world.write_edges(stream, block, size, shift as u8);
                 if shift % 2 == 0 {
@@ -98,20 +98,20 @@ pub fn bad_alignments(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for alignment in [3, 24, 500, 513, 4 * MIB, 1 << 32, 1 << 63, u64::MAX] {
-        assert_eq!(world.face().allocate(4096, alignment, 0), 0, "{alignment}");
+        assert_eq!(world.interface().allocate(4096, alignment, 0), 0, "{alignment}");
         assert_eq!(
-            world.face().allocate_async(4096, alignment, 0, stream),
+            world.interface().allocate_async(4096, alignment, 0, stream),
             0,
             "{alignment}"
         );
         assert!(
-            world.face().last_error().contains("alignment"),
+            world.interface().last_error().contains("alignment"),
             "{}",
-            world.face().last_error()
+            world.interface().last_error()
         );
     }
     let block = world.get_resizable(4096);
-    assert_eq!(world.face().reallocate(block, 3, 8192), 0);
+    assert_eq!(world.interface().reallocate(block, 3, 8192), 0);
     world.finish();
 }
 
@@ -126,9 +126,9 @@ pub fn a_pebibyte_fails_cleanly(setup: &Setup) {
         assert_eq!(world.try_get(world.total(0) + MIB, 0, flags), 0);
     }
     assert!(
-        world.face().last_error().starts_with("out of memory"),
+        world.interface().last_error().starts_with("out of memory"),
         "{}",
-        world.face().last_error()
+        world.interface().last_error()
     );
     let after = world.stats();
     assert!(
@@ -197,10 +197,10 @@ pub fn random_sizes_on_four_threads(setup: &Setup) {
 pub fn null_is_taken_back(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
-    assert!(world.face().deallocate(0) && world.face().deallocate_async(0, stream));
-    assert!(world.face().deallocate_async(0, 0));
+    assert!(world.interface().deallocate(0) && world.interface().deallocate_async(0, stream));
+    assert!(world.interface().deallocate_async(0, 0));
     world.get(100);
-    assert!(world.face().deallocate(0) && world.face().deallocate_async(0, stream));
+    assert!(world.interface().deallocate(0) && world.interface().deallocate_async(0, stream));
     assert_eq!(world.stats().frees, 0);
     world.finish();
 }
@@ -227,12 +227,12 @@ pub fn unknown_addresses_do_no_harm(setup: &Setup) {
         special + 512,
         block.wrapping_sub(512),
     ] {
-        assert!(!world.face().deallocate(address), "{address:#x}");
-        assert!(!world.face().deallocate_async(address, stream), "{address:#x}");
-        assert!(!world.face().deallocate_async(address, 0), "{address:#x}");
-        assert_eq!(world.face().reallocate(address, 0, 4096), 0, "{address:#x}");
-        assert_ne!(world.face().record_stream(address, stream), 0, "{address:#x}");
-        assert!(!world.face().last_error().is_empty());
+        assert!(!world.interface().deallocate(address), "{address:#x}");
+        assert!(!world.interface().deallocate_async(address, stream), "{address:#x}");
+        assert!(!world.interface().deallocate_async(address, 0), "{address:#x}");
+        assert_eq!(world.interface().reallocate(address, 0, 4096), 0, "{address:#x}");
+        assert_ne!(world.interface().record_stream(address, stream), 0, "{address:#x}");
+        assert!(!world.interface().last_error().is_empty());
     }
     let after = world.stats();
     assert_eq!(
@@ -253,10 +253,10 @@ pub fn freed_twice(setup: &Setup) {
         world.put(plain);
         world.put_on(stream, ordered);
         for block in [plain, ordered] {
-            assert!(!world.face().deallocate(block), "{block:#x}");
-            assert!(!world.face().deallocate_async(block, stream), "{block:#x}");
-            assert_eq!(world.face().reallocate(block, 0, 2 * MIB), 0);
-            assert_ne!(world.face().record_stream(block, stream), 0);
+            assert!(!world.interface().deallocate(block), "{block:#x}");
+            assert!(!world.interface().deallocate_async(block, stream), "{block:#x}");
+            assert_eq!(world.interface().reallocate(block, 0, 2 * MIB), 0);
+            assert_ne!(world.interface().record_stream(block, stream), 0);
         }
     }
     // The reused memory is a block like any other.
@@ -332,7 +332,7 @@ pub fn several_devices(setup: &Setup) {
     world.leave();
     let third = world.get_of(-1, far, MIB, false);
     let books = |device: i32| {
-        let stats = world.face().stats(device);
+        let stats = world.interface().stats(device);
         (stats.allocated, stats.allocations)
     };
     assert_eq!((books(0), books(1)), ((3 * MIB, 1), (4 * MIB, 2)));
@@ -351,7 +351,11 @@ pub fn several_devices(setup: &Setup) {
     world.put_on(far, there);
     world.wait_for_all();
     world.leave();
-    assert_eq!(world.face().allocate_on(world.count(), 64, near), 0, "no such device");
+    assert_eq!(
+        world.interface().allocate_on(world.count(), 64, near),
+        0,
+        "no such device"
+    );
     world.finish();
 }
 
@@ -361,12 +365,16 @@ pub fn sizes_of_no_device(setup: &Setup) {
     for size in [1 << 47, 1 << 62, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX] {
         for flags in [0, RESIZABLE] {
             for alignment in [0, 2 * MIB] {
-                assert_eq!(world.face().allocate(size, alignment, flags), 0, "{size}");
-                assert_eq!(world.face().allocate_async(size, alignment, flags, stream), 0, "{size}");
+                assert_eq!(world.interface().allocate(size, alignment, flags), 0, "{size}");
+                assert_eq!(
+                    world.interface().allocate_async(size, alignment, flags, stream),
+                    0,
+                    "{size}"
+                );
             }
         }
         let block = world.get_resizable(MIB);
-        assert_eq!(world.face().reallocate(block, 0, size), 0, "{size}");
+        assert_eq!(world.interface().reallocate(block, 0, size), 0, "{size}");
     }
     world.finish();
 }

@@ -112,8 +112,8 @@ pub fn only_what_was_asked_resizable(setup: &Setup) {
     let gone = world.get_resizable(MIB);
     world.put(gone);
     for block in [plain, ordered, gone, 0, 12_345] {
-        assert_eq!(world.face().reallocate(block, 0, 2 * MIB), 0, "{block:#x}");
-        assert_eq!(world.face().reallocate(block, 0, 1), 0, "{block:#x}");
+        assert_eq!(world.interface().reallocate(block, 0, 2 * MIB), 0, "{block:#x}");
+        assert_eq!(world.interface().reallocate(block, 0, 1), 0, "{block:#x}");
     }
     assert!(world.holds(plain, MIB, 1));
     // The same on a stream.
@@ -161,7 +161,7 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
                 0 => world.get_resizable(size),
                 _ => world.try_get_on(stream, size, 0, RESIZABLE),
             };
-            assert_ne!(block, 0, "{}", world.face().last_error());
+            assert_ne!(block, 0, "{}", world.interface().last_error());
             world.write(stream, block, size, 0);
             blocks.push((block, vec![0; size as usize]));
         }
@@ -183,7 +183,7 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
         };
         let new = world.try_resize(*block, size);
         if new == 0 {
-            assert_eq!(size, too_much, "{}", world.face().last_error());
+            assert_eq!(size, too_much, "{}", world.interface().last_error());
             refusals += 1;
         } else {
             moves += u32::from(new != *block);
@@ -389,15 +389,19 @@ pub fn another_alignment(setup: &Setup) {
     let world = setup.world("");
     let block = world.try_get(MIB, 4096, RESIZABLE);
     for alignment in [8192, 2 * MIB, 3, 5 << 20] {
-        assert_eq!(world.face().reallocate(block, alignment, 2 * MIB), 0, "{alignment}");
-        assert!(!world.face().last_error().is_empty());
+        assert_eq!(
+            world.interface().reallocate(block, alignment, 2 * MIB),
+            0,
+            "{alignment}"
+        );
+        assert!(!world.interface().last_error().is_empty());
     }
-    assert_eq!(world.face().reallocate(block, 4096, MIB), block);
+    assert_eq!(world.interface().reallocate(block, 4096, MIB), block);
     let after = world.stats();
     assert_eq!((after.reallocations, after.reallocations_in_place), (1, 1));
     world.put(block);
     for device in 0..world.count() {
-        world.face().trim(device, 0);
+        world.interface().trim(device, 0);
     }
     world.right();
 }
@@ -409,7 +413,7 @@ pub fn with_a_free_at_the_same_time(setup: &Setup) {
         let mut random = Random::new(7);
         let sizes = [MIB, 3 * MIB, 70 * MIB, 5000];
         for round in 0..60 {
-            let block = world.face().allocate(2 * MIB, 0, RESIZABLE);
+            let block = world.interface().allocate(2 * MIB, 0, RESIZABLE);
             assert_ne!(block, 0);
             let size = sizes[round % 4];
             let delay = random.below(200);
@@ -417,11 +421,11 @@ pub fn with_a_free_at_the_same_time(setup: &Setup) {
                 let free = scope.spawn(|| {
                     world.enter(0);
                     (0..delay).for_each(|_| std::hint::spin_loop());
-                    let freed = world.face().deallocate(block);
+                    let freed = world.interface().deallocate(block);
                     world.leave();
                     freed
                 });
-                let grown = world.face().reallocate(block, 0, size);
+                let grown = world.interface().reallocate(block, 0, size);
                 (free.join().unwrap(), grown)
             });
             // If the free came first, there was nothing to resize. If the resize came first, the free freed the resized
@@ -429,15 +433,15 @@ pub fn with_a_free_at_the_same_time(setup: &Setup) {
             assert!(freed || grown != 0, "one of them comes first");
             if !freed {
                 assert_ne!(grown, block);
-                assert!(world.face().deallocate(grown));
+                assert!(world.interface().deallocate(grown));
             }
             let stats = world.stats();
             assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
             assert_eq!(stats.allocations, stats.frees);
         }
-        world.face().inside().validate().unwrap();
-        let (status, _) = world.face().trim(0, 0);
+        world.interface().inside().validate().unwrap();
+        let (status, _) = world.interface().trim(0, 0);
         assert_eq!((status, world.stats().reserved), (0, 0));
-        world.face().close();
+        world.interface().close();
     }
 }

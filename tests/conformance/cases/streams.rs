@@ -237,7 +237,7 @@ pub fn a_released_stream_serves_others(setup: &Setup) {
         let block = world.get_on(stream, 64 * MIB);
         world.write_edges(stream, block, 64 * MIB, 1);
         world.put_on(stream, block);
-        assert_eq!(world.face().stream_release(stream), 0);
+        assert_eq!(world.interface().stream_release(stream), 0);
         world.destroy(stream);
         let block = if round % 2 == 0 {
             world.get(64 * MIB)
@@ -250,7 +250,7 @@ pub fn a_released_stream_serves_others(setup: &Setup) {
     // A stream that never allocated, and the default streams.
     let unknown = world.stream();
     for stream in [unknown, 0, 1, 2] {
-        assert_eq!(world.face().stream_release(stream), 0, "{stream}");
+        assert_eq!(world.interface().stream_release(stream), 0, "{stream}");
     }
     world.finish();
 }

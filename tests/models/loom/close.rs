@@ -108,7 +108,7 @@ fn close_without_its_rules_loses_blocks() {
     caught("a close judges under the lock", &words, || {
         explore("", 3, free_during_close)
     });
-    caught("a close looks for dedicated blocks", &words, || {
+    caught("a close checks dedicated allocations", &words, || {
         explore("", 2, request_during_close)
     });
 }

@@ -8,12 +8,12 @@ fn turns() {
     let world = World::new("");
     let [first, second] = world.warm(1);
     let block = world.get(UNIT, first);
-    let turn = world.thread(move |world| {
+    let view = world.thread(move |world| {
         world.put(block, Some(first));
         world.get(UNIT, second)
     });
     world.stats();
-    turn.join().unwrap();
+    view.join().unwrap();
     assert_eq!(world.stats().allocated_peak, UNIT, "the peak was never two blocks");
     world.check(UNIT);
 }
@@ -55,7 +55,7 @@ fn the_peak_is_not_less_than_there_was() {
 #[test]
 fn looked_at_one_after_the_other() {
     caught(
-        "all caches are held for the sum",
+        "all caches are locked for the sum",
         &["the peak was never two blocks"],
         || explore("", 2, turns),
     );
@@ -64,7 +64,7 @@ fn looked_at_one_after_the_other() {
 #[test]
 fn a_charge_that_nobody_looks_at() {
     let words = ["both were out"];
-    caught("a charge is looked at where it may be a peak", &words, || {
+    caught("a charge that may be a peak is checked", &words, || {
         explore("", 2, taken_together_and_given_back)
     });
 }

@@ -11,8 +11,8 @@ const UNORDERED: &[&str] = &["is not known to be over"];
 fn cover() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let stream = world.stream();
-    let (kept, block) = (world.get(UNIT, stream), world.get(PAGE, stream));
-    world.put(kept, Some(stream));
+    let (cached, block) = (world.get(UNIT, stream), world.get(PAGE, stream));
+    world.put(cached, Some(stream));
     let other = world.thread(move |world| {
         world.launch(stream, block, PAGE);
         world.put(block, Some(stream));
@@ -26,13 +26,13 @@ fn cover() {
 
 /// A stream frees a page on one thread. On another thread it records a completion event for what it has freed, and a
 /// second stream takes what it can.
-fn stamp() {
+fn record_event() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let (first, second) = (world.stream(), world.stream());
-    let (kept, block) = (world.get(UNIT, first), world.get(PAGE, first));
+    let (cached, block) = (world.get(UNIT, first), world.get(PAGE, first));
     assert!(world.allocate(2 * PAGE, Some(second)).is_err(), "the second is hungry");
-    world.launch(first, kept, UNIT);
-    world.put(kept, Some(first));
+    world.launch(first, cached, UNIT);
+    world.put(cached, Some(first));
     let frees = world.thread(move |world| {
         world.launch(first, block, PAGE);
         world.put(block, Some(first));
@@ -46,7 +46,7 @@ fn stamp() {
 
 /// A stream is destroyed with work on what it freed, and its handle comes back. While the new stream is used for the
 /// first time, another stream requests that memory too.
-fn generation() {
+fn served() {
     let world = World::new("limit=4MiB,wait_ms=0");
     let (dying, other) = (world.stream(), world.stream());
     let blocks = [(); 2].map(|()| world.get(PAGE, dying));
@@ -88,12 +88,12 @@ fn a_cover_and_a_free() {
 
 #[test]
 fn a_stamp_a_free_and_a_taker() {
-    explore("reclaim, completion event", 2, stamp);
+    explore("reclaim, completion event", 2, record_event);
 }
 
 #[test]
 fn a_handle_that_comes_back() {
-    explore("reclaim, stream id", 2, generation);
+    explore("reclaim, stream id", 2, served);
 }
 
 #[test]
@@ -103,13 +103,13 @@ fn a_trim_and_a_free() {
 
 #[test]
 fn rules_of_reclaiming_broken() {
-    caught("what is freed after a cover is not covered", UNORDERED, || {
+    caught("what is freed after a context event is not covered", UNORDERED, || {
         explore("", 2, cover)
     });
-    caught("what is freed after a stamp is not stamped", UNORDERED, || {
-        explore("", 2, stamp)
+    caught("what is freed after a completion event is not covered", UNORDERED, || {
+        explore("", 2, record_event)
     });
     caught("a hit compares the stream's id", UNORDERED, || {
-        explore("", 1, generation)
+        explore("", 1, served)
     });
 }

@@ -6,7 +6,7 @@ use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
 use trtalloc::pool::Lock;
 use trtalloc::pool::block::{Blocks, State};
-use trtalloc::pool::physical::index::Index;
+use trtalloc::pool::index::Index;
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 
 use std::sync::atomic::Ordering;
@@ -140,10 +140,10 @@ fn a_lock_without_order() {
 fn a_claim_of_any_number() {
     let words = ["the owner of the second block", "freed != other"];
     caught("a claim compares the address", &words, || explore("", 3, reused_number));
-    caught("an owner waits for one who looks", &words, || {
+    caught("the owner's free waits for a thread that checks the block", &words, || {
         explore("", 3, reused_number)
     });
-    caught("a claim of a homeless block is one step", &words, || {
+    caught("a claim of a block without a home is one step", &words, || {
         explore("", 3, reused_number)
     });
 }

@@ -16,18 +16,24 @@ pub enum Grown {
     Short,
 }
 
-impl Standalone {
+impl DedicatedMemory {
     /// Makes room for `size` bytes, more than there are. A refusal by the driver leaves everything as it was.
-    pub fn grow(&mut self, calls: &Calls, mapping: &mut Mapping, size: u64, create: u64) -> Result<Grown> {
-        let page = mapping.page;
-        let Memory::Mapped { ranges, committed, .. } = &self.memory else {
+    pub fn grow(
+        &mut self,
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
+        size: u64,
+        create: u64,
+    ) -> Result<Grown> {
+        let page = physical.page;
+        let Backing::Mapped { ranges, committed, .. } = &self.backing else {
             return Ok(Grown::Short);
         };
         let (current, had) = (ranges[ranges.len() - 1], *committed);
         let Some(least) = align_up(size, page) else {
             return Ok(Grown::Short);
         };
-        if least - had > create.saturating_add(mapping.kept()) {
+        if least - had > create.saturating_add(physical.cached_bytes()) {
             return Ok(Grown::Short);
         }
         let moves = least > current.size;
@@ -40,7 +46,7 @@ impl Standalone {
             current
         };
         let most = ahead(size, page).min(range.size);
-        match self.extend(calls, mapping, range, (least - had, most - had), create, moves) {
+        match self.extend(calls, physical, range, (least - had, most - had), create, moves) {
             Ok(true) if moves => {
                 self.address = range.base;
                 Ok(Grown::Moved)
@@ -48,7 +54,7 @@ impl Standalone {
             Ok(true) => Ok(Grown::InPlace),
             outcome => {
                 if moves {
-                    mapping.give_up(range.nothing());
+                    physical.release_or_defer(range.nothing());
                 }
                 outcome.map(|_| Grown::Short)
             }
@@ -59,24 +65,24 @@ impl Standalone {
     /// there, its handles come first. False where there is not that much.
     pub(in crate::pool::physical::dedicated_memory) fn extend(
         &mut self,
-        calls: &Calls,
-        mapping: &mut Mapping,
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
         range: Range,
         bytes: (u64, u64),
         create: u64,
         moves: bool,
     ) -> Result<bool> {
-        let Memory::Mapped {
+        let Backing::Mapped {
             ranges,
             handles,
             committed,
-        } = &mut self.memory
+        } = &mut self.backing
         else {
             return Ok(false);
         };
-        let reserved = mapping.reserved();
+        let reserved = physical.reserved();
         let largest = if handles.is_empty() { LARGEST } else { u64::MAX };
-        let Some(more) = gather(mapping, bytes, create, largest)? else {
+        let Some(more) = gather(physical, bytes, create, largest)? else {
             return Ok(false);
         };
         let (from, old) = if moves {
@@ -94,19 +100,19 @@ impl Standalone {
             at += size;
         }
         if outcome.is_ok() {
-            outcome = calls.submit(|driver| driver.set_access(range.base + from, at - from, mapping.access()));
+            outcome = calls.submit(|driver| driver.set_access(range.base + from, at - from, physical.access()));
         }
         if let Err(error) = outcome {
-            mapping.give_up(Lost {
+            physical.release_or_defer(DeferredRelease {
                 mappings: (at > from)
                     .then_some((range.base + from, at - from))
                     .into_iter()
                     .collect(),
                 handles: more,
-                ..Lost::default()
+                ..DeferredRelease::default()
             });
             // Handles that were created for this have no use now, so they do not stay.
-            mapping.release_kept(reserved);
+            physical.release_cached(reserved);
             return Err(error);
         }
         handles.extend(more);
@@ -124,46 +130,46 @@ impl Standalone {
 /// Gathers handles of between `least` and `most` bytes in total: one if possible, a cached one before a new one;
 /// otherwise several. None where `create` bytes of new memory do not suffice. On a failure it holds nothing.
 fn gather(
-    mapping: &mut Mapping,
+    physical: &mut PhysicalMemory,
     (least, most): (u64, u64),
     create: u64,
     largest: u64,
 ) -> Result<Option<Vec<(Handle, u64)>>> {
-    if let Some(size) = mapping.largest_kept(most).filter(|size| *size >= least)
-        && let Some(handle) = mapping.handle(size, 0)?
+    if let Some(size) = physical.largest_cached(most).filter(|size| *size >= least)
+        && let Some(handle) = physical.handle(size, 0)?
     {
         return Ok(Some(vec![(handle, size)]));
     }
     let mut refusal = None;
     // Memory ahead of the size takes only a part of what may be created at all, because others need some too.
-    let ahead = create.saturating_sub(least) / 2 / mapping.page * mapping.page;
+    let ahead = create.saturating_sub(least) / 2 / physical.page * physical.page;
     let most_new = least.saturating_add(ahead).min(most);
     for size in [most_new, least] {
         if size > largest {
             continue;
         }
-        match mapping.handle(size, create) {
+        match physical.handle(size, create) {
             Ok(Some(handle)) => return Ok(Some(vec![(handle, size)])),
             Ok(None) => {}
             Err(error) if error.failure == Failure::OutOfMemory => refusal = Some(error),
             Err(error) => return Err(error),
         }
     }
-    let reserved = mapping.reserved();
-    let enough = most <= create.saturating_add(mapping.kept()) && refusal.is_none();
+    let reserved = physical.reserved();
+    let enough = most <= create.saturating_add(physical.cached_bytes()) && refusal.is_none();
     let mut left = if enough { most } else { least };
     let mut found = Vec::new();
     while left > 0 {
-        let size = mapping.largest_kept(left).unwrap_or(left.min(LARGEST));
-        let budget = create.saturating_sub(mapping.reserved() - reserved);
-        match mapping.handle(size, budget) {
+        let size = physical.largest_cached(left).unwrap_or(left.min(LARGEST));
+        let allowance = create.saturating_sub(physical.reserved() - reserved);
+        match physical.handle(size, allowance) {
             Ok(Some(handle)) => found.push((handle, size)),
             outcome => {
-                mapping.give_up(Lost {
+                physical.release_or_defer(DeferredRelease {
                     handles: found,
-                    ..Lost::default()
+                    ..DeferredRelease::default()
                 });
-                mapping.release_kept(reserved);
+                physical.release_cached(reserved);
                 return outcome.and(refusal.map_or(Ok(None), Err));
             }
         }

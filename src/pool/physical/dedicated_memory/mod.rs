@@ -6,10 +6,10 @@
 //! mapped until it is reclaimed itself; the block may have it back until then.
 
 use crate::driver::{Failure, Handle, Result};
-use crate::pool::MOST_ALIGNED;
-use crate::pool::driver_calls::Calls;
-use crate::pool::physical::Mapping;
-use crate::pool::physical::deferred_release::Lost;
+use crate::pool::MAX_ALIGNMENT;
+use crate::pool::driver_calls::DriverCalls;
+use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::deferred_release::DeferredRelease;
 use crate::pool::rounding::align_up;
 
 mod grow;
@@ -30,7 +30,7 @@ struct Range {
 
 /// The kind of memory.
 #[derive(Debug)]
-enum Memory {
+enum Backing {
     /// One allocation of the driver's malloc: its address and bytes.
     Malloc(u64, u64),
     /// Handles mapped one behind the other, from the start of each range; the last range is the current one.
@@ -43,7 +43,7 @@ enum Memory {
 
 /// Handles that a shrink left over, which are pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parting {
+pub struct PendingTail {
     /// The offset at which they begin.
     pub cut: u64,
     /// A number that distinguishes one shrink from another.
@@ -52,8 +52,8 @@ pub struct Parting {
 
 /// One dedicated allocation.
 #[derive(Debug)]
-pub struct Standalone {
-    memory: Memory,
+pub struct DedicatedMemory {
+    backing: Backing,
     /// Where the block starts.
     pub address: u64,
     /// Bytes in use. While the block is live, its cell has the exact value.
@@ -65,23 +65,23 @@ pub struct Standalone {
     /// Whether the block may be resized.
     pub resizable: bool,
     /// What the last shrink left over, unless the block has grown again.
-    pub parting: Option<Parting>,
+    pub pending_tail: Option<PendingTail>,
     /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: u32,
     /// Whether its memory goes back to the driver once it is reclaimed.
     pub give_back: bool,
 }
 
-impl Standalone {
-    fn new(memory: Memory, address: u64, size: u64) -> Standalone {
-        Standalone {
-            memory,
+impl DedicatedMemory {
+    fn new(backing: Backing, address: u64, size: u64) -> DedicatedMemory {
+        DedicatedMemory {
+            backing,
             address,
             size,
             requested: 0,
             touched: 0,
             resizable: false,
-            parting: None,
+            pending_tail: None,
             capture: 0,
             give_back: false,
         }
@@ -90,41 +90,41 @@ impl Standalone {
     /// One allocation of the driver's malloc. The driver aligns to 256 only, so the allocation is larger than the block
     /// where its address is not aligned enough. None where `create` bytes do not suffice.
     pub fn malloc(
-        calls: &Calls,
-        mapping: &mut Mapping,
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
         size: u64,
         align: u64,
         create: u64,
-    ) -> Result<Option<Standalone>> {
+    ) -> Result<Option<DedicatedMemory>> {
         for bytes in [size, size.saturating_add(align)] {
             if bytes > create {
                 break;
             }
             let base = calls.malloc(bytes)?;
-            mapping.account(bytes, true);
+            physical.account(bytes, true);
             let address = base.next_multiple_of(align);
-            let block = Standalone::new(Memory::Malloc(base, bytes), address, size);
+            let block = DedicatedMemory::new(Backing::Malloc(base, bytes), address, size);
             if address + size <= base + bytes {
                 return Ok(Some(block));
             }
-            block.destroy(mapping);
+            block.destroy(physical);
         }
         Ok(None)
     }
 
     /// A block that ends at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
     pub fn guarded(
-        calls: &Calls,
-        mapping: &mut Mapping,
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
         size: u64,
         align: u64,
         create: u64,
-    ) -> Result<Option<Standalone>> {
-        let Some(bytes) = align_up(size, mapping.page) else {
+    ) -> Result<Option<DedicatedMemory>> {
+        let Some(bytes) = align_up(size, physical.page) else {
             return Ok(None);
         };
-        let room = bytes + mapping.page;
-        let Some(mut block) = Self::mapped(calls, mapping, (bytes, bytes), (room, room), create)? else {
+        let room = bytes + physical.page;
+        let Some(mut block) = Self::mapped(calls, physical, (bytes, bytes), (room, room), create)? else {
             return Ok(None);
         };
         block.address = (block.address + bytes - size) / align * align;
@@ -133,13 +133,18 @@ impl Standalone {
     }
 
     /// A block that can grow. None where `create` bytes do not suffice.
-    pub fn resizable(calls: &Calls, mapping: &mut Mapping, size: u64, create: u64) -> Result<Option<Standalone>> {
-        let page = mapping.page;
+    pub fn resizable(
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
+        size: u64,
+        create: u64,
+    ) -> Result<Option<DedicatedMemory>> {
+        let page = physical.page;
         let Some((least, room)) = align_up(size, page).zip(room_for(size, page)) else {
             return Ok(None);
         };
         let ahead = ahead(size, page).min(room);
-        let Some(mut block) = Self::mapped(calls, mapping, (least, ahead), (least, room), create)? else {
+        let Some(mut block) = Self::mapped(calls, physical, (least, ahead), (least, room), create)? else {
             return Ok(None);
         };
         (block.size, block.resizable) = (size, true);
@@ -148,26 +153,26 @@ impl Standalone {
 
     /// Memory of between `least` and `most` bytes, in a range of between `room.0` and `room.1` bytes.
     fn mapped(
-        calls: &Calls,
-        mapping: &mut Mapping,
+        calls: &DriverCalls,
+        physical: &mut PhysicalMemory,
         (least, most): (u64, u64),
         room: (u64, u64),
         create: u64,
-    ) -> Result<Option<Standalone>> {
-        if least > create.saturating_add(mapping.kept()) {
+    ) -> Result<Option<DedicatedMemory>> {
+        if least > create.saturating_add(physical.cached_bytes()) {
             return Ok(None);
         }
-        let range = Range::reserve(calls, mapping.page, room.1, room.0)?;
-        let memory = Memory::Mapped {
+        let range = Range::reserve(calls, physical.page, room.1, room.0)?;
+        let memory = Backing::Mapped {
             ranges: vec![range],
             handles: Vec::new(),
             committed: 0,
         };
-        let mut block = Standalone::new(memory, range.base, 0);
-        match block.extend(calls, mapping, range, (least, most.min(range.size)), create, false) {
+        let mut block = DedicatedMemory::new(memory, range.base, 0);
+        match block.extend(calls, physical, range, (least, most.min(range.size)), create, false) {
             Ok(true) => Ok(Some(block)),
             outcome => {
-                mapping.give_up(range.nothing());
+                physical.release_or_defer(range.nothing());
                 outcome.map(|_| None)
             }
         }
@@ -175,30 +180,30 @@ impl Standalone {
 
     /// Whether it is one allocation of the driver's malloc.
     pub fn is_malloc(&self) -> bool {
-        matches!(self.memory, Memory::Malloc(..))
+        matches!(self.backing, Backing::Malloc(..))
     }
 
     /// Where its memory is: start, bytes, and whether it is mapped there.
     pub fn extent(&self) -> (u64, u64, bool) {
-        match &self.memory {
-            Memory::Malloc(address, bytes) => (*address, *bytes, false),
-            Memory::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
+        match &self.backing {
+            Backing::Malloc(address, bytes) => (*address, *bytes, false),
+            Backing::Mapped { ranges, committed, .. } => (ranges[ranges.len() - 1].base, *committed, true),
         }
     }
 
     /// Bytes of memory behind it.
     pub fn committed(&self) -> u64 {
-        match &self.memory {
-            Memory::Malloc(_, bytes) => *bytes,
-            Memory::Mapped { committed, .. } => *committed,
+        match &self.backing {
+            Backing::Malloc(_, bytes) => *bytes,
+            Backing::Mapped { committed, .. } => *committed,
         }
     }
 
     /// The largest size that needs no change of memory.
     pub fn most(&self) -> u64 {
-        match self.parting {
-            _ if !self.resizable || matches!(self.memory, Memory::Malloc(..)) => 0,
-            Some(parting) => parting.cut,
+        match self.pending_tail {
+            _ if !self.resizable || matches!(self.backing, Backing::Malloc(..)) => 0,
+            Some(pending_tail) => pending_tail.cut,
             None => self.committed(),
         }
     }
@@ -213,9 +218,9 @@ impl Standalone {
 
     /// Where one handle ends and the next begins.
     fn boundaries(&self) -> impl Iterator<Item = u64> {
-        let handles: &[(Handle, u64)] = match &self.memory {
-            Memory::Malloc(..) => &[],
-            Memory::Mapped { handles, .. } => handles,
+        let handles: &[(Handle, u64)] = match &self.backing {
+            Backing::Malloc(..) => &[],
+            Backing::Mapped { handles, .. } => handles,
         };
         handles.iter().scan(0, |at, (_, size)| {
             *at += size;
@@ -235,12 +240,12 @@ impl Standalone {
     }
 
     /// Returns every handle from `cut` on, which lies between two of them: nothing uses them any more.
-    pub fn cut(&mut self, mapping: &mut Mapping, cut: u64) {
-        let Memory::Mapped {
+    pub fn cut(&mut self, physical: &mut PhysicalMemory, cut: u64) {
+        let Backing::Mapped {
             ranges,
             handles,
             committed,
-        } = &mut self.memory
+        } = &mut self.backing
         else {
             return;
         };
@@ -250,16 +255,16 @@ impl Standalone {
             at <= cut
         });
         let keep = keep.count();
-        let mut lost = Lost {
+        let mut deferred = DeferredRelease {
             handles: handles.split_off(keep),
-            ..Lost::default()
+            ..DeferredRelease::default()
         };
         for range in ranges.iter_mut().filter(|range| range.mapped > cut) {
-            lost.mappings.push((range.base + cut, range.mapped - cut));
+            deferred.mappings.push((range.base + cut, range.mapped - cut));
             range.mapped = cut;
         }
         *committed = cut;
-        mapping.give_up(lost);
+        physical.release_or_defer(deferred);
     }
 
     /// Whether it can serve a request of `size` bytes that may safely use it, without wasting most of it.
@@ -272,40 +277,40 @@ impl Standalone {
 
     /// Whether it can grow to `size` bytes in place.
     pub fn has_room(&self, size: u64) -> bool {
-        match &self.memory {
-            Memory::Malloc(..) => false,
-            Memory::Mapped { ranges, .. } => self.resizable && size <= ranges[ranges.len() - 1].size,
+        match &self.backing {
+            Backing::Malloc(..) => false,
+            Backing::Mapped { ranges, .. } => self.resizable && size <= ranges[ranges.len() - 1].size,
         }
     }
 
     /// Makes a freed block a block of `size` bytes; `touched` are the bytes that may not be safe for every stream.
     pub fn renew(&mut self, size: u64, touched: u64) {
         (self.size, self.touched) = (size, touched);
-        (self.requested, self.parting, self.capture, self.give_back) = (0, None, 0, false);
+        (self.requested, self.pending_tail, self.capture, self.give_back) = (0, None, 0, false);
     }
 
     /// Gives up all its ranges but the current one, when nothing uses them any more.
-    pub fn leave_old_ranges(&mut self, mapping: &mut Mapping) {
-        if let Memory::Mapped { ranges, .. } = &mut self.memory {
+    pub fn leave_old_ranges(&mut self, physical: &mut PhysicalMemory) {
+        if let Backing::Mapped { ranges, .. } = &mut self.backing {
             let current = ranges.len() - 1;
             for range in ranges.drain(..current) {
-                mapping.give_up(range.nothing());
+                physical.release_or_defer(range.nothing());
             }
         }
     }
 
-    /// Gives up everything, when nothing uses the block any more: `mapping` caches the handles.
-    pub fn destroy(self, mapping: &mut Mapping) {
-        mapping.give_up(match self.memory {
-            Memory::Malloc(address, bytes) => Lost {
+    /// Gives up everything, when nothing uses the block any more: `physical` caches the handles.
+    pub fn destroy(self, physical: &mut PhysicalMemory) {
+        physical.release_or_defer(match self.backing {
+            Backing::Malloc(address, bytes) => DeferredRelease {
                 allocations: vec![(address, bytes)],
-                ..Lost::default()
+                ..DeferredRelease::default()
             },
-            Memory::Mapped { ranges, handles, .. } => Lost {
+            Backing::Mapped { ranges, handles, .. } => DeferredRelease {
                 mappings: ranges.iter().map(|range| (range.base, range.mapped)).collect(),
                 reservations: ranges.iter().map(|range| (range.base, range.size)).collect(),
                 handles,
-                ..Lost::default()
+                ..DeferredRelease::default()
             },
         });
     }
@@ -313,10 +318,10 @@ impl Standalone {
 
 impl Range {
     /// Reserves a range of `room` bytes, or of less where address space is short, but of at least `least`.
-    fn reserve(calls: &Calls, page: u64, room: u64, least: u64) -> Result<Range> {
+    fn reserve(calls: &DriverCalls, page: u64, room: u64, least: u64) -> Result<Range> {
         let mut size = room.max(least);
         loop {
-            match calls.submit(|driver| driver.reserve(size, page.max(MOST_ALIGNED))) {
+            match calls.submit(|driver| driver.reserve(size, page.max(MAX_ALIGNMENT))) {
                 Ok(base) => return Ok(Range { base, size, mapped: 0 }),
                 Err(error) if size == least || error.failure != Failure::OutOfMemory => return Err(error),
                 Err(_) => size = (size / 2 / page * page).max(least),
@@ -325,14 +330,14 @@ impl Range {
     }
 
     /// What there is to give up: what is mapped in the range, and its addresses.
-    fn nothing(&self) -> Lost {
-        Lost {
+    fn nothing(&self) -> DeferredRelease {
+        DeferredRelease {
             mappings: (self.mapped > 0)
                 .then_some((self.base, self.mapped))
                 .into_iter()
                 .collect(),
             reservations: vec![(self.base, self.size)],
-            ..Lost::default()
+            ..DeferredRelease::default()
         }
     }
 }

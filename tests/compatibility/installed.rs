@@ -81,7 +81,7 @@ pub fn prefix() -> Result<&'static Path, Outcome> {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     tool("cmake")?;
     Ok(PREFIX.get_or_init(|| {
-        let dir = common::scratch("faces_package");
+        let dir = common::scratch("compat_package");
         let prefix = dir.join("prefix");
         // Installed elsewhere than it was configured for, as `--prefix` does.
         build_package(common::root(), &dir, Path::new("/usr/local"));
@@ -144,7 +144,7 @@ fn project_under(prefix: &Path, source: &str, name: &str, arguments: &[String]) 
 /// A consumer of that version under `prefix`; the folder with what it built.
 pub fn consumer(name: &str, version: &str, prefix: &Path) -> PathBuf {
     let wanted = format!("-DWANTED_VERSION={version}");
-    project_under(prefix, "tests/faces/consumer", name, &[wanted])
+    project_under(prefix, "tests/compatibility/consumer", name, &[wanted])
 }
 
 /// Where a CMake project finds a TensorRT.
@@ -177,7 +177,7 @@ fn expect(all: &str, status: i32, words: &[&str]) {
 }
 
 fn c() -> Result<(), Outcome> {
-    let built = project("examples/c", "faces_example_c", &[])?;
+    let built = project("examples/c", "compat_example_c", &[])?;
     let (_, all) = example(&built.join("pool"), &["driver=sim"]);
     expect(
         &all,
@@ -196,7 +196,7 @@ fn c_with_pkg_config() -> Result<(), Outcome> {
         .iter()
         .find(|file| file.ends_with("trtalloc.pc"))
         .expect("trtalloc.pc is installed");
-    let folder = copy("examples/c", "faces_example_pkg_config");
+    let folder = copy("examples/c", "compat_example_pkg_config");
     let mut ask = Command::new("pkg-config");
     ask.args(["--cflags", "--libs", "trtalloc"])
         .env("PKG_CONFIG_PATH", pc.parent().unwrap());
@@ -217,7 +217,7 @@ fn c_with_pkg_config() -> Result<(), Outcome> {
 }
 
 fn cpp() -> Result<(), Outcome> {
-    let built = project("examples/cpp", "faces_example_cpp", &[])?;
+    let built = project("examples/cpp", "compat_example_cpp", &[])?;
     let (_, all) = example(&built.join("pool"), &["driver=sim"]);
     expect(
         &all,
@@ -230,7 +230,7 @@ fn cpp() -> Result<(), Outcome> {
 }
 
 fn rtx() -> Result<(), Outcome> {
-    let built = project("examples/tensorrt_rtx", "faces_example_rtx", &with(&RTX_1_7)?)?;
+    let built = project("examples/tensorrt_rtx", "compat_example_rtx", &with(&RTX_1_7)?)?;
     for capability in ["80", "86", "89", "120", "121"] {
         let (_, all) = example(&built.join("rtx"), &[capability, "driver=sim"]);
         expect(&all, 0, &["a plan of "]);
@@ -242,7 +242,7 @@ fn rtx() -> Result<(), Outcome> {
 }
 
 fn lean(library: &'static Library) -> Result<(), Outcome> {
-    let name = format!("faces_example_{}", library.file);
+    let name = format!("compat_example_{}", library.file);
     let built = project("examples/tensorrt", &name, &with(library)?)?;
     let nonsense = built.join("nonsense.engine");
     std::fs::write(&nonsense, [7; 4096]).unwrap();
@@ -273,7 +273,7 @@ fn cargo(arguments: impl Fn(&mut Command)) -> Output {
 /// The crate as it would be published, and the example as its only user.
 fn rust() -> Result<(), Outcome> {
     compiles_the_crate();
-    let dir = common::scratch("faces_example_rust");
+    let dir = common::scratch("compat_example_rust");
     cargo(|package| {
         package.args(["package", "--no-verify", "--allow-dirty", "--manifest-path"]);
         package
@@ -284,7 +284,7 @@ fn rust() -> Result<(), Outcome> {
     let name = concat!("trtalloc-", env!("CARGO_PKG_VERSION"));
     let packed = dir.join("package/package").join(format!("{name}.crate"));
     common::run(Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&dir));
-    let folder = copy("examples/rust", "faces_example_rust/example");
+    let folder = copy("examples/rust", "compat_example_rust/example");
     let manifest = folder.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest).unwrap();
     let patched = text.replace("../..", dir.join(name).to_str().unwrap());
@@ -354,15 +354,20 @@ fn examples() {
 
 #[test]
 fn a_package_of_another_version_is_not_taken() {
-    let consumer =
-        |name: &str, version: &str| project("tests/faces/consumer", name, &[format!("-DWANTED_VERSION={version}")]);
-    let built = match consumer("faces_consumer", env!("CARGO_PKG_VERSION")) {
+    let consumer = |name: &str, version: &str| {
+        project(
+            "tests/compatibility/consumer",
+            name,
+            &[format!("-DWANTED_VERSION={version}")],
+        )
+    };
+    let built = match consumer("compat_consumer", env!("CARGO_PKG_VERSION")) {
         Ok(built) => built,
         Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
         Err(other) => panic!("{other:?}"),
     };
     common::run(Command::new("ctest").arg("--output-on-failure").current_dir(built));
-    assert!(std::panic::catch_unwind(|| consumer("faces_refused", "99.0")).is_err());
+    assert!(std::panic::catch_unwind(|| consumer("compat_refused", "99.0")).is_err());
 }
 
 #[test]
@@ -370,7 +375,7 @@ fn what_was_installed_can_be_taken_away() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
         common::skip(what, &reason);
     }
-    let dir = common::scratch("faces_uninstall");
+    let dir = common::scratch("compat_uninstall");
     let stage = dir.join("stage");
     build_package(common::root(), &dir, Path::new("/usr"));
     let cmake = |arguments: &[&str]| {

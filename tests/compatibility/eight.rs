@@ -33,7 +33,7 @@ pub fn rows() -> &'static [Row] {
                         compile
                             .args(defines(parts))
                             .arg("-I")
-                            .arg(common::root().join("tests/faces/eight"));
+                            .arg(common::root().join("tests/compatibility/eight"));
                         Ok(())
                     });
                     tried.map_or_else(|outcome| outcome, |()| Outcome::Passed)
@@ -54,8 +54,8 @@ fn defines([major, minor, patch]: &[u32; 3]) -> [String; 3] {
 }
 
 fn try_version(name: &str, version: i32, parts: &[u32; 3]) -> Outcome {
-    let dir = common::scratch(&format!("faces_{name}"));
-    let source = common::root().join("tests/faces");
+    let dir = common::scratch(&format!("compat_{name}"));
+    let source = common::root().join("tests/compatibility");
     let mut compile = common::cxx();
     compile.args(defines(parts)).arg("-I").arg(source.join("eight"));
     // Each call is checked against the object's own type information, too.

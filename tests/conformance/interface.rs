@@ -6,8 +6,8 @@ use std::sync::Arc;
 use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::Config;
 use trtalloc::driver::{Driver, Stream};
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_allocator, trtalloc_status};
-use trtalloc::ffi::exported::Handle;
 use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::stats::Stats;
 
@@ -21,7 +21,7 @@ pub enum Way {
 }
 
 /// An allocator as its users see it. Addresses and streams are numbers. 0 is no address, and the default stream.
-pub trait Face: Send + Sync {
+pub trait Interface: Send + Sync {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize;
     fn allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize;
     fn allocate_on(&self, device: i32, size: u64, stream: usize) -> usize;
@@ -50,11 +50,14 @@ pub enum Over {
 }
 
 /// Makes an allocator with `options`, over the external memory `given` if there is any.
-pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> Box<dyn Face> {
+pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> Box<dyn Interface> {
     match (way, over) {
         (Way::Rust, over) => Box::new(Rust(in_rust(over, options, given))),
         // The test makes the simulated device, so the allocator over it is made in Rust and used through C.
-        (_, Over::Driver(_)) => functions(way, std::ptr::from_ref(Handle::new(in_rust(over, options, given)))),
+        (_, Over::Driver(_)) => functions(
+            way,
+            std::ptr::from_ref(ExportedAllocator::new(in_rust(over, options, given))),
+        ),
         (_, Over::Cuda) => {
             let text = CString::new(format!("driver=cuda,{options}")).expect("options have no null byte");
             let mut out = std::ptr::null_mut();
@@ -67,7 +70,7 @@ pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> 
                 },
             };
             assert_eq!(status, trtalloc_status::Ok, "{options}: {}", last_error());
-            functions(way, out.cast::<Handle>())
+            functions(way, out.cast::<ExportedAllocator>())
         }
     }
 }
@@ -84,13 +87,13 @@ fn in_rust(over: &Over, options: &str, given: Option<(u64, u64)>) -> Arc<Allocat
     made.unwrap_or_else(|error| panic!("{options}: {error}"))
 }
 
-fn functions(way: Way, handle: *const Handle) -> Box<dyn Face> {
+fn functions(way: Way, exported: *const ExportedAllocator) -> Box<dyn Interface> {
     // SAFETY: handles are never freed.
-    let handle = unsafe { &*handle };
-    let c = C { handle };
+    let exported = unsafe { &*exported };
+    let c = C { exported };
     match way {
         Way::Vtable => Box::new(Vtable {
-            client: Client::new(handle).expect("there is an adapter"),
+            client: Client::new(exported).expect("there is an adapter"),
             c,
         }),
         _ => Box::new(c),
@@ -141,7 +144,7 @@ impl Rust {
     }
 }
 
-impl Face for Rust {
+impl Interface for Rust {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         self.get(size, alignment, flags, None, None)
     }
@@ -208,12 +211,12 @@ impl Face for Rust {
 
 #[derive(Clone, Copy)]
 struct C {
-    handle: &'static Handle,
+    exported: &'static ExportedAllocator,
 }
 
 impl C {
     fn pointer(&self) -> *mut trtalloc_allocator {
-        std::ptr::from_ref(self.handle).cast_mut().cast()
+        std::ptr::from_ref(self.exported).cast_mut().cast()
     }
 }
 
@@ -221,7 +224,7 @@ fn memory(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-impl Face for C {
+impl Interface for C {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         // SAFETY: the handle is never freed, here and in all calls below.
         unsafe { c::trtalloc_allocate(self.pointer(), size, alignment, flags) }.addr()
@@ -316,7 +319,7 @@ impl Face for C {
     }
 
     fn inside(&self) -> &Allocator {
-        self.handle.existing().expect("the allocator is there")
+        self.exported.existing().expect("the allocator is there")
     }
 }
 
@@ -325,7 +328,7 @@ struct Vtable {
     c: C,
 }
 
-impl Face for Vtable {
+impl Interface for Vtable {
     fn allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         self.client.allocate(size, alignment, flags)
     }

@@ -1,4 +1,4 @@
-//! The page docs/faces.md.
+//! The page docs/compatibility.md.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ pub use crate::rows::*;
 const OPENING: &str = "\
 # What trtalloc was tried with
 
-Written by `TRTALLOC_BLESS=1 TRTALLOC_TEST_REQUIRE=all cargo test --test faces table`, and compared with every run that
+Written by `TRTALLOC_BLESS=1 TRTALLOC_TEST_REQUIRE=all cargo test --test compatibility table`, and compared with every run that
 tries all of it. Tried with what is the most real for each TensorRT: NVIDIA's library from PyPI, NVIDIA's headers (in the
 crate trtx-sys), or a declaration of our own, for the headers of TensorRT 8 and 9 may not be copied. No row needed a GPU:
 memory is the simulated device's, except where a row says that NVIDIA's library was asked to create objects or to build a
@@ -43,5 +43,10 @@ fn the_table_is_what_was_tried() {
     let rows: Vec<Row> = crate::GROUPS.iter().flat_map(|group| group().iter().cloned()).collect();
     let text = markdown(&rows);
     println!("{text}");
-    keep("docs/faces.md", &text, &rows, "cargo test --test faces table");
+    keep(
+        "docs/compatibility.md",
+        &text,
+        &rows,
+        "cargo test --test compatibility table",
+    );
 }

@@ -7,13 +7,13 @@ use crate::common;
 pub use crate::nvidia::*;
 use crate::table::{self, Outcome, Row};
 
-/// How the interface is laid out in what `include` finds, as tests/faces/layout.cpp prints it.
+/// How the interface is laid out in what `include` finds, as tests/compatibility/layout.cpp prints it.
 fn layout(name: &str, include: impl FnOnce(&mut Command) -> Result<(), Outcome>) -> Result<String, Outcome> {
-    let dir = common::scratch(&format!("faces_layout_{name}"));
+    let dir = common::scratch(&format!("compat_layout_{name}"));
     let mut compile = common::cxx();
     include(&mut compile)?;
     compile
-        .arg(common::root().join("tests/faces/layout.cpp"))
+        .arg(common::root().join("tests/compatibility/layout.cpp"))
         .arg("-o")
         .arg(dir.join("layout"));
     common::run(&mut compile);
@@ -67,14 +67,14 @@ pub fn rows() -> &'static [Row] {
     })
 }
 
-/// tests/faces/output.cpp, compiled with what `include` finds.
+/// tests/compatibility/output.cpp, compiled with what `include` finds.
 pub fn outputs(id: &str, include: impl FnOnce(&mut Command) -> Result<(), Outcome>) -> Result<(), Outcome> {
-    let dir = common::scratch(&format!("faces_output_{id}"));
+    let dir = common::scratch(&format!("compat_output_{id}"));
     let mut compile = common::cxx();
     include(&mut compile)?;
     compile.args(["-pthread", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all"]);
     compile
-        .arg(common::root().join("tests/faces/output.cpp"))
+        .arg(common::root().join("tests/compatibility/output.cpp"))
         .arg("-o")
         .arg(dir.join("output"));
     common::link(&mut compile, &dir);
@@ -85,12 +85,12 @@ pub fn outputs(id: &str, include: impl FnOnce(&mut Command) -> Result<(), Outcom
 }
 
 fn methods(headers: &Headers, id: &str) -> Result<(), Outcome> {
-    let dir = common::scratch(&format!("faces_{id}"));
+    let dir = common::scratch(&format!("compat_{id}"));
     let mut compile = common::cxx();
     headers.include(&mut compile)?;
     compile.args(["-pthread", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all"]);
     compile
-        .arg(common::root().join("tests/faces/adapter.cpp"))
+        .arg(common::root().join("tests/compatibility/adapter.cpp"))
         .arg("-o")
         .arg(dir.join("adapter"));
     common::link(&mut compile, &dir);
@@ -113,7 +113,7 @@ fn ten_and_later() {
 #[test]
 fn an_unknown_tensorrt_does_not_compile() {
     let compile = |major: &str, minor: &str| {
-        let dir = common::scratch(&format!("faces_unknown_{major}"));
+        let dir = common::scratch(&format!("compat_unknown_{major}"));
         std::fs::write(
             dir.join("unknown.cpp"),
             "#include <trtalloc/tensorrt.hpp>\nint main() {}\n",
@@ -124,7 +124,7 @@ fn an_unknown_tensorrt_does_not_compile() {
             .arg(format!("-DEIGHT_MAJOR={major}"))
             .arg(format!("-DEIGHT_MINOR={minor}"))
             .arg("-DEIGHT_PATCH=0");
-        compile.arg("-I").arg(common::root().join("tests/faces/eight"));
+        compile.arg("-I").arg(common::root().join("tests/compatibility/eight"));
         compile
             .arg("-fsyntax-only")
             .arg(dir.join("unknown.cpp"))
@@ -140,7 +140,7 @@ fn an_unknown_tensorrt_does_not_compile() {
         assert!(stderr.contains("this trtalloc does not know this TensorRT"), "{stderr}");
     }
     // A known version with a newer interface under the same name.
-    let dir = common::scratch("faces_newer");
+    let dir = common::scratch("compat_newer");
     let header = "#include <cstdint>\n#define NV_TENSORRT_MAJOR 11\n#define NV_TENSORRT_VERSION 119900\n\
                   namespace nvinfer1 { namespace v_1_0 { class IGpuAllocator; } namespace v_2_0 {\n\
                   class IGpuAllocator { public: virtual void* allocate(std::uint64_t) = 0; }; }\n\
@@ -169,7 +169,7 @@ fn an_unknown_tensorrt_does_not_compile() {
 /// The C++ headers may be included twice and from two units of one program.
 #[test]
 fn two_units_of_one_program() {
-    let dir = common::scratch("faces_two_units");
+    let dir = common::scratch("compat_two_units");
     let include =
         "#include <trtalloc/tensorrt.hpp>\n#include <trtalloc/tensorrt.hpp>\n#include <trtalloc/trtalloc.hpp>\n";
     let other = "nvinfer1::IGpuAllocator* other();\n\
@@ -180,7 +180,7 @@ fn two_units_of_one_program() {
     std::fs::write(dir.join("main.cpp"), format!("{include}{main}")).unwrap();
     let mut compile = common::cxx();
     compile.args(["-DEIGHT_MAJOR=8", "-DEIGHT_MINOR=6", "-DEIGHT_PATCH=1", "-I"]);
-    compile.arg(common::root().join("tests/faces/eight"));
+    compile.arg(common::root().join("tests/compatibility/eight"));
     compile.args([dir.join("other.cpp"), dir.join("main.cpp")]);
     compile.arg("-o").arg(dir.join("program"));
     common::link(&mut compile, &dir);

@@ -2,9 +2,9 @@
 //! own declaration of an interface whose headers may not be copied.
 //!
 //! What needs the network is fetched once, through cargo and pip, into the build's folder, with TRTALLOC_TEST_DOWNLOAD=1;
-//! without it the test is ignored and says why, and with TRTALLOC_TEST_REQUIRE=all what cannot be had is a failure. The table of what was tried is docs/faces.md:
+//! without it the test is ignored and says why, and with TRTALLOC_TEST_REQUIRE=all what cannot be had is a failure. The table of what was tried is docs/compatibility.md:
 //!
-//!     TRTALLOC_TEST_REQUIRE=all cargo test --test faces table
+//!     TRTALLOC_TEST_REQUIRE=all cargo test --test compatibility table
 
 #[macro_use]
 extern crate trial;

@@ -97,7 +97,7 @@ fn two_versions_leave_each_other_alone() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
         common::skip(what, &reason);
     }
-    let dir = common::scratch("faces_versions");
+    let dir = common::scratch("compat_versions");
     let (prefix, older, newer) = (dir.join("prefix"), dir.join("older"), dir.join("newer"));
     let (version, soname) = next();
     source_of(&version, &soname, &newer.join("source"));
@@ -112,7 +112,7 @@ fn two_versions_leave_each_other_alone() {
 
     install(&older);
     let alone = names(&prefix);
-    let built_with_older = consumer("faces_versions/consumer_older", env!("CARGO_PKG_VERSION"), &prefix);
+    let built_with_older = consumer("compat_versions/consumer_older", env!("CARGO_PKG_VERSION"), &prefix);
     passes(&built_with_older);
     install(&newer);
     // What was built with the older one runs with the older one.
@@ -135,7 +135,7 @@ fn two_versions_leave_each_other_alone() {
         said.contains("Leaving") && said.contains("trtalloc.h: it is of another version"),
         "{said}"
     );
-    let built_with_newer = consumer("faces_versions/consumer_newer", &version, &prefix);
+    let built_with_newer = consumer("compat_versions/consumer_newer", &version, &prefix);
     passes(&built_with_newer);
     let needed = common::run(
         Command::new("readelf")
@@ -154,7 +154,7 @@ fn a_file_that_was_changed_is_left() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
         common::skip(what, &reason);
     }
-    let dir = common::scratch("faces_changed");
+    let dir = common::scratch("compat_changed");
     let prefix = dir.join("prefix");
     build_package(common::root(), &dir, &prefix);
     cmake(&["--install", "build"], &dir);

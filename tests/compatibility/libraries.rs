@@ -49,11 +49,11 @@ impl Library {
     }
 }
 
-/// Compiles tests/faces/`source` with a library's headers and links it with the library, unless it opens that itself.
+/// Compiles tests/compatibility/`source` with a library's headers and links it with the library, unless it opens that itself.
 fn build(library: &Library, source: &str, sanitizer: Option<&str>) -> Result<std::path::PathBuf, Outcome> {
     let folder = library.folder()?;
     let id = format!("{}_{source}_{}", library.tensorrt, sanitizer.unwrap_or("plain")).replace([' ', '.'], "_");
-    let dir = common::scratch(&format!("faces_{id}"));
+    let dir = common::scratch(&format!("compat_{id}"));
     let program = dir.join("program");
     let mut compile = common::cxx();
     headers::of(library.headers).include(&mut compile)?;
@@ -61,7 +61,7 @@ fn build(library: &Library, source: &str, sanitizer: Option<&str>) -> Result<std
     if let Some(sanitizer) = sanitizer {
         compile.arg(format!("-fsanitize={sanitizer}"));
     }
-    compile.arg(common::root().join("tests/faces").join(source));
+    compile.arg(common::root().join("tests/compatibility").join(source));
     compile.arg("-o").arg(&program);
     common::link(&mut compile, &dir);
     compile
@@ -83,10 +83,10 @@ fn rtx(what: &str, sanitizer: Option<&str>) -> Result<(), Outcome> {
 /// Neither library linked: both opened by the program.
 fn opened() -> Result<(), Outcome> {
     let folder = RTX_1_7.folder()?;
-    let dir = common::scratch("faces_opened");
+    let dir = common::scratch("compat_opened");
     let mut compile = common::cxx();
     headers::of(RTX_1_7.headers).include(&mut compile)?;
-    compile.arg(common::root().join("tests/faces/opened.cpp"));
+    compile.arg(common::root().join("tests/compatibility/opened.cpp"));
     common::run(compile.arg("-o").arg(dir.join("opened")).arg("-ldl"));
     let mut program = table::program(&dir.join("opened"));
     program.arg(folder.join(RTX_1_7.file));

@@ -1,7 +1,7 @@
 //! Pools over external memory.
 
 use trtalloc::allocator::RESIZABLE;
-use trtalloc::pool::rounding::SegmentRule;
+use trtalloc::pool::rounding::RoundingRule;
 
 use super::{KIB, MIB, Random};
 use crate::world::{Setup, World};
@@ -61,7 +61,7 @@ fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
 pub fn over_memory_of_the_caller(setup: &Setup) {
     let bytes = 8 * MIB;
     let base = memory(setup, bytes);
-    let world = setup.over(base, bytes, "wait_ms=100", SegmentRule::CUDA);
+    let world = setup.over(base, bytes, "wait_ms=100", RoundingRule::CUDA);
     let stream = world.stream();
     assert_eq!(world.try_get(bytes + 1, 0, 0), 0, "more than there is");
     let all = world.get(bytes / 512 * 512 - 512);
@@ -90,8 +90,8 @@ pub fn over_memory_of_the_caller(setup: &Setup) {
 pub fn six_thousand_bytes(setup: &Setup) {
     let base = memory(setup, 6000);
     for (options, rule) in [
-        ("wait_ms=200", SegmentRule::CUDA),
-        ("rule=ascend,wait_ms=200", SegmentRule::ascend(32, 64)),
+        ("wait_ms=200", RoundingRule::CUDA),
+        ("rule=ascend,wait_ms=200", RoundingRule::ascend(32, 64)),
     ] {
         let world = setup.over(base, 6000, options, rule);
         let blocks = [1000, 4000, 500].map(|size| (world.get(size), size));
@@ -111,14 +111,14 @@ pub fn six_thousand_bytes(setup: &Setup) {
     setup.device().free(base);
 }
 
-fn by_rule(setup: &Setup, options: &str, rule: SegmentRule) {
+fn by_rule(setup: &Setup, options: &str, rule: RoundingRule) {
     let bytes = MIB;
     let base = memory(setup, bytes);
     keeps_to(setup.over(base, bytes, options, rule), options, rule);
     setup.device().free(base);
 }
 
-fn keeps_to(world: World, options: &str, rule: SegmentRule) {
+fn keeps_to(world: World, options: &str, rule: RoundingRule) {
     for length in [1000, 1, 31, 32, 33, 64, 4095, 100 * KIB] {
         let blocks = [world.get(length), world.get(length)];
         assert!(
@@ -142,10 +142,10 @@ fn keeps_to(world: World, options: &str, rule: SegmentRule) {
 
 pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
     for (options, rule) in [
-        ("rule=ascend", SegmentRule::ascend(32, 64)),
-        ("rule=ascend-media,pad=16", SegmentRule::ascend(16, 128)),
-        ("rule=ascend,pad=0,backing=malloc", SegmentRule::ascend(0, 64)),
-        ("rule=ascend-host,kind=pinned", SegmentRule::ascend(32, 64)),
+        ("rule=ascend", RoundingRule::ascend(32, 64)),
+        ("rule=ascend-media,pad=16", RoundingRule::ascend(16, 128)),
+        ("rule=ascend,pad=0,backing=malloc", RoundingRule::ascend(0, 64)),
+        ("rule=ascend-host,kind=pinned", RoundingRule::ascend(32, 64)),
     ] {
         keeps_to(setup.by_rule(options, rule), options, rule);
     }
@@ -155,7 +155,7 @@ pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
 pub fn one_pool_for_every_device(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
-    let world = setup.over(base, bytes, "wait_ms=100", SegmentRule::CUDA);
+    let world = setup.over(base, bytes, "wait_ms=100", RoundingRule::CUDA);
     if world.count() < 2 {
         world.finish();
         return setup.device().free(base);
@@ -165,7 +165,11 @@ pub fn one_pool_for_every_device(setup: &Setup) {
     world.enter(1);
     let far = world.stream();
     assert_eq!(world.try_get_on(far, bytes - 1024, 0, 0), 0, "more than is left");
-    assert_eq!(world.face().allocate_on(1, 1024, far), 0, "the memory is device 0's");
+    assert_eq!(
+        world.interface().allocate_on(1, 1024, far),
+        0,
+        "the memory is device 0's"
+    );
     let there = world.get_of(-1, far, bytes / 4, true);
     assert!(inside(base, bytes, there, bytes / 4));
     assert!(there >= here + (bytes / 2) as usize || there + (bytes / 4) as usize <= here);
@@ -174,7 +178,7 @@ pub fn one_pool_for_every_device(setup: &Setup) {
     world.put(anywhere);
     world.leave();
     world.put_on(near, here);
-    assert_eq!(world.face().stats(1), Default::default());
+    assert_eq!(world.interface().stats(1), Default::default());
     churn(&world, base, bytes, 100);
     world.finish();
     setup.device().free(base);
@@ -185,11 +189,11 @@ pub fn one_pool_for_every_device(setup: &Setup) {
 pub fn a_stream_of_another_device(setup: &Setup) {
     let own = setup.world("");
     // On Ascend, a stream can be named only while its own context is current.
-    if own.count() < 2 || own.face().inside().driver().name() == "ascend" {
+    if own.count() < 2 || own.interface().inside().driver().name() == "ascend" {
         return own.finish();
     }
-    let base = own.face().inside().driver().host_malloc(MIB).unwrap();
-    let world = setup.over(base as usize, MIB, "wait_ms=100", SegmentRule::CUDA);
+    let base = own.interface().inside().driver().host_malloc(MIB).unwrap();
+    let world = setup.over(base as usize, MIB, "wait_ms=100", RoundingRule::CUDA);
     // The memory has room for one block at a time, by any rule and at any address.
     let bytes = MIB - 4 * KIB;
     let near = world.stream();
@@ -215,21 +219,21 @@ pub fn a_stream_of_another_device(setup: &Setup) {
     world.wait_for_all();
     world.leave();
     world.finish();
-    own.face().inside().driver().host_free(base).unwrap();
+    own.interface().inside().driver().host_free(base).unwrap();
     own.finish();
 }
 
 pub fn by_ascends_rule(setup: &Setup) {
-    assert_eq!(SegmentRule::ascend(32, 64).stride(1000), Some(1088));
-    by_rule(setup, "rule=ascend", SegmentRule::ascend(32, 64));
-    by_rule(setup, "rule=ascend,pad=16", SegmentRule::ascend(16, 64));
-    by_rule(setup, "rule=ascend,pad=0", SegmentRule::ascend(0, 64));
-    by_rule(setup, "rule=ascend-host", SegmentRule::ascend(32, 64));
+    assert_eq!(RoundingRule::ascend(32, 64).stride(1000), Some(1088));
+    by_rule(setup, "rule=ascend", RoundingRule::ascend(32, 64));
+    by_rule(setup, "rule=ascend,pad=16", RoundingRule::ascend(16, 64));
+    by_rule(setup, "rule=ascend,pad=0", RoundingRule::ascend(0, 64));
+    by_rule(setup, "rule=ascend-host", RoundingRule::ascend(32, 64));
 }
 
 pub fn by_ascends_media_rule(setup: &Setup) {
-    assert_eq!(SegmentRule::ascend(32, 128).stride(1000), Some(1152));
-    by_rule(setup, "rule=ascend-media", SegmentRule::ascend(32, 128));
+    assert_eq!(RoundingRule::ascend(32, 128).stride(1000), Some(1152));
+    by_rule(setup, "rule=ascend-media", RoundingRule::ascend(32, 128));
 }
 
 /// Neither the start nor the end is a multiple of the granule.
@@ -237,7 +241,7 @@ pub fn an_odd_base(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
     let (odd, less) = (base + 100, bytes - 300);
-    for (options, rule) in [("", SegmentRule::CUDA), ("rule=ascend", SegmentRule::ascend(32, 64))] {
+    for (options, rule) in [("", RoundingRule::CUDA), ("rule=ascend", RoundingRule::ascend(32, 64))] {
         let world = setup.over(odd, less, &format!("wait_ms=100,{options}"), rule);
         let reserved = less / rule.start * rule.start;
         let held = {

@@ -12,17 +12,17 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("cargo test", "this"),
     ("cargo build --release", ".ci/run"),
     ("pip wheel ./python", "tests/python.rs, with pip's options"),
-    ("cmake -S cmake -B build", "tests/faces/installed.rs"),
-    ("cmake --build build", "tests/faces/installed.rs"),
-    ("cmake --install build --prefix", "tests/faces/installed.rs"),
+    ("cmake -S cmake -B build", "tests/compatibility/installed.rs"),
+    ("cmake --build build", "tests/compatibility/installed.rs"),
+    ("cmake --install build --prefix", "tests/compatibility/installed.rs"),
     (
         "sudo cmake --install build",
-        "tests/faces/installed.rs, without the right to write to /usr/local",
+        "tests/compatibility/installed.rs, without the right to write to /usr/local",
     ),
     ("sudo ldconfig", "nothing: it changes the system"),
     (
         "cc main.c $(pkg-config --cflags --libs trtalloc)",
-        "tests/faces/blocks.rs and installed.rs",
+        "tests/compatibility/blocks.rs and installed.rs",
     ),
 ];
 
