@@ -6,8 +6,8 @@ use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Context, Driver, DriverError, Failure, HandleKind, Result};
 
 use super::report::Report;
-use crate::device;
-use crate::table::size;
+use crate::command::device;
+use crate::command::table::size;
 
 /// Reports CUDA's driver and its devices. Returns whether there is a device to allocate on.
 pub fn cuda(report: &mut Report) -> bool {

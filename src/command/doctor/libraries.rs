@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use trtalloc::ffi::tensorrt::abi::AllocatorAbi;
 
 use super::report::Report;
-use crate::{Done, say};
+use crate::command::{Done, say};
 
 /// Names under which TensorRT and TensorRT-RTX are installed, before `.so`.
 const NAMES: [&str; 4] = [

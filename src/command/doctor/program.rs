@@ -11,8 +11,8 @@ use trtalloc::error::{Error, Result};
 
 use super::libraries;
 use super::report::Report;
-use crate::Done;
-use crate::program::{CREATORS, Elf, Program};
+use crate::command::Done;
+use crate::command::program::{CREATORS, Elf, Program};
 
 /// How many of a file's bytes are searched for names of libraries.
 const SEARCHED: u64 = 64 << 20;

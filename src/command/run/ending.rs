@@ -2,8 +2,8 @@
 
 use trtalloc::support::run_statistics::Figures;
 
-use crate::doctor::version_in_words;
-use crate::table::size;
+use crate::command::doctor::version_in_words;
+use crate::command::table::size;
 
 /// Summarises the statistics of all processes in one line.
 pub fn line(all: &[Figures], refused: bool) -> String {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::error::{Error, Result};
 
-use crate::program::Elf;
+use crate::command::program::Elf;
 
 /// The library that `--library` names, or the one that belongs to this command: in its folder, or where libraries are
 /// installed relative to it.

@@ -107,7 +107,7 @@ enum Done {
 }
 
 /// Runs the command line.
-fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let command = Command::try_parse().unwrap_or_else(|error| hinted(error).exit());
     let result = match command.what {
         What::Demo(arguments) => demo::run(&arguments),

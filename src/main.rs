@@ -1,0 +1,7 @@
+//! The command `trtalloc`; see `src/command`.
+
+mod command;
+
+fn main() -> std::process::ExitCode {
+    command::main()
+}
