@@ -5,6 +5,7 @@ use std::ops::DerefMut;
 use super::*;
 use crate::driver::Context;
 use crate::history::Action;
+use crate::pool::FreedOn;
 use crate::pool::stream_cache::Inner;
 
 impl Allocator {
@@ -67,7 +68,7 @@ impl Allocator {
         }
         if !mine {
             drop(inner);
-            pool.free(id, block, Some(cache), false);
+            pool.free(id, block, FreedOn::Stream(cache));
             return Ok(());
         }
         let wanted = inner.wants_event(pool, block, self.config.streams_trusted);
@@ -135,7 +136,7 @@ impl Allocator {
         let Some(cache) = self.cache_of(stream, pool) else {
             match self.per_free_key(stream) {
                 Some((stream, key)) => pool.free_with_event(id, block, stream, key),
-                None => pool.free(id, block, None, stream.is_none()),
+                None => pool.free(id, block, FreedOn::without_cache(stream)),
             }
             return Ok(());
         };
@@ -148,7 +149,7 @@ impl Allocator {
         let mut inner = self.lock_for_free(pool, cache);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
-            pool.free(id, block, Some(cache), false);
+            pool.free(id, block, FreedOn::Stream(cache));
             return Ok(());
         }
         block.become_free(State::Cached);
@@ -190,11 +191,14 @@ impl Allocator {
         let take = |pool: &Pool| match self.per_free_key(stream) {
             Some((stream, key)) => pool.free_dedicated_with_event(address, stream, key),
             None => {
-                let cache = self.cache_of(stream, pool);
-                if let Some(cache) = cache {
-                    drop(self.lock_for_free(pool, cache));
-                }
-                pool.free_dedicated(address, cache, stream.is_none())
+                let freed_on = match self.cache_of(stream, pool) {
+                    Some(cache) => {
+                        drop(self.lock_for_free(pool, cache));
+                        FreedOn::Stream(cache)
+                    }
+                    None => FreedOn::without_cache(stream),
+                };
+                pool.free_dedicated(address, freed_on)
             }
         };
         let taken = |pool: &Pool| {

@@ -2,20 +2,23 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::block::Blocks;
-use super::stream_cache::StreamCaches;
-use super::{Core, Counters, Home, Options, Pool};
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::history::Recorder;
+use crate::pool::block::Blocks;
+use crate::pool::counters::Counters;
 use crate::pool::dedicated::DedicatedTable;
 use crate::pool::driver_calls::{DriverCalls, refused};
 use crate::pool::free_space::FreeSpace;
 use crate::pool::inspect::Marks;
+use crate::pool::memory::Memory;
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::address_space::AddressSpace;
-use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::graphs::Captures;
+use crate::pool::reclaim::{Contexts, Home, Reclaimer};
+use crate::pool::slow_path::growth_allowance::GrowthAllowance;
+use crate::pool::stream_cache::StreamCaches;
 use crate::pool::stream_cache::peak::InUse;
+use crate::pool::tags::Tags;
+use crate::pool::{Core, Options, Pool};
 use crate::support::config::Backing;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
@@ -77,24 +80,16 @@ impl Pool {
                 physical.adopt(&mut free_space, start, start % PAGE, size);
             }
         }
+        physical.limit = options.limit;
+        physical.is_external = matches!(memory, MemorySource::External(..));
+        physical.note_peak();
         let forgotten = Arc::new(AtomicU64::new(0));
         let core = Core {
-            free_space,
-            reserved_peak: physical.reserved(),
-            physical,
-            grace: Reclaimer::default(),
-            captures: Captures::default(),
-            uses: super::StreamUses::default(),
-            allowance: super::GrowthAllowance::default(),
-            covered_epoch: 0,
+            memory: Memory { free_space, physical },
+            reclaimer: Reclaimer::new(Contexts::new(home, forgotten.clone())),
+            allowance: GrowthAllowance::default(),
             shortage_until: 0,
-            contexts: vec![(home.context, home.id)],
-            forgotten: forgotten.clone(),
-            home,
-            limit: options.limit,
-            is_external: matches!(memory, MemorySource::External(..)),
             closed: false,
-            waiting: 0,
         };
         Ok(Pool {
             device,
@@ -114,7 +109,7 @@ impl Pool {
             dedicated: DedicatedTable::default(),
             recorder,
             marks: Marks::default(),
-            tags: super::tags::Tags::new(),
+            tags: Tags::new(),
         })
     }
 

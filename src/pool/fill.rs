@@ -1,7 +1,7 @@
 //! What is done to a live block, and work in the pool's own context.
 
 use super::Pool;
-use crate::driver::{Capture, Context, DriverError, Event, Stream};
+use crate::driver::{Capture, DriverError, Event, Stream};
 use crate::support::error::Result;
 use crate::support::nvtx;
 use crate::sync::atomic::Ordering;
@@ -23,44 +23,13 @@ impl Pool {
         }
     }
 
-    /// The context for the pool's driver calls when no context of the device is current.
-    pub fn home(&self) -> Context {
-        self.core.lock().home.context
-    }
-
-    /// Runs `work` in the device's primary context. A thread without a context means that context's default stream, as
-    /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
-    /// false.
-    pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> Result<Option<T>> {
-        self.alive()?;
-        let primary = {
-            let mut core = self.core.lock();
-            core.still_open()?;
-            if !core.home.primary {
-                let active = || self.calls.query(|driver| driver.primary_active(self.device));
-                if !make && !active().map_err(|error| self.failed(error))? {
-                    return Ok(None);
-                }
-                self.move_home(&mut core)?;
-            }
-            core.home.context
-        };
-        let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
-        Ok(Some(work()))
-    }
-
-    /// Runs `work` with the pool's home current.
-    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        let home = self.core.lock().home.context;
-        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
-        Ok(work())
-    }
-
     /// Fills memory with `byte`, in the order of `stream`; without a stream, before the call returns. An error where
     /// the memory may still be written to.
     pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
         let core = self.core.lock();
-        let Ok(_entered) = self.enter(&core) else { return Ok(()) };
+        let Ok(_entered) = self.enter(&core.reclaimer.contexts) else {
+            return Ok(());
+        };
         let order = stream.unwrap_or(Stream::LEGACY);
         if self.calls.query(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
             return Ok(());

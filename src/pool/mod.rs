@@ -1,30 +1,45 @@
 //! All that an allocator owns on one device: its address range, the memory behind it, and freed memory that is pending.
 //!
-//! A request that its stream's cache cannot satisfy comes to [`Pool::allocate`]. It holds the pool's one lock and goes
-//! through the slow path (`slow_path`). A free that does not simply go back into that cache comes to `reclaim`. The
-//! lock order is pool, then stream cache. The pool waits for nothing while it holds either lock. This folder depends on
-//! `driver`, `config`, `error`, `stats` and `sync` only, and reports events to `record`.
+//! A request that its stream's cache ([`stream_cache`]) can satisfy needs only that cache's lock. Any other request
+//! holds the pool's one lock and goes through the [`slow_path`]. A free that does not simply go back into the cache
+//! comes to [`reclaim`]. The lock order is pool, then stream cache. The pool waits for nothing while it holds either
+//! lock.
+//!
+//! Uses: driver, history, support, sync.
+//!
+//! The parts, each of which uses only those above it:
+//!
+//! * `free_space`: what is free, in offsets
+//! * `physical`: handles and segments, the address range, the memory of dedicated allocations
+//! * `dedicated`: the table that finds dedicated allocations
+//! * `stream_cache`: what each stream may reuse at once
+//! * `reclaim`: when freed memory becomes reusable
+//! * `slow_path`: the steps of a request that missed its cache
+//! * `resize`: growing and shrinking
+//! * `inspect`: statistics, snapshots, validation
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use crate::driver::{Capture, Context, Driver, DriverError, Failure, HandleKind, Stream};
+use crate::driver::{Capture, Driver, DriverError, Failure, Stream};
 use crate::history::Recorder;
-use crate::support::config::ReleaseThreshold;
 use crate::support::error::{Error, Result};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, broken};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, MutexGuard, broken};
 
 pub mod block;
 mod build;
 mod close;
+mod counters;
 pub mod dedicated;
 pub mod driver_calls;
 mod fill;
 pub mod free_space;
 mod inspect;
+mod memory;
+mod options;
 mod physical;
 pub mod reclaim;
+mod recording;
 mod resize;
 pub mod rounding;
 mod slow_path;
@@ -38,103 +53,36 @@ pub use physical::index;
 pub use stream_cache::lock::Lock;
 
 use block::{Block, Blocks};
+use counters::Counters;
 use dedicated::DedicatedTable;
-use driver_calls::{DriverCalls, UNIDENTIFIED};
-use free_space::{FreeSpace, NodeId};
+use driver_calls::DriverCalls;
+use free_space::NodeId;
 use inspect::Marks;
-use physical::PhysicalMemory;
+use memory::Memory;
 use physical::address_space::AddressSpace;
-use reclaim::Reclaimer;
-use reclaim::graphs::Captures;
-use reclaim::stream_uses::StreamUses;
-use rounding::RoundingRule;
+use reclaim::{Contexts, Reclaimer};
 use slow_path::growth_allowance::GrowthAllowance;
 use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
 
 pub use build::MemorySource;
 pub use inspect::Inspection;
+pub use options::Options;
+pub use reclaim::free::FreedOn;
 pub use slow_path::dedicated::DedicatedKind;
 
 /// The largest alignment that a request may ask for.
 pub const MAX_ALIGNMENT: u64 = 2 << 20;
 
-/// The options that concern a pool.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The rounding rule.
-    pub rule: RoundingRule,
-    /// The limit of reserved memory, in bytes; 0 means none.
-    pub limit: u64,
-    /// How much free memory stays reserved.
-    pub release_threshold: ReleaseThreshold,
-    /// The longest wait for pending memory before a request is refused.
-    pub wait: Duration,
-    /// Each request is one allocation from the driver.
-    pub passthrough: bool,
-    /// Each block is followed by an unmapped page.
-    pub guard: bool,
-    /// The byte that fills new and freed memory.
-    pub fill: Option<u8>,
-    /// The memory is pinned host memory. The host may use a block as soon as it is returned, whatever the stream.
-    pub pinned: bool,
-    /// The properties of the physical memory.
-    pub kind: HandleKind,
-    /// Other devices that may access the memory.
-    pub peers: Vec<i32>,
-    /// Whether each peer must be able to access the memory; otherwise only the peers that can get access.
-    pub peers_must: bool,
-}
-
-/// Bytes and counts that are read without the pool's lock.
-#[derive(Default)]
-pub struct Counters {
-    /// Requested bytes of the blocks that no stream cache counts.
-    pub requested: AtomicU64,
-    /// Bytes freed and not yet reusable.
-    pub pending: AtomicU64,
-    /// Requests satisfied outside the stream caches.
-    pub allocations: AtomicU64,
-    /// Blocks taken back outside the stream caches.
-    pub frees: AtomicU64,
-    /// Requests refused because memory ran out.
-    pub out_of_memory: AtomicU64,
-    /// Successful resizes, except those that a live block still counts itself.
-    pub reallocations: AtomicU64,
-    /// Resizes that changed the address.
-    pub moves: AtomicU64,
-    /// Bytes copied by resizes.
-    pub bytes_copied: AtomicU64,
-    /// Shrinks that left memory over.
-    pub tails: AtomicU64,
-}
-
 /// The data that the pool's lock protects.
 struct Core {
-    free_space: FreeSpace,
-    physical: PhysicalMemory,
-    grace: Reclaimer,
-    captures: Captures,
-    uses: StreamUses,
-    /// The pressure epoch (`pressure_epoch`) when context events last covered everything that was freed.
-    covered_epoch: u64,
+    memory: Memory,
+    reclaimer: Reclaimer,
+    allowance: GrowthAllowance,
     /// The pressure epoch up to which memory still counts as short after a request had to wait.
     shortage_until: u64,
-    /// Contexts that have used the pool, with the ids that they had then.
-    contexts: Vec<(Context, u64)>,
-    /// How often the pool forgot a context: see [`Pool::forgotten`].
-    forgotten: Arc<AtomicU64>,
-    /// The context for driver calls when no context of the device is current.
-    home: Home,
-    allowance: GrowthAllowance,
-    limit: u64,
-    reserved_peak: u64,
-    /// External memory fixed the limit.
-    is_external: bool,
     /// All memory was returned to the driver.
     closed: bool,
-    /// How many requests wait for an event without the lock.
-    waiting: u32,
 }
 
 /// All memory of one allocator on one device.
@@ -161,6 +109,7 @@ pub struct Pool {
     pub foreign_bytes_due: AtomicU64,
     /// How often the pool forgot a context that had used it. Another context may get the same handle afterwards.
     pub forgotten: Arc<AtomicU64>,
+    /// Why the pool is dead, if it is.
     dead: OnceLock<String>,
     core: Mutex<Core>,
     dedicated: DedicatedTable,
@@ -214,6 +163,10 @@ impl Pool {
         }
     }
 
+    fn is_dead(&self) -> bool {
+        self.dead.get().is_some()
+    }
+
     fn die(&self, reason: String) {
         if self.dead.set(reason.clone()).is_ok() {
             tracing::error!(device = self.device, %reason, "the pool is dead: its requests fail from now on");
@@ -222,7 +175,7 @@ impl Pool {
 
     /// The error that a failed driver call means for the caller. A sticky error of a context kills the pool. A
     /// destroyed context does not: a thread can still have such a context current (cuCtxDestroy), and
-    /// [`Pool::check_context`] looks at the pool's own.
+    /// [`Reclaimer::check_context`] looks at the pool's own.
     fn failed(&self, error: DriverError) -> Error {
         if error.failure == Failure::ContextDead {
             self.die(error.to_string());
@@ -230,9 +183,21 @@ impl Pool {
         Error::Driver(error)
     }
 
+    /// Takes the pool's lock for a request: the pool is alive and open, its context exists, and what graphs that are
+    /// gone leave is reclaimed.
+    fn admit(&self) -> Result<MutexGuard<'_, Core>> {
+        self.alive()?;
+        let mut core = self.core.lock();
+        core.still_open()?;
+        let Core { memory, reclaimer, .. } = &mut *core;
+        reclaimer.check_context(self)?;
+        reclaimer.reclaim_graphs(self, memory);
+        Ok(core)
+    }
+
     /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's home
     /// context.
-    fn enter(&self, core: &Core) -> Result<driver_calls::Entered<'_>> {
+    fn enter<'p>(&'p self, contexts: &Contexts) -> Result<driver_calls::Entered<'p>> {
         let here = self
             .calls
             .query(|driver| driver.current_device())
@@ -245,30 +210,8 @@ impl Pool {
         } else {
             None
         };
-        let context = current.unwrap_or(core.home.context);
+        let context = current.unwrap_or(contexts.home.context);
         self.calls.enter(context).map_err(|error| self.failed(error))
-    }
-
-    /// Fails if the pool's home context was reset, because none of its handles may be used again. If the application
-    /// created and destroyed the home context, the pool moves to another one.
-    fn check_context(&self, core: &mut Core) -> Result<()> {
-        let gone = core.home.context;
-        if !self.calls.is_gone(gone, core.home.id) {
-            return Ok(());
-        }
-        if core.home.primary {
-            return Err(self.failed(driver_calls::refused("cuCtxGetId", Failure::ContextDead)));
-        }
-        self.drop_context(core, gone);
-        self.move_home(core)
-    }
-
-    /// Makes the device's primary context the pool's home.
-    fn move_home(&self, core: &mut Core) -> Result<()> {
-        core.home = Home::primary(&self.calls, self.device).map_err(|error| self.failed(error))?;
-        self.calls.set_home(core.home.context);
-        let noted = core.note_context(&self.calls, core.home.context);
-        noted.map_err(|error| self.failed(error))
     }
 
     /// The driver that the pool calls.
@@ -285,106 +228,5 @@ impl Core {
             return Err(Error::Dead("the allocator was destroyed".into()));
         }
         Ok(())
-    }
-
-    /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. It fails
-    /// where the driver does not return the context's id, because the pool could not notice another context with the
-    /// same handle then.
-    fn note_context(&mut self, calls: &DriverCalls, context: Context) -> crate::driver::Result<()> {
-        let id = calls.context_id(context)?;
-        match self.contexts.iter_mut().find(|(known, _)| *known == context) {
-            Some((_, known)) if *known == id => return Ok(()),
-            // The pool has no event in a context without an id. So it does not matter whether this context is the one
-            // that was noted: if that one is gone, its work is gone too.
-            Some((_, known)) if *known == UNIDENTIFIED => {
-                *known = id;
-                return Ok(());
-            }
-            // Another context has a known handle, so the old context is gone.
-            Some(_) => self.forget_context(context),
-            None => {}
-        }
-        self.contexts.push((context, id));
-        Ok(())
-    }
-
-    /// As [`Core::note_context`], for a free, which is never refused. A context whose id the driver does not return
-    /// counts too, and nothing is covered by an event before the context is identified.
-    fn note_context_of_free(&mut self, calls: &DriverCalls, context: Context) {
-        let known = |core: &Core| core.contexts.iter().any(|(known, _)| *known == context);
-        match self.note_context(calls, context) {
-            Err(error) if !driver_calls::is_of_no_context(&error) && !known(self) => {
-                self.contexts.push((context, UNIDENTIFIED));
-            }
-            _ => {}
-        }
-    }
-
-    /// A context is gone; forgets what was known of it.
-    fn forget_context(&mut self, context: Context) {
-        self.contexts.retain(|(known, _)| *known != context);
-        self.grace.context_gone(context);
-        self.forgotten.fetch_add(1, Ordering::Release);
-    }
-
-    fn context_handles(&self) -> Vec<Context> {
-        self.contexts.iter().map(|(context, _)| *context).collect()
-    }
-}
-
-/// The context in which a pool makes its driver calls.
-#[derive(Debug, Clone, Copy)]
-struct Home {
-    context: Context,
-    /// The context's id; 0 where the driver has none.
-    id: u64,
-    /// The context is the device's primary context, and the pool has retained it.
-    primary: bool,
-}
-
-impl Home {
-    /// Retains the device's primary context and returns it.
-    fn primary(calls: &DriverCalls, device: i32) -> crate::driver::Result<Home> {
-        let context = calls.submit(|driver| driver.primary_retain(device))?;
-        let id = calls.context_id(context).inspect_err(|_| {
-            let _ = calls.submit(|driver| driver.primary_release(device));
-        })?;
-        Ok(Home {
-            context,
-            id,
-            primary: true,
-        })
-    }
-
-    /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
-    /// retained.
-    fn find(calls: &DriverCalls, device: i32) -> crate::driver::Result<Home> {
-        let here = calls.query(|driver| driver.current_device()).unwrap_or(None) == Some(device);
-        let current = if here {
-            calls.query(|driver| driver.current_context())?
-        } else {
-            None
-        };
-        // A primary context costs device memory. While it is not active, the application's own context is used instead.
-        match current {
-            Some(context) if !calls.query(|driver| driver.primary_active(device))? => Ok(Home {
-                context,
-                id: calls.context_id(context)?,
-                primary: false,
-            }),
-            _ => Home::primary(calls, device),
-        }
-    }
-}
-
-/// Whether a context that has used the pool still exists. If it does not, its events may belong to another owner. None
-/// where the driver cannot answer. The device's primary context is checked before each request.
-fn is_there(calls: &DriverCalls, home: &Home, contexts: &[(Context, u64)], context: Context) -> Option<bool> {
-    if home.primary && home.context == context {
-        return Some(true);
-    }
-    match contexts.iter().find(|(known, _)| *known == context) {
-        Some((_, id)) => calls.is_there(context, *id),
-        None => Some(false),
     }
 }

@@ -1,58 +1,20 @@
 //! Inspection of all of a pool's memory at one moment, for snapshots.
 
-use super::block::{Blocks, State, boxed};
+mod marks;
+mod stats;
+mod validate;
+
+pub(in crate::pool) use marks::Marks;
+
+use super::block::State;
 use super::{Core, Pool};
 use crate::history::Mark;
 use crate::history::state::{Device, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
-use crate::pool::reclaim::Freed;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{HashMap, Mutex, MutexGuard, OnceBox};
-
-const CHUNK: usize = 1024;
-
-type Chunk = OnceBox<[AtomicU64; CHUNK]>;
-
-/// The recorded mark of each block's allocation: by number for blocks of the pool's range, by address for dedicated
-/// allocations. It takes memory only once something is recorded.
-#[derive(Default)]
-pub(super) struct Marks {
-    chunks: OnceBox<Vec<Chunk>>,
-    dedicated: Mutex<HashMap<u64, Mark>>,
-}
-
-impl Marks {
-    pub(super) fn set(&self, id: NodeId, mark: Mark) {
-        let chunks = self.chunks.get_or_init(|| {
-            let count = Blocks::MAX as usize / CHUNK + 1;
-            Box::new((0..count).map(|_| OnceBox::new()).collect())
-        });
-        let chunk = chunks[id as usize / CHUNK].get_or_init(|| boxed(|| AtomicU64::new(0)));
-        chunk[id as usize % CHUNK].store(mark.0, Ordering::Relaxed);
-    }
-
-    /// Clears the mark of block `id`, which is being freed, so that the next block with its number does not get it.
-    pub(super) fn clear(&self, id: NodeId) {
-        if let Some(mark) = self.place(id) {
-            mark.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Forgets the dedicated allocation at `address`.
-    pub(super) fn forget(&self, address: u64) {
-        self.dedicated.lock().remove(&address);
-    }
-
-    fn get(&self, id: NodeId) -> Mark {
-        Mark(self.place(id).map_or(0, |mark| mark.load(Ordering::Relaxed)))
-    }
-
-    fn place(&self, id: NodeId) -> Option<&AtomicU64> {
-        let chunk = self.chunks.get()?.get(id as usize / CHUNK)?.get()?;
-        Some(&chunk[id as usize % CHUNK])
-    }
-}
+use crate::pool::reclaim::pending::Freed;
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 
 /// A pool whose lock is held, so that nothing in it changes.
 pub struct Inspection<'a> {
@@ -130,8 +92,14 @@ impl Inspection<'_> {
             };
             segments.push(segment(cell.extent(), piece));
         }
-        for freed in self.core.grace.freed().chain(self.core.captures.freed()) {
-            if let Freed::DedicatedMemory(block) = freed {
+        for freed in self
+            .core
+            .reclaimer
+            .pending
+            .freed()
+            .chain(self.core.reclaimer.graphs.freed())
+        {
+            if let Freed::Dedicated(block) = freed {
                 let piece = Piece {
                     address: block.address,
                     size: block.size,
@@ -147,7 +115,7 @@ impl Inspection<'_> {
         Device {
             device: self.pool.device,
             segments,
-            kept: self.core.physical.cached_bytes() + self.core.physical.cached_range_bytes(),
+            kept: self.core.memory.physical.cached_bytes() + self.core.memory.physical.cached_range_bytes(),
             ..Device::default()
         }
     }
@@ -155,8 +123,8 @@ impl Inspection<'_> {
     /// The segments of the pool's address range.
     fn range_segments(&self) -> Vec<Segment> {
         let mut segments = Vec::new();
-        let mut tiles = self.core.free_space.tiles().peekable();
-        for (offset, size, expandable) in self.core.physical.ranges() {
+        let mut tiles = self.core.memory.free_space.tiles().peekable();
+        for (offset, size, expandable) in self.core.memory.physical.ranges() {
             let Some(address) = self.pool.addresses.address(offset) else {
                 continue;
             };
@@ -187,7 +155,7 @@ impl Inspection<'_> {
         };
         let block = self.pool.blocks.get(tile.id);
         match tile.free {
-            Some(owner) if self.core.captures.owns(owner) => Piece {
+            Some(owner) if self.core.reclaimer.graphs.owns(owner) => Piece {
                 requested: tile.size,
                 state: PieceState::Pending,
                 ..piece

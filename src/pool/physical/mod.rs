@@ -105,6 +105,12 @@ pub struct PhysicalMemory {
     stuck: usize,
     /// Handles moved so far.
     pub remaps: u64,
+    /// The limit of reserved memory, in bytes; 0 means none.
+    pub limit: u64,
+    /// The most bytes reserved since creation or the last reset.
+    pub reserved_peak: u64,
+    /// The memory is external, which fixes its size.
+    pub is_external: bool,
     recorder: Arc<Recorder>,
 }
 
@@ -134,6 +140,9 @@ impl PhysicalMemory {
             deferred: Vec::new(),
             stuck: 0,
             remaps: 0,
+            limit: 0,
+            reserved_peak: 0,
+            is_external: false,
             recorder,
         }
     }
@@ -141,6 +150,19 @@ impl PhysicalMemory {
     /// Bytes of physical memory held.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    /// Bytes that may be created below the limit.
+    pub fn room_below_limit(&self) -> u64 {
+        match self.limit {
+            0 => u64::MAX,
+            limit => limit.saturating_sub(self.reserved),
+        }
+    }
+
+    /// Raises the peak to what is reserved now.
+    pub fn note_peak(&mut self) {
+        self.reserved_peak = self.reserved_peak.max(self.reserved);
     }
 
     /// Bytes held that have no address.

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use crate::driver::{CaptureInfo, Result};
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{FreeSpace, NodeId, Owner};
-use crate::pool::reclaim::Freed;
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::pending::Freed;
 use crate::pool::stream_cache::Key;
+use crate::pool::{Memory, Pool};
 use crate::sync::HashMap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -180,5 +182,42 @@ impl Captures {
     /// Whether no graph holds memory.
     pub fn is_empty(&self) -> bool {
         self.captures.is_empty()
+    }
+}
+
+impl Reclaimer {
+    /// Reclaims what graphs that are gone leave. Memory freed on a stream of the capture counts as freed on that stream
+    /// just now, because the free may have come after the capture, behind work that still runs. The rest stays pending
+    /// like anything freed without a stream.
+    pub(in crate::pool) fn reclaim_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
+        for remains in self.graphs.gone() {
+            for (key, owner, id) in remains.owners {
+                let mut inner = pool.caches.get(key).inner.lock();
+                let event_number = inner.next_event;
+                match &inner.served {
+                    Some(served) if served.id == id && served.device == pool.device => {
+                        if pool.recorder.is_on() {
+                            let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(owner));
+                            of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
+                        }
+                        let bytes = memory.free_space.transfer(owner, served.owner, u64::MAX, event_number);
+                        inner.uncovered += bytes;
+                        pool.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                    }
+                    _ => {
+                        for id in memory.free_space.take_all(owner) {
+                            self.pending.free(Freed::Block { id, give_back: false });
+                        }
+                    }
+                }
+                memory.free_space.remove_owner(owner);
+            }
+            for id in remains.live {
+                pool.blocks.get(id).capture.store(0, Ordering::Relaxed);
+            }
+            for freed in remains.freed {
+                self.pending.free(freed);
+            }
+        }
     }
 }

@@ -8,9 +8,10 @@
 use crate::driver::{Capture, Context};
 use crate::pool::block::UNKNOWN_USES;
 use crate::pool::free_space::NodeId;
-use crate::pool::reclaim::Freed;
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::pending::Freed;
 use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
-use crate::pool::{Core, Pool, StreamView};
+use crate::pool::{Core, Memory, Pool, StreamView};
 use crate::support::error::Result;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -36,7 +37,7 @@ impl Pool {
                 .is_some(),
         };
         if let Some(context) = context.filter(|_| found) {
-            self.core.lock().note_context(&self.calls, context)?;
+            self.core.lock().reclaimer.note_context(&self.calls, context)?;
         }
         Ok(found)
     }
@@ -53,44 +54,53 @@ impl Pool {
             return self.add_unknown_use(address, Some(context));
         };
         let mut core = self.core.lock();
-        let _entered = self.enter(&core)?;
-        self.check_context(&mut core)?;
-        self.join_stream(&mut core, view)?;
-        let uses = core.uses.entry(id).or_default();
+        let Core { memory, reclaimer, .. } = &mut *core;
+        let _entered = self.enter(&reclaimer.contexts)?;
+        reclaimer.check_context(self)?;
+        reclaimer.join_stream(self, &mut memory.free_space, view)?;
+        let uses = reclaimer.uses.entry(id).or_default();
         if !uses.contains(&(view.cache.key, view.id)) {
             uses.push((view.cache.key, view.id));
         }
         block.shared.fetch_max(1, Ordering::Relaxed);
         let mut inner = view.cache.inner.lock();
         if inner.pressure_epoch == AWAITED {
-            self.record_stream_event(&mut core, &mut inner, view.stream);
+            reclaimer.record_stream_event(self, &mut inner, view.stream);
         }
         Ok(true)
     }
+}
 
+impl Reclaimer {
     /// A block with stream uses was freed on the stream of `cache`: puts it behind that stream and all streams that
     /// used it; false where some are unknown.
-    pub(in crate::pool) fn free_with_uses(&self, core: &mut Core, id: NodeId, cache: &StreamCache) -> bool {
-        let uses = core.uses.remove(&id).unwrap_or_default();
+    pub(in crate::pool) fn free_with_uses(
+        &mut self,
+        pool: &Pool,
+        memory: &Memory,
+        id: NodeId,
+        cache: &StreamCache,
+    ) -> bool {
+        let uses = self.uses.remove(&id).unwrap_or_default();
         let Some(freeing) = cache.inner.lock().served.as_ref().map(|of| of.id) else {
             return false;
         };
-        if self.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
+        if pool.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
             return false;
         }
         let mut behind = Vec::with_capacity(uses.len() + 1);
         for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
-            let mut inner = self.caches.get(key).inner.lock();
+            let mut inner = pool.caches.get(key).inner.lock();
             let mut same = inner.served.iter().filter(|of| of.id == stream);
             // The cache has another generation: the stream is gone, and nothing can be recorded on it.
-            let Some(owner) = same.find(|of| of.device == self.device).map(|of| of.owner) else {
+            let Some(owner) = same.find(|of| of.device == pool.device).map(|of| of.owner) else {
                 return false;
             };
             behind.push((owner, inner.next_event));
-            inner.uncovered += core.free_space.span(id).1;
+            inner.uncovered += memory.free_space.span(id).1;
             inner.pressure_epoch = AWAITED;
         }
-        core.grace.free_behind(behind, Freed::Block { id, give_back: false });
+        self.pending.free_behind(behind, Freed::Block { id, give_back: false });
         true
     }
 }

@@ -1,41 +1,106 @@
 //! How a stream or a capture gets free space of its own, and how completion events are recorded for a stream's frees.
 
-use crate::driver::{Failure, Stream};
-use crate::pool::free_space::Owner;
-use crate::pool::stream_cache::{Inner, ServedStream};
+use crate::driver::{Capture, Failure, Stream};
+use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::stream_cache::{AWAITED, Inner, ServedStream, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
 impl Pool {
+    /// The stream is about to be destroyed, or its handle serves another device now. Records a completion event for
+    /// what it freed if the call was given the stream, and orphans the rest.
+    pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
+        let mut core = self.core.lock();
+        let Core { memory, reclaimer, .. } = &mut *core;
+        let mut inner = cache.inner.lock();
+        if !inner.serves(self.device) {
+            // Another thread was faster, and the cache may serve another device by now.
+            return;
+        }
+        if let (Some(stream), Ok(_entered)) = (stream, self.enter(&reclaimer.contexts)) {
+            reclaimer.record_stream_event(self, &mut inner, stream);
+        }
+        reclaimer.retire(self, &mut memory.free_space, &mut inner);
+    }
+
+    /// Records a completion event for what was freed on a stream, inside the free that was given the stream. A stream
+    /// that was unknown becomes known.
+    pub fn record_event_of_free(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+        if self.is_dead() {
+            return;
+        }
+        let mut core = self.core.lock();
+        let Core { memory, reclaimer, .. } = &mut *core;
+        {
+            // There is one attempt for each pressure epoch, whatever its result.
+            let mut inner = cache.inner.lock();
+            inner.foreign_frees = 0;
+            if inner.pressure_epoch != AWAITED {
+                inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
+            }
+        }
+        let Ok(_entered) = self.enter(&reclaimer.contexts) else {
+            return;
+        };
+        let capture = self.calls.query(|driver| driver.stream_capture(stream));
+        if capture != Ok(Capture::None) {
+            return;
+        }
+        let id = if trusted {
+            Ok(1)
+        } else {
+            self.calls.query(|driver| driver.stream_id(stream))
+        };
+        let Ok(id) = id else { return };
+        let view = StreamView {
+            cache,
+            stream,
+            id,
+            capture: Capture::None,
+        };
+        if reclaimer.join_stream(self, &mut memory.free_space, &view).is_ok() {
+            reclaimer.record_stream_event(self, &mut cache.inner.lock(), stream);
+            let _ = reclaimer.poll(self, memory);
+        }
+    }
+}
+
+impl Reclaimer {
     /// The stream's own free space, made where the stream is new. Another id at a known handle orphans the old stream's
     /// space.
-    pub(in crate::pool) fn join_stream(&self, core: &mut Core, view: &StreamView<'_>) -> Result<Owner> {
+    pub(in crate::pool) fn join_stream(
+        &mut self,
+        pool: &Pool,
+        free_space: &mut FreeSpace,
+        view: &StreamView<'_>,
+    ) -> Result<Owner> {
         let mut inner = view.cache.inner.lock();
         inner.capture = 0;
         if let Some(served) = &inner.served {
             let same = served.id == view.id || broken("a stream is recognized by its id");
-            if same && served.device == self.device {
+            if same && served.device == pool.device {
                 return Ok(served.owner);
             }
         }
-        if inner.served.as_ref().is_some_and(|old| old.device != self.device) {
+        if inner.served.as_ref().is_some_and(|old| old.device != pool.device) {
             return Err(Error::InvalidArgument(
                 "the stream's handle serves another device at the same time".into(),
             ));
         }
-        self.retire(core, &mut inner);
-        let context = self
+        self.retire(pool, free_space, &mut inner);
+        let context = pool
             .calls
             .query(|driver| driver.stream_context(view.stream))
-            .map_err(|error| self.failed(error))?;
-        core.note_context(&self.calls, context)?;
-        let owner = core.free_space.add_owner();
-        core.grace.add(owner, context);
+            .map_err(|error| pool.failed(error))?;
+        self.note_context(&pool.calls, context)?;
+        let owner = free_space.add_owner();
+        self.pending.add(owner, context);
         inner.served = Some(ServedStream {
             id: view.id,
-            device: self.device,
+            device: pool.device,
             owner,
             context,
         });
@@ -44,30 +109,45 @@ impl Pool {
         Ok(owner)
     }
 
+    /// Turns what a cache's stream has freed into an orphan's.
+    fn retire(&mut self, pool: &Pool, free_space: &mut FreeSpace, inner: &mut Inner) {
+        let Some(served) = inner.served.take() else {
+            return;
+        };
+        pool.take_over_counts(inner);
+        pool.flush(free_space, inner, served.owner);
+        self.pending.orphan(served.owner);
+        (inner.next_event, inner.uncovered) = (1, 0);
+    }
+
     /// The free space of a capturing stream, and its capture's number.
-    pub(in crate::pool) fn join_capture(&self, core: &mut Core, view: &StreamView<'_>) -> Result<(Owner, u32)> {
-        let _entered = self.enter(core)?;
+    pub(in crate::pool) fn join_capture(
+        &mut self,
+        pool: &Pool,
+        free_space: &mut FreeSpace,
+        view: &StreamView<'_>,
+    ) -> Result<(Owner, u32)> {
+        let _entered = pool.enter(&self.contexts)?;
         if view.id != 0 {
-            self.join_stream(core, view)?;
+            self.join_stream(pool, free_space, view)?;
         } else {
             // A stream without an id cannot be distinguished from another one. It owns nothing, but its context uses
             // the pool.
-            let context = self
+            let context = pool
                 .calls
                 .query(|driver| driver.stream_context(view.stream))
-                .map_err(|error| self.failed(error))?;
-            core.note_context(&self.calls, context)?;
+                .map_err(|error| pool.failed(error))?;
+            self.note_context(&pool.calls, context)?;
         }
-        let info = self
+        let info = pool
             .calls
             .query(|driver| driver.stream_capture_info(view.stream))
-            .map_err(|error| self.failed(error))?
+            .map_err(|error| pool.failed(error))?
             .ok_or_else(|| Error::Unsupported("the stream's capture ended during the call".into()))?;
-        let Core {
-            free_space, captures, ..
-        } = core;
-        let number = captures.number(&self.calls, info).map_err(|error| self.failed(error))?;
-        let owner = captures
+        let number = self.graphs.number(&pool.calls, info);
+        let number = number.map_err(|error| pool.failed(error))?;
+        let owner = self
+            .graphs
             .owner(free_space, number, view.cache.key, view.id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         view.cache.inner.lock().capture = number;
@@ -76,7 +156,7 @@ impl Pool {
 
     /// Records a completion event for everything freed on `stream` so far. The running call was given the stream, and
     /// the stream does not capture.
-    pub(in crate::pool) fn record_stream_event(&self, core: &mut Core, inner: &mut Inner, stream: Stream) {
+    pub(in crate::pool) fn record_stream_event(&mut self, pool: &Pool, inner: &mut Inner, stream: Stream) {
         let Some(owner) = inner.served.as_ref().map(|served| served.owner) else {
             return;
         };
@@ -85,14 +165,14 @@ impl Pool {
         if uncovered == 0 {
             return;
         }
-        let wanted = std::mem::replace(&mut inner.pressure_epoch, self.pressure_epoch.load(Ordering::Relaxed));
+        let wanted = std::mem::replace(&mut inner.pressure_epoch, pool.pressure_epoch.load(Ordering::Relaxed));
         // The number is raised first, so what is freed from now on belongs to the next completion event.
         inner.next_event = number + u64::from(!broken("what is freed after a completion event is not covered"));
-        if let Err(error) = core.grace.record_event(&self.calls, owner, number, stream) {
+        if let Err(error) = self.pending.record_event(&pool.calls, owner, number, stream) {
             tracing::debug!(%error, "a completion event could not be recorded");
             (inner.uncovered, inner.pressure_epoch) = (uncovered, wanted);
             if error.failure == Failure::ContextDead {
-                self.die(error.to_string());
+                pool.die(error.to_string());
             }
         }
     }

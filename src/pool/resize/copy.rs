@@ -6,14 +6,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
-use super::super::stream_cache::StreamCache;
-use super::super::{Core, Pool, Want};
 use crate::driver::{Context, Event, Stream};
+use crate::pool::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
 use crate::pool::dedicated::Claimed;
 use crate::pool::free_space::NodeId;
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::slow_path::dedicated::DedicatedKind;
+use crate::pool::stream_cache::StreamCache;
+use crate::pool::{Pool, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -38,7 +40,7 @@ impl Pool {
         if outcome.as_ref().is_ok_and(|new| *new != address) {
             self.fill_freed(address, block.size());
             block.resizable.store(0, Release);
-            self.free(id, block, None, true);
+            self.free(id, block, FreedOn::NoStream);
             self.counters.frees.fetch_sub(1, Relaxed);
         } else {
             block.hand_out(home);
@@ -73,7 +75,7 @@ impl Pool {
             return copied.map(|()| new);
         };
         if copied.is_err() && block.claim(new).is_ok() {
-            self.free(id, block, None, true);
+            self.free(id, block, FreedOn::NoStream);
             self.counters.frees.fetch_sub(1, Relaxed);
         }
         copied.map(|()| {
@@ -105,7 +107,7 @@ impl Pool {
             Err(_) => self.dedicated.claim(new),
         };
         if let Some(gone) = gone {
-            self.free_claimed(gone, None, true);
+            self.free_claimed(gone, FreedOn::NoStream);
             self.counters.frees.fetch_sub(1, Relaxed);
         }
         copied.map(|()| new)
@@ -144,37 +146,37 @@ impl Pool {
         self.wait_for_all(deadline).map_err(Failed::Before)?;
         let (context, event) = {
             let mut core = self.core.lock();
-            let _entered = self.enter(&core).map_err(Failed::Before)?;
-            let context = self.here(&core).map_err(Failed::Before)?;
-            let event = core.grace.event(&self.calls, context.0);
+            let _entered = self.enter(&core.reclaimer.contexts).map_err(Failed::Before)?;
+            let context = self.here(&core.reclaimer).map_err(Failed::Before)?;
+            let event = core.reclaimer.pending.event(&self.calls, context.0);
             let event = event.map_err(|error| Failed::Before(self.failed(error)))?;
             let queued = self
                 .calls
                 .submit(|driver| driver.copy_async(to, from, bytes, Stream::LEGACY));
             if let Err(error) = queued {
-                core.give_event(context, event);
+                core.reclaimer.give_event(context, event);
                 return Err(Failed::Before(self.failed(error)));
             }
             if let Err(error) = self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY)) {
-                core.give_event(context, event);
+                core.reclaimer.give_event(context, event);
                 let waited = self.calls.submit(|driver| driver.context_synchronize());
                 return waited.map_err(|_| Failed::Running(self.failed(error)));
             }
             (context, event)
         };
         let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + LEAST));
-        self.core.lock().give_event(context, event);
+        self.core.lock().reclaimer.give_event(context, event);
         came.map_err(|error| self.failed(error))
             .and_then(in_time)
             .map_err(Failed::Running)
     }
 
     /// The context in which driver calls are made here and now, with the id that the pool knows.
-    fn here(&self, core: &Core) -> Result<(Context, u64)> {
+    fn here(&self, reclaimer: &Reclaimer) -> Result<(Context, u64)> {
         let current = self.calls.query(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
-        let here = current.unwrap_or(core.home.context);
-        let known = core.contexts.iter().find(|(context, _)| *context == here);
+        let here = current.unwrap_or(reclaimer.contexts.home.context);
+        let known = reclaimer.contexts.all().iter().find(|(context, _)| *context == here);
         Ok(known.copied().unwrap_or((here, 0)))
     }
 
@@ -184,18 +186,20 @@ impl Pool {
         let mut events: Vec<((Context, u64), Option<Event>)> = Vec::new();
         let recorded = {
             let mut core = self.core.lock();
-            self.check_context(&mut core)?;
-            self.drop_dead_contexts(&mut core)?;
-            self.note_current(&mut core).map_err(|error| self.failed(error))?;
-            let contexts = core.contexts.clone();
+            let reclaimer = &mut core.reclaimer;
+            reclaimer.check_context(self)?;
+            reclaimer.drop_dead_contexts(self)?;
+            let noted = reclaimer.note_current(&self.calls);
+            noted.map_err(|error| self.failed(error))?;
+            let contexts = reclaimer.contexts.all().to_vec();
             if contexts.iter().any(|(context, _)| self.is_capturing(*context)) {
                 return Err(Error::Unsupported("a copy would end the capture that runs".into()));
             }
             contexts.into_iter().try_for_each(|known| {
-                match core.grace.context_event(&self.calls, known.0) {
+                match reclaimer.pending.context_event(&self.calls, known.0) {
                     Ok(event) => events.push((known, event)),
                     // A context that has gone meanwhile took its work with it.
-                    Err(error) => self.context_failed(&mut core, known.0, error)?,
+                    Err(error) => reclaimer.context_failed(self, known.0, error)?,
                 }
                 Ok(())
             })
@@ -203,14 +207,16 @@ impl Pool {
         let waited = recorded.and_then(|()| {
             events.iter().try_for_each(|((context, _), event)| {
                 self.wait_for(*context, *event, deadline).map_or_else(
-                    |error| self.context_failed(&mut self.core.lock(), *context, error),
+                    |error| self.core.lock().reclaimer.context_failed(self, *context, error),
                     in_time,
                 )
             })
         });
         let mut core = self.core.lock();
         for (known, event) in events {
-            event.into_iter().for_each(|event| core.give_event(known, event));
+            event
+                .into_iter()
+                .for_each(|event| core.reclaimer.give_event(known, event));
         }
         waited
     }
@@ -228,12 +234,12 @@ impl Pool {
     }
 }
 
-impl Core {
+impl Reclaimer {
     /// Takes back an event that no request waits for any more. The events of a context that is gone went with it,
     /// though another context may have its handle.
     fn give_event(&mut self, of: (Context, u64), event: Event) {
-        if self.contexts.contains(&of) {
-            self.grace.keep(of.0, event);
+        if self.contexts.all().contains(&of) {
+            self.pending.keep_event(of.0, event);
         }
     }
 }

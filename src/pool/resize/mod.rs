@@ -3,9 +3,10 @@
 
 mod copy;
 
-use crate::pool::dedicated::{Claimed, Try};
+use crate::pool::dedicated::Claimed;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail};
-use crate::pool::reclaim::Freed;
+use crate::pool::reclaim::pending::Freed;
+use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
 use crate::pool::{Core, Pool, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -60,16 +61,22 @@ impl Pool {
         }
         let mut core = self.core.lock();
         if want.size > memory.committed() {
-            let _entered = self.enter(&core)?;
-            self.check_context(&mut core)?;
+            let _entered = self.enter(&core.reclaimer.contexts)?;
+            core.reclaimer.check_context(self)?;
             let old = block.size.load(Relaxed);
             let more = Want {
                 size: want.size - old,
                 ..want
             };
-            let may_wait = memory.capture == 0;
-            let grown = self.with_room(&mut core, &more, None, may_wait, |pool, core, create| {
-                match memory.grow(&pool.calls, &mut core.physical, want.size, create)? {
+            let fallback = DedicatedFallback {
+                pool: self,
+                core: &mut core,
+                want: &more,
+                stream: None,
+                may_wait: memory.capture == 0,
+            };
+            let grown = fallback.run(|core, create| {
+                match memory.grow(&self.calls, &mut core.memory.physical, want.size, create)? {
                     Grown::Short => Ok(None),
                     grown => Ok(Some(grown)),
                 }
@@ -83,7 +90,7 @@ impl Pool {
             // What the last shrink left over is needed again.
             memory.pending_tail = None;
         } else {
-            self.part(&mut core, block.id, memory, want.size);
+            self.defer_tail(&mut core, block.id, memory, want.size);
         }
         block.update_limits(memory);
         Ok(())
@@ -92,40 +99,13 @@ impl Pool {
     /// Defers the return of whole handles that a shrink to `size` bytes leaves over, until no work queued so far can
     /// use them. They wait like all that is freed without a stream. But a resize must not end a capture, so another
     /// call's event covers them.
-    fn part(&self, core: &mut Core, id: u32, memory: &mut DedicatedMemory, size: u64) {
-        let Some(cut) = memory.cut_for(size, core.physical.page) else {
+    fn defer_tail(&self, core: &mut Core, id: u32, memory: &mut DedicatedMemory, size: u64) {
+        let Some(cut) = memory.cut_for(size, core.memory.physical.page) else {
             return;
         };
         let number = self.counters.tails.fetch_add(1, Relaxed) + 1;
         memory.pending_tail = Some(PendingTail { cut, number });
-        core.grace.free(Freed::Tail { block: id, number });
-    }
-
-    /// A shrink's handles are reusable now: returns them, unless the block has grown again, has shrunk further, or is
-    /// gone.
-    pub(in crate::pool) fn return_tail(&self, core: &mut Core, id: u32, number: u64) {
-        let again = Freed::Tail { block: id, number };
-        let block = match self.dedicated.try_claim(id) {
-            Try::Claimed(block) => block,
-            Try::Busy => return core.grace.free(again),
-            Try::None => return,
-        };
-        let mut memory = block.block();
-        let Some(memory) = memory.as_mut() else { return };
-        let Some(pending_tail) = memory.pending_tail.filter(|pending_tail| pending_tail.number == number) else {
-            return;
-        };
-        let Ok(_entered) = self.enter(core) else {
-            return core.grace.free(again);
-        };
-        memory.pending_tail = None;
-        let before = memory.committed();
-        memory.cut(&mut core.physical, pending_tail.cut);
-        self.record_cut(memory, before);
-        block.update_limits(memory);
-        if core.limit != 0 && core.physical.reserved() > core.limit {
-            core.physical.release_cached(core.limit);
-        }
+        core.reclaimer.pending.free(Freed::Tail { block: id, number });
     }
 }
 

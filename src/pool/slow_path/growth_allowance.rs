@@ -5,6 +5,12 @@
 //! costs tens of microseconds each on a GPU. Such a pool gets a larger allowance, step by step, for as long as that
 //! continues. Moves for blocks that are large enough to be worth them do not count.
 
+use crate::pool::{Core, Pool, Want};
+
+/// The smallest growth allowance beyond the peak in use. At 1.04 × a few pages, moving handles would scatter the mapped
+/// segments before the pool has grown (docs/measurements).
+const MIN_ALLOWANCE: u64 = 10 << 20;
+
 /// How many requests are counted together.
 const WINDOW: u64 = 4096;
 
@@ -12,7 +18,7 @@ const WINDOW: u64 = 4096;
 const MANY: u64 = WINDOW / 10;
 
 /// The most that one request counts, so that a single large one does not raise the allowance.
-const MAX: u64 = 32;
+const MAX_COUNTED: u64 = 32;
 
 /// The bytes of a request that pay for one handle that is moved for it: the driver takes about as long to move a handle
 /// as the device takes to process these bytes a few times.
@@ -40,7 +46,7 @@ impl GrowthAllowance {
     pub fn request(&mut self, remaps: u64, size: u64) {
         let paid = std::mem::replace(&mut self.size, size) / MOVED;
         let moved = remaps - std::mem::replace(&mut self.remaps, remaps);
-        self.moved += moved.saturating_sub(paid).min(MAX);
+        self.moved += moved.saturating_sub(paid).min(MAX_COUNTED);
         self.requests += 1;
         if self.moved > MANY && self.step + 1 < PARTS.len() {
             self.step += 1;
@@ -58,6 +64,17 @@ impl GrowthAllowance {
     /// Resets the allowance, because memory should go back to the driver.
     pub fn reset(&mut self) {
         self.step = 0;
+    }
+}
+
+impl Pool {
+    /// Bytes that a request may create beyond what is reserved: step 5 of the slow path.
+    pub(in crate::pool) fn growth_allowance(&self, core: &Core, want: &Want) -> u64 {
+        let peak = (self.in_use() + want.size).max(self.in_use.peak());
+        let physical = &core.memory.physical;
+        (peak + (peak / core.allowance.part()).max(MIN_ALLOWANCE))
+            .saturating_sub(physical.reserved())
+            .min(physical.room_below_limit())
     }
 }
 

@@ -8,6 +8,7 @@
 //! stream's context.
 
 pub mod classes;
+mod flush;
 pub mod lock;
 pub mod peak;
 

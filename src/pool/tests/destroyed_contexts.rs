@@ -29,7 +29,7 @@ fn a_context_that_two_wait_for_is_gone_once() {
     let (bench, gone, error) = destroyed(11_020);
     let pool = bench.allocator.pool_of(0);
     for requester in ["the first", "the second"] {
-        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
+        let outcome = pool.core.lock().reclaimer.context_failed(pool, gone, error);
         assert!(outcome.is_ok(), "{requester}: {outcome:?}");
     }
     let block = bench.get(MIB, None);
@@ -43,7 +43,7 @@ fn a_context_that_may_be_gone_is_nothing_to_die_of() {
         let (bench, gone, error) = destroyed(version);
         let pool = bench.allocator.pool_of(0);
         bench.machine.fail_every(Some(question), 1, 999);
-        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
+        let outcome = pool.core.lock().reclaimer.context_failed(pool, gone, error);
         assert!(matches!(outcome, Err(Error::Driver(_))), "{outcome:?}");
         pool.stream_failed(gone, error);
         bench.machine.clear_failures();
@@ -60,7 +60,7 @@ fn a_question_that_fails_once_does_not_kill_the_pool() {
         let (bench, gone, error) = destroyed(12_090);
         let pool = bench.allocator.pool_of(0);
         bench.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
-        let outcome = pool.context_failed(&mut pool.core.lock(), gone, error);
+        let outcome = pool.core.lock().reclaimer.context_failed(pool, gone, error);
         assert!(!matches!(outcome, Err(Error::Dead(_))), "{failing}: {outcome:?}");
         bench.machine.clear_failures();
         let (other, gone, error) = destroyed(12_090);
@@ -85,18 +85,21 @@ fn a_context_without_a_known_id_may_have_changed() {
     let gone = bench.app(|machine| machine.context_create(0)).unwrap();
     // A free notes the context, but not its id.
     bench.machine.fail_every(Some("cuCtxGetId"), 1, 999);
-    pool.core.lock().note_context_of_free(&pool.calls, Context(gone));
+    pool.core
+        .lock()
+        .reclaimer
+        .note_context_of_free(&pool.calls, Context(gone));
     bench.machine.clear_failures();
     bench.app(|machine| machine.context_destroy(gone)).unwrap();
     let born = bench.app(|machine| machine.context_create(0)).unwrap();
     assert_eq!(born, gone, "the handle comes back");
-    assert!(pool.core.lock().contexts.contains(&(Context(gone), 0)));
+    assert!(pool.core.lock().reclaimer.contexts.all().contains(&(Context(gone), 0)));
     let error = DriverError {
         call: "cuCtxRecordEvent",
         code: 700,
         failure: Failure::ContextDead,
     };
-    let outcome = pool.context_failed(&mut pool.core.lock(), Context(gone), error);
+    let outcome = pool.core.lock().reclaimer.context_failed(pool, Context(gone), error);
     assert!(!matches!(outcome, Err(Error::Dead(_))), "{outcome:?}");
     let block = bench.get(MIB, None);
     bench.put(block, None);
@@ -152,11 +155,15 @@ fn work_in_the_next_context_at_a_handle_is_waited_for() {
         bench.put(block, None);
         bench.machine.clear_failures();
         let pool = bench.allocator.pool_of(0);
-        let unidentified = pool.core.lock().contexts.contains(&(Context(born), 0));
+        let unidentified = pool.core.lock().reclaimer.contexts.all().contains(&(Context(born), 0));
         bench.app(|machine| machine.context_pop()).unwrap();
         // No event of the pool's is in a context without an id, so the next one at the handle finds none.
         if unidentified {
-            assert_eq!(pool.core.lock().grace.events_of(Context(born)), 0, "{failing}");
+            assert_eq!(
+                pool.core.lock().reclaimer.pending.events_of(Context(born)),
+                0,
+                "{failing}"
+            );
         }
         let early = bench.request(48 * MIB, 0, None);
         assert_eq!(bench.wrong(), Vec::<String>::new(), "{failing}");

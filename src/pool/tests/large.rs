@@ -59,7 +59,7 @@ impl Mix {
         let offset = |(block, size): &(u64, u64)| (pool.addresses.offset(*block).unwrap(), *size);
         let touched = self.live.iter().map(offset);
         let handles: BTreeMap<u64, u64> = touched
-            .flat_map(|(from, size)| core.physical.handles_in(from, from + size))
+            .flat_map(|(from, size)| core.memory.physical.handles_in(from, from + size))
             .collect();
         self.limit.saturating_sub(handles.values().sum::<u64>() + PAGE)
     }

@@ -72,7 +72,7 @@ fn uses_of_a_graphs_block_go_with_it() {
     let graph = bench.app(|machine| machine.stream_end_capture(first)).unwrap();
     bench.allocator.record_stream(inside, Stream(second)).unwrap();
     bench.put(inside, Some(first));
-    assert!(bench.allocator.pool_of(0).core.lock().uses.is_empty());
+    assert!(bench.allocator.pool_of(0).core.lock().reclaimer.uses.is_empty());
     bench.app(|machine| machine.graph_destroy(graph)).unwrap();
     bench.machine.drain_user_objects();
     bench.finish();

@@ -1,10 +1,10 @@
 //! The driver's events: created once, reused, and never confused with an application's event that got the same handle.
 
-use super::Reclaimer;
+use super::PendingFrees;
 use crate::driver::{Context, Event, Result};
 use crate::pool::driver_calls::DriverCalls;
 
-impl Reclaimer {
+impl PendingFrees {
     /// An event recorded in `context` now; none where the driver has no context events.
     pub fn context_event(&mut self, calls: &DriverCalls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
@@ -19,7 +19,7 @@ impl Reclaimer {
     }
 
     /// Keeps an event that is no longer needed for reuse.
-    pub(in crate::pool) fn keep(&mut self, context: Context, event: Event) {
+    pub(in crate::pool) fn keep_event(&mut self, context: Context, event: Event) {
         self.spare.entry(context).or_default().push(event);
     }
 

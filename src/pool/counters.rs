@@ -1,0 +1,75 @@
+//! Bytes and counts that are read without the pool's lock.
+
+use crate::pool::Pool;
+use crate::pool::stream_cache::Inner;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The pool's counters. Each stream cache has counters of its own besides.
+#[derive(Default)]
+pub struct Counters {
+    /// Requested bytes of the blocks that no stream cache counts.
+    pub requested: AtomicU64,
+    /// Bytes freed and not yet reusable.
+    pub pending: AtomicU64,
+    /// Requests satisfied outside the stream caches.
+    pub allocations: AtomicU64,
+    /// Blocks taken back outside the stream caches.
+    pub frees: AtomicU64,
+    /// Requests refused because memory ran out.
+    pub out_of_memory: AtomicU64,
+    /// Successful resizes, except those that a live block still counts itself.
+    pub reallocations: AtomicU64,
+    /// Resizes that changed the address.
+    pub moves: AtomicU64,
+    /// Bytes copied by resizes.
+    pub bytes_copied: AtomicU64,
+    /// Shrinks that left memory over.
+    pub tails: AtomicU64,
+}
+
+/// What a freed block takes from the counters.
+#[derive(Debug, Clone, Copy)]
+pub struct FreedBytes {
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Bytes requested; 0 for a dedicated allocation, which counts them itself.
+    pub requested: u64,
+    /// The resizes that a dedicated allocation has counted.
+    pub resizes: u64,
+}
+
+impl Pool {
+    /// Counts a free: its bytes are no longer in use. The caller holds the pool's lock until the block is filed,
+    /// because a close that finds nothing in use returns all memory to the driver. A dead pool returns nothing.
+    pub(in crate::pool) fn count_free(&self, bytes: FreedBytes) {
+        let counters = &self.counters;
+        counters.frees.fetch_add(1, Ordering::Relaxed);
+        counters.requested.fetch_sub(bytes.requested, Ordering::Relaxed);
+        counters.reallocations.fetch_add(bytes.resizes, Ordering::Relaxed);
+        self.taken_back(bytes.allocated);
+    }
+
+    /// As [`Pool::count_free`], for memory that stays pending.
+    pub(in crate::pool) fn count_pending_free(&self, bytes: FreedBytes) {
+        self.counters.pending.fetch_add(bytes.allocated, Ordering::Relaxed);
+        self.count_free(bytes);
+    }
+
+    /// Counts a request that was refused for lack of memory before it reached the pool.
+    pub fn count_refused(&self) {
+        self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes over what a cache has counted, because its stream is gone or belongs to another device.
+    pub(in crate::pool) fn take_over_counts(&self, inner: &mut Inner) {
+        let counters = &self.counters;
+        let allocations = std::mem::take(&mut inner.allocations);
+        counters.allocations.fetch_add(allocations, Ordering::Relaxed);
+        counters
+            .frees
+            .fetch_add(std::mem::take(&mut inner.frees), Ordering::Relaxed);
+        let requested = std::mem::take(&mut inner.requested) as u64;
+        counters.requested.fetch_add(requested, Ordering::Relaxed);
+        self.take_over_charge(inner);
+    }
+}

@@ -1,0 +1,45 @@
+//! Checks that a pool is consistent, for tests.
+
+use std::collections::HashSet;
+
+use crate::pool::Pool;
+use crate::pool::dedicated::Try;
+
+impl Pool {
+    /// Checks that every invariant holds. An error names the violation.
+    pub fn validate(&self) -> Result<(), String> {
+        let core = self.core.lock();
+        let (free_space, physical) = (&core.memory.free_space, &core.memory.physical);
+        free_space.validate()?;
+        if self.addresses.base().is_none() {
+            physical.validate_segments(free_space)?;
+        } else if free_space.backed() != physical.mapped() {
+            return Err(format!(
+                "{} bytes backed, {} mapped",
+                free_space.backed(),
+                physical.mapped()
+            ));
+        }
+        let mut owners = HashSet::new();
+        for cache in self.caches.all() {
+            let inner = cache.inner.lock();
+            let mine = inner.served.as_ref().filter(|of| of.device == self.device);
+            if let Some(owner) = mine.map(|of| of.owner)
+                && (!owners.insert(owner) || !core.reclaimer.pending.is_streams(owner))
+            {
+                return Err(format!("{owner:?} is not one stream's own"));
+            }
+        }
+        // Blocks that are being resized just now are skipped.
+        let committed = |(id, _)| match self.dedicated.try_claim(id) {
+            Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
+            _ => None,
+        };
+        let dedicated: u64 = self.dedicated.all().filter_map(committed).sum();
+        let cached = physical.cached_bytes() + physical.cached_range_bytes();
+        match (physical.mapped() + cached + dedicated, physical.reserved()) {
+            (known, reserved) if known > reserved => Err(format!("{known} bytes known, {reserved} reserved")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! A pool's memory: what is free in its address range, and the physical memory behind it.
+
+use crate::pool::free_space::{FreeSpace, NodeId, Owner};
+use crate::pool::physical::{Grown, PhysicalMemory, Sources};
+
+/// The memory of one pool. The pool's lock protects it.
+pub struct Memory {
+    /// The free ranges, in offsets.
+    pub free_space: FreeSpace,
+    /// What backs them.
+    pub physical: PhysicalMemory,
+}
+
+impl Memory {
+    /// Maps free space in which `owner` can take `size` bytes at `align`: see [`PhysicalMemory::grow`].
+    pub fn grow(&mut self, owner: Owner, size: u64, align: u64, sources: Sources) -> crate::driver::Result<Grown> {
+        let grown = self.physical.grow(&mut self.free_space, owner, size, align, sources);
+        self.physical.note_peak();
+        grown
+    }
+
+    /// Returns memory that is free for every caller to the driver until at most `keep` bytes are reserved. External
+    /// memory is never returned. Returns the bytes.
+    pub fn release(&mut self, keep: u64) -> u64 {
+        match self.physical.is_external {
+            true => 0,
+            false => self.physical.release(&mut self.free_space, keep),
+        }
+    }
+
+    /// Takes a node back that was taken from `owner` and not handed out.
+    pub fn put_back(&mut self, id: NodeId, owner: Owner) {
+        self.free_space.give(id, owner, u64::MAX >> 1);
+    }
+}

@@ -1,0 +1,34 @@
+//! The options that concern a pool.
+
+use std::time::Duration;
+
+use crate::driver::HandleKind;
+use crate::pool::rounding::RoundingRule;
+use crate::support::config::ReleaseThreshold;
+
+/// The options that concern a pool.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The rounding rule.
+    pub rule: RoundingRule,
+    /// The limit of reserved memory, in bytes; 0 means none.
+    pub limit: u64,
+    /// How much free memory stays reserved.
+    pub release_threshold: ReleaseThreshold,
+    /// The longest wait for pending memory before a request is refused.
+    pub wait: Duration,
+    /// Each request is one allocation from the driver.
+    pub passthrough: bool,
+    /// Each block is followed by an unmapped page.
+    pub guard: bool,
+    /// The byte that fills new and freed memory.
+    pub fill: Option<u8>,
+    /// The memory is pinned host memory. The host may use a block as soon as it is returned, whatever the stream.
+    pub pinned: bool,
+    /// The properties of the physical memory.
+    pub kind: HandleKind,
+    /// Other devices that may access the memory.
+    pub peers: Vec<i32>,
+    /// Whether each peer must be able to access the memory; otherwise only the peers that can get access.
+    pub peers_must: bool,
+}

@@ -1,0 +1,312 @@
+//! The contexts whose work may use a pool's memory, and the context in which the pool makes its driver calls.
+
+use std::sync::Arc;
+
+use crate::driver::{Context, DriverError, Failure, Result};
+use crate::pool::Pool;
+use crate::pool::driver_calls::{DriverCalls, UNIDENTIFIED, is_of_no_context, refused};
+use crate::pool::reclaim::Reclaimer;
+use crate::support::error;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The context in which a pool makes its driver calls when no context of the device is current.
+#[derive(Debug, Clone, Copy)]
+pub struct Home {
+    /// The context.
+    pub context: Context,
+    /// The context's id; 0 where the driver has none.
+    pub id: u64,
+    /// The context is the device's primary context, and the pool has retained it.
+    pub primary: bool,
+}
+
+impl Home {
+    /// Retains the device's primary context and returns it.
+    pub fn primary(calls: &DriverCalls, device: i32) -> Result<Home> {
+        let context = calls.submit(|driver| driver.primary_retain(device))?;
+        let id = calls.context_id(context).inspect_err(|_| {
+            let _ = calls.submit(|driver| driver.primary_release(device));
+        })?;
+        Ok(Home {
+            context,
+            id,
+            primary: true,
+        })
+    }
+
+    /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
+    /// retained.
+    pub fn find(calls: &DriverCalls, device: i32) -> Result<Home> {
+        let here = calls.query(|driver| driver.current_device()).unwrap_or(None) == Some(device);
+        let current = if here {
+            calls.query(|driver| driver.current_context())?
+        } else {
+            None
+        };
+        // A primary context costs device memory. While it is not active, the application's own context is used instead.
+        match current {
+            Some(context) if !calls.query(|driver| driver.primary_active(device))? => Ok(Home {
+                context,
+                id: calls.context_id(context)?,
+                primary: false,
+            }),
+            _ => Home::primary(calls, device),
+        }
+    }
+}
+
+/// The contexts that have used a pool.
+pub struct Contexts {
+    /// Their handles, with the ids that they had then.
+    known: Vec<(Context, u64)>,
+    /// The pool's own.
+    pub home: Home,
+    /// How often the pool forgot a context: see [`Pool::forgotten`].
+    forgotten: Arc<AtomicU64>,
+}
+
+impl Contexts {
+    /// Only the pool's own context is known.
+    pub fn new(home: Home, forgotten: Arc<AtomicU64>) -> Contexts {
+        Contexts {
+            known: vec![(home.context, home.id)],
+            home,
+            forgotten,
+        }
+    }
+
+    /// Whether a context that has used the pool still exists. If it does not, its events may belong to another owner.
+    /// None where the driver cannot answer. The device's primary context is checked before each request.
+    pub fn is_there(&self, calls: &DriverCalls, context: Context) -> Option<bool> {
+        if self.home.primary && self.home.context == context {
+            return Some(true);
+        }
+        match self.known.iter().find(|(known, _)| *known == context) {
+            Some((_, id)) => calls.is_there(context, *id),
+            None => Some(false),
+        }
+    }
+
+    /// Whether the pool knows the context.
+    pub fn is_known(&self, context: Context) -> bool {
+        self.known.iter().any(|(known, _)| *known == context)
+    }
+
+    /// The handles of all known contexts.
+    pub fn handles(&self) -> Vec<Context> {
+        self.known.iter().map(|(context, _)| *context).collect()
+    }
+
+    /// All known contexts with their ids.
+    pub fn all(&self) -> &[(Context, u64)] {
+        &self.known
+    }
+}
+
+impl Reclaimer {
+    /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. It fails
+    /// where the driver does not return the context's id, because the pool could not notice another context with the
+    /// same handle then.
+    pub(in crate::pool) fn note_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
+        let id = calls.context_id(context)?;
+        match self.contexts.known.iter_mut().find(|(known, _)| *known == context) {
+            Some((_, known)) if *known == id => return Ok(()),
+            // The pool has no event in a context without an id. So it does not matter whether this context is the one
+            // that was noted: if that one is gone, its work is gone too.
+            Some((_, known)) if *known == UNIDENTIFIED => {
+                *known = id;
+                return Ok(());
+            }
+            // Another context has a known handle, so the old context is gone.
+            Some(_) => self.forget_context(context),
+            None => {}
+        }
+        self.contexts.known.push((context, id));
+        Ok(())
+    }
+
+    /// As [`Reclaimer::note_context`], for a free, which is never refused. A context whose id the driver does not
+    /// return counts too, and nothing is covered by an event before the context is identified.
+    pub(in crate::pool) fn note_context_of_free(&mut self, calls: &DriverCalls, context: Context) {
+        match self.note_context(calls, context) {
+            Err(error) if !is_of_no_context(&error) && !self.contexts.is_known(context) => {
+                self.contexts.known.push((context, UNIDENTIFIED));
+            }
+            _ => {}
+        }
+    }
+
+    /// As [`Reclaimer::note_context`], for a context that has just answered and so exists. Without ids there is nothing
+    /// more to query.
+    pub(in crate::pool) fn note_live_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
+        if !calls.driver().features().stream_ids && self.contexts.is_known(context) {
+            return Ok(());
+        }
+        self.note_context(calls, context)
+    }
+
+    /// Notes that the context of a caller without a stream uses the pool from now on, even if it is another device's
+    /// context.
+    pub(in crate::pool) fn note_current(&mut self, calls: &DriverCalls) -> Result<()> {
+        match calls.query(|driver| driver.current_context())? {
+            Some(context) => self.note_context(calls, context),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Reclaimer::note_current`], for a free, which is never refused.
+    pub(in crate::pool) fn note_current_of_free(&mut self, calls: &DriverCalls) {
+        if let Ok(Some(context)) = calls.query(|driver| driver.current_context()) {
+            self.note_context_of_free(calls, context);
+        }
+    }
+
+    /// A context is gone; forgets what was known of it.
+    fn forget_context(&mut self, context: Context) {
+        self.contexts.known.retain(|(known, _)| *known != context);
+        self.pending.context_gone(context);
+        self.contexts.forgotten.fetch_add(1, Ordering::Release);
+    }
+
+    /// Forgets a context that is gone. Another context at its handle may have streams that could not be distinguished
+    /// from the old one's.
+    pub(in crate::pool) fn drop_context(&mut self, calls: &DriverCalls, context: Context) {
+        self.forget_context(context);
+        if calls.driver().features().stream_ids {
+            self.note_context_of_free(calls, context);
+        }
+    }
+
+    /// Fails if the pool's home context was reset, because none of its handles may be used again. If the application
+    /// created and destroyed the home context, the pool moves to another one.
+    pub(in crate::pool) fn check_context(&mut self, pool: &Pool) -> error::Result<()> {
+        let Home { context, id, primary } = self.contexts.home;
+        if !pool.calls.is_gone(context, id) {
+            return Ok(());
+        }
+        if primary {
+            return Err(pool.failed(refused("cuCtxGetId", Failure::ContextDead)));
+        }
+        self.drop_context(&pool.calls, context);
+        self.move_home(pool)
+    }
+
+    /// Makes the device's primary context the pool's home.
+    pub(in crate::pool) fn move_home(&mut self, pool: &Pool) -> error::Result<()> {
+        let home = Home::primary(&pool.calls, pool.device).map_err(|error| pool.failed(error))?;
+        self.contexts.home = home;
+        pool.calls.set_home(home.context);
+        let noted = self.note_context(&pool.calls, home.context);
+        noted.map_err(|error| pool.failed(error))
+    }
+
+    /// Forgets contexts that the application has destroyed, and identifies the others. It fails where the pool's home
+    /// is destroyed and no other one exists, and where the driver does not return the id of each context, because its
+    /// events may belong to another owner then.
+    pub(in crate::pool) fn drop_dead_contexts(&mut self, pool: &Pool) -> error::Result<()> {
+        self.check_context(pool)?;
+        let ids = pool.driver().features().stream_ids;
+        let mut unanswered = false;
+        for (context, id) in self.contexts.known.clone() {
+            let there = match id {
+                UNIDENTIFIED if ids => match self.note_context(&pool.calls, context) {
+                    Ok(()) => Some(true),
+                    Err(error) => is_of_no_context(&error).then_some(false),
+                },
+                id => pool.calls.is_there(context, id),
+            };
+            if there == Some(false) {
+                self.drop_context(&pool.calls, context);
+            }
+            unanswered |= there.is_none();
+        }
+        // Another context may have come to the handle of one that was forgotten just now.
+        unanswered |= ids && self.contexts.known.iter().any(|(_, id)| *id == UNIDENTIFIED);
+        match unanswered {
+            true => Err(error::Error::Driver(refused(
+                if ids { "cuCtxGetId" } else { "cuCtxPushCurrent" },
+                Failure::Other,
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// A driver call in `context` failed. If the context is gone, its work is gone too, and this is no error; another
+    /// request that waited may have found that out before. If it is the pool's own, or exists and carries a sticky
+    /// error, the pool is dead.
+    pub(in crate::pool) fn context_failed(
+        &mut self,
+        pool: &Pool,
+        context: Context,
+        error: DriverError,
+    ) -> error::Result<()> {
+        let before = self.contexts.known.clone();
+        let _ = self.drop_dead_contexts(pool);
+        pool.alive()?;
+        let known = self.contexts.known.iter().find(|(known, _)| *known == context);
+        let Some((_, id)) = known.filter(|_| self.contexts.known == before) else {
+            return Ok(());
+        };
+        let ids = pool.driver().features().stream_ids;
+        match pool.calls.is_there(context, *id) {
+            // The first query failed, and the context is gone all the same.
+            Some(false) => {
+                self.drop_context(&pool.calls, context);
+                Ok(())
+            }
+            // Without ids, another context can have its handle.
+            Some(true) if !ids && error.failure == Failure::ContextDestroyed => Ok(()),
+            Some(true) => Err(pool.failed(error)),
+            // The context may be gone, or another one may have its handle; the pool need not die for that.
+            None => Err(error::Error::Driver(error)),
+        }
+    }
+}
+
+impl Pool {
+    /// The context for the pool's driver calls when no context of the device is current.
+    pub fn home(&self) -> Context {
+        self.core.lock().reclaimer.contexts.home.context
+    }
+
+    /// Notes that the stream's context uses the pool from now on.
+    pub fn note_stream_context(&self, stream: crate::driver::Stream) -> error::Result<()> {
+        let context = self.calls.query(|driver| driver.stream_context(stream));
+        let context = context.map_err(|error| self.failed(error))?;
+        self.core.lock().reclaimer.note_live_context(&self.calls, context)?;
+        Ok(())
+    }
+
+    /// A stream of `context` could not be queried.
+    pub fn stream_failed(&self, context: Context, error: DriverError) {
+        let _ = self.core.lock().reclaimer.context_failed(self, context, error);
+    }
+
+    /// Runs `work` in the device's primary context. A thread without a context means that context's default stream, as
+    /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
+    /// false.
+    pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> error::Result<Option<T>> {
+        self.alive()?;
+        let primary = {
+            let mut core = self.core.lock();
+            core.still_open()?;
+            if !core.reclaimer.contexts.home.primary {
+                let active = || self.calls.query(|driver| driver.primary_active(self.device));
+                if !make && !active().map_err(|error| self.failed(error))? {
+                    return Ok(None);
+                }
+                core.reclaimer.move_home(self)?;
+            }
+            core.reclaimer.contexts.home.context
+        };
+        let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
+        Ok(Some(work()))
+    }
+
+    /// Runs `work` with the pool's home current.
+    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> error::Result<T> {
+        let home = self.home();
+        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
+        Ok(work())
+    }
+}

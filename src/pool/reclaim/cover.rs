@@ -1,0 +1,100 @@
+//! Events for whole contexts: they cover everything that was freed before them, with or without a stream.
+
+use crate::driver::{Capture, Context, Stream};
+use crate::pool::free_space::Owner;
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::{Memory, Pool};
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
+
+impl Reclaimer {
+    /// Covers everything freed without a stream by context events, unless that would end a capture that the pool can
+    /// see. If the pressure epoch has changed since the last time, it also covers what was freed on streams: these may
+    /// be idle now and make no more calls.
+    pub(in crate::pool) fn cover(&mut self, pool: &Pool, memory: &mut Memory) {
+        if self.covered_epoch != pool.pressure_epoch.load(Ordering::Relaxed) {
+            self.cover_all(pool, memory);
+        } else if self.pending.has_open() {
+            self.cover_owners(pool, Vec::new());
+        }
+    }
+
+    /// Covers everything freed in any way. Returns whether anything was covered.
+    pub(in crate::pool) fn cover_all(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
+        self.covered_epoch = pool.pressure_epoch.load(Ordering::Relaxed);
+        let (mut owners, mut uncovered) = (Vec::new(), Vec::new());
+        for cache in pool.caches.all() {
+            let mut inner = cache.inner.lock();
+            let owner = inner
+                .served
+                .as_ref()
+                .filter(|served| served.device == pool.device)
+                .map(|g| g.owner);
+            if let Some(owner) = owner {
+                pool.flush(&mut memory.free_space, &mut inner, owner);
+                owners.push((owner, inner.next_event));
+                inner.next_event += u64::from(!broken("what is freed after a context event is not covered"));
+                uncovered.push((cache, std::mem::take(&mut inner.uncovered)));
+            }
+        }
+        owners.extend(self.pending.orphans().into_iter().map(|owner| (owner, u64::MAX)));
+        owners.retain(|(owner, _)| memory.free_space.free_bytes(*owner) > 0 || self.pending.has_uncovered(*owner));
+        let something = self.pending.has_open() || !owners.is_empty();
+        let covered = something && self.cover_owners(pool, owners);
+        if !covered {
+            for (cache, bytes) in uncovered {
+                cache.inner.lock().uncovered += bytes;
+            }
+        }
+        covered
+    }
+
+    fn cover_owners(&mut self, pool: &Pool, owners: Vec<(Owner, u64)>) -> bool {
+        let Ok(_entered) = pool.enter(&self.contexts) else {
+            return false;
+        };
+        // Another context at the handle of one that is gone has other events. Without ids it cannot be distinguished.
+        let checked = match pool.driver().features().stream_ids {
+            true => self.drop_dead_contexts(pool),
+            false => self.check_context(pool),
+        };
+        if checked.is_err() {
+            return false;
+        }
+        if self
+            .contexts
+            .handles()
+            .into_iter()
+            .any(|context| pool.is_capturing(context))
+        {
+            tracing::debug!(device = pool.device, "a capture runs: what was freed is covered later");
+            return false;
+        }
+        loop {
+            let contexts = self.contexts.handles();
+            match self.pending.cover(&pool.calls, &contexts, owners.clone()) {
+                Ok(()) => return true,
+                Err(error) => {
+                    let before = self.contexts.all().to_vec();
+                    let dropped = self.drop_dead_contexts(pool);
+                    if dropped.is_err() || self.contexts.all() == before || pool.dead.get().is_some() {
+                        tracing::debug!(%error, "what was freed could not be covered");
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a blocking stream of `context` captures. A query of the legacy stream shows it without harm to the
+    /// capture. Captures on non-blocking streams cannot be seen.
+    pub(in crate::pool) fn is_capturing(&self, context: Context) -> bool {
+        let Ok(_entered) = self.calls.enter(context) else {
+            return false;
+        };
+        let capture = self.calls.query(|driver| driver.stream_capture(Stream::LEGACY));
+        matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
+    }
+}

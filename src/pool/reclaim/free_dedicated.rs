@@ -1,0 +1,93 @@
+//! How a dedicated allocation comes back, and what a shrink of one left over.
+
+use crate::pool::counters::FreedBytes;
+use crate::pool::dedicated::{Claimed, Try};
+use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::free::FreedOn;
+use crate::pool::reclaim::pending::Freed;
+use crate::pool::{Core, Memory, Pool};
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
+
+impl Pool {
+    /// Takes back a dedicated allocation; false where none starts at `address`. One that was freed on a stream with a
+    /// cache is reusable behind that stream's next completion event.
+    pub fn free_dedicated(&self, address: u64, freed_on: FreedOn<'_>) -> bool {
+        match self.dedicated.claim(address) {
+            Some(block) => self.free_claimed(block, freed_on),
+            None => return false,
+        }
+        true
+    }
+
+    /// As [`Pool::free_dedicated`].
+    pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, freed_on: FreedOn<'_>) {
+        let shared = claimed.shared.load(Ordering::Relaxed) != 0;
+        let resizes = claimed.resizes.load(Ordering::Relaxed);
+        let Some(mut block) = self.dedicated.remove(claimed) else {
+            return;
+        };
+        let bytes = FreedBytes {
+            allocated: block.size,
+            requested: 0,
+            resizes,
+        };
+        let cache = freed_on.cache();
+        self.record_dedicated_free(&block, cache.map(|cache| cache.key.stream));
+        if self.is_dead() {
+            return self.count_pending_free(bytes);
+        }
+        block.give_back = self.gives_back(block.size, freed_on);
+        let mut core = self.core.lock();
+        self.count_pending_free(bytes);
+        if broken("a free counts its block under the lock that files it") {
+            drop(core);
+            core = self.core.lock();
+        }
+        let Core { memory, reclaimer, .. } = &mut *core;
+        reclaimer.reclaim_graphs(self, memory);
+        let number = block.capture;
+        let Some(freed) = reclaimer.graphs.freed_outside(number, Freed::Dedicated(block)) else {
+            return;
+        };
+        let behind = cache.filter(|_| !shared).and_then(|cache| {
+            let mut inner = cache.inner.lock();
+            let served = inner.served.as_ref()?;
+            let mine = served.device == self.device && inner.capture == 0;
+            let place = (served.owner, inner.next_event);
+            inner.uncovered += if mine { bytes.allocated } else { 0 };
+            mine.then_some(place)
+        });
+        match behind {
+            Some(behind) => reclaimer.pending.free_behind(vec![behind], freed),
+            None => reclaimer.free_for_all(self, memory, freed, freed_on),
+        }
+    }
+}
+
+impl Reclaimer {
+    /// A shrink's handles are reusable now: returns them, unless the block has grown again, has shrunk further, or is
+    /// gone.
+    pub(in crate::pool) fn return_tail(&mut self, pool: &Pool, memory: &mut Memory, id: u32, number: u64) {
+        let again = Freed::Tail { block: id, number };
+        let claimed = match pool.dedicated.try_claim(id) {
+            Try::Claimed(claimed) => claimed,
+            Try::Busy => return self.pending.free(again),
+            Try::None => return,
+        };
+        let mut block = claimed.block();
+        let Some(block) = block.as_mut() else { return };
+        let Some(tail) = block.pending_tail.filter(|tail| tail.number == number) else {
+            return;
+        };
+        let Ok(_entered) = pool.enter(&self.contexts) else {
+            return self.pending.free(again);
+        };
+        block.pending_tail = None;
+        let before = block.committed();
+        block.cut(&mut memory.physical, tail.cut);
+        pool.record_cut(block, before);
+        claimed.update_limits(block);
+        memory.physical.release_beyond_limit();
+    }
+}

@@ -1,0 +1,414 @@
+//! Frees that are pending, and the events that cover them.
+//!
+//! Two kinds of events decide. A *completion event* of a stream is recorded inside a call that
+//! was given that stream, and covers all that was freed on it before. A *batch* is a set of context events, one for
+//! each context that has used the pool. It covers everything freed before it, with or without a stream. Where the
+//! driver has no context events (before CUDA 12.5), the batch owes a synchronization instead. What an event covers
+//! becomes common free space once the event has completed.
+
+use std::collections::VecDeque;
+
+use crate::driver::{Context, DriverError, Event, Result, Stream};
+use crate::pool::driver_calls::DriverCalls;
+use crate::pool::free_space::{NodeId, Owner};
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
+use crate::pool::reclaim::per_free_events::PerFreeEvents;
+use crate::pool::reclaim::synchronization::Synchronization;
+use crate::sync::HashMap;
+
+mod events;
+
+/// Freed memory that is pending: no stream may reuse it yet.
+pub enum Freed {
+    /// A block of the pool's address range.
+    Block {
+        /// The block's node.
+        id: NodeId,
+        /// Whether its memory is to be returned to the driver.
+        give_back: bool,
+    },
+    /// A dedicated allocation.
+    Dedicated(Box<DedicatedMemory>),
+    /// What a shrink of a dedicated allocation left over.
+    Tail {
+        /// The block's number.
+        block: u32,
+        /// The shrink's number.
+        number: u64,
+    },
+}
+
+/// The completion events of one owner of free space, that is, of one generation of a stream.
+struct CompletionEvents {
+    context: Context,
+    /// Recorded and not known to be complete, oldest first.
+    events: VecDeque<(u64, Event)>,
+    /// The highest number whose completion event is complete.
+    complete: u64,
+    /// The stream is gone: no more completion events are recorded for it.
+    orphan: bool,
+}
+
+struct Batch {
+    number: u64,
+    /// The contexts whose part is not yet complete. None instead of an event is a synchronization that is owed.
+    events: Vec<(Context, Option<Event>)>,
+    freed: Vec<Freed>,
+    /// The frees of each owner that it covers, up to this number.
+    covers: Vec<(Owner, u64)>,
+}
+
+/// What a wait would wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// An event.
+    Event(Context, Event),
+    /// A synchronization of that context; the batch it is for.
+    Synchronization(Context, u64),
+}
+
+/// What every stream may use now.
+#[derive(Default)]
+pub struct Polled {
+    /// Owners' frees up to a completion event.
+    pub owners: Vec<(Owner, u64)>,
+    /// Single blocks and tails.
+    pub freed: Vec<Freed>,
+    /// Contexts whose events were queried, and that are gone.
+    pub gone: Vec<Context>,
+    /// A query that failed, and the context of its event.
+    pub failed: Option<(Context, DriverError)>,
+}
+
+/// The deferred reclamation of one pool.
+#[derive(Default)]
+pub struct PendingFrees {
+    completion_events: HashMap<Owner, CompletionEvents>,
+    /// Freed, and covered by no batch yet.
+    open: Vec<Freed>,
+    /// Freed on a stream whose cache could not take it; pending until a completion event of each of these owners.
+    behind: Vec<(Vec<(Owner, u64)>, Freed)>,
+    batches: VecDeque<Batch>,
+    /// Frees on streams without ids.
+    pub(super) per_free_events: PerFreeEvents,
+    numbers: u64,
+    spare: HashMap<Context, Vec<Event>>,
+    /// A synchronization that no request waits for any more, and that still runs.
+    pub synchronization: Option<Synchronization>,
+}
+
+impl PendingFrees {
+    /// Adds an owner whose completion events are recorded in `context`.
+    pub fn add(&mut self, owner: Owner, context: Context) {
+        self.completion_events.insert(
+            owner,
+            CompletionEvents {
+                context,
+                events: VecDeque::new(),
+                complete: 0,
+                orphan: false,
+            },
+        );
+    }
+
+    /// The stream of `owner` is gone, or may be.
+    pub fn orphan(&mut self, owner: Owner) {
+        if let Some(events) = self.completion_events.get_mut(&owner) {
+            events.orphan = true;
+        }
+    }
+
+    /// The owners that are orphans: those whose stream is gone.
+    pub fn orphans(&self) -> Vec<Owner> {
+        self.completion_events
+            .iter()
+            .filter(|(_, events)| events.orphan)
+            .map(|(owner, _)| *owner)
+            .collect()
+    }
+
+    /// Every owner with completion events.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.completion_events.keys().copied().collect()
+    }
+
+    /// Forgets an orphan that nothing waits for; false where something does.
+    pub fn remove(&mut self, owner: Owner) -> bool {
+        let idle = self
+            .completion_events
+            .get(&owner)
+            .is_some_and(|events| events.orphan && events.events.is_empty())
+            && !self.waits_for(owner, 0)
+            && !self
+                .batches
+                .iter()
+                .any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
+        if idle {
+            self.completion_events.remove(&owner);
+        }
+        idle
+    }
+
+    /// Adds what was freed without a stream.
+    pub fn free(&mut self, freed: Freed) {
+        self.open.push(freed);
+    }
+
+    /// Adds what was freed and is reusable once each of these completion events has completed.
+    pub fn free_behind(&mut self, events: Vec<(Owner, u64)>, freed: Freed) {
+        self.behind.push((events, freed));
+    }
+
+    /// Whether something waits for a completion event of `owner` beyond number `last`.
+    fn waits_for(&self, owner: Owner, last: u64) -> bool {
+        let mut events = self.behind.iter().flat_map(|(events, _)| events);
+        events.any(|(behind, event_number)| *behind == owner && *event_number > last)
+    }
+
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
+    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
+        let block = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
+        self.behind
+            .iter()
+            .any(|(events, freed)| is_only(events, owner) && block(freed))
+    }
+
+    /// Takes back a resizable block that `owner`'s stream has freed, for that stream.
+    pub fn take_range_behind(
+        &mut self,
+        owner: Owner,
+        fits: impl Fn(&DedicatedMemory) -> bool,
+    ) -> Option<Box<DedicatedMemory>> {
+        let fits = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if fits(block));
+        let of = |(events, freed): &(Vec<(Owner, u64)>, Freed)| is_only(events, owner) && fits(freed);
+        let at = self.behind.iter().position(of)?;
+        match self.behind.swap_remove(at).1 {
+            Freed::Dedicated(block) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Everything that is pending.
+    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
+        let behind = self.behind.iter().map(|(_, freed)| freed);
+        let covered = self.batches.iter().flat_map(|batch| &batch.freed);
+        self.open
+            .iter()
+            .chain(behind)
+            .chain(covered)
+            .chain(self.per_free_events.freed())
+    }
+
+    /// Whether anything waits that no event covers yet.
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether `owner` belongs to a stream that may still exist.
+    pub fn is_streams(&self, owner: Owner) -> bool {
+        self.completion_events.get(&owner).is_some_and(|events| !events.orphan)
+    }
+
+    /// Whether something waits for completion events of `owner` that are not recorded yet.
+    pub fn has_uncovered(&self, owner: Owner) -> bool {
+        self.waits_for(owner, self.last_event_number(owner))
+    }
+
+    /// The last completion event that was recorded (or is known complete) for `owner`.
+    pub fn last_event_number(&self, owner: Owner) -> u64 {
+        self.completion_events.get(&owner).map_or(0, |events| {
+            events.events.back().map_or(events.complete, |(number, _)| *number)
+        })
+    }
+
+    /// The last completion event recorded for `owner`, with its context; none if it is known to be complete.
+    pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
+        let events = self.completion_events.get(&owner)?;
+        events.events.back().map(|(_, event)| (events.context, *event))
+    }
+
+    /// Records completion event `number` on `stream`. The running call was given the stream, and the stream does not
+    /// capture.
+    pub fn record_event(&mut self, calls: &DriverCalls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
+        let Some(context) = self.completion_events.get(&owner).map(|events| events.context) else {
+            return Ok(());
+        };
+        let event = self.event(calls, context)?;
+        if let Err(error) = calls.submit(|driver| driver.event_record(event, stream)) {
+            self.spare.entry(context).or_default().push(event);
+            return Err(error);
+        }
+        if let Some(events) = self.completion_events.get_mut(&owner) {
+            events.events.push_back((number, event));
+        }
+        Ok(())
+    }
+
+    /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
+    /// `contexts`. On an error, what could not be covered stays in `open`.
+    pub fn cover(&mut self, calls: &DriverCalls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
+        if self.open.is_empty() && covers.is_empty() {
+            return Ok(());
+        }
+        let mut events = Vec::new();
+        for context in contexts {
+            let event = match self.context_event(calls, *context) {
+                Ok(event) => event,
+                Err(error) => {
+                    events
+                        .into_iter()
+                        .for_each(|(context, event): (Context, Option<Event>)| {
+                            self.spare.entry(context).or_default().extend(event);
+                        });
+                    return Err(error);
+                }
+            };
+            events.push((*context, event));
+        }
+        self.numbers += 1;
+        let freed = std::mem::take(&mut self.open);
+        self.batches.push_back(Batch {
+            number: self.numbers,
+            events,
+            freed,
+            covers,
+        });
+        Ok(())
+    }
+
+    /// Queries which completion events and batches have completed, and returns what they covered. An answer counts only
+    /// if `is_there` confirms the event's context, because another event may have the handle otherwise.
+    pub fn poll(&mut self, calls: &DriverCalls, is_there: impl Fn(Context) -> Option<bool>) -> Polled {
+        if let Some(outcome) = self.synchronization.as_ref().and_then(Synchronization::poll)
+            && let Some(over) = self.synchronization.take()
+            && outcome.is_ok()
+        {
+            self.synchronized(over.context, over.batch);
+        }
+        let mut polled = Polled::default();
+        let mut complete = |context: Context, event: Event| match calls.query(|driver| driver.event_query(event)) {
+            Ok(true) => {
+                let there = is_there(context);
+                polled.gone.extend((there == Some(false)).then_some(context));
+                there == Some(true)
+            }
+            Ok(false) => false,
+            Err(error) => {
+                polled.failed = Some((context, error));
+                false
+            }
+        };
+        for events in self.completion_events.values_mut() {
+            while let Some((number, event)) = events.events.front().copied() {
+                if !complete(events.context, event) {
+                    break;
+                }
+                events.complete = events.complete.max(number);
+                events.events.pop_front();
+                self.spare.entry(events.context).or_default().push(event);
+            }
+        }
+        // Batches complete in the order they were made, except for contexts that come and go.
+        while let Some(batch) = self.batches.front_mut() {
+            while let Some((context, Some(event))) = batch.events.last().copied() {
+                if !complete(context, event) {
+                    break;
+                }
+                self.spare.entry(context).or_default().push(event);
+                batch.events.pop();
+            }
+            if !batch.events.is_empty() {
+                break;
+            }
+            polled.freed.append(&mut batch.freed);
+            for (owner, number) in batch.covers.drain(..) {
+                if let Some(events) = self.completion_events.get_mut(&owner) {
+                    events.complete = events.complete.max(number);
+                }
+            }
+            self.batches.pop_front();
+        }
+        polled.owners = self
+            .completion_events
+            .iter()
+            .map(|(owner, events)| (*owner, events.complete))
+            .collect();
+        let completion_events = &self.completion_events;
+        let is_over = |(owner, event_number): &(Owner, u64)| {
+            completion_events
+                .get(owner)
+                .is_none_or(|events| events.complete >= *event_number)
+        };
+        let over = self.behind.extract_if(.., |(events, _)| events.iter().all(is_over));
+        polled.freed.extend(over.map(|(_, freed)| freed));
+        polled
+    }
+
+    /// The oldest outstanding event: what to wait for so that more memory becomes reusable.
+    pub fn awaited(&self) -> Option<Awaited> {
+        if let Some(awaited) = self.per_free_events.awaited() {
+            return Some(awaited);
+        }
+        let batch = self.batches.iter().find_map(|batch| {
+            batch.events.last().map(|(context, event)| match event {
+                Some(event) => Awaited::Event(*context, *event),
+                // A synchronization made now serves every batch so far.
+                None => Awaited::Synchronization(*context, self.numbers),
+            })
+        });
+        batch.or_else(|| {
+            let events = self
+                .completion_events
+                .values()
+                .find(|events| !events.events.is_empty())?;
+            events
+                .events
+                .front()
+                .map(|(_, event)| Awaited::Event(events.context, *event))
+        })
+    }
+
+    /// The synchronization of `context` that batch `number` and every older one owed has been made.
+    pub fn synchronized(&mut self, context: Context, number: u64) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.number <= number) {
+            batch.events.retain(|(owed, event)| *owed != context || event.is_some());
+        }
+    }
+
+    /// `context` is gone, and its events and its own work are gone with it.
+    pub fn context_gone(&mut self, context: Context) {
+        self.spare.remove(&context);
+        self.per_free_events.context_gone(context);
+        for batch in &mut self.batches {
+            batch.events.retain(|(of, _)| *of != context);
+        }
+        for events in self
+            .completion_events
+            .values_mut()
+            .filter(|events| events.context == context)
+        {
+            // Its own work is gone, but the work in other contexts that its streams had waited for is not. A batch of
+            // those contexts covers it.
+            events.events.clear();
+            // The owner is no orphan yet: its stream's cache still names it, until the handle comes back.
+        }
+    }
+
+    /// How many events of `context` are kept or waited for.
+    #[cfg(test)]
+    pub fn events_of(&self, context: Context) -> usize {
+        let waited = self.batches.iter().flat_map(|batch| &batch.events);
+        let waited = waited.filter(|(of, event)| *of == context && event.is_some()).count();
+        waited + self.spare.get(&context).map_or(0, Vec::len)
+    }
+
+    /// Whether nothing freed waits for anything.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
+    }
+}
+
+/// Whether `owner`'s stream alone may use what waits for `events`.
+fn is_only(events: &[(Owner, u64)], owner: Owner) -> bool {
+    events.iter().all(|(of, _)| *of == owner)
+}

@@ -1,0 +1,96 @@
+//! A bounded wait for pending memory: step 10 of the slow path, and part of trimming and closing.
+
+use std::time::{Duration, Instant};
+
+use crate::driver::Context;
+use crate::pool::reclaim::pending::Awaited;
+use crate::pool::reclaim::synchronization::Synchronization;
+use crate::pool::reclaim::{Home, Reclaimer};
+use crate::pool::{Core, Pool};
+use crate::support::error::Result;
+use crate::sync::MutexGuard;
+
+/// One call's waits: together they take no longer than the option `wait_ms` allows.
+#[derive(Default)]
+pub(in crate::pool) struct Wait {
+    /// Set by the first wait.
+    deadline: Option<Instant>,
+    /// Everything that was freed has been covered by events once.
+    covered: bool,
+}
+
+impl Wait {
+    /// Waits until `deadline`.
+    pub(in crate::pool) fn until(deadline: Instant) -> Wait {
+        Wait {
+            deadline: Some(deadline),
+            covered: false,
+        }
+    }
+
+    /// Covers everything that was freed by events, unless that was done before.
+    pub(in crate::pool) fn cover(&mut self, pool: &Pool, core: &mut Core) -> bool {
+        !std::mem::replace(&mut self.covered, true) && core.reclaimer.cover_all(pool, &mut core.memory)
+    }
+
+    /// Waits, with the lock released, for the oldest event that makes memory reusable. What no event covers yet is
+    /// covered first, once. False where there is nothing to wait for or no time left; an error where all memory was
+    /// returned to the driver meanwhile.
+    pub(in crate::pool) fn wait(&mut self, pool: &Pool, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
+        if self.cover(pool, core) {
+            return Ok(true);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(awaited) = core.reclaimer.pending.awaited().filter(|_| left > Duration::ZERO) else {
+            return Ok(false);
+        };
+        let (context, outcome) = match awaited {
+            Awaited::Event(context, event) => {
+                let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
+                core.reclaimer.waiting += 1;
+                let outcome = MutexGuard::unlocked(core, wait);
+                core.reclaimer.waiting -= 1;
+                (context, outcome)
+            }
+            Awaited::Synchronization(context, batch) => {
+                let known = core.reclaimer.pending.synchronization.take();
+                let known = known.filter(|of| of.context == context);
+                let begun = known.unwrap_or_else(|| Synchronization::begin(&pool.calls, context, batch));
+                let outcome = MutexGuard::unlocked(core, || begun.wait(left));
+                let pending = &mut core.reclaimer.pending;
+                match outcome {
+                    Some(Ok(())) => pending.synchronized(context, begun.batch),
+                    Some(Err(_)) => {}
+                    None => pending.synchronization = Some(begun),
+                }
+                (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
+            }
+        };
+        if core.closed {
+            core.reclaimer.destroy_events(pool);
+        }
+        core.still_open()?;
+        match outcome {
+            Ok(came) => Ok(came),
+            Err(error) => {
+                core.reclaimer.context_failed(pool, context, error)?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Reclaimer {
+    /// Destroys the events, once no request waits for one. Without ids, it leaves the events of a context that the pool
+    /// does not hold: the handle may belong to another context by now, and the events to the application.
+    pub(in crate::pool) fn destroy_events(&mut self, pool: &Pool) {
+        if self.waiting > 0 {
+            return;
+        }
+        let ids = pool.driver().features().stream_ids;
+        let Home { context, primary, .. } = self.contexts.home;
+        let ours = |of: Context| ids || primary && of == context;
+        self.pending.destroy_events(&pool.calls, ours);
+    }
+}

@@ -1,0 +1,215 @@
+//! The steps of the slow path, by their numbers in the description of [`slow_path`](super).
+
+use super::SlowPath;
+use super::requester::Requester;
+use crate::driver::{Capture, Context};
+use crate::pool::Core;
+use crate::pool::free_space::{COMMON, Cut, NodeId};
+use crate::pool::physical::{Grown, Sources};
+use crate::pool::reclaim::per_free_events::Reach;
+use crate::support::error::Result;
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
+
+/// A stream whose cache misses records a completion event once it has freed this part of reserved memory.
+const UNCOVERED_PART: u64 = 256;
+
+/// A stream records a completion event once its foreign frees reach this part of reserved memory.
+const FOREIGN_PART: u64 = 16;
+
+impl SlowPath<'_, '_> {
+    /// Records a completion event where a stream that misses has freed much since its last one, and collects what has
+    /// completed. So freed memory and common free space coalesce before both are split further.
+    pub(super) fn record_due_event(&mut self) {
+        let Requester::Stream(view, _) = self.requester else {
+            return;
+        };
+        let (pool, physical) = (self.pool, &self.core.memory.physical);
+        {
+            let inner = view.cache.inner.lock();
+            let wanted = inner.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed) && inner.uncovered > 0;
+            // Pinned memory becomes reusable only behind a completion event.
+            let wanted = wanted || pool.options.pinned && inner.uncovered > 0;
+            if !wanted && inner.uncovered < (physical.reserved() / UNCOVERED_PART).max(physical.page) {
+                return;
+            }
+        }
+        if let Ok(_entered) = pool.enter(&self.core.reclaimer.contexts) {
+            self.record_event();
+            let _ = self.poll();
+        }
+    }
+
+    /// Records a completion event where the requester's stream has freed something that none covers.
+    pub(super) fn record_event(&mut self) {
+        if let Requester::Stream(view, _) = self.requester
+            && view.capture == Capture::None
+        {
+            let mut inner = view.cache.inner.lock();
+            let reclaimer = &mut self.core.reclaimer;
+            reclaimer.record_stream_event(self.pool, &mut inner, view.stream);
+        }
+    }
+
+    /// Collects what has completed.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        reclaimer.poll(self.pool, memory)
+    }
+
+    /// Begins a pressure epoch, and returns its number.
+    pub(super) fn raise_pressure(&mut self) -> u64 {
+        let epoch = self.pool.pressure_epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Requester::Stream(view, _) = self.requester {
+            let mut inner = view.cache.inner.lock();
+            if inner.uncovered == 0 {
+                inner.pressure_epoch = epoch;
+            }
+        }
+        epoch
+    }
+
+    /// Steps 2 and 3: the best fit of the requester's own free space, coalesced with what its cache held, and of common
+    /// free space.
+    pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
+        let (pool, want) = (self.pool, self.want);
+        let free_space = &mut self.core.memory.free_space;
+        if let Requester::Stream(view, owner) = self.requester {
+            let mut inner = view.cache.inner.lock();
+            if inner.ready.bytes() > 0 && inner.served.as_ref().is_some_and(|served| served.owner == owner) {
+                pool.flush(free_space, &mut inner, owner);
+            }
+        }
+        let owner = self.requester.owner(pool.options.pinned);
+        let (id, from) = free_space.take_either(owner, want.size, want.align, cut)?;
+        if self.requester.is_capture() && from == owner {
+            pool.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
+        }
+        Some(id)
+    }
+
+    /// As [`SlowPath::take_fit`], or else adjacent free ranges of the requester's own and of common space together.
+    pub(super) fn take_fit_or_joined(&mut self, cut: Cut) -> Option<NodeId> {
+        self.take_fit(cut).or_else(|| match self.requester {
+            Requester::Stream(_, owner) if !self.pool.options.pinned => {
+                let free_space = &mut self.core.memory.free_space;
+                free_space.take_joined(owner, self.want.size, self.want.align, cut)
+            }
+            _ => None,
+        })
+    }
+
+    /// Steps 4, 5, 6 and 8. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
+    /// on.
+    pub(super) fn grow(&mut self, sources: Sources) -> Result<Option<NodeId>> {
+        let (pool, want) = (self.pool, self.want);
+        let memory = &mut self.core.memory;
+        if memory.physical.is_external {
+            return Ok(None);
+        }
+        // What a capture has freed counts as pending, so new memory for it is common at first.
+        let owner = match self.requester.is_capture() {
+            true => COMMON,
+            false => self.requester.owner(pool.options.pinned),
+        };
+        let grown = memory.grow(owner, want.size, want.align, sources);
+        let due = memory.physical.reserved() / FOREIGN_PART;
+        pool.foreign_bytes_due.store(due, Ordering::Relaxed);
+        match grown {
+            Ok(Grown::At(start, of)) => {
+                let found = self.take_fit_or_joined(Cut::Fair);
+                // Takes the range at its start where neither end of the free space there allows a fair cut.
+                Ok(found.or_else(|| self.core.memory.free_space.take_at(of, start, want.size)))
+            }
+            Ok(Grown::Somewhere) => Ok(self.take_fit_or_joined(Cut::Fair)),
+            Ok(Grown::Short) => Ok(None),
+            Err(error) if error.failure.is_dead() => Err(pool.failed(error)),
+            Err(error) => {
+                tracing::debug!(device = pool.device, %error, "growing failed");
+                self.refusal = Some(error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Step 7: takes a range of another stream of the same context, behind that stream's completion event. The contexts
+    /// must be the same. Otherwise the taker's context can be destroyed, and its wait with it, while the awaited work
+    /// goes on. The block may then be freed on a third stream, which has waited for nothing.
+    pub(super) fn take_from_other_stream(&mut self) -> Option<NodeId> {
+        let (pool, want) = (self.pool, self.want);
+        let Requester::Stream(view, owner) = self.requester else {
+            return None;
+        };
+        if pool.options.pinned {
+            return None;
+        }
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        let free_space = &mut memory.free_space;
+        let here = view.cache.inner.lock().served.as_ref().map(|of| of.context);
+        for other in reclaimer.pending.owners() {
+            let near = |(context, _): &(Context, _)| other != owner && Some(*context) == here;
+            let Some((context, event)) = reclaimer.pending.last_event(other).filter(near) else {
+                continue;
+            };
+            let through = match broken("another stream's memory is taken behind its event") {
+                true => u64::MAX,
+                false => reclaimer.pending.last_event_number(other),
+            };
+            let Some(id) = free_space.take_covered(other, want.size, want.align, through) else {
+                continue;
+            };
+            if broken("another stream's memory is taken behind its event") {
+                return Some(id);
+            }
+            let waits = pool.calls.submit(|driver| driver.stream_wait_event(view.stream, event));
+            match waits {
+                Ok(()) if reclaimer.contexts.is_there(&pool.calls, context) == Some(true) => return Some(id),
+                // The context is gone, so the event is not the pool's.
+                Ok(()) => {}
+                Err(error) => tracing::debug!(%error, "a stream could not be made to wait for another"),
+            }
+            free_space.give(id, other, through);
+        }
+        None
+    }
+
+    /// Steps 1, 2 and 7 for a stream without an id.
+    pub(super) fn take_behind_event(&mut self, reach: Reach) -> Option<NodeId> {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        match self.requester {
+            Requester::PerFreeEvents(view) => reclaimer.take_behind_free(self.pool, memory, self.want, view, reach),
+            _ => None,
+        }
+    }
+
+    /// Step 9 for a stream without an id.
+    pub(super) fn take_joined_behind_events(&mut self) -> Option<NodeId> {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        match self.requester {
+            Requester::PerFreeEvents(view) => reclaimer.take_joined_behind_frees(self.pool, memory, self.want, view),
+            _ => None,
+        }
+    }
+
+    /// Step 9: returns cached handles to the driver. Where the driver has refused to create more, it then returns
+    /// complete free handles, until reserved memory is below `least` by as many bytes as are wanted, if the device has
+    /// enough memory then. Without virtual memory, it returns complete free segments.
+    pub(super) fn release_for_growth(&mut self, least: u64) {
+        let (pool, size) = (self.pool, self.want.size);
+        let memory = &mut self.core.memory;
+        if pool.addresses.base().is_none() {
+            memory.release(0);
+            return;
+        }
+        memory.physical.release_cached(0);
+        if self.refusal.is_none() || memory.physical.reserved() < least || self.requester.is_capture() {
+            return;
+        }
+        // A request that is too large for the device must not cost the others their memory.
+        let info = pool.calls.query(|driver| driver.memory_info(pool.device));
+        let free = info.map_or(u64::MAX, |(free, _)| free);
+        if free.saturating_add(memory.free_space.free_bytes(COMMON)) >= size {
+            memory.release(least.saturating_sub(size));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Blocks leave the caches: they become coalesced free space of their stream.
+
+use crate::pool::Pool;
+use crate::pool::block::State;
+use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
+use crate::pool::stream_cache::Inner;
+use crate::sync::atomic::Ordering;
+use crate::sync::broken;
+
+impl Pool {
+    /// Ends a block: its number has no meaning any more.
+    pub(in crate::pool) fn end_block(&self, free_space: &FreeSpace, id: NodeId) {
+        let block = self.blocks.get(id);
+        block.become_free(State::None);
+        block.capture.store(0, Ordering::Relaxed);
+        self.addresses.index.set(free_space.span(id).0, 0);
+    }
+
+    /// Moves what a cache holds into its owner's coalesced free space.
+    pub(in crate::pool) fn flush(&self, free_space: &mut FreeSpace, inner: &mut Inner, owner: Owner) {
+        let Inner { ready, .. } = inner;
+        ready.drain(&self.blocks, |id| {
+            self.end_block(free_space, id);
+            let event_number = self.blocks.get(id).event_number.load(Ordering::Relaxed);
+            let owner = match broken("what a stream freed stays its own") {
+                true => COMMON,
+                false => owner,
+            };
+            free_space.give(id, owner, event_number);
+        });
+    }
+
+    /// Flushes every cache of this device.
+    pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
+        for cache in self.caches.all() {
+            let mut inner = cache.inner.lock();
+            let owner = inner
+                .served
+                .as_ref()
+                .filter(|served| served.device == self.device)
+                .map(|g| g.owner);
+            if let Some(owner) = owner {
+                self.flush(free_space, &mut inner, owner);
+            }
+        }
+    }
+}
