@@ -225,7 +225,9 @@ fn is_library(frame: &Frame) -> bool {
 fn is_own(frame: &Named, root: Option<&str>) -> bool {
     let file = root.and_then(|root| frame.filename.strip_prefix(root));
     if let Some(file) = file.filter(|file| file.starts_with("src/") || file.starts_with("cpp/")) {
-        return !file.starts_with("src/bin/") && !file.contains("/tests/");
+        // The command is an application of the library.
+        let command = file.starts_with("src/command/") || file == "src/main.rs";
+        return !command && !file.contains("/tests/");
     }
     // Without symbols, the name is the library's file.
     const OWN: [&str; 5] = ["trtalloc::", "libtrtalloc.so", "core::", "std::", "alloc::"];
