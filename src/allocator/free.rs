@@ -1,12 +1,12 @@
 //! Frees: a push into a stream's cache, or a free in the pool.
 
-use std::ops::DerefMut;
-
 use super::*;
 use crate::driver::Context;
 use crate::history::Action;
 use crate::pool::FreedOn;
 use crate::pool::stream_cache::Inner;
+use crate::pool::stream_cache::hit::FreedToCache;
+use crate::pool::stream_cache::lock::Guard;
 
 impl Allocator {
     /// Frees a block. With a stream, work queued on it so far may still use the block; without one, any work queued so
@@ -59,26 +59,16 @@ impl Allocator {
         let Some(cache) = self.cache(stream).filter(|_| self.config.fill.is_none()) else {
             return self.free_block_slowly(pool, id, block, address, stream);
         };
-        let mut inner = self.lock_for_free(pool, cache);
-        let mine = inner.serves(pool.device) && block.is_plain();
-        let to = if mine { State::Cached } else { State::Pending };
-        if !block.claim_at_home(cache, address, to) {
-            drop(inner);
-            return self.free_on_other_stream(pool, id, block, address, stream);
-        }
-        if !mine {
-            drop(inner);
-            pool.free(id, block, FreedOn::Stream(cache));
-            return Ok(());
-        }
-        let wanted = inner.wants_event(pool, block, self.config.streams_trusted);
-        if RECORDED {
-            pool.record_freed(Action::Freed, id, Some(cache.key.stream));
-        }
-        inner.take(pool, id, block);
-        drop(inner);
-        if wanted && let Some(stream) = stream {
-            self.record_event(pool, cache, stream);
+        let inner = self.lock_for_free(pool, cache);
+        let trusted = self.config.streams_trusted;
+        match pool.free_to_cache::<RECORDED>(cache, inner, (id, block), address, trusted) {
+            FreedToCache::NotClaimed => return self.free_on_other_stream(pool, id, block, address, stream),
+            FreedToCache::Claimed => pool.free(id, block, FreedOn::Stream(cache)),
+            FreedToCache::Taken { event_wanted } => {
+                if event_wanted && let Some(stream) = stream {
+                    self.record_event(pool, cache, stream);
+                }
+            }
         }
         Ok(())
     }
@@ -219,7 +209,7 @@ impl Allocator {
     /// Locks the cache of the stream that a free names. Unless streams are trusted, the pool also notes the context
     /// that the free is made in.
     #[inline]
-    fn lock_for_free<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> impl DerefMut<Target = Inner> + use<'c> {
+    fn lock_for_free<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> Guard<'c, Inner> {
         let context = match cache.key.context {
             _ if self.config.streams_trusted => None,
             0 => self.driver.current_context().ok().flatten(),

@@ -7,10 +7,10 @@ use crate::driver::cuda::CudaDriver;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::driver::{Capture, Driver, Failure, HandleKind, Stream};
 use crate::history::Recorder;
-use crate::pool::block::{Block, State};
 use crate::pool::driver_calls::refused;
 use crate::pool::free_space::NodeId;
 use crate::pool::rounding::RoundingRule;
+use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
 use crate::support::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
@@ -157,28 +157,8 @@ impl Allocator {
                     return self.no_device(served.device);
                 };
                 pool.alive()?;
-                inner.capture = 0;
-                // A stream with memory that others need records a completion event first, on the path of a miss.
-                let content =
-                    inner.pressure_epoch == pool.pressure_epoch.load(Ordering::Relaxed) || inner.uncovered == 0;
-                let ready = if content {
-                    inner.ready.pop(&pool.blocks, want.size, want.align)
-                } else {
-                    None
-                };
-                if let Some(node) = ready {
-                    let block = pool.blocks.get(node);
-                    block.requested.store(want.requested, Ordering::Relaxed);
-                    block.event_number.store(inner.allocations, Ordering::Relaxed);
-                    block.hand_out(Some(cache));
-                    inner.allocations += 1;
-                    inner.requested += want.requested as i64;
-                    let more = inner.handed_out(want.size);
-                    drop(inner);
-                    if more > 0 {
-                        pool.charge(more);
-                    }
-                    return Ok(block.address.load(Ordering::Relaxed));
+                if let Some(address) = pool.take_ready(cache, inner, want) {
+                    return Ok(address);
                 }
             }
         }

@@ -78,7 +78,9 @@ impl Allocator {
         if request.flags & RESIZABLE != 0
             && let Some((_, block)) = pool.find(address)
         {
-            block.resizable.store(crate::pool::block::RESIZABLE, Ordering::Relaxed);
+            block
+                .resizable
+                .store(crate::pool::stream_cache::block::RESIZABLE, Ordering::Relaxed);
         }
     }
 }

@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::history::Recorder;
-use crate::pool::block::Blocks;
 use crate::pool::counters::Counters;
 use crate::pool::dedicated::DedicatedTable;
 use crate::pool::driver_calls::{DriverCalls, refused};
@@ -16,6 +15,7 @@ use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::reclaim::{Contexts, Home, Reclaimer};
 use crate::pool::slow_path::growth_allowance::GrowthAllowance;
 use crate::pool::stream_cache::StreamCaches;
+use crate::pool::stream_cache::block::Blocks;
 use crate::pool::stream_cache::peak::InUse;
 use crate::pool::tags::Tags;
 use crate::pool::{Core, Options, Pool};

@@ -1,7 +1,7 @@
 //! What is done to a live block, and work in the pool's own context.
 
-use super::Pool;
 use crate::driver::{Capture, DriverError, Event, Stream};
+use crate::pool::Pool;
 use crate::support::error::Result;
 use crate::support::nvtx;
 use crate::sync::atomic::Ordering;

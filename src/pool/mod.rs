@@ -26,7 +26,6 @@ use crate::support::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, broken};
 
-pub mod block;
 mod build;
 mod close;
 mod counters;
@@ -52,7 +51,6 @@ pub use physical::index;
 #[cfg(loom)]
 pub use stream_cache::lock::Lock;
 
-use block::{Block, Blocks};
 use counters::Counters;
 use dedicated::DedicatedTable;
 use driver_calls::DriverCalls;
@@ -62,6 +60,7 @@ use memory::Memory;
 use physical::address_space::AddressSpace;
 use reclaim::{Contexts, Reclaimer};
 use slow_path::growth_allowance::GrowthAllowance;
+use stream_cache::block::{Block, Blocks};
 use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
 

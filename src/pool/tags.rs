@@ -1,7 +1,7 @@
 //! The bytes that each tag holds of one pool, and its limit. Only calls of threads that have a tag write here, and
 //! frees of what such threads allocated.
 
-use super::Pool;
+use crate::pool::Pool;
 use crate::support::error::{Error, Result};
 use crate::support::stats::TagStats;
 use crate::support::tags::{self, Tag};
@@ -29,7 +29,7 @@ impl Tags {
     }
 
     fn of(&self, tag: Tag) -> &Use {
-        let all = self.0.get_or_init(|| super::block::boxed(OnceBox::new));
+        let all = self.0.get_or_init(|| crate::sync::boxed(OnceBox::new));
         // Only `tags::intern` assigns numbers, from 1 to MOST.
         all[(tag as usize - 1) % tags::MAX_TAGS].get_or_init(Box::default)
     }

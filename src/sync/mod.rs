@@ -4,10 +4,12 @@
 //! `cfg(loom)`, which replaces them with loom's: see docs/ARCHITECTURE.md, "Models". Code that no model covers uses std
 //! and parking_lot directly, as the recorder and the simulated device do.
 
+mod boxed;
 #[cfg(loom)]
 mod modelled;
 mod rule;
 
+pub use boxed::boxed;
 #[cfg(loom)]
 pub use modelled::*;
 #[cfg(not(loom))]

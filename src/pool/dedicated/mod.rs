@@ -8,10 +8,9 @@
 
 use std::ops::Deref;
 
-use super::block::boxed;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, MutexGuard, OnceBox, hint, thread};
+use crate::sync::{Mutex, MutexGuard, OnceBox, boxed, hint, thread};
 
 const NONE: u32 = 0;
 const LIVE: u32 = 1;

@@ -1,10 +1,10 @@
 //! The recorded mark of each block's allocation.
 
 use crate::history::Mark;
-use crate::pool::block::{Blocks, boxed};
 use crate::pool::free_space::NodeId;
+use crate::pool::stream_cache::block::Blocks;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{HashMap, Mutex, OnceBox};
+use crate::sync::{HashMap, Mutex, OnceBox, boxed};
 
 const CHUNK: usize = 1024;
 

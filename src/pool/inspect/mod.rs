@@ -6,13 +6,13 @@ mod validate;
 
 pub(in crate::pool) use marks::Marks;
 
-use super::block::State;
-use super::{Core, Pool};
 use crate::history::Mark;
 use crate::history::state::{Device, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
 use crate::pool::reclaim::pending::Freed;
+use crate::pool::stream_cache::block::State;
+use crate::pool::{Core, Pool};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 

@@ -4,10 +4,9 @@
 //! pool's lock. In between the entry stays, however often the block is freed and handed out again. Only starts of
 //! blocks have entries, so an interior offset finds nothing.
 
-use crate::pool::block::boxed;
 use crate::pool::free_space::NodeId;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{OnceBox, unless_broken};
+use crate::sync::{OnceBox, boxed, unless_broken};
 
 const LEAF: usize = if cfg!(loom) { 512 } else { 4096 };
 

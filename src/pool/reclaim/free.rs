@@ -2,12 +2,12 @@
 
 use crate::driver::{Context, Stream};
 use crate::history::Action;
-use crate::pool::block::Block;
 use crate::pool::counters::FreedBytes;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::stream_cache::StreamCache;
+use crate::pool::stream_cache::block::Block;
 use crate::pool::{Core, Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::sync::atomic::Ordering;

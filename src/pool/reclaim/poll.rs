@@ -1,10 +1,10 @@
 //! Polls completion events and returns finished frees to the common free space.
 
 use crate::history::Action;
-use crate::pool::block::State;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Freed;
+use crate::pool::stream_cache::block::State;
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;

@@ -6,10 +6,10 @@
 //! covered that way; a context event covers its uses instead.
 
 use crate::driver::{Capture, Context};
-use crate::pool::block::UNKNOWN_USES;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Freed;
+use crate::pool::stream_cache::block::UNKNOWN_USES;
 use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
 use crate::pool::{Core, Memory, Pool, StreamView};
 use crate::support::error::Result;

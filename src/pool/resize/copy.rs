@@ -7,7 +7,6 @@
 use std::time::{Duration, Instant};
 
 use crate::driver::{Context, Event, Stream};
-use crate::pool::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
 use crate::pool::dedicated::Claimed;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
@@ -15,6 +14,7 @@ use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::slow_path::dedicated::DedicatedKind;
 use crate::pool::stream_cache::StreamCache;
+use crate::pool::stream_cache::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
 use crate::pool::{Pool, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::{Relaxed, Release};

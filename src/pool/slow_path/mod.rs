@@ -20,11 +20,11 @@
 //! space of its own. What was freed on its handle takes that place, each piece behind its event (`reclaim/per_free_events.rs`).
 
 use crate::driver::{Capture, DriverError};
-use crate::pool::block::Blocks;
 use crate::pool::free_space::{Cut, NodeId};
 use crate::pool::physical::Sources;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::reclaim::wait::Wait;
+use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::MutexGuard;

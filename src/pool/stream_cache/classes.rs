@@ -3,8 +3,8 @@
 //! An open-addressing table leads from a size to the head of a list through `Block::next`. Sizes repeat in inference,
 //! so the table stops changing. It grows when half full, and then forgets sizes that have no block.
 
-use crate::pool::block::Blocks;
 use crate::pool::free_space::NodeId;
+use crate::pool::stream_cache::block::Blocks;
 use crate::sync::atomic::Ordering;
 
 #[derive(Clone, Copy, Default)]

@@ -1,9 +1,9 @@
 //! Blocks leave the caches: they become coalesced free space of their stream.
 
 use crate::pool::Pool;
-use crate::pool::block::State;
 use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
 use crate::pool::stream_cache::Inner;
+use crate::pool::stream_cache::block::State;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 

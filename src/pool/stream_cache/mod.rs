@@ -7,19 +7,21 @@
 //! stream to the driver. It asks which context is current, so that reclamation also waits for the work of the new
 //! stream's context.
 
+pub mod block;
 pub mod classes;
 mod flush;
+pub mod hit;
 pub mod lock;
 pub mod peak;
 
-use super::Pool;
-use super::block::Block;
 use crate::driver::{Context, Stream};
+use crate::pool::Pool;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::lock::Lock;
 use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use block::Block;
 
 /// What a stream handle means. Special handles (default streams) are complete only with the current context and the
 /// thread.

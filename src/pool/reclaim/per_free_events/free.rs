@@ -3,13 +3,13 @@
 use super::{MAX_WAITING, PendingMemory};
 use crate::driver::{Capture, Context, Event, Stream};
 use crate::history::Action;
-use crate::pool::block::Block;
 use crate::pool::counters::FreedBytes;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::stream_cache::Key;
+use crate::pool::stream_cache::block::Block;
 use crate::pool::{Core, Memory, Pool};
 use crate::sync::atomic::Ordering;
 

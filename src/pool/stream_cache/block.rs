@@ -12,10 +12,10 @@
 
 use std::ptr;
 
-use super::stream_cache::StreamCache;
 use crate::pool::free_space::NodeId;
+use crate::pool::stream_cache::StreamCache;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{OnceBox, broken, thread};
+use crate::sync::{OnceBox, boxed, broken, thread};
 
 /// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,14 +248,5 @@ impl Block {
             resizable: AtomicU32::new(0),
             tag: AtomicU32::new(0),
         }
-    }
-}
-
-/// Makes an array that is never on the stack, because threads of inference servers may have small stacks.
-pub(super) fn boxed<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
-    let slice: Box<[T]> = (0..N).map(|_| make()).collect();
-    match slice.try_into() {
-        Ok(array) => array,
-        Err(_) => unreachable!("a slice of N makes an array of N"),
     }
 }

@@ -1,0 +1,75 @@
+//! The path of a hit: a block that the stream freed is handed out again, and a freed block becomes ready for that,
+//! under the lock of the stream's cache alone.
+
+use crate::history::Action;
+use crate::pool::free_space::NodeId;
+use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::lock::Guard;
+use crate::pool::stream_cache::{Inner, StreamCache};
+use crate::pool::{Pool, Want};
+use crate::sync::atomic::Ordering;
+
+/// What a cache did with a block that was freed on its stream.
+pub enum FreedToCache {
+    /// It took the block.
+    Taken {
+        /// Whether the free is to record a completion event.
+        event_wanted: bool,
+    },
+    /// The block is claimed, but this stream alone may not reuse it.
+    Claimed,
+    /// Another stream allocated the block, or it is not in use.
+    NotClaimed,
+}
+
+impl Pool {
+    /// Hands out a block of exactly that size which the stream of `cache` freed; none where there is none.
+    #[inline]
+    pub fn take_ready(&self, cache: &StreamCache, mut inner: Guard<'_, Inner>, want: Want) -> Option<u64> {
+        inner.capture = 0;
+        // A stream with memory that others need records a completion event first, on the path of a miss.
+        if inner.pressure_epoch != self.pressure_epoch.load(Ordering::Relaxed) && inner.uncovered != 0 {
+            return None;
+        }
+        let id = inner.ready.pop(&self.blocks, want.size, want.align)?;
+        let block = self.blocks.get(id);
+        block.requested.store(want.requested, Ordering::Relaxed);
+        block.event_number.store(inner.allocations, Ordering::Relaxed);
+        block.hand_out(Some(cache));
+        inner.allocations += 1;
+        inner.requested += want.requested as i64;
+        let more = inner.handed_out(want.size);
+        drop(inner);
+        if more > 0 {
+            self.charge(more);
+        }
+        Some(block.address.load(Ordering::Relaxed))
+    }
+
+    /// Takes back the block at `address` that was freed on the stream of `cache`. With `RECORDED`, the recorder is
+    /// notified of the block before its stream may reuse it. Streams that are `trusted` outlive the allocator.
+    #[inline]
+    pub fn free_to_cache<const RECORDED: bool>(
+        &self,
+        cache: &StreamCache,
+        mut inner: Guard<'_, Inner>,
+        (id, block): (NodeId, &Block),
+        address: u64,
+        trusted: bool,
+    ) -> FreedToCache {
+        let mine = inner.serves(self.device) && block.is_plain();
+        let to = if mine { State::Cached } else { State::Pending };
+        if !block.claim_at_home(cache, address, to) {
+            return FreedToCache::NotClaimed;
+        }
+        if !mine {
+            return FreedToCache::Claimed;
+        }
+        let event_wanted = inner.wants_event(self, block, trusted);
+        if RECORDED {
+            self.record_freed(Action::Freed, id, Some(cache.key.stream));
+        }
+        inner.take(self, id, block);
+        FreedToCache::Taken { event_wanted }
+    }
+}
