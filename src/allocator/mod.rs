@@ -1,4 +1,6 @@
-//! Selects the device and its pool. All interfaces of the library call it, and it has the path of a hit.
+//! Selects the device and its pool. All interfaces of the library call it, and it finds the cache of a request's stream.
+//!
+//! Uses: driver, history, pool, support, sync.
 
 use std::sync::Arc;
 

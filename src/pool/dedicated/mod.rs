@@ -5,6 +5,8 @@
 //! *claims* its cell first, by one compare-and-swap. Two calls for one block take turns, so a free that races with a
 //! resize comes either before it or after it. While a call holds the pool's lock it claims a cell only by
 //! [`DedicatedTable::try_claim`], which does not wait.
+//!
+//! Uses: physical.
 
 use std::ops::Deref;
 

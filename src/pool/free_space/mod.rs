@@ -7,6 +7,8 @@
 //! [`COMMON`] is the owner of what every caller may have. Each free node carries a *stamp*: the number of the
 //! completion event that covers it. Within an owner, stamps never decrease from older to younger nodes, so what an
 //! event has completed is at the head of the owner's age list.
+//!
+//! Uses: nothing.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

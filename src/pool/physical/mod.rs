@@ -4,6 +4,8 @@
 //! for a request is at most a sixteenth of its size and a 64th of what is reserved, between one granule, usually 2 MiB,
 //! and 256 MiB. A method that fails leaves everything as it was, with two exceptions: memory that it could not put back
 //! is cached for later, and what it returned in exchange for other handles stays with the driver.
+//!
+//! Uses: free_space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 //! [`cover`] records events for whole contexts, and [`poll`] returns what they covered once they have completed. Some
 //! frees follow rules of their own: streams without ids (`per_free_events`), blocks that several streams use
 //! (`stream_uses`), and memory that belongs to a graph (`graphs`).
+//!
+//! Uses: dedicated, free_space, physical, stream_cache.
 
 mod contexts;
 mod cover;

@@ -1,5 +1,7 @@
 //! Resizing: within the memory that the block has, in place with more memory, or with the same memory at a larger
 //! range.
+//!
+//! Uses: dedicated, free_space, physical, reclaim, slow_path, stream_cache.
 
 mod copy;
 

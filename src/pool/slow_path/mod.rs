@@ -18,6 +18,8 @@
 //!
 //! A capturing stream uses its capture's own free space and steps 3–6, 8 and 9 only. A stream without an id has no free
 //! space of its own. What was freed on its handle takes that place, each piece behind its event (`reclaim/per_free_events.rs`).
+//!
+//! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};

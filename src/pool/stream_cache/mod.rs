@@ -6,6 +6,8 @@
 //! release them. So a block that is freed into a dead generation's cache is never handed out too early. A free names no
 //! stream to the driver. It asks which context is current, so that reclamation also waits for the work of the new
 //! stream's context.
+//!
+//! Uses: free_space.
 
 pub mod block;
 pub mod classes;
