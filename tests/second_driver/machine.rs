@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use cudarc::driver::sys;
 use parking_lot::{Mutex, MutexGuard};
-pub use trtalloc::driver::sim::model::{calls, capture};
+pub use trtalloc::driver::sim::model::{capture, functions};
 
 use crate::books::{Books, Work};
 use crate::cudasim::clock;

@@ -9,7 +9,7 @@ use trtalloc::config::Config;
 use trtalloc::driver::cuda::CudaDriver;
 
 use crate::machine::Machine;
-use crate::machine::calls::{Call, CallKind};
+use crate::machine::functions::{Call, CallKind};
 use crate::play::{Rules, play};
 
 const MIB: u64 = 1 << 20;

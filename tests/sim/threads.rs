@@ -89,7 +89,7 @@ fn failing_calls_on_many_threads_lose_nothing() {
     assert_eq!(m.checker().violations(), Vec::<String>::new());
     assert_eq!(m.faults(), Vec::<String>::new());
     assert_eq!(m.memory_info(0), Ok((24 << 30, 24 << 30)));
-    assert_eq!((m.checker().live_blocks(), m.checker().ranges_kept()), (0, 0));
+    assert_eq!((m.checker().live_blocks(), m.checker().tracked_ranges()), (0, 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Stream;
 
 use crate::graphs::{Capture, Graph};
-use crate::machine::calls::{Call, CallKind};
+use crate::machine::functions::{Call, CallKind};
 use crate::random::Random;
 use crate::world::{Parcel, World, carved, done};
 

@@ -15,8 +15,8 @@ pub mod model;
 
 pub use model::{Addresses, Machine, MachineConfig as SimConfig};
 
-use model::calls::Call;
 use model::code;
+use model::functions::Call;
 
 /// A driver whose devices are simulated. Safe from any thread.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
-use crate::driver::sim::model::calls::{Call, CallKind};
 use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::driver::sim::model::functions::{Call, CallKind};
 
 /// The live blocks of a run: address, size and stream.
 struct Life<'a> {

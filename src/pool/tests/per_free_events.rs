@@ -1,8 +1,8 @@
 //! Per-free events: memory of streams without ids is reused only behind the event of each free.
 
 use crate::driver::sim::SimConfig;
-use crate::driver::sim::model::calls::Call;
 use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::driver::sim::model::functions::Call;
 
 use super::{Bench, MIB};
 use crate::sync::breaking;

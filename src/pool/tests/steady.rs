@@ -2,7 +2,7 @@
 //! not need.
 
 use crate::driver::sim::SimConfig;
-use crate::driver::sim::model::calls::Call;
+use crate::driver::sim::model::functions::Call;
 
 use super::{Bench, MIB};
 

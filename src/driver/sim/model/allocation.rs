@@ -1,11 +1,11 @@
 //! The driver's memory functions, implemented with `memory`.
 
 use super::Machine;
-use super::calls::Call;
+use super::access::Access;
 use super::code::*;
-use super::memory::Owner;
-use super::state::State;
-use super::touch::Access;
+use super::functions::Call;
+use super::memory::MemorySource;
+use super::state::MachineState;
 
 /// What lies at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct MemoryInfo {
     pub handle: u64,
 }
 
-impl State {
+impl MachineState {
     /// Frees the `malloc` memory of a destroyed context.
     pub(super) fn drop_context_memory(&mut self, context: usize, id: u64) {
         for (address, mapping) in self.memory.allocations_of(context, id) {
@@ -35,7 +35,7 @@ impl State {
             .memory
             .mappings
             .iter()
-            .filter(|(_, mapping)| mapping.device == device && matches!(mapping.owner, Owner::Handle(_)))
+            .filter(|(_, mapping)| mapping.device == device && matches!(mapping.source, MemorySource::Handle(_)))
             .map(|(&address, &mapping)| (address, mapping))
             .collect();
         let mut gone = self.memory.unmap(&mapped).unwrap_or_default();
@@ -188,7 +188,7 @@ impl Machine {
         let (thread, mut state) = self.enter(Call::MemFree)?;
         state.current(thread)?;
         state.refuse_unsafe(thread)?;
-        let Owner::Malloc { context, .. } = state.memory.allocation(address)?.owner else {
+        let MemorySource::Malloc { context, .. } = state.memory.allocation(address)?.source else {
             return Err(INVALID_VALUE);
         };
         let queues = state.contexts[context].queues.clone();
@@ -250,9 +250,9 @@ impl Machine {
     pub fn memory_at(&self, address: u64) -> Option<MemoryInfo> {
         let state = self.state.lock();
         let (&base, mapping) = state.memory.mappings.range(..=address).next_back()?;
-        let handle = match mapping.owner {
-            Owner::Handle(handle) => handle,
-            Owner::Malloc { .. } => 0,
+        let handle = match mapping.source {
+            MemorySource::Handle(handle) => handle,
+            MemorySource::Malloc { .. } => 0,
         };
         let info = MemoryInfo {
             base,

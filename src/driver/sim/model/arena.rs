@@ -2,7 +2,7 @@
 //! needs no file, because it is mapped only once.
 
 use super::addresses::{Addresses, Places};
-use super::host::{self, Backing, PAGE};
+use super::host_memory::{self, BackingFile, PAGE};
 
 /// The minimum of address space, so that pieces can lie apart.
 const MIN_SIZE: u64 = 16 << 30;
@@ -19,9 +19,9 @@ pub(super) struct Arena {
 impl Arena {
     /// Space for pieces of `bytes` in total. `numbers` has the physical bytes of a device; `None` is for the host's
     /// memory. Returns `None` if the host has no address space.
-    pub(super) fn new(policy: Addresses, bytes: u64, numbers: Option<&mut Backing>) -> Option<Arena> {
+    pub(super) fn new(policy: Addresses, bytes: u64, numbers: Option<&mut BackingFile>) -> Option<Arena> {
         let size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(PAGE);
-        let start = host::reserve(size, 2 << 20).ok()?;
+        let start = host_memory::reserve(size, 2 << 20).ok()?;
         Some(Arena {
             start,
             size,
@@ -35,7 +35,7 @@ impl Arena {
         let address = self.places.take(size)?;
         let from = address / PAGE * PAGE;
         let bytes = (address + size).next_multiple_of(PAGE) - from;
-        if host::protect(from, bytes, true).is_err() {
+        if host_memory::protect(from, bytes, true).is_err() {
             self.places.give(address);
             return None;
         }
@@ -47,13 +47,13 @@ impl Arena {
         self.places.give(address);
         let (from, bytes) = self.places.pages(address, size, PAGE);
         if bytes > 0 {
-            let _ = host::unmap(from, bytes);
+            let _ = host_memory::unmap(from, bytes);
         }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        host::unreserve(self.start, self.size);
+        host_memory::unreserve(self.start, self.size);
     }
 }

@@ -1,11 +1,11 @@
 //! The checker's record of blocks: handed out, given back, resized.
 
-use super::checker::{Block, Taker, name};
+use super::checker_state::{CheckedBlock, Taker, name};
 use super::queue::Position;
 use super::ranges::{Past, Use};
-use super::state::State;
+use super::state::MachineState;
 
-impl State {
+impl MachineState {
     fn taker(&self, slot: Option<u32>) -> Taker {
         let queue = slot.map_or(u32::MAX, |slot| self.queue_of(slot));
         Taker {
@@ -30,7 +30,7 @@ impl State {
 
     pub(super) fn hand_out(&mut self, address: u64, size: u64, slot: Option<u32>) {
         let taker = self.taker(slot);
-        let now = self.hot.now();
+        let now = self.tables.now();
         let what = format!(
             "{address:#x} + {size:#x} handed out on {} at {now}",
             name(taker.stream_id)
@@ -39,7 +39,7 @@ impl State {
         let device = self.device_of(address);
         let reachable = device.is_none_or(|device| {
             self.memory
-                .usable(address, size, super::touch::Access::Device(device))
+                .usable(address, size, super::access::Access::Device(device))
                 .is_ok()
         });
         if !whole || !reachable {
@@ -62,7 +62,7 @@ impl State {
         }
         for (start, length, alias) in ranges {
             self.check_range(taker, &what, start, length, 0);
-            let State { checker, queues, .. } = self;
+            let MachineState { checker, queues, .. } = self;
             // Uses that come before the taker's work stay recorded: its block may later be freed on a stream that they
             // do not precede.
             checker.ranges.cover(start, start + length, |_, segment| {
@@ -84,7 +84,7 @@ impl State {
             });
             checker.ranges.merge(start, start + length);
         }
-        let block = Block {
+        let block = CheckedBlock {
             serial,
             address,
             size,
@@ -117,7 +117,7 @@ impl State {
         tails
     }
 
-    pub(super) fn last_uses(&mut self, block: &Block, slot: Option<u32>) -> Vec<Position> {
+    pub(super) fn last_uses(&mut self, block: &CheckedBlock, slot: Option<u32>) -> Vec<Position> {
         match slot {
             None => self.tails(block.device),
             Some(slot) => match self.streams[slot as usize].capture {
@@ -129,7 +129,7 @@ impl State {
 
     pub(super) fn give_back(&mut self, address: u64, slot: Option<u32>) {
         let Some(block) = self.checker.blocks.remove(&address) else {
-            let now = self.hot.now();
+            let now = self.tables.now();
             return self
                 .checker
                 .violation(format!("{address:#x} given back at {now} is not handed out"));
@@ -141,11 +141,14 @@ impl State {
     }
 
     /// Ends a block's ownership of those of `ranges` that it still has.
-    fn leave(&mut self, block: &Block, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
-        let State {
-            checker, queues, hot, ..
+    fn leave(&mut self, block: &CheckedBlock, ranges: &[(u64, u64, u32)], uses: &[Position], on: u64) {
+        let MachineState {
+            checker,
+            queues,
+            tables,
+            ..
         } = self;
-        let at = hot.now();
+        let at = tables.now();
         for &(start, length, alias) in ranges {
             checker.ranges.within(start, start + length, |_, segment| {
                 if segment.owner != block.serial {
@@ -171,9 +174,9 @@ impl State {
     }
 
     /// The bytes that a resized block loses keep their recorded uses: a resize declares nothing about streams.
-    pub(super) fn begin_resize(&mut self, old: u64) -> Option<Block> {
+    pub(super) fn begin_resize(&mut self, old: u64) -> Option<CheckedBlock> {
         let Some(block) = self.checker.blocks.remove(&old) else {
-            let now = self.hot.now();
+            let now = self.tables.now();
             self.checker
                 .violation(format!("{old:#x} resized at {now} is not handed out"));
             return None;
@@ -183,8 +186,8 @@ impl State {
         Some(block)
     }
 
-    pub(super) fn end_resize(&mut self, block: Block, new: u64, size: u64) {
-        let now = self.hot.now();
+    pub(super) fn end_resize(&mut self, block: CheckedBlock, new: u64, size: u64) {
+        let now = self.tables.now();
         let taker = Taker {
             slot: None,
             queue: u32::MAX,
@@ -216,7 +219,7 @@ impl State {
         }
         self.checker.blocks.insert(
             new,
-            Block {
+            CheckedBlock {
                 address: new,
                 size,
                 ..block

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 
-use super::calls::Call;
 use super::code::*;
-use super::hot::{CAPTURE_ACTIVE, CAPTURE_DEAD, CAPTURE_IMPLIED, CAPTURE_NONE};
+use super::functions::Call;
 use super::queue::{Position, QueueKind};
-use super::state::State;
-use super::vclock::Clock;
+use super::state::MachineState;
+use super::tables::{CAPTURE_ACTIVE, CAPTURE_DEAD, CAPTURE_IMPLIED, CAPTURE_NONE};
+use super::vector_clock::VectorClock;
 use super::work::NodeWork;
 use super::{Machine, ThreadState};
 
@@ -37,7 +37,7 @@ pub(super) struct CaptureState {
     members: Vec<u32>,
 }
 
-impl State {
+impl MachineState {
     /// Adds a stream to a capture.
     fn join(&mut self, at: usize, slot: u32) -> u32 {
         let id = self.captures[at].id;
@@ -64,11 +64,11 @@ impl State {
                     if dead { CAPTURE_DEAD } else { CAPTURE_ACTIVE }
                 }
             };
-            self.hot.streams[slot].capture.store(shown, Release);
+            self.tables.streams[slot].capture.store(shown, Release);
         }
         for context in self.contexts.iter().zip(implied).filter(|(context, _)| context.id != 0) {
             let shown = if context.1 { CAPTURE_IMPLIED } else { CAPTURE_NONE };
-            self.hot.streams[context.0.legacy as usize]
+            self.tables.streams[context.0.legacy as usize]
                 .capture
                 .store(shown, Release);
         }
@@ -102,7 +102,7 @@ impl State {
     }
 
     /// A wait in which the stream, the event, or both capture.
-    pub(super) fn wait_in_capture(&mut self, slot: u32, event: Option<CapturedAt>, clock: &Clock) -> Result<()> {
+    pub(super) fn wait_in_capture(&mut self, slot: u32, event: Option<CapturedAt>, clock: &VectorClock) -> Result<()> {
         let own = self.streams[slot as usize].capture;
         let running = event.filter(|at| self.captures.iter().any(|capture| capture.id == at.capture));
         match (own, running) {
@@ -241,7 +241,7 @@ impl Machine {
             return Err(ILLEGAL_STATE);
         }
         let id = state.new_id();
-        let graph = state.open_graph(&self.hot);
+        let graph = state.open_graph(&self.tables);
         let capture = CaptureState {
             id,
             graph,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::calls::Call;
 use super::code::*;
+use super::functions::Call;
 use super::queue::{NEVER, Position};
-use super::state::State;
+use super::state::MachineState;
 use super::{Machine, abort};
 
 impl Machine {
@@ -70,11 +70,11 @@ impl Machine {
     }
 
     /// Waits until `positions` have completed. Another thread must release the persistent kernels among them.
-    pub(super) fn finish(&self, state: &mut MutexGuard<'_, State>, positions: &[Position]) {
+    pub(super) fn finish(&self, state: &mut MutexGuard<'_, MachineState>, positions: &[Position]) {
         loop {
             let done = state.queues.done_at(positions);
             if done != NEVER {
-                return self.hot.advance_to(done);
+                return self.tables.advance_to(done);
             }
             if self.released.wait_for(state, Duration::from_secs(60)).timed_out() {
                 abort("waited a minute for a kernel that is never released");

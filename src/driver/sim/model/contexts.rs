@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::calls::Call;
 use super::code::*;
-use super::hot::{CONTEXT_SLOTS, HandleKind};
+use super::functions::Call;
 use super::queue::QueueKind;
-use super::state::State;
+use super::state::MachineState;
 use super::streams::StreamState;
-use super::{Machine, ThreadState, hot};
+use super::tables::{CONTEXT_SLOTS, ObjectKind};
+use super::{Machine, ThreadState, tables};
 
 #[derive(Debug)]
 pub(super) struct ContextState {
@@ -42,7 +42,7 @@ impl ContextState {
     }
 }
 
-impl State {
+impl MachineState {
     /// Makes a context alive, with a new id and a new legacy stream.
     pub(super) fn revive(&mut self, context: usize) -> Result<()> {
         let id = self.new_id();
@@ -52,7 +52,7 @@ impl State {
             .open_stream(context, QueueKind::Legacy)
             .inspect_err(|_| self.contexts[context].id = 0)?;
         self.contexts[context].legacy = legacy;
-        let slot = &self.hot.contexts[context];
+        let slot = &self.tables.contexts[context];
         slot.device.store(self.contexts[context].device, Release);
         slot.legacy.store(legacy, Release);
         slot.made.store(1, Release);
@@ -66,7 +66,7 @@ impl State {
         if id == 0 {
             return;
         }
-        self.hot.contexts[context].id.store(0, Release);
+        self.tables.contexts[context].id.store(0, Release);
         for slot in 0..self.streams.len() as u32 {
             let stream = &self.streams[slot as usize];
             if stream.alive && stream.context == context {
@@ -76,7 +76,7 @@ impl State {
         for queue in std::mem::take(&mut self.contexts[context].queues) {
             self.queues.remove(queue);
         }
-        self.queues.resume(self.hot.now());
+        self.queues.resume(self.tables.now());
         self.contexts[context].blocking.clear();
         self.contexts[context].id = 0;
         self.contexts[context].poison = 0;
@@ -101,13 +101,13 @@ impl State {
         self.contexts[context].poison = code;
         for (slot, stream) in self.streams.iter().enumerate() {
             if stream.alive && stream.context == context {
-                self.hot.streams[slot].poison.store(code, Release);
+                self.tables.streams[slot].poison.store(code, Release);
             }
         }
         for &queue in &self.contexts[context].queues {
             self.queues.cut_short(queue);
         }
-        self.queues.resume(self.hot.now());
+        self.queues.resume(self.tables.now());
     }
 }
 
@@ -115,7 +115,7 @@ fn set_current(thread: &ThreadState, stack: &[usize]) {
     thread.context.store(stack.last().copied().unwrap_or(0), Relaxed);
 }
 
-impl State {
+impl MachineState {
     /// The index of the thread's own stream in its current context, if the thread has used it.
     pub(super) fn own_stream(&self, thread: &ThreadState) -> Option<usize> {
         let context = thread.context.load(Relaxed).checked_sub(1)?;
@@ -126,9 +126,9 @@ impl State {
 
 impl Machine {
     pub(super) fn context_place(&self, handle: usize) -> Result<usize> {
-        let place = self.hot.place(HandleKind::Context, handle).ok_or(INVALID_CONTEXT)?;
+        let place = self.tables.place(ObjectKind::Context, handle).ok_or(INVALID_CONTEXT)?;
         match self
-            .hot
+            .tables
             .contexts
             .get(place)
             .is_some_and(|slot| slot.made.load(Acquire) != 0)
@@ -151,7 +151,7 @@ impl Machine {
         let thread = self.query(Call::CtxGetCurrent)?;
         Ok(match thread.context.load(Relaxed) {
             0 => 0,
-            context => self.hot.handle(HandleKind::Context, context - 1),
+            context => self.tables.handle(ObjectKind::Context, context - 1),
         })
     }
 
@@ -161,7 +161,7 @@ impl Machine {
         let thread = self.query(Call::CtxGetDevice)?;
         match thread.context.load(Relaxed) {
             0 => Err(INVALID_CONTEXT),
-            context => Ok(self.hot.contexts[context - 1].device.load(Acquire) as i32),
+            context => Ok(self.tables.contexts[context - 1].device.load(Acquire) as i32),
         }
     }
 
@@ -171,7 +171,7 @@ impl Machine {
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.contexts[self.context_place(context)?].id.load(Acquire) {
+        match self.tables.contexts[self.context_place(context)?].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
             id => Ok(id),
         }
@@ -179,7 +179,7 @@ impl Machine {
 
     /// The device of any context that was ever alive.
     pub fn context_device(&self, context: usize) -> Result<i32> {
-        Ok(self.hot.contexts[self.context_place(context)?].device.load(Acquire) as i32)
+        Ok(self.tables.contexts[self.context_place(context)?].device.load(Acquire) as i32)
     }
 
     /// `cuDevicePrimaryCtxRetain`: returns the handle and does not make it current. Makes the context alive again after
@@ -191,7 +191,7 @@ impl Machine {
             state.revive(context)?;
         }
         state.contexts[context].retained += 1;
-        Ok(self.hot.handle(HandleKind::Context, context))
+        Ok(self.tables.handle(ObjectKind::Context, context))
     }
 
     /// `cuDevicePrimaryCtxRelease`: the last release ends the context.
@@ -255,7 +255,7 @@ impl Machine {
         let mut stack = thread.stack.lock();
         stack.push(context + 1);
         set_current(thread, &stack);
-        Ok(self.hot.handle(HandleKind::Context, context))
+        Ok(self.tables.handle(ObjectKind::Context, context))
     }
 
     /// From now on the handles of destroyed contexts and events are not reused. Not a driver call.
@@ -304,7 +304,7 @@ impl Machine {
         let mut stack = thread.stack.lock();
         let context = stack.pop().ok_or(INVALID_CONTEXT)?;
         set_current(thread, &stack);
-        Ok(self.hot.handle(HandleKind::Context, context - 1))
+        Ok(self.tables.handle(ObjectKind::Context, context - 1))
     }
 
     /// `cuCtxSetCurrent`: replaces the top of the thread's stack; 0 removes it.
@@ -327,9 +327,9 @@ impl Machine {
 
     /// The slot of a default stream of the thread's current context, without a lock. `None` where the thread has no
     /// stream of its own there yet.
-    pub(super) fn special_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
+    pub(super) fn default_stream_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        let slot = &self.hot.contexts[context];
+        let slot = &self.tables.contexts[context];
         let id = slot.id.load(Acquire);
         if id == 0 {
             return Err(CONTEXT_IS_DESTROYED);
@@ -341,9 +341,9 @@ impl Machine {
         Ok((of.load(Relaxed) == id).then(|| own.load(Relaxed) as usize))
     }
 
-    /// As [`Machine::special_slot`], but makes the thread's own stream where it is missing.
+    /// As [`Machine::default_stream_slot`], but makes the thread's own stream where it is missing.
     #[cold]
-    pub(super) fn open_special(&self, state: &mut State, thread: &ThreadState) -> Result<usize> {
+    pub(super) fn open_default_stream(&self, state: &mut MachineState, thread: &ThreadState) -> Result<usize> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let id = state.contexts[context].id;
         if id == 0 {
@@ -363,4 +363,4 @@ impl Machine {
     }
 }
 
-const _: () = assert!(hot::STREAM_SLOTS <= u32::MAX as usize);
+const _: () = assert!(tables::STREAM_SLOTS <= u32::MAX as usize);

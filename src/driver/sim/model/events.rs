@@ -1,12 +1,12 @@
 //! Events.
 
-use super::calls::Call;
 use super::capture::CapturedAt;
 use super::code::*;
-use super::hot::HandleKind;
+use super::functions::Call;
 use super::queue::{Position, Work};
-use super::state::State;
-use super::vclock::Clock;
+use super::state::MachineState;
+use super::tables::ObjectKind;
+use super::vector_clock::VectorClock;
 use super::{Machine, ThreadState};
 
 /// A limit of a year or more counts as no limit.
@@ -19,16 +19,16 @@ pub(super) struct EventState {
     /// What must complete. Empty where nothing was recorded, or the record had nothing to wait for.
     tails: Vec<Position>,
     /// What precedes the record.
-    clock: Clock,
+    clock: VectorClock,
     /// Set if the last record was in a capture.
     captured: Option<CapturedAt>,
 }
 
-impl State {
+impl MachineState {
     /// Records all work of a context as it is now.
     pub(super) fn record_context(&mut self, context: usize, event: usize) {
         let mut tails = Vec::new();
-        let mut clock = Clock::default();
+        let mut clock = VectorClock::default();
         for &queue in &self.contexts[context].queues {
             let Some(q) = self.queues.get(queue) else {
                 continue;
@@ -97,13 +97,13 @@ impl State {
         };
         let behind = self.implied(slot).to_vec();
         self.queues
-            .submit(&self.hot, self.streams[slot as usize].queue, work, &behind);
+            .submit(&self.tables, self.streams[slot as usize].queue, work, &behind);
         Ok(())
     }
 }
 
 impl Machine {
-    fn event<'a>(&self, state: &'a State, event: usize) -> Result<&'a EventState> {
+    fn event<'a>(&self, state: &'a MachineState, event: usize) -> Result<&'a EventState> {
         state.events.get(&event).ok_or(INVALID_HANDLE)
     }
 
@@ -113,14 +113,14 @@ impl Machine {
         let context = state.current(thread)?;
         let event = match state.free_events.pop() {
             Some(event) if !state.handles_stay => event,
-            _ => self.hot.handle(HandleKind::Event, state.new_id() as usize),
+            _ => self.tables.handle(ObjectKind::Event, state.new_id() as usize),
         };
         let context_id = state.contexts[context].id;
         let fresh = EventState {
             context,
             context_id,
             tails: Vec::new(),
-            clock: Clock::default(),
+            clock: VectorClock::default(),
             captured: None,
         };
         state.events.insert(event, fresh);
@@ -156,7 +156,7 @@ impl Machine {
     }
 
     /// What must complete for an event to be complete. An error where a query is not allowed.
-    fn queryable(&self, state: &mut State, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
+    fn queryable(&self, state: &mut MachineState, thread: &ThreadState, event: usize) -> Result<Vec<Position>> {
         let recorded = self.event(state, event)?;
         state.healthy(recorded.context)?;
         if let Some(at) = recorded.captured {
@@ -168,7 +168,7 @@ impl Machine {
         Ok(tails)
     }
 
-    fn event_seen(&self, state: &mut State, event: usize) {
+    fn event_seen(&self, state: &mut MachineState, event: usize) {
         if let Some(mut recorded) = state.events.remove(&event) {
             state.observe(&recorded.clock);
             recorded.tails.clear();
@@ -183,7 +183,7 @@ impl Machine {
     pub fn event_query(&self, event: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::EventQuery)?;
         let tails = self.queryable(&mut state, thread, event)?;
-        let done = state.queues.complete(&tails, self.hot.now());
+        let done = state.queues.complete(&tails, self.tables.now());
         if done {
             self.event_seen(&mut state, event);
         }
@@ -210,8 +210,8 @@ impl Machine {
             return Ok(true);
         }
         let done = state.queues.done_at(&tails);
-        let end = self.hot.now() + limit;
-        self.hot.advance_to(done.min(end));
+        let end = self.tables.now() + limit;
+        self.tables.advance_to(done.min(end));
         if done > end {
             self.run_due_destructors(&mut state);
             return Ok(false);

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::Machine;
-use super::calls::{Call, CallKind};
 use super::code::Result;
-use super::hot::{FLAG_ARMED, FLAG_LATENCY, Hot};
+use super::functions::{Call, CallKind};
+use super::tables::{FLAG_ARMED, FLAG_LATENCY, Tables};
 
 #[derive(Debug)]
-struct Rule {
+struct FailureRule {
     /// `None` for any call that an allocator may make.
     call: Option<Call>,
     /// The rule applies when this many more calls have been made.
@@ -20,21 +20,21 @@ struct Rule {
     every: u64,
     /// The call's result; 0: the call does not fail.
     code: u32,
-    work: Option<Work>,
+    work: Option<ConcurrentWork>,
 }
 
 /// What another thread of the application does just before a call.
-struct Work(Box<dyn FnOnce(&Machine) + Send>);
+struct ConcurrentWork(Box<dyn FnOnce(&Machine) + Send>);
 
-impl std::fmt::Debug for Work {
+impl std::fmt::Debug for ConcurrentWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Work")
+        f.write_str("ConcurrentWork")
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    rules: Mutex<Vec<Rule>>,
+    rules: Mutex<Vec<FailureRule>>,
     /// Calls that could have failed since the first rule was set.
     failed: AtomicU64,
 }
@@ -42,8 +42,8 @@ pub(super) struct Failures {
 impl Machine {
     /// Returns an error where a rule makes this call fail.
     pub(super) fn apply_rules(&self, call: Call) -> Result<()> {
-        let (code, work) = self.failures.apply_rules(&self.hot, call);
-        for Work(work) in work {
+        let (code, work) = self.failures.apply_rules(&self.tables, call);
+        for ConcurrentWork(work) in work {
             let _exempt = self.exempt();
             work(self);
         }
@@ -52,7 +52,7 @@ impl Machine {
 }
 
 impl Failures {
-    fn apply_rules(&self, hot: &Hot, call: Call) -> (u32, Vec<Work>) {
+    fn apply_rules(&self, tables: &Tables, call: Call) -> (u32, Vec<ConcurrentWork>) {
         let (mut code, mut work) = (0, Vec::new());
         let mut rules = self.rules.lock();
         rules.retain_mut(|rule| {
@@ -74,7 +74,7 @@ impl Failures {
             rule.left = rule.every;
             rule.every > 0
         });
-        hot.set_flag(FLAG_ARMED, !rules.is_empty());
+        tables.set_flag(FLAG_ARMED, !rules.is_empty());
         self.failed.fetch_add(u64::from(code != 0), Relaxed);
         (code, work)
     }
@@ -109,10 +109,10 @@ impl Machine {
     /// Runs `work` just before the `n`-th call (from 1) from now on of that name, as another thread could. Returns
     /// false where no function has that name or `n` is 0.
     pub fn come_between(&self, call: &str, n: u64, work: impl FnOnce(&Machine) + Send + 'static) -> bool {
-        self.add_rule(Some(call), n, 0, 0, Some(Work(Box::new(work))))
+        self.add_rule(Some(call), n, 0, 0, Some(ConcurrentWork(Box::new(work))))
     }
 
-    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32, work: Option<Work>) -> bool {
+    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32, work: Option<ConcurrentWork>) -> bool {
         let call = match call.map(Call::by_name) {
             Some(None) => return false,
             Some(known) => known,
@@ -122,14 +122,14 @@ impl Machine {
             return false;
         }
         let mut rules = self.failures.rules.lock();
-        rules.push(Rule {
+        rules.push(FailureRule {
             call,
             left: n,
             every,
             code,
             work,
         });
-        self.hot.set_flag(FLAG_ARMED, true);
+        self.tables.set_flag(FLAG_ARMED, true);
         true
     }
 
@@ -137,7 +137,7 @@ impl Machine {
     pub fn clear_failures(&self) {
         let mut rules = self.failures.rules.lock();
         rules.clear();
-        self.hot.set_flag(FLAG_ARMED, false);
+        self.tables.set_flag(FLAG_ARMED, false);
     }
 
     /// How many calls the rules have made fail so far.
@@ -165,7 +165,7 @@ impl Machine {
         let any = queries
             .clone()
             .any(|call| self.latencies[*call as usize].load(Relaxed) > 0);
-        self.hot.set_flag(FLAG_LATENCY, any);
+        self.tables.set_flag(FLAG_LATENCY, any);
         true
     }
 

@@ -1,10 +1,10 @@
 //! Graphs and their executables.
 
-use super::calls::Call;
 use super::code::*;
-use super::hot::{HandleKind, Hot};
+use super::functions::Call;
 use super::queue::Work;
-use super::state::State;
+use super::state::MachineState;
+use super::tables::{ObjectKind, Tables};
 use super::work::NodeWork;
 use super::{Machine, objects::ObjectRef};
 
@@ -24,18 +24,18 @@ pub(super) struct ExecState {
 
 /// What a graph and its executables share. The memory of the graph's capture belongs to them while one of them exists.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct GraphLife {
     owners: u32,
     queues: Vec<u32>,
 }
 
-impl State {
-    pub(super) fn open_graph(&mut self, hot: &Hot) -> usize {
+impl MachineState {
+    pub(super) fn open_graph(&mut self, tables: &Tables) -> usize {
         let life = self.new_id();
-        let graph = hot.handle(HandleKind::Graph, life as usize);
+        let graph = tables.handle(ObjectKind::Graph, life as usize);
         self.lives.insert(
             life,
-            Life {
+            GraphLife {
                 owners: 1,
                 queues: Vec::new(),
             },
@@ -107,7 +107,7 @@ impl Machine {
         }
         state.keep_objects(&exec.objects);
         let id = state.new_id();
-        let handle = self.hot.handle(HandleKind::Exec, id as usize);
+        let handle = self.tables.handle(ObjectKind::Exec, id as usize);
         state.execs.insert(handle, exec);
         Ok(handle)
     }

@@ -6,11 +6,11 @@ use super::MachineConfig;
 use super::addresses::{Addresses, Chooser};
 use super::arena::Arena;
 use super::code::*;
-use super::host::{self, Backing, PAGE};
+use super::host_memory::{self, BackingFile, PAGE};
 use super::state::NumberMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum MemorySource {
     /// A mapping of a physical handle.
     Handle(u64),
     /// `malloc` memory, in the context of that index and id.
@@ -24,7 +24,7 @@ pub(super) struct Mapping {
     /// The offset in the backing file, which stands for physical memory.
     pub(super) offset: u64,
     pub(super) device: u32,
-    pub(super) owner: Owner,
+    pub(super) source: MemorySource,
     /// Unique: distinguishes two mappings of the same memory.
     pub(super) alias: u32,
     /// A bit for each device that may access it.
@@ -55,8 +55,8 @@ impl DeviceMemory {
 }
 
 #[derive(Debug)]
-pub(super) struct Memory {
-    backing: Backing,
+pub(super) struct MemoryState {
+    backing: BackingFile,
     granularity: u64,
     /// Remaining address space.
     space: u64,
@@ -76,15 +76,15 @@ pub(super) struct Memory {
     aliases: u32,
 }
 
-impl Memory {
-    pub(super) fn new(config: &MachineConfig) -> Memory {
+impl MemoryState {
+    pub(super) fn new(config: &MachineConfig) -> MemoryState {
         let device = DeviceMemory {
             total: config.memory,
             used: 0,
             others: 0,
         };
-        Memory {
-            backing: Backing::new(),
+        MemoryState {
+            backing: BackingFile::new(),
             granularity: config.granularity.next_power_of_two().max(PAGE),
             space: config.address_space,
             contents: config.contents,
@@ -143,10 +143,10 @@ impl Memory {
         let left = self.space.checked_sub(size).ok_or(OUT_OF_MEMORY)?;
         let alignment = alignment.max(self.granularity);
         let propose = self.chooser.propose(size, alignment, None);
-        let address = propose.and_then(|propose| host::reserve_at(propose, size).ok());
+        let address = propose.and_then(|propose| host_memory::reserve_at(propose, size).ok());
         let address = match address {
             Some(address) => address,
-            None => host::reserve(size, alignment).map_err(|_| OUT_OF_MEMORY)?,
+            None => host_memory::reserve(size, alignment).map_err(|_| OUT_OF_MEMORY)?,
         };
         self.chooser.record_placed(address, size);
         self.space = left;
@@ -164,7 +164,7 @@ impl Memory {
         self.reservations.remove(&address);
         self.space += size;
         self.chooser.record_freed(address);
-        host::unreserve(address, size);
+        host_memory::unreserve(address, size);
         Ok(())
     }
 
@@ -234,18 +234,18 @@ impl Memory {
         if let Some(physical) = self.handles.get_mut(&handle) {
             physical.mappings += 1;
         }
-        let owner = Owner::Handle(handle);
-        self.insert(address, size, physical.offset, physical.device, owner, 0);
+        let source = MemorySource::Handle(handle);
+        self.insert(address, size, physical.offset, physical.device, source, 0);
         Ok(())
     }
 
-    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, owner: Owner, access: u64) {
+    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, source: MemorySource, access: u64) {
         self.aliases = self.aliases.wrapping_add(1);
         let mapping = Mapping {
             size,
             offset,
             device,
-            owner,
+            source,
             alias: self.aliases,
             access,
         };
@@ -258,7 +258,7 @@ impl Memory {
         let mut at = address;
         let mut found = Vec::new();
         for (&start, &mapping) in self.mappings.range(address..end) {
-            if start != at || matches!(mapping.owner, Owner::Malloc { .. }) {
+            if start != at || matches!(mapping.source, MemorySource::Malloc { .. }) {
                 return Err(INVALID_VALUE);
             }
             at += mapping.size;
@@ -267,13 +267,13 @@ impl Memory {
         if at == end { Ok(found) } else { Err(INVALID_VALUE) }
     }
 
-    /// Unmaps what [`Memory::whole`] found. Returns the memory that this frees.
+    /// Unmaps what [`MemoryState::whole`] found. Returns the memory that this frees.
     pub(super) fn unmap(&mut self, found: &[(u64, Mapping)]) -> Result<Vec<(u64, u64)>> {
         let mut gone = Vec::new();
         for &(address, mapping) in found {
-            host::unmap(address, mapping.size).map_err(|_| OUT_OF_MEMORY)?;
+            host_memory::unmap(address, mapping.size).map_err(|_| OUT_OF_MEMORY)?;
             self.mappings.remove(&address);
-            if let Owner::Handle(handle) = mapping.owner {
+            if let MemorySource::Handle(handle) = mapping.source {
                 if let Some(physical) = self.handles.get_mut(&handle) {
                     physical.mappings -= 1;
                 }
@@ -303,7 +303,7 @@ impl Memory {
                 mapping.access & !mask
             };
             if (access == 0) != (mapping.access == 0) {
-                host::protect(start, mapping.size, access != 0).map_err(|_| OUT_OF_MEMORY)?;
+                host_memory::protect(start, mapping.size, access != 0).map_err(|_| OUT_OF_MEMORY)?;
             }
             mapping.access = access;
         }
@@ -320,8 +320,8 @@ impl Memory {
             self.discharge(device, charged);
             return Err(OUT_OF_MEMORY);
         };
-        let owner = Owner::Malloc { context, id, charged };
-        self.insert(address, size, offset, device, owner, 1 << device);
+        let source = MemorySource::Malloc { context, id, charged };
+        self.insert(address, size, offset, device, source, 1 << device);
         Ok(address)
     }
 
@@ -340,15 +340,15 @@ impl Memory {
     /// The allocation that begins at `address`.
     pub(super) fn allocation(&self, address: u64) -> Result<Mapping> {
         let mapping = self.mappings.get(&address).ok_or(INVALID_VALUE)?;
-        match mapping.owner {
-            Owner::Malloc { .. } => Ok(*mapping),
-            Owner::Handle(_) => Err(INVALID_VALUE),
+        match mapping.source {
+            MemorySource::Malloc { .. } => Ok(*mapping),
+            MemorySource::Handle(_) => Err(INVALID_VALUE),
         }
     }
 
     pub(super) fn free(&mut self, address: u64) {
         if let Some(mapping) = self.mappings.remove(&address)
-            && let Owner::Malloc { charged, .. } = mapping.owner
+            && let MemorySource::Malloc { charged, .. } = mapping.source
         {
             if let Some(arena) = &mut self.plain {
                 arena.give(address, mapping.size);
@@ -375,9 +375,9 @@ impl Memory {
         let size = *self.pinned.get(&address).ok_or(INVALID_VALUE)?;
         Ok(Mapping {
             size,
-            offset: address | super::touch::FOREIGN,
+            offset: address | super::access::FOREIGN,
             device: 0,
-            owner: Owner::Handle(0),
+            source: MemorySource::Handle(0),
             alias: 0,
             access: u64::MAX,
         })
@@ -396,7 +396,7 @@ impl Memory {
         let (mut parts, mut malloc) = (0, false);
         self.pieces(address, bytes, |_, _, mapping| {
             parts += 1;
-            malloc |= matches!(mapping.owner, Owner::Malloc { .. });
+            malloc |= matches!(mapping.source, MemorySource::Malloc { .. });
         });
         let pinned = self.pinned.range(..=address).next_back();
         let in_pinned = pinned.is_some_and(|(start, size)| address - start < *size);
@@ -405,19 +405,19 @@ impl Memory {
 
     /// All allocations of a context.
     pub(super) fn allocations_of(&self, context: usize, id: u64) -> Vec<(u64, Mapping)> {
-        let of = |owner: Owner| matches!(owner, Owner::Malloc { context: c, id: i, .. } if c == context && i == id);
+        let of = |source: MemorySource| matches!(source, MemorySource::Malloc { context: c, id: i, .. } if c == context && i == id);
         self.mappings
             .iter()
-            .filter(|(_, mapping)| of(mapping.owner))
+            .filter(|(_, mapping)| of(mapping.source))
             .map(|(&at, &mapping)| (at, mapping))
             .collect()
     }
 }
 
-impl Drop for Memory {
+impl Drop for MemoryState {
     fn drop(&mut self) {
         for (&address, &size) in &self.reservations {
-            host::unreserve(address, size);
+            host_memory::unreserve(address, size);
         }
     }
 }

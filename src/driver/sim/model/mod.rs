@@ -7,7 +7,7 @@
 //!
 //! # Rules that are modelled
 //!
-//! * **Memory** (`memory`, `allocation`, `addresses`, `touch`): addresses are real and have no more properties than
+//! * **Memory** (`memory`, `allocation`, `addresses`, `access`): addresses are real and have no more properties than
 //!   CUDA guarantees. Each device has a capacity and a granularity, and other processes may hold a part of its memory.
 //!   A handle that is mapped twice is one memory. The host faults where it has no access. Refused are: an offset other
 //!   than 0, a map over a map or outside a reservation, a size that is not the handle's, an unmap or an access change
@@ -33,7 +33,7 @@
 //!   in a destructor aborts.
 //! * **Time**: each call advances the clock by its latency. A wait advances it to the end of the awaited work. Contents
 //!   change when a copy or a fill is submitted, regardless of the clock.
-//! * **The order checker** (`checker`, `blocks`, `check`): see there.
+//! * **The order checker** (`checker`, `checker_state`, `blocks`, `ranges`): see `checker_state`.
 //!
 //! # Not modelled
 //!
@@ -47,40 +47,40 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+mod access;
 mod addresses;
 pub mod allocation;
 mod arena;
 mod blocks;
-pub mod calls;
 pub mod capture;
-pub mod check;
-mod checker;
+pub mod checker;
+mod checker_state;
 pub mod code;
 pub mod context_work;
 pub mod contexts;
 pub mod events;
 pub mod failures;
+pub mod functions;
 pub mod graphs;
-mod host;
-mod hot;
+mod host_memory;
 mod memory;
 pub mod objects;
 mod queue;
 mod ranges;
 mod state;
 pub mod streams;
+mod tables;
 mod threads;
-mod touch;
-mod vclock;
+mod vector_clock;
 mod work;
 
 pub use addresses::Addresses;
 
-use calls::Call;
 use code::Result;
 use failures::Failures;
-use hot::Hot;
-use state::State;
+use functions::Call;
+use state::MachineState;
+use tables::Tables;
 use threads::{ThreadState, Threads};
 
 /// What kind of computer to simulate.
@@ -151,11 +151,11 @@ impl MachineConfig {
 /// A computer with simulated devices. Safe from any thread. Several may exist; each refuses the handles of others.
 pub struct Machine {
     threads: Threads,
-    hot: Arc<Hot>,
+    tables: Arc<Tables>,
     config: MachineConfig,
     failures: Failures,
     latencies: [AtomicU64; Call::COUNT],
-    state: Mutex<State>,
+    state: Mutex<MachineState>,
     /// Signalled when a persistent kernel is released.
     released: Condvar,
     callbacks: objects::Callbacks,
@@ -190,11 +190,11 @@ impl Machine {
             true => NUMBERS.load(Relaxed),
             false => NUMBERS.fetch_add(1, Relaxed),
         };
-        let hot = Arc::new(Hot::new(number));
-        let state = State::new(&config, hot.clone());
+        let tables = Arc::new(Tables::new(number));
+        let state = MachineState::new(&config, tables.clone());
         Arc::new(Machine {
             threads: Threads::new(number),
-            hot,
+            tables,
             failures: Failures::default(),
             latencies: std::array::from_fn(|at| AtomicU64::new(Call::ALL[at].default_latency())),
             state: Mutex::new(state),
@@ -211,13 +211,13 @@ impl Machine {
 
     /// The simulated time in nanoseconds.
     pub fn now(&self) -> u64 {
-        self.hot.now()
+        self.tables.now()
     }
 
     /// Lets simulated time pass.
     pub fn advance(&self, nanoseconds: u64) {
         let mut state = self.state.lock();
-        state.hot.advance(nanoseconds);
+        state.tables.advance(nanoseconds);
         self.run_due_destructors(&mut state);
     }
 
@@ -232,16 +232,16 @@ impl Machine {
     }
 
     /// Begins a call: counts it, applies injected failures, takes the lock and advances the clock by its latency.
-    fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, State>)> {
+    fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, MachineState>)> {
         let thread = self.threads.here();
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
-            if self.hot.flags.load(Relaxed) & hot::FLAG_ARMED != 0 {
+            if self.tables.flags.load(Relaxed) & tables::FLAG_ARMED != 0 {
                 self.apply_rules(call)?;
             }
         }
         let mut state = self.state.lock();
-        self.hot.advance(self.latencies[call as usize].load(Relaxed));
+        self.tables.advance(self.latencies[call as usize].load(Relaxed));
         self.run_due_destructors(&mut state);
         Ok((thread, state))
     }
@@ -250,7 +250,7 @@ impl Machine {
     #[inline]
     fn query(&self, call: Call) -> Result<&ThreadState> {
         let thread = self.threads.here();
-        let flags = self.hot.flags.load(Relaxed);
+        let flags = self.tables.flags.load(Relaxed);
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
             if flags != 0 {
@@ -262,10 +262,10 @@ impl Machine {
 
     #[cold]
     fn query_slowly(&self, call: Call, flags: u32) -> Result<()> {
-        if flags & hot::FLAG_ARMED != 0 {
+        if flags & tables::FLAG_ARMED != 0 {
             self.apply_rules(call)?;
         }
-        self.hot.advance(self.latencies[call as usize].load(Relaxed));
+        self.tables.advance(self.latencies[call as usize].load(Relaxed));
         Ok(())
     }
 }

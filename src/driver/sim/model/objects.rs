@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::calls::Call;
 use super::code::*;
+use super::functions::Call;
 use super::queue::{Position, Queues};
-use super::state::{NumberMap, State};
+use super::state::{MachineState, NumberMap};
 use super::{Machine, threads};
 
 /// The number of a user object.
@@ -69,7 +69,7 @@ impl Objects {
     }
 }
 
-impl State {
+impl MachineState {
     pub(super) fn keep_objects(&mut self, objects: &[ObjectRef]) {
         for object in objects {
             if let Some(object) = self.objects.all.get_mut(object) {
@@ -103,22 +103,22 @@ impl State {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct DestructorQueue {
     ready: Vec<(Destructor, usize)>,
     running: bool,
     stop: bool,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct SharedDestructors {
+    queue: Mutex<DestructorQueue>,
     changed: Condvar,
 }
 
 /// The thread that runs destructors.
 #[derive(Debug, Default)]
 pub(super) struct Callbacks {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDestructors>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -142,7 +142,7 @@ impl Callbacks {
     }
 }
 
-impl Shared {
+impl SharedDestructors {
     fn run(&self) {
         threads::set_in_callback(true);
         let mut queue = self.queue.lock();
@@ -180,14 +180,17 @@ impl Drop for Callbacks {
 
 impl Machine {
     /// Passes due user objects to the callback thread.
-    pub(super) fn run_due_destructors(&self, state: &mut State) {
+    pub(super) fn run_due_destructors(&self, state: &mut MachineState) {
         if state.objects.due.is_empty() {
             return;
         }
-        let State {
-            objects, queues, hot, ..
+        let MachineState {
+            objects,
+            queues,
+            tables,
+            ..
         } = state;
-        let (ready, over) = objects.take_ready(queues, hot.now());
+        let (ready, over) = objects.take_ready(queues, tables.now());
         // A running destructor tells the host that its graph's launches have completed.
         for position in over {
             state.observe_position(position);
@@ -237,7 +240,7 @@ impl Machine {
     pub fn drain_user_objects(&self) {
         let mut state = self.state.lock();
         self.run_due_destructors(&mut state);
-        self.hot.advance(state.objects.delay);
+        self.tables.advance(state.objects.delay);
         self.run_due_destructors(&mut state);
         drop(state);
         let mut queue = self.callbacks.shared.queue.lock();

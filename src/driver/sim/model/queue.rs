@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::hot::Hot;
-use super::vclock::Clock;
+use super::tables::Tables;
+use super::vector_clock::VectorClock;
 
 /// (queue, number of its operations): everything in that queue up to and including that operation.
 pub(super) type Position = (u32, u64);
@@ -51,7 +51,7 @@ pub(super) struct Queue {
     /// Operations whose end the host has observed.
     pub(super) observed: u64,
     /// What precedes the end of this queue, without the queue itself.
-    pub(super) clock: Clock,
+    pub(super) clock: VectorClock,
     completed: u64,
     pending: VecDeque<Operation>,
     /// How many operations at the end of `pending` have no known completion time.
@@ -96,7 +96,7 @@ impl Queues {
             issued: 0,
             last_node: 0,
             observed: 0,
-            clock: Clock::default(),
+            clock: VectorClock::default(),
             completed: 0,
             pending: VecDeque::new(),
             unresolved: 0,
@@ -144,8 +144,8 @@ impl Queues {
     }
 
     /// What the host knows to be complete once it has observed the end of `queue`.
-    pub(super) fn tail_clock(&self, queue: u32) -> Clock {
-        let mut clock = Clock::default();
+    pub(super) fn tail_clock(&self, queue: u32) -> VectorClock {
+        let mut clock = VectorClock::default();
         if let Some(q) = self.get(queue) {
             clock = q.clock.clone();
             clock.raise(queue, q.issued);
@@ -154,17 +154,17 @@ impl Queues {
     }
 
     /// Appends an operation behind `waits` and the tails of `behind`. Returns its position.
-    pub(super) fn submit(&mut self, hot: &Hot, queue: u32, work: Work, behind: &[u32]) -> Position {
-        let now = hot.now();
+    pub(super) fn submit(&mut self, tables: &Tables, queue: u32, work: Work, behind: &[u32]) -> Position {
+        let now = tables.now();
         let Some(mut q) = self.all.get_mut(queue as usize).and_then(Option::take) else {
             return (queue, 0);
         };
         q.trim(now);
         if q.pending.len() >= DEPTH && q.pending[0].done != NEVER {
-            hot.advance_to(q.pending[0].done);
-            q.trim(hot.now());
+            tables.advance_to(q.pending[0].done);
+            q.trim(tables.now());
         }
-        let now = hot.now();
+        let now = tables.now();
         let mut start = now.max(q.free_at);
         let mut waits: Vec<Position> = Vec::new();
         let tails = behind.iter().map(|&other| self.tail(other));
@@ -286,7 +286,7 @@ impl Queues {
     }
 
     /// Appends to a virtual queue.
-    pub(super) fn submit_virtual(&mut self, queue: u32, order: Option<&Clock>, node: bool) -> Position {
+    pub(super) fn submit_virtual(&mut self, queue: u32, order: Option<&VectorClock>, node: bool) -> Position {
         let Some(q) = self.get_mut(queue) else {
             return (queue, 0);
         };
@@ -307,5 +307,5 @@ pub(super) struct Work<'a> {
     pub(super) duration: u64,
     pub(super) persistent: u64,
     pub(super) waits: &'a [Position],
-    pub(super) order: Option<&'a Clock>,
+    pub(super) order: Option<&'a VectorClock>,
 }

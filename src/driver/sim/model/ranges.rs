@@ -29,7 +29,7 @@ pub(super) struct Past {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Segment {
+pub(super) struct TrackedRange {
     pub(super) end: u64,
     /// The serial of the block that is handed out; 0: none.
     pub(super) owner: u64,
@@ -37,8 +37,8 @@ pub(super) struct Segment {
     pub(super) past: Past,
 }
 
-impl Segment {
-    fn same(&self, other: &Segment) -> bool {
+impl TrackedRange {
+    fn same(&self, other: &TrackedRange) -> bool {
         self.owner == other.owner && self.past == other.past && self.uses == other.uses
     }
 
@@ -58,9 +58,9 @@ impl Segment {
 
 /// Segments by their start. They do not overlap.
 #[derive(Debug, Default)]
-pub(super) struct Ranges(BTreeMap<u64, Segment>);
+pub(super) struct TrackedRanges(BTreeMap<u64, TrackedRange>);
 
-impl Ranges {
+impl TrackedRanges {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -78,7 +78,7 @@ impl Ranges {
     }
 
     /// Calls `f` for each segment within a range, cut to it.
-    pub(super) fn within(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Segment)) {
+    pub(super) fn within(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut TrackedRange)) {
         if let Some(segment) = self.0.get_mut(&start)
             && segment.end == end
         {
@@ -91,8 +91,8 @@ impl Ranges {
         }
     }
 
-    /// As [`Ranges::within`], and adds segments where there are none yet.
-    pub(super) fn cover(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Segment)) {
+    /// As [`TrackedRanges::within`], and adds segments where there are none yet.
+    pub(super) fn cover(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut TrackedRange)) {
         let mut gaps = Vec::new();
         let mut at = start;
         self.within(start, end, |from, segment| {
@@ -106,9 +106,9 @@ impl Ranges {
             gaps.push((at, end));
         }
         for (from, to) in gaps {
-            let mut segment = Segment {
+            let mut segment = TrackedRange {
                 end: to,
-                ..Segment::default()
+                ..TrackedRange::default()
             };
             f(from, &mut segment);
             self.0.insert(from, segment);

@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering::Release;
 
 use super::MachineConfig;
 use super::capture::CaptureState;
-use super::checker::CheckerState;
+use super::checker_state::CheckerState;
 use super::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Result};
 use super::contexts::ContextState;
 use super::events::EventState;
-use super::graphs::{ExecState, GraphState, Life};
-use super::hot::Hot;
-use super::memory::Memory;
+use super::graphs::{ExecState, GraphLife, GraphState};
+use super::memory::MemoryState;
 use super::objects::Objects;
 use super::queue::{Position, Queues};
 use super::streams::StreamState;
-use super::vclock::Clock;
+use super::tables::Tables;
+use super::vector_clock::VectorClock;
 
 /// A hasher for keys that are small numbers.
 #[derive(Default)]
@@ -47,8 +47,8 @@ impl Hasher for NumberHasher {
 /// A map keyed by numbers.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-pub(super) struct State {
-    pub(super) hot: Arc<Hot>,
+pub(super) struct MachineState {
+    pub(super) tables: Arc<Tables>,
     pub(super) ids: u64,
     pub(super) contexts: Vec<ContextState>,
     /// Handles of contexts and events are not reused.
@@ -67,18 +67,18 @@ pub(super) struct State {
     pub(super) captures: Vec<CaptureState>,
     pub(super) graphs: NumberMap<usize, GraphState>,
     pub(super) execs: NumberMap<usize, ExecState>,
-    pub(super) lives: NumberMap<u64, Life>,
+    pub(super) lives: NumberMap<u64, GraphLife>,
     pub(super) objects: Objects,
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryState,
     pub(super) checker: CheckerState,
     pub(super) faults: Vec<String>,
     pub(super) vmm_unsafe: bool,
 }
 
-impl State {
-    pub(super) fn new(config: &MachineConfig, hot: Arc<Hot>) -> State {
-        let mut state = State {
-            hot,
+impl MachineState {
+    pub(super) fn new(config: &MachineConfig, tables: Arc<Tables>) -> MachineState {
+        let mut state = MachineState {
+            tables,
             ids: 0,
             contexts: Vec::new(),
             handles_stay: false,
@@ -94,7 +94,7 @@ impl State {
             execs: NumberMap::default(),
             lives: NumberMap::default(),
             objects: Objects::new(config.user_object_delay),
-            memory: Memory::new(config),
+            memory: MemoryState::new(config),
             checker: CheckerState::new(config.checker),
             faults: Vec::new(),
             vmm_unsafe: config.vmm_unsafe_in_capture,
@@ -102,7 +102,7 @@ impl State {
         for device in 0..config.devices {
             state.contexts.push(ContextState::new(device, true));
             state.primaries.push(device as usize);
-            let slot = &state.hot.contexts[device as usize];
+            let slot = &state.tables.contexts[device as usize];
             slot.device.store(device, Release);
             slot.made.store(1, Release);
         }
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// The host has observed the end of everything in `clock`.
-    pub(super) fn observe(&mut self, clock: &Clock) {
+    pub(super) fn observe(&mut self, clock: &VectorClock) {
         for &position in clock.entries() {
             self.observe_position(position);
         }

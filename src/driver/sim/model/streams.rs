@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
 
-use super::calls::Call;
 use super::code::*;
-use super::hot::{CAPTURE_DEAD, CAPTURE_IMPLIED, HandleKind, STREAM_SLOTS};
+use super::functions::Call;
 use super::queue::{Position, QueueKind, Work};
-use super::state::State;
-use super::vclock::Clock;
+use super::state::MachineState;
+use super::tables::{CAPTURE_DEAD, CAPTURE_IMPLIED, ObjectKind, STREAM_SLOTS};
+use super::vector_clock::VectorClock;
 use super::{Machine, ThreadState, abort};
 
 /// One entry in the table of streams: the stream that lives there, or lived there last.
@@ -23,7 +23,7 @@ pub(super) struct StreamState {
     pub(super) capture: Option<(u64, u32)>,
 }
 
-impl State {
+impl MachineState {
     /// A new stream in the slot that was freed last.
     pub(super) fn open_stream(&mut self, context: usize, kind: QueueKind) -> Result<u32> {
         let slot = match self.free_slots.pop() {
@@ -50,18 +50,18 @@ impl State {
         if kind == QueueKind::Blocking {
             state.blocking.push(queue);
         }
-        let hot = &self.hot.streams[slot as usize];
-        hot.context.store(context as u32, Release);
-        hot.capture.store(0, Release);
-        hot.poison.store(self.contexts[context].poison, Release);
-        hot.id.store(id, Release);
+        let entry = &self.tables.streams[slot as usize];
+        entry.context.store(context as u32, Release);
+        entry.capture.store(0, Release);
+        entry.poison.store(self.contexts[context].poison, Release);
+        entry.id.store(id, Release);
         Ok(slot)
     }
 
     /// Frees the handle. The queued work continues.
     pub(super) fn close_stream(&mut self, slot: u32) {
         self.abandon_capture(slot);
-        self.hot.streams[slot as usize].id.store(0, Release);
+        self.tables.streams[slot as usize].id.store(0, Release);
         let stream = &mut self.streams[slot as usize];
         stream.alive = false;
         let (queue, context) = (stream.queue, stream.context);
@@ -91,7 +91,7 @@ impl State {
     pub(super) fn submit(&mut self, slot: u32, work: Work<'_>) -> Position {
         let behind = self.implied(slot).to_vec();
         self.queues
-            .submit(&self.hot, self.streams[slot as usize].queue, work, &behind)
+            .submit(&self.tables, self.streams[slot as usize].queue, work, &behind)
     }
 
     /// The queue that a stream's work goes to now: its own, or the one in a capture.
@@ -126,9 +126,9 @@ impl Machine {
     #[inline]
     fn slot(&self, thread: &ThreadState, handle: usize) -> Result<usize> {
         if handle <= 2 {
-            return match self.special_slot(thread, handle)? {
+            return match self.default_stream_slot(thread, handle)? {
                 Some(slot) => Ok(slot),
-                None => self.open_special(&mut self.state.lock(), thread),
+                None => self.open_default_stream(&mut self.state.lock(), thread),
             };
         }
         Ok(self.ordinary_slot(handle))
@@ -136,19 +136,19 @@ impl Machine {
 
     #[inline]
     fn ordinary_slot(&self, handle: usize) -> usize {
-        match self.hot.place(HandleKind::Stream, handle) {
+        match self.tables.place(ObjectKind::Stream, handle) {
             Some(slot) if slot < STREAM_SLOTS => slot,
             _ => abort(&format!("{handle:#x} was never a stream of this machine")),
         }
     }
 
     /// The slot of a live stream whose context has no sticky error, for calls under the lock.
-    pub(super) fn stream_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Result<u32> {
+    pub(super) fn stream_slot(&self, state: &mut MachineState, thread: &ThreadState, handle: usize) -> Result<u32> {
         let slot = match handle <= 2 {
             false => self.ordinary_slot(handle),
-            true => match self.special_slot(thread, handle)? {
+            true => match self.default_stream_slot(thread, handle)? {
                 Some(slot) => slot,
-                None => self.open_special(state, thread)?,
+                None => self.open_default_stream(state, thread)?,
             },
         };
         match state.streams.get(slot) {
@@ -162,13 +162,13 @@ impl Machine {
 
     /// For the checker: the slot of a stream that may be destroyed, or of a default stream, which is made at its first
     /// use. `None` for a default stream without a context.
-    pub(super) fn any_slot(&self, state: &mut State, thread: &ThreadState, handle: usize) -> Option<u32> {
+    pub(super) fn any_slot(&self, state: &mut MachineState, thread: &ThreadState, handle: usize) -> Option<u32> {
         let slot = match handle <= 2 {
-            true => match self.special_slot(thread, handle).ok()? {
+            true => match self.default_stream_slot(thread, handle).ok()? {
                 Some(slot) => slot,
-                None => self.open_special(state, thread).ok()?,
+                None => self.open_default_stream(state, thread).ok()?,
             },
-            false => self.hot.place(HandleKind::Stream, handle)?,
+            false => self.tables.place(ObjectKind::Stream, handle)?,
         };
         (slot < state.streams.len()).then_some(slot as u32)
     }
@@ -185,7 +185,7 @@ impl Machine {
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
-        match self.hot.streams[self.slot(thread, stream)?].id.load(Acquire) {
+        match self.tables.streams[self.slot(thread, stream)?].id.load(Acquire) {
             0 => Self::dead(stream),
             id => Ok(id),
         }
@@ -194,13 +194,13 @@ impl Machine {
     /// `cuStreamGetCtx`. A query.
     pub fn stream_context(&self, stream: usize) -> Result<usize> {
         let thread = self.query(Call::StreamGetCtx)?;
-        let slot = &self.hot.streams[self.slot(thread, stream)?];
+        let slot = &self.tables.streams[self.slot(thread, stream)?];
         if slot.id.load(Acquire) == 0 {
             Self::dead(stream);
         }
         Ok(self
-            .hot
-            .handle(HandleKind::Context, slot.context.load(Acquire) as usize))
+            .tables
+            .handle(ObjectKind::Context, slot.context.load(Acquire) as usize))
     }
 
     /// `cuStreamIsCapturing`: 0 no, 1 yes, 2 invalidated. For the legacy stream while a blocking stream captures, it
@@ -209,7 +209,7 @@ impl Machine {
     #[inline]
     pub fn stream_is_capturing(&self, stream: usize) -> Result<u32> {
         let thread = self.query(Call::StreamIsCapturing)?;
-        let slot = &self.hot.streams[self.slot(thread, stream)?];
+        let slot = &self.tables.streams[self.slot(thread, stream)?];
         if slot.id.load(Acquire) == 0 {
             Self::dead(stream);
         }
@@ -229,7 +229,7 @@ impl Machine {
         let thread = self.query(Call::StreamGetCaptureInfo)?;
         let mut state = self.state.lock();
         let slot = self.stream_slot(&mut state, thread, stream)?;
-        match self.hot.streams[slot as usize].capture.load(Acquire) {
+        match self.tables.streams[slot as usize].capture.load(Acquire) {
             CAPTURE_IMPLIED => return Err(CAPTURE_IMPLICIT),
             CAPTURE_DEAD => return Ok(None),
             _ => {}
@@ -250,7 +250,7 @@ impl Machine {
             QueueKind::Blocking
         };
         let slot = state.open_stream(context, kind)?;
-        Ok(self.hot.handle(HandleKind::Stream, slot as usize))
+        Ok(self.tables.handle(ObjectKind::Stream, slot as usize))
     }
 
     /// `cuStreamDestroy`: returns at once, and queued work continues. The default streams cannot be destroyed.
@@ -269,7 +269,7 @@ impl Machine {
     pub fn stream_query(&self, stream: usize) -> Result<bool> {
         let (thread, mut state) = self.enter(Call::StreamQuery)?;
         let (tails, clock) = self.waitable(&mut state, thread, stream)?;
-        let done = state.queues.complete(&tails, self.hot.now());
+        let done = state.queues.complete(&tails, self.tables.now());
         if done {
             state.observe(&clock);
             self.run_due_destructors(&mut state);
@@ -291,7 +291,12 @@ impl Machine {
     }
 
     /// The present end of a stream and what precedes it. An error where a wait or a query is not allowed.
-    fn waitable(&self, state: &mut State, thread: &ThreadState, stream: usize) -> Result<(Vec<Position>, Clock)> {
+    fn waitable(
+        &self,
+        state: &mut MachineState,
+        thread: &ThreadState,
+        stream: usize,
+    ) -> Result<(Vec<Position>, VectorClock)> {
         let slot = self.stream_slot(state, thread, stream)?;
         state.refuse_implicit(slot)?;
         if let Some((capture, _)) = state.streams[slot as usize].capture {
@@ -303,7 +308,7 @@ impl Machine {
         if state.streams[slot as usize].kind == QueueKind::Legacy {
             queues.extend(state.implied(slot));
         }
-        let mut clock = Clock::default();
+        let mut clock = VectorClock::default();
         queues
             .iter()
             .for_each(|&queue| clock.merge(&state.queues.tail_clock(queue)));

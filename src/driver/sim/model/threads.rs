@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::abort;
-use super::calls::Call;
+use super::functions::Call;
 // The one name from outside: threads of a model are not the machine's.
 #[cfg(loom)]
 use crate::sync::thread_local;

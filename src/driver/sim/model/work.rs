@@ -1,11 +1,11 @@
 //! Work on streams: kernels, fills and copies.
 
 use super::Machine;
-use super::calls::Call;
+use super::access::{Access, Effect};
 use super::code::*;
+use super::functions::Call;
 use super::queue::{Position, Work};
-use super::state::State;
-use super::touch::{Access, Effect};
+use super::state::MachineState;
 
 /// One piece of work.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub(super) struct NodeWork {
     pub(super) effect: Effect,
 }
 
-impl State {
+impl MachineState {
     /// Queues or captures work, and passes its uses of memory to the checker.
     pub(super) fn work(&mut self, slot: u32, work: NodeWork, persistent: u64) -> Result<()> {
         self.refuse_implicit(slot)?;
@@ -86,7 +86,7 @@ impl Machine {
     /// Ends a persistent kernel now; false where there is none of that number.
     pub fn release_persistent(&self, persistent: u64) -> bool {
         let mut state = self.state.lock();
-        let now = self.hot.now();
+        let now = self.tables.now();
         let found = persistent != 0 && state.queues.release(persistent, now);
         self.run_due_destructors(&mut state);
         self.released.notify_all();

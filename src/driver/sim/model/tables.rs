@@ -1,4 +1,4 @@
-//! The data that queries read without a lock: fixed tables of streams and contexts, and the clock.
+//! Fixed tables of streams and contexts, and the clock: the data that queries read without a lock.
 //!
 //! Writers hold the machine's lock. A handle contains its machine, its kind and its index in a table, so a look-up is a
 //! comparison and an array access.
@@ -56,7 +56,7 @@ pub(super) struct ContextSlot {
 /// What a handle refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(super) enum HandleKind {
+pub(super) enum ObjectKind {
     Stream = 1,
     Context = 2,
     Event = 3,
@@ -66,7 +66,7 @@ pub(super) enum HandleKind {
 
 /// The tables.
 #[derive(Debug)]
-pub(super) struct Hot {
+pub(super) struct Tables {
     tag: usize,
     clock: AtomicU64,
     pub(super) flags: AtomicU32,
@@ -89,9 +89,9 @@ fn zeroed<T>(count: usize) -> Box<[T]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory.cast::<T>(), count)) }
 }
 
-impl Hot {
-    pub(super) fn new(machine: u64) -> Hot {
-        Hot {
+impl Tables {
+    pub(super) fn new(machine: u64) -> Tables {
+        Tables {
             tag: (machine % 0x7fff) as usize + 1,
             clock: AtomicU64::new(1),
             flags: AtomicU32::new(0),
@@ -119,13 +119,13 @@ impl Hot {
 
     /// The handle for index `n` of `kind`.
     #[inline]
-    pub(super) fn handle(&self, kind: HandleKind, n: usize) -> usize {
+    pub(super) fn handle(&self, kind: ObjectKind, n: usize) -> usize {
         self.tag << 48 | (kind as usize) << 44 | (n + 1) << 4
     }
 
     /// The index in a handle, if the handle is of this machine and of that kind.
     #[inline]
-    pub(super) fn place(&self, kind: HandleKind, handle: usize) -> Option<usize> {
+    pub(super) fn place(&self, kind: ObjectKind, handle: usize) -> Option<usize> {
         let n = (handle & ((1 << 44) - 1)) >> 4;
         (handle >> 44 == (self.tag << 4 | kind as usize) && handle & 15 == 0 && n > 0).then(|| n - 1)
     }

@@ -4,9 +4,9 @@ use super::queue::Position;
 
 /// A sorted list of (queue, preceding operations of it). Queues that are not listed count 0.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clock(Vec<Position>);
+pub(super) struct VectorClock(Vec<Position>);
 
-impl Clock {
+impl VectorClock {
     pub(super) fn get(&self, queue: u32) -> u64 {
         match self.0.binary_search_by_key(&queue, |entry| entry.0) {
             Ok(at) => self.0[at].1,
@@ -25,7 +25,7 @@ impl Clock {
         }
     }
 
-    pub(super) fn merge(&mut self, other: &Clock) {
+    pub(super) fn merge(&mut self, other: &VectorClock) {
         for &(queue, count) in &other.0 {
             self.raise(queue, count);
         }

@@ -1,6 +1,6 @@
-//! Access to addresses, the physical memory behind them, and changes of contents.
+//! Which addresses work may access, the physical memory behind them, and the changes of contents.
 
-use super::memory::{Memory, Owner};
+use super::memory::{MemorySource, MemoryState};
 
 /// What work does to the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Access {
 /// Marks an address outside all device memory in place of a physical one.
 pub(super) const FOREIGN: u64 = 1 << 63;
 
-impl Memory {
+impl MemoryState {
     /// Whether `address` lies in a reservation or an allocation of a device.
     pub(super) fn is_device(&self, address: u64) -> bool {
         let within = |found: Option<(&u64, u64)>| found.is_some_and(|(start, size)| address - start < size);
@@ -83,7 +83,7 @@ impl Memory {
         let whole = self.pieces(address, bytes, |_, _, mapping| {
             let allowed = match access {
                 Access::Host => mapping.access != 0,
-                Access::Copy(_) if matches!(mapping.owner, Owner::Malloc { .. }) => true,
+                Access::Copy(_) if matches!(mapping.source, MemorySource::Malloc { .. }) => true,
                 Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
             };
             refused |= !allowed;

@@ -9,7 +9,7 @@ pub(super) const PAGE: u64 = 4096;
 /// All physical memory of a machine. Each range of the file is handed out once and never again. The file exists while
 /// one of its ranges is in use, so machines without memory hold no descriptor.
 #[derive(Debug)]
-pub(super) struct Backing {
+pub(super) struct BackingFile {
     file: Option<OwnedFd>,
     next: u64,
     /// Bytes of the ranges in use.
@@ -44,9 +44,9 @@ fn mmap(address: u64, size: u64, protection: i32, flags: i32, file: i32, offset:
     }
 }
 
-impl Backing {
-    pub(super) fn new() -> Backing {
-        Backing {
+impl BackingFile {
+    pub(super) fn new() -> BackingFile {
+        BackingFile {
             file: None,
             next: 0,
             out: 0,
