@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::history::snapshot::{Format, Snapshot};
-use crate::history::{Action, Call, Event, Mark, Options as History};
+use crate::history::{Action, Call, Event, Mark, RecordingOptions};
 
 /// How long a snapshot waits for each lock. At the end of a process, the thread that holds a lock may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -119,7 +119,7 @@ impl Allocator {
     /// Begins, changes or ends recording. `options` are those of `trtalloc_history`, as text.
     pub fn history(&self, options: &str) -> Result<()> {
         process::usable()?;
-        let options = History::parse(options)?;
+        let options = RecordingOptions::parse(options)?;
         options.device.map_or(Ok(()), |device| self.check_device(device))?;
         self.recorder.set(options)
     }

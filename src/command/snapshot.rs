@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
-use trtalloc::config::history::{Mode, Options};
+use trtalloc::config::history::{RecordingMode, RecordingOptions};
 use trtalloc::error::Result;
 use trtalloc::history::snapshot::Format;
 
@@ -30,10 +30,10 @@ impl Argument {
 
 /// Enables recording for about this many requests, unless the options configure it already.
 pub fn record(config: &mut Config, requests: u64, stacks: &str) -> Result<()> {
-    if config.history()?.mode != Mode::Off {
+    if config.history()?.mode != RecordingMode::Off {
         return Ok(());
     }
-    let entries = (4 * requests).clamp(100_000, Options::MAX_ENTRIES / 16);
+    let entries = (4 * requests).clamp(100_000, RecordingOptions::MAX_ENTRIES / 16);
     for (key, value) in [
         ("history", "all"),
         ("stacks", stacks),

@@ -101,7 +101,7 @@ impl ExportedAllocator {
             crate::support::log::init_from_environment();
             Allocator::from_config(Config::from_environment()).map(|allocator| {
                 let allocator = self.publish(allocator);
-                crate::support::run_statistics::used(process_stats);
+                crate::support::run_statistics::record_use(process_stats);
                 allocator
             })
         });

@@ -20,10 +20,10 @@ pub mod stack;
 pub mod state;
 mod symbols;
 
-pub use crate::support::config::history::{Mode, Options};
+pub use crate::support::config::history::{RecordingMode, RecordingOptions};
 pub use event::{Action, Event};
 
-use crate::support::config::history::{Context, Stacks};
+use crate::support::config::history::{RecordingContext, StackKind};
 use clock::Anchor;
 use ring::Rings;
 
@@ -42,7 +42,7 @@ pub enum Call {
 
 /// One allocator's history.
 pub struct Recorder {
-    /// What is recorded, as [`Options::packed`] encodes it; 0: nothing.
+    /// What is recorded, as [`RecordingOptions::packed`] encodes it; 0: nothing.
     flags: AtomicU32,
     /// Counts the recordings that were begun, so that a mark of an earlier recording is recognised.
     recording: AtomicU32,
@@ -57,7 +57,7 @@ struct Padded(AtomicU64);
 
 /// The current recording, or the last one.
 struct Session {
-    options: Options,
+    options: RecordingOptions,
     /// The number of its first event.
     first: u64,
     anchor: Anchor,
@@ -71,7 +71,7 @@ pub struct History {
     /// How many older events the ring has overwritten.
     pub dropped: u64,
     /// The recording's options.
-    pub options: Options,
+    pub options: RecordingOptions,
 }
 
 impl Default for Recorder {
@@ -82,7 +82,7 @@ impl Default for Recorder {
             next: Padded(AtomicU64::new(0)),
             rings: Rings::default(),
             session: Mutex::new(Session {
-                options: Options::default(),
+                options: RecordingOptions::default(),
                 first: 0,
                 anchor: Anchor::now(),
             }),
@@ -98,15 +98,15 @@ impl Recorder {
     }
 
     /// Begins a recording, changes it, or ends it. What was recorded stays until the next recording begins.
-    pub fn set(&self, options: Options) -> Result<()> {
+    pub fn set(&self, options: RecordingOptions) -> Result<()> {
         let mut session = self.session.lock();
-        if options.mode == Mode::All {
+        if options.mode == RecordingMode::All {
             self.rings.make(options.max_entries)?;
         }
         // A change of these begins a new recording. Events of a device that was left out until now are missing.
-        let identity = |options: &Options| (options.mode, options.max_entries, options.device);
+        let identity = |options: &RecordingOptions| (options.mode, options.max_entries, options.device);
         let begins = identity(&session.options) != identity(&options);
-        if begins && options.mode != Mode::Off {
+        if begins && options.mode != RecordingMode::Off {
             session.first = self.next.0.load(Ordering::Acquire);
             session.anchor = Anchor::now();
         }
@@ -114,9 +114,9 @@ impl Recorder {
             // Blocks allocated while recording was off have no mark, and may lie where a marked block lay.
             self.recording.fetch_add(1, Ordering::Relaxed);
         }
-        if options.mode == Mode::Off {
+        if options.mode == RecordingMode::Off {
             // The events stay readable for a last snapshot.
-            session.options.mode = Mode::Off;
+            session.options.mode = RecordingMode::Off;
         } else {
             session.options = options;
         }
@@ -129,7 +129,7 @@ impl Recorder {
     }
 
     /// What is recorded now.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> RecordingOptions {
         self.session.lock().options
     }
 
@@ -138,24 +138,28 @@ impl Recorder {
     #[cold]
     #[inline(never)]
     pub fn call(&self, call: Call) -> stack::Current {
-        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
+        let options = RecordingOptions::unpacked(self.flags.load(Ordering::Acquire));
         let wanted = match call {
-            Call::Allocation => options.context >= Context::State,
-            Call::Other => options.mode == Mode::All && options.context == Context::All,
+            Call::Allocation => options.context >= RecordingContext::State,
+            Call::Other => options.mode == RecordingMode::All && options.context == RecordingContext::All,
         };
-        stack::Current::enter(if wanted { options.stacks() } else { Stacks::None })
+        stack::Current::enter(if wanted { options.stacks() } else { StackKind::None })
     }
 
     /// Records an allocation; returns the mark that its block keeps.
     #[cold]
     #[inline(never)]
     pub fn allocated(&self, event: Event) -> Mark {
-        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
+        let options = RecordingOptions::unpacked(self.flags.load(Ordering::Acquire));
         if !options.covers(event.device) {
             return Mark::default();
         }
         let stack = stack::Current::get();
-        let recorded = if options.context >= Context::Alloc { stack } else { 0 };
+        let recorded = if options.context >= RecordingContext::Alloc {
+            stack
+        } else {
+            0
+        };
         self.write(
             options,
             Event {
@@ -170,11 +174,11 @@ impl Recorder {
     #[cold]
     #[inline(never)]
     pub fn happened(&self, event: Event) {
-        let options = Options::unpacked(self.flags.load(Ordering::Acquire));
-        if options.mode != Mode::All || !options.covers(event.device) {
+        let options = RecordingOptions::unpacked(self.flags.load(Ordering::Acquire));
+        if options.mode != RecordingMode::All || !options.covers(event.device) {
             return;
         }
-        let stack = if options.context == Context::All {
+        let stack = if options.context == RecordingContext::All {
             stack::Current::get()
         } else {
             0
@@ -182,8 +186,8 @@ impl Recorder {
         self.write(options, Event { stack, ..event });
     }
 
-    fn write(&self, options: Options, event: Event) {
-        if options.mode != Mode::All {
+    fn write(&self, options: RecordingOptions, event: Event) {
+        if options.mode != RecordingMode::All {
             return;
         }
         let Some(ring) = self.rings.current() else { return };

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use trtalloc::ffi::preload::{Kind, setter_slot};
+use trtalloc::ffi::preload::{ObjectType, setter_slot};
 
 use crate::table::Outcome;
 use crate::{common, headers};
@@ -21,7 +21,7 @@ fn setter_slots_match_nvidias_headers() {
         let said = String::from_utf8(common::run(&mut Command::new(&program)).stdout).unwrap();
         let said: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
         let version = said[0] as i32;
-        let known = [Kind::Runtime, Kind::Builder].map(|kind| setter_slot(kind, version));
+        let known = [ObjectType::Runtime, ObjectType::Builder].map(|kind| setter_slot(kind, version));
         assert_eq!(
             known,
             [Some(said[1]), Some(said[2])],
@@ -47,7 +47,7 @@ fn unpublished_versions_have_no_slot() {
         120_000,
         i32::MAX,
     ] {
-        assert_eq!(setter_slot(Kind::Runtime, version), None, "{version}");
-        assert_eq!(setter_slot(Kind::Builder, version), None, "{version}");
+        assert_eq!(setter_slot(ObjectType::Runtime, version), None, "{version}");
+        assert_eq!(setter_slot(ObjectType::Builder, version), None, "{version}");
     }
 }

@@ -1,13 +1,13 @@
 //! The last line that `run` prints.
 
-use trtalloc::support::run_statistics::Figures;
+use trtalloc::support::run_statistics::ProcessFigures;
 
 use crate::command::doctor::version_in_words;
 use crate::command::table::size;
 
 /// Summarises the statistics of all processes in one line.
-pub fn line(all: &[Figures], refused: bool) -> String {
-    let met: Vec<&Figures> = all.iter().filter(|figures| figures.version != 0).collect();
+pub fn line(all: &[ProcessFigures], refused: bool) -> String {
+    let met: Vec<&ProcessFigures> = all.iter().filter(|figures| figures.version != 0).collect();
     let who = match met.len() {
         0 => format!("no TensorRT was {}", if refused { "seen" } else { "met" }),
         count => {
@@ -17,7 +17,7 @@ pub fn line(all: &[Figures], refused: bool) -> String {
             format!("{} was met by {}", names.join(", "), processes(count))
         }
     };
-    let sum = |figure: fn(&Figures) -> u64| all.iter().map(figure).sum::<u64>();
+    let sum = |figure: fn(&ProcessFigures) -> u64| all.iter().map(figure).sum::<u64>();
     let (attached, left) = (sum(|f| f.attached.into()), sum(|f| f.left.into()));
     let mut parts = vec![who];
     if left > 0 {
@@ -29,7 +29,7 @@ pub fn line(all: &[Figures], refused: bool) -> String {
     if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
         parts.push("no memory was asked for: no engine was run, or the program set an allocator of its own".into());
     } else if sum(|f| f.allocations) > 0 || attached > 0 {
-        let maximum = |figure: fn(&Figures) -> u64| size(all.iter().map(figure).max().unwrap_or(0));
+        let maximum = |figure: fn(&ProcessFigures) -> u64| size(all.iter().map(figure).max().unwrap_or(0));
         let each = if all.len() > 1 { " of one process" } else { "" };
         parts.push(format!(
             "peak{each} {} in use, {} reserved; {} allocations, {} refused",
@@ -64,7 +64,7 @@ mod tests {
     fn one_line_summarises_all_processes() {
         assert_eq!(line(&[], false), "no TensorRT was met");
         assert_eq!(line(&[], true), "no TensorRT was seen");
-        let one = Figures {
+        let one = ProcessFigures {
             pid: 1,
             version: 101_601,
             attached: 2,
@@ -73,13 +73,13 @@ mod tests {
             reserved: 0,
             reserved_peak: 4 << 20,
             allocations: 7,
-            ..Figures::default()
+            ..ProcessFigures::default()
         };
         assert_eq!(
             line(&[one], false),
             "TensorRT 10.16.1 was met by one process; peak 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused"
         );
-        let other = Figures {
+        let other = ProcessFigures {
             version: 120_000,
             attached: 0,
             left: 1,
@@ -95,14 +95,14 @@ mod tests {
              process 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused; one process did not exit by itself, so its \
              figures are of shortly before"
         );
-        let idle = Figures { allocations: 0, ..one };
+        let idle = ProcessFigures { allocations: 0, ..one };
         assert_eq!(
             line(&[idle], false),
             "TensorRT 10.16.1 was met by one process; no memory was asked for: no engine was run, or the program set an \
              allocator of its own"
         );
         // The program created the allocator itself, or uses it for something other than TensorRT.
-        let without = Figures { version: 0, ..one };
+        let without = ProcessFigures { version: 0, ..one };
         assert!(line(&[without], false).starts_with("no TensorRT was met; peak 3.0 MiB in use"));
     }
 }

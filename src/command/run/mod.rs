@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 struct Prepared {
     environment: Vec<(String, OsString)>,
     preload: OsString,
-    run_statistics: run_statistics::File,
+    run_statistics: run_statistics::SharedFile,
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
@@ -113,7 +113,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     Ok(Prepared {
         environment,
         preload: library::preload(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default()),
-        run_statistics: run_statistics::File::new().map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
+        run_statistics: run_statistics::SharedFile::new()
+            .map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::support::{exported, make, number, pointer_to, status};
+use super::arguments::{exported, make, number, pointer_to, status};
 use super::trtalloc_status;
 use crate::allocator::Allocator;
 use crate::ffi::ExportedAllocator;

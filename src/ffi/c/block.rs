@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{allocate, deallocate, exported_or_report, number, of, ordinal, pointer};
+use super::arguments::{allocate, deallocate, exported_or_report, number, of, ordinal, pointer};
 use super::trtalloc_allocator;
 use crate::allocator::Request;
 use crate::ffi::call;

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::path::Path;
 
-use super::support::{exported, status, text};
+use super::arguments::{exported, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::history::snapshot::Snapshot;
 

@@ -3,8 +3,8 @@
 
 use std::ffi::{CStr, CString, c_int, c_void};
 
-use super::support::{number, of, ordinal, pointer};
-use super::{throw, trtalloc_status};
+use super::arguments::{number, of, ordinal, pointer};
+use super::{cpp_exceptions, trtalloc_status};
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
@@ -62,9 +62,9 @@ fn throw_last_failure() {
         return;
     };
     if is_out_of_memory {
-        throw::torch_out_of_memory(&text);
+        cpp_exceptions::torch_out_of_memory(&text);
     }
-    throw::runtime_error(&text);
+    cpp_exceptions::runtime_error(&text);
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::support::{at_rest, exported, ordinal, status};
+use super::arguments::{at_rest, exported, ordinal, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::allocator::OomHandler;
 

@@ -8,7 +8,9 @@
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod allocator;
+mod arguments;
 mod block;
+mod cpp_exceptions;
 mod history;
 pub mod hooks;
 mod limit;
@@ -16,10 +18,8 @@ mod output;
 mod stats;
 mod status;
 mod stream;
-mod support;
 mod tag;
 mod tensorrt;
-mod throw;
 
 pub use allocator::*;
 pub use block::*;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::support::{exported, number, pointer, status};
+use super::arguments::{exported, number, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::ffi::tensorrt::output::{Output, Tensor};

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::support::{at_rest, exported, ordinal, status};
+use super::arguments::{at_rest, exported, ordinal, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;

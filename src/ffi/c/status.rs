@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use super::support::status_of;
+use super::arguments::status_of;
 use crate::support::error;
 
 /// What became of a call. trtalloc_last_error says why.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{exported, number, status};
+use super::arguments::{exported, number, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::driver::Stream;
 use crate::ffi::call;

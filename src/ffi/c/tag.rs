@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::support::{exported, ordinal, status, text};
+use super::arguments::{exported, ordinal, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::tags;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::support::{exported, pointer, status};
+use super::arguments::{exported, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::error::Error;

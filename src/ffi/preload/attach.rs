@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 
-use super::symbols::Module;
-use super::{Kind, find};
+use super::dynamic_linker::LoadedObject;
+use super::{ObjectType, resolve};
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
 use crate::support::process;
@@ -23,7 +23,7 @@ const FIRST_PAGE: usize = 4096;
 /// Within TensorRT 8 to 11, programs run with any later library of the same major version, so the index cannot
 /// change. TensorRT-RTX changed it from 1.4 to 1.5 under one soname, so only versions whose header was inspected are
 /// known.
-pub fn setter_slot(kind: Kind, version: i32) -> Option<usize> {
+pub fn setter_slot(kind: ObjectType, version: i32) -> Option<usize> {
     let (runtime, builder) = match version {
         8000..=9999 => (6, 8),
         100_000..=109_999 | 10_300..=10_499 => (8, 6),
@@ -31,8 +31,8 @@ pub fn setter_slot(kind: Kind, version: i32) -> Option<usize> {
         _ => return None,
     };
     Some(match kind {
-        Kind::Runtime => runtime,
-        Kind::Builder => builder,
+        ObjectType::Runtime => runtime,
+        ObjectType::Builder => builder,
     })
 }
 
@@ -44,23 +44,23 @@ type Setter = unsafe extern "C" fn(*mut c_void, *mut c_void);
 ///
 /// # Safety
 /// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
-pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) {
+pub unsafe fn attach(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull<c_void>) {
     if !super::acts() {
         return;
     }
     let done = catch_unwind(AssertUnwindSafe(|| {
         if (object as usize) < FIRST_PAGE {
-            run_statistics::met(version, None);
+            run_statistics::record_object(version, None);
             return;
         }
         crate::support::log::init_from_environment();
         // SAFETY: as this function requires, and the object is not in the first page.
         let outcome = unsafe { set(object, kind, version, real) };
-        run_statistics::met(version, Some(outcome.is_ok()));
+        run_statistics::record_object(version, Some(outcome.is_ok()));
         match outcome {
             Ok(()) => {
-                let module = Module::of(real.as_ptr() as usize);
-                let path = module.as_ref().map_or(Path::new(""), Module::path).display();
+                let module = LoadedObject::of(real.as_ptr() as usize);
+                let path = module.as_ref().map_or(Path::new(""), LoadedObject::path).display();
                 tracing::info!("I{kind:?} of TensorRT {version} in {path} allocates through trtalloc");
             }
             Err(error) => {
@@ -74,11 +74,11 @@ pub unsafe fn attach(object: *mut c_void, kind: Kind, version: i32, real: NonNul
 
 /// # Safety
 /// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
-unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_void>) -> Result<()> {
+unsafe fn set(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull<c_void>) -> Result<()> {
     let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
     let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
     // The program's header determines how the object is used, and the library determines its layout.
-    if let Some(library) = find::version_of(real) {
+    if let Some(library) = resolve::version_of(real) {
         match setter_slot(kind, library) {
             None => return Err(unknown(library)),
             Some(other) if other != slot => {
@@ -90,7 +90,7 @@ unsafe fn set(object: *mut c_void, kind: Kind, version: i32, real: NonNull<c_voi
     // The field after the object's vtable pointer is its implementation, whose vtable has the setter.
     let implementation = word((object as usize).wrapping_add(WORD)).unwrap_or(0);
     let setter = word(implementation).and_then(|table| word(table.wrapping_add(slot * WORD)));
-    let setter = setter.filter(|setter| Module::of(*setter).is_some());
+    let setter = setter.filter(|setter| LoadedObject::of(*setter).is_some());
     let setter = setter.ok_or_else(|| Error::Unsupported("the object has an unexpected layout".into()))?;
 
     process::usable()?;

@@ -5,12 +5,12 @@ use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
 
-use super::symbols::{self, DlSym};
-use super::{Kind, acts, create, find, lookups};
+use super::dynamic_linker::{self, DlSym};
+use super::{ObjectType, acts, create, dlsym_wrappers, resolve};
 
 /// Finds the function that a call would have reached; logs an error where there is none.
-fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real> {
-    let real = catch_unwind(AssertUnwindSafe(|| find::real(name, version, caller))).ok()?;
+fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<resolve::Real> {
+    let real = catch_unwind(AssertUnwindSafe(|| resolve::real(name, version, caller))).ok()?;
     if real.is_none() {
         crate::support::log::init_from_environment();
         tracing::error!("no TensorRT that is loaded, or can be, has {name:?}");
@@ -18,7 +18,7 @@ fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<find::Real>
     real
 }
 
-unsafe fn linked(kind: Kind, logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
+unsafe fn linked(kind: ObjectType, logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     match reach(kind.function(), Some(version), caller) {
         // SAFETY: the caller's arguments, for the function that they are for.
         Some(real) => unsafe { create(kind, real.function.as_ptr(), logger, version) },
@@ -28,12 +28,12 @@ unsafe fn linked(kind: Kind, logger: *mut c_void, version: i32, caller: usize) -
 
 unsafe extern "C-unwind" fn runtime(logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     // SAFETY: the caller's arguments.
-    unsafe { linked(Kind::Runtime, logger, version, caller) }
+    unsafe { linked(ObjectType::Runtime, logger, version, caller) }
 }
 
 unsafe extern "C-unwind" fn builder(logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     // SAFETY: the caller's arguments.
-    unsafe { linked(Kind::Builder, logger, version, caller) }
+    unsafe { linked(ObjectType::Builder, logger, version, caller) }
 }
 
 /// Refitters need no allocator: a refitter allocates through its engine.
@@ -74,9 +74,9 @@ struct Lookup {
 }
 
 unsafe extern "C-unwind" fn lookups(library: *mut c_void, symbol: *const c_char) -> Lookup {
-    let next = symbols::next();
+    let next = dynamic_linker::next();
     // SAFETY: dlsym's caller passes a terminated name, or null, which libc handles.
-    let kind = unsafe { symbol.as_ref() }.and_then(|_| Kind::of(unsafe { CStr::from_ptr(symbol) }));
+    let kind = unsafe { symbol.as_ref() }.and_then(|_| ObjectType::of(unsafe { CStr::from_ptr(symbol) }));
     let found = match kind {
         Some(kind) => catch_unwind(|| in_front(kind, library, next)).unwrap_or(null_mut()),
         None => null_mut(),
@@ -85,7 +85,7 @@ unsafe extern "C-unwind" fn lookups(library: *mut c_void, symbol: *const c_char)
 }
 
 /// The interposing function for one of this library's names; null where the next dlsym should answer.
-fn in_front(kind: Kind, library: *mut c_void, next: DlSym) -> *mut c_void {
+fn in_front(kind: ObjectType, library: *mut c_void, next: DlSym) -> *mut c_void {
     // RTLD_DEFAULT and RTLD_NEXT depend on the caller. They find the interposed names where these come first.
     if library.is_null() || library == libc::RTLD_NEXT || !acts() {
         return null_mut();
@@ -94,8 +94,8 @@ fn in_front(kind: Kind, library: *mut c_void, next: DlSym) -> *mut c_void {
     let Some(real) = NonNull::new(unsafe { next(library, kind.function().as_ptr()) }) else {
         return null_mut();
     };
-    match symbols::Module::of(real.as_ptr() as usize) {
-        Some(module) if !module.is_own() => lookups::in_front_of(kind, real).as_ptr(),
+    match dynamic_linker::LoadedObject::of(real.as_ptr() as usize) {
+        Some(module) if !module.is_own() => dlsym_wrappers::in_front_of(kind, real).as_ptr(),
         _ => null_mut(),
     }
 }

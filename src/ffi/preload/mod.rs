@@ -1,12 +1,12 @@
 //! Injection: interposes TensorRT's functions, so that an unchanged program allocates through trtalloc.
 //!
 //! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where
-//! the dynamic linker finds these first, they call the function that the program would have reached (`find.rs`), and
+//! the dynamic linker finds these first, they call the function that the program would have reached (`resolve.rs`), and
 //! set [`ExportedAllocator::process`] as the `IGpuAllocator` of what it creates (`attach.rs`).
 //! docs/injection.md describes the ways to inject the library, and what was tried.
 //!
 //! Linking the library does not inject it: the names pass every call through, unless the library is in `LD_PRELOAD`
-//! (`preload.rs`), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
+//! (`ld_preload.rs`), `TRTALLOC_INJECT=1` is set, or [`set`] was called. `TRTALLOC_DISABLE=1` overrides all three.
 //!
 //! Nothing here runs before one of these functions is called. This module takes no lock of its own, since a forked
 //! child may have copies of locks that no thread will release.
@@ -23,40 +23,40 @@ use crate::support::config::Config;
 use crate::support::error::{Error, Result};
 
 mod attach;
+mod dlsym_wrappers;
+mod dynamic_linker;
 #[cfg(interposes)]
 mod exports;
-mod find;
-mod lookups;
-mod preload;
-mod symbols;
+mod ld_preload;
+mod resolve;
 
 pub use attach::setter_slot;
 
 /// A type of TensorRT's objects that take an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectType {
     /// `IRuntime`
     Runtime,
     /// `IBuilder`
     Builder,
 }
 
-impl Kind {
+impl ObjectType {
     /// The function that creates it.
     fn function(self) -> &'static CStr {
         match self {
-            Kind::Runtime => c"createInferRuntime_INTERNAL",
-            Kind::Builder => c"createInferBuilder_INTERNAL",
+            ObjectType::Runtime => c"createInferRuntime_INTERNAL",
+            ObjectType::Builder => c"createInferBuilder_INTERNAL",
         }
     }
 
     /// The type that the function of that name creates.
-    fn of(function: &CStr) -> Option<Kind> {
+    fn of(function: &CStr) -> Option<ObjectType> {
         // Fast path: most names that a program looks up do not begin so.
         if !function.to_bytes().starts_with(b"createInfer") {
             return None;
         }
-        [Kind::Runtime, Kind::Builder]
+        [ObjectType::Runtime, ObjectType::Builder]
             .into_iter()
             .find(|kind| kind.function() == function)
     }
@@ -70,7 +70,7 @@ type Create = unsafe extern "C-unwind" fn(*mut c_void, i32) -> *mut c_void;
 ///
 /// # Safety
 /// `real` is null or TensorRT's function of that kind, and the arguments are its caller's.
-unsafe fn create(kind: Kind, real: *mut c_void, logger: *mut c_void, version: i32) -> *mut c_void {
+unsafe fn create(kind: ObjectType, real: *mut c_void, logger: *mut c_void, version: i32) -> *mut c_void {
     let Some(real) = NonNull::new(real) else {
         return real;
     };
@@ -99,7 +99,7 @@ fn state() -> u8 {
 #[cold]
 fn decide() -> u8 {
     let (inject, disable) = Config::environment_injection();
-    let decided = match (disable, inject || preload::is_preloaded()) {
+    let decided = match (disable, inject || ld_preload::is_preloaded()) {
         (true, _) => DISABLED,
         (false, true) => ON,
         (false, false) => OFF,

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::support::config::history::Stacks;
+use crate::support::config::history::StackKind;
 
 mod intern;
 mod memory;
@@ -36,8 +36,8 @@ pub struct Current {
 impl Current {
     /// Takes a stack for this thread's current call.
     #[inline(never)]
-    pub fn enter(stacks: Stacks) -> Current {
-        let stack = if stacks == Stacks::None { 0 } else { capture(stacks) };
+    pub fn enter(stacks: StackKind) -> Current {
+        let stack = if stacks == StackKind::None { 0 } else { capture(stacks) };
         Current {
             before: CURRENT.try_with(|current| current.replace(stack)).unwrap_or(0),
         }
@@ -57,18 +57,18 @@ impl Drop for Current {
 }
 
 /// Prepares for stacks of that kind, so that the first one costs no more than the next.
-pub fn prepare(stacks: Stacks) {
-    if matches!(stacks, Stacks::Native | Stacks::All) {
+pub fn prepare(stacks: StackKind) {
+    if matches!(stacks, StackKind::Native | StackKind::All) {
         modules::refresh();
     }
-    if matches!(stacks, Stacks::Python | Stacks::All) {
+    if matches!(stacks, StackKind::Python | StackKind::All) {
         python::find();
     }
 }
 
 /// The number of this thread's stack; 0 where there is none.
 #[inline(never)]
-pub fn capture(stacks: Stacks) -> u32 {
+pub fn capture(stacks: StackKind) -> u32 {
     let registers = native::Registers::here();
     UNWINDER
         .try_with(|unwinder| {
@@ -85,12 +85,12 @@ pub fn capture(stacks: Stacks) -> u32 {
         .unwrap_or(0)
 }
 
-fn take(thread: &mut native::Thread, stacks: Stacks, registers: native::Registers) -> u32 {
+fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Registers) -> u32 {
     let python = match stacks {
-        Stacks::Python | Stacks::All => python::take(&mut thread.python),
+        StackKind::Python | StackKind::All => python::take(&mut thread.python),
         _ => 0,
     };
-    let with_native = matches!(stacks, Stacks::Native | Stacks::All);
+    let with_native = matches!(stacks, StackKind::Native | StackKind::All);
     let mut native = 0;
     if with_native {
         // A library may have been loaded where another was, with calls at the same addresses.

@@ -4,7 +4,7 @@ use crate::support::error::{Error, Result};
 
 /// What is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum RecordingMode {
     /// Nothing.
     #[default]
     Off,
@@ -14,20 +14,20 @@ pub enum Mode {
     All,
 }
 
-impl Mode {
+impl RecordingMode {
     /// The name that the options use.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::Off => "off",
-            Mode::State => "state",
-            Mode::All => "all",
+            RecordingMode::Off => "off",
+            RecordingMode::State => "state",
+            RecordingMode::All => "all",
         }
     }
 }
 
 /// What gets a stack. Each value includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Context {
+pub enum RecordingContext {
     /// Nothing.
     None,
     /// Live blocks.
@@ -41,7 +41,7 @@ pub enum Context {
 
 /// What a stack consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stacks {
+pub enum StackKind {
     /// No stacks.
     #[default]
     None,
@@ -55,38 +55,38 @@ pub enum Stacks {
 
 /// The options of `trtalloc_history`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct RecordingOptions {
     /// `off`, `state` or `all`.
-    pub mode: Mode,
+    pub mode: RecordingMode,
     /// `context=`
-    pub context: Context,
+    pub context: RecordingContext,
     /// `stacks=`
-    pub stacks: Stacks,
-    /// `max_entries=`: how many events are kept, from 1 to [`Options::MAX_ENTRIES`].
+    pub stacks: StackKind,
+    /// `max_entries=`: how many events are kept, from 1 to [`RecordingOptions::MAX_ENTRIES`].
     pub max_entries: u64,
     /// `device=`: the only device whose events are recorded; `None`: every device.
     pub device: Option<i32>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            mode: Mode::Off,
-            context: Context::All,
-            stacks: Stacks::None,
+impl Default for RecordingOptions {
+    fn default() -> RecordingOptions {
+        RecordingOptions {
+            mode: RecordingMode::Off,
+            context: RecordingContext::All,
+            stacks: StackKind::None,
             max_entries: 100_000,
             device: None,
         }
     }
 }
 
-impl Options {
+impl RecordingOptions {
     /// The maximum of `max_entries`: a history of 4 GiB.
     pub const MAX_ENTRIES: u64 = 1 << 26;
 
     /// Reads `mode,key=value,key=value`.
-    pub fn parse(text: &str) -> Result<Options> {
-        let mut options = Options::default();
+    pub fn parse(text: &str) -> Result<RecordingOptions> {
+        let mut options = RecordingOptions::default();
         let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         options.set("history", items.next().unwrap_or_default())?;
         for item in items {
@@ -108,27 +108,27 @@ impl Options {
         };
         match key.as_str() {
             "history" => match value.as_str() {
-                "off" => self.mode = Mode::Off,
-                "state" => self.mode = Mode::State,
-                "all" => self.mode = Mode::All,
+                "off" => self.mode = RecordingMode::Off,
+                "state" => self.mode = RecordingMode::State,
+                "all" => self.mode = RecordingMode::All,
                 _ => return refused("off, state or all"),
             },
             "context" => match value.as_str() {
-                "none" => self.context = Context::None,
-                "state" => self.context = Context::State,
-                "alloc" => self.context = Context::Alloc,
-                "all" => self.context = Context::All,
+                "none" => self.context = RecordingContext::None,
+                "state" => self.context = RecordingContext::State,
+                "alloc" => self.context = RecordingContext::Alloc,
+                "all" => self.context = RecordingContext::All,
                 _ => return refused("none, state, alloc or all"),
             },
             "stacks" => match value.as_str() {
-                "none" => self.stacks = Stacks::None,
-                "native" => self.stacks = Stacks::Native,
-                "python" => self.stacks = Stacks::Python,
-                "all" => self.stacks = Stacks::All,
+                "none" => self.stacks = StackKind::None,
+                "native" => self.stacks = StackKind::Native,
+                "python" => self.stacks = StackKind::Python,
+                "all" => self.stacks = StackKind::All,
                 _ => return refused("none, native, python or all"),
             },
             "max_entries" => match value.parse::<u64>() {
-                Ok(entries @ 1..) => self.max_entries = entries.min(Options::MAX_ENTRIES),
+                Ok(entries @ 1..) => self.max_entries = entries.min(RecordingOptions::MAX_ENTRIES),
                 _ => return refused("a number from 1"),
             },
             "device" => match value.parse::<i32>() {
@@ -142,9 +142,9 @@ impl Options {
     }
 
     /// The kind of stacks that this recording takes.
-    pub fn stacks(&self) -> Stacks {
-        if self.mode == Mode::Off || self.context == Context::None {
-            Stacks::None
+    pub fn stacks(&self) -> StackKind {
+        if self.mode == RecordingMode::Off || self.context == RecordingContext::None {
+            StackKind::None
         } else {
             self.stacks
         }
@@ -152,28 +152,33 @@ impl Options {
 
     /// Packs the options except `max_entries` into one word, which is 0 exactly if nothing is recorded.
     pub(crate) fn packed(&self) -> u32 {
-        if self.mode == Mode::Off {
+        if self.mode == RecordingMode::Off {
             return 0;
         }
         let device = self.device.map_or(0, |device| device as u32 + 1);
         self.mode as u32 | (self.context as u32) << 4 | (self.stacks as u32) << 8 | device << 16
     }
 
-    pub(crate) fn unpacked(word: u32) -> Options {
-        let mode = [Mode::Off, Mode::State, Mode::All][(word & 3) as usize % 3];
-        let context = [Context::None, Context::State, Context::Alloc, Context::All][(word >> 4 & 3) as usize];
-        let stacks = [Stacks::None, Stacks::Native, Stacks::Python, Stacks::All][(word >> 8 & 3) as usize];
-        Options {
+    pub(crate) fn unpacked(word: u32) -> RecordingOptions {
+        let mode = [RecordingMode::Off, RecordingMode::State, RecordingMode::All][(word & 3) as usize % 3];
+        let context = [
+            RecordingContext::None,
+            RecordingContext::State,
+            RecordingContext::Alloc,
+            RecordingContext::All,
+        ][(word >> 4 & 3) as usize];
+        let stacks = [StackKind::None, StackKind::Native, StackKind::Python, StackKind::All][(word >> 8 & 3) as usize];
+        RecordingOptions {
             mode,
             context,
             stacks,
             device: (word >> 16).checked_sub(1).map(|device| device as i32),
-            ..Options::default()
+            ..RecordingOptions::default()
         }
     }
 
     pub(crate) fn covers(&self, device: i32) -> bool {
-        self.mode != Mode::Off && self.device.is_none_or(|only| only == device)
+        self.mode != RecordingMode::Off && self.device.is_none_or(|only| only == device)
     }
 }
 
@@ -183,27 +188,29 @@ mod tests {
 
     #[test]
     fn every_documented_option_is_parsed() {
-        let options = Options::parse(" ALL , context=alloc,stacks=Native, max_entries=7,device=3").unwrap();
-        let expected = Options {
-            mode: Mode::All,
-            context: Context::Alloc,
-            stacks: Stacks::Native,
+        let options = RecordingOptions::parse(" ALL , context=alloc,stacks=Native, max_entries=7,device=3").unwrap();
+        let expected = RecordingOptions {
+            mode: RecordingMode::All,
+            context: RecordingContext::Alloc,
+            stacks: StackKind::Native,
             max_entries: 7,
             device: Some(3),
         };
         assert_eq!(options, expected);
-        let unpacked = Options::unpacked(options.packed());
+        let unpacked = RecordingOptions::unpacked(options.packed());
         assert_eq!(
             unpacked,
-            Options {
-                max_entries: Options::default().max_entries,
+            RecordingOptions {
+                max_entries: RecordingOptions::default().max_entries,
                 ..expected
             }
         );
-        assert_eq!(Options::parse("off").unwrap().packed(), 0);
+        assert_eq!(RecordingOptions::parse("off").unwrap().packed(), 0);
         assert_eq!(
-            Options::parse("all,max_entries=99999999999").unwrap().max_entries,
-            Options::MAX_ENTRIES
+            RecordingOptions::parse("all,max_entries=99999999999")
+                .unwrap()
+                .max_entries,
+            RecordingOptions::MAX_ENTRIES
         );
         for bad in [
             "",
@@ -215,7 +222,7 @@ mod tests {
             "state,x=1",
             "off,stacks=",
         ] {
-            assert!(Options::parse(bad).is_err(), "{bad}");
+            assert!(RecordingOptions::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -382,8 +382,8 @@ impl Config {
     }
 
     /// The options of the recording that begins with the allocator.
-    pub fn history(&self) -> Result<history::Options> {
-        let mut options = history::Options::default();
+    pub fn history(&self) -> Result<history::RecordingOptions> {
+        let mut options = history::RecordingOptions::default();
         for (key, value) in &self.record {
             if !key.starts_with("snapshot_") {
                 options.set(key, value)?;

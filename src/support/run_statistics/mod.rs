@@ -14,15 +14,15 @@ use std::time::Duration;
 use crate::support::process;
 use crate::support::stats::Stats;
 
-mod file;
+mod shared_file;
 
-pub use file::File;
+pub use shared_file::SharedFile;
 
 /// The environment variable that names the file. It is no option.
 pub const VARIABLE: &str = "__TRTALLOC_RUN_STATISTICS";
 
-/// How many processes there is room for; what later ones do is not counted.
-const PLACES: usize = 255;
+/// How many processes have a slot. Later processes are not counted.
+const SLOTS: usize = 255;
 
 /// The time between two updates.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ const LAST: Duration = Duration::from_millis(200);
 /// One process's slot. Only that process writes it; the command may read it at any time.
 #[repr(C)]
 #[derive(Default)]
-struct Place {
+struct Slot {
     pid: AtomicU32,
     /// The last TensorRT version that was used, as createInfer* received it; 0: none.
     version: AtomicI32,
@@ -42,7 +42,7 @@ struct Place {
     attached: AtomicU32,
     /// How many objects kept TensorRT's own allocator.
     left: AtomicU32,
-    /// 1: the process exited by itself, so these are its last figures.
+    /// 1: the process exited by itself, so the values are final.
     ended: AtomicU32,
     padding: AtomicU32,
     allocated_peak: AtomicU64,
@@ -54,12 +54,12 @@ struct Place {
 
 /// The file's layout.
 #[repr(C)]
-struct Shared {
+struct FileLayout {
     /// The value of [`magic`], which shows that the same version of the library wrote the file.
     magic: u64,
     /// How many slots were requested, which may be more than there are.
     taken: AtomicU64,
-    places: [Place; PLACES],
+    slots: [Slot; SLOTS],
 }
 
 /// Identifies the file, and the layout of this version.
@@ -70,21 +70,21 @@ const fn magic() -> u64 {
         hash = (hash ^ text[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
         at += 1;
     }
-    hash ^ size_of::<Shared>() as u64
+    hash ^ size_of::<FileLayout>() as u64
 }
 
-/// What one process has written.
+/// The statistics of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
+pub struct ProcessFigures {
     /// Its process id.
     pub pid: u32,
     /// The last TensorRT version it used, as createInfer* received it; 0: none.
     pub version: i32,
     /// How many runtimes and builders got the allocator.
     pub attached: u32,
-    /// How many kept TensorRT's own.
+    /// How many kept TensorRT's own allocator.
     pub left: u32,
-    /// Whether it exited by itself; else the figures are a little older than its end.
+    /// Whether it exited by itself. Otherwise the values are from shortly before its end.
     pub ended: bool,
     /// Peak of allocated bytes, summed over devices.
     pub allocated_peak: u64,
@@ -100,58 +100,58 @@ pub struct Figures {
 
 /// Records that a program compiled with that version created an object of TensorRT. `attached` says whether the
 /// object got the process's allocator; `None` where TensorRT created no object.
-pub fn met(version: i32, attached: Option<bool>) {
-    let Some(place) = joined() else { return };
-    place.version.store(version, Ordering::Relaxed);
+pub fn record_object(version: i32, attached: Option<bool>) {
+    let Some(slot) = own_slot() else { return };
+    slot.version.store(version, Ordering::Relaxed);
     if let Some(attached) = attached {
-        let count = if attached { &place.attached } else { &place.left };
+        let count = if attached { &slot.attached } else { &slot.left };
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Calls its argument with the figures of each device.
+/// Calls its argument with the statistics of each device.
 pub type EachStats = fn(each: &mut dyn FnMut(Stats));
 
-/// The process's own allocator is used, whose figures `stats` gives.
-pub fn used(stats: EachStats) {
+/// Records that the process's own allocator is in use. `stats` reads its statistics.
+pub fn record_use(stats: EachStats) {
     let _ = STATS.set(stats);
-    joined();
+    own_slot();
 }
 
-/// This process's place, taken at the first call; none where the environment names no file.
-fn joined() -> Option<&'static Place> {
-    static PLACE: OnceLock<Option<&'static Place>> = OnceLock::new();
-    // The child of a fork shares the mapping with its parent, and its figures are not the parent's.
+/// This process's slot, which the first call takes. `None` where the environment names no file.
+fn own_slot() -> Option<&'static Slot> {
+    static SLOT: OnceLock<Option<&'static Slot>> = OnceLock::new();
+    // A forked child shares the mapping with its parent, and must not write to its parent's slot.
     if process::forked() {
         return None;
     }
-    *PLACE.get_or_init(join)
+    *SLOT.get_or_init(take_slot)
 }
 
 #[cold]
-fn join() -> Option<&'static Place> {
+fn take_slot() -> Option<&'static Slot> {
     process::watch();
-    let shared = file::open(&file::named()?)?;
+    let shared = shared_file::open(&shared_file::named()?)?;
     let number = shared.taken.fetch_add(1, Ordering::Relaxed);
-    let place = shared.places.get(usize::try_from(number).ok()?)?;
-    place.pid.store(std::process::id(), Ordering::Relaxed);
-    // Where there can be no thread, the place still says that TensorRT was met.
-    if let Some(writer) = start(place) {
+    let slot = shared.slots.get(usize::try_from(number).ok()?)?;
+    slot.pid.store(std::process::id(), Ordering::Relaxed);
+    // If the thread cannot be started, the slot still shows that the process used TensorRT.
+    if let Some(writer) = start(slot) {
         let _ = WRITER.set(writer);
         // SAFETY: a plain function that may be called at any time.
         let _ = unsafe { libc::atexit(at_exit) };
     }
-    Some(place)
+    Some(slot)
 }
 
-/// Where the figures come from; unset while the process's own allocator is not in use.
+/// Reads the statistics of the process's own allocator. Unset until that allocator is in use.
 static STATS: OnceLock<EachStats> = OnceLock::new();
 static WRITER: OnceLock<Thread> = OnceLock::new();
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the thread, with all signals blocked, since these are for the application's threads.
-fn start(place: &'static Place) -> Option<Thread> {
+/// Starts the thread that updates the slot. It blocks all signals, since these are for the application's threads.
+fn start(slot: &'static Slot) -> Option<Thread> {
     // SAFETY: plain data, filled by the calls below.
     let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
     // SAFETY: both are sets of this frame.
@@ -162,7 +162,7 @@ fn start(place: &'static Place) -> Option<Thread> {
     let thread = Builder::new()
         .name("trtalloc".into())
         .stack_size(128 << 10)
-        .spawn(move || write_on(place));
+        .spawn(move || write_on(slot));
     if masked {
         // SAFETY: the mask from before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
@@ -170,17 +170,17 @@ fn start(place: &'static Place) -> Option<Thread> {
     Some(thread.ok()?.thread().clone())
 }
 
-fn write_on(place: &Place) {
+fn write_on(slot: &Slot) {
     while !ENDING.load(Ordering::Acquire) {
-        write(place);
+        write(slot);
         std::thread::park_timeout(PERIOD);
     }
-    write(place);
-    place.ended.store(1, Ordering::Release);
+    write(slot);
+    slot.ended.store(1, Ordering::Release);
     ENDED.store(true, Ordering::Release);
 }
 
-fn write(place: &Place) {
+fn write(slot: &Slot) {
     let Some(stats) = STATS.get() else {
         return;
     };
@@ -192,11 +192,11 @@ fn write(place: &Place) {
         sum.allocations += stats.allocations;
         sum.out_of_memory += stats.out_of_memory;
     });
-    place.allocated_peak.store(sum.allocated_peak, Ordering::Relaxed);
-    place.reserved.store(sum.reserved, Ordering::Relaxed);
-    place.reserved_peak.store(sum.reserved_peak, Ordering::Relaxed);
-    place.allocations.store(sum.allocations, Ordering::Relaxed);
-    place.out_of_memory.store(sum.out_of_memory, Ordering::Relaxed);
+    slot.allocated_peak.store(sum.allocated_peak, Ordering::Relaxed);
+    slot.reserved.store(sum.reserved, Ordering::Relaxed);
+    slot.reserved_peak.store(sum.reserved_peak, Ordering::Relaxed);
+    slot.allocations.store(sum.allocations, Ordering::Relaxed);
+    slot.out_of_memory.store(sum.out_of_memory, Ordering::Relaxed);
 }
 
 extern "C" fn at_exit() {

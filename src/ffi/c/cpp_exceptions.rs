@@ -58,15 +58,15 @@ struct SourceLocation {
     line: u32,
 }
 
-/// Room for an object of C++ whose size is not known here: several times as large as any version's.
+/// Space for an object of C++ whose size is not known here: several times as large as any version's.
 #[repr(C, align(16))]
-struct Room<const BYTES: usize>([u8; BYTES]);
+struct Space<const BYTES: usize>([u8; BYTES]);
 
 /// `std::string` of both of libstdc++'s ABIs has 32 bytes at most.
-type Text = Room<64>;
+type Text = Space<64>;
 
 /// `c10::OutOfMemoryError` takes a small part of it in every version so far: two strings, a vector and a few words.
-const ERROR_ROOM: usize = 1024;
+const ERROR_SPACE: usize = 1024;
 
 /// `__cxa_allocate_exception`.
 type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
@@ -82,7 +82,7 @@ type DropText = unsafe extern "C" fn(*mut Text);
 type MakeError = unsafe extern "C-unwind" fn(*mut c_void, SourceLocation, *mut Text);
 
 /// The names of one of libstdc++'s two ABIs of `std::string`, of which a PyTorch has one (the old one up to 2.6).
-struct Names {
+struct MangledNames {
     make_text: &'static CStr,
     drop_text: &'static CStr,
     /// `c10::OutOfMemoryError::OutOfMemoryError`, which PyTorch 2.15 exports.
@@ -91,15 +91,15 @@ struct Names {
     error: &'static CStr,
 }
 
-const ABIS: [Names; 2] = [
-    Names {
+const ABIS: [MangledNames; 2] = [
+    MangledNames {
         make_text: c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_",
         drop_text: c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev",
         out_of_memory:
             c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
         error: c"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
     },
-    Names {
+    MangledNames {
         make_text: c"_ZNSsC1EPKcRKSaIcE",
         drop_text: c"_ZNSsD1Ev",
         out_of_memory: c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationESs",
@@ -127,7 +127,7 @@ impl Torch {
         ABIS.iter().find_map(|names| Torch::of(runtime, c10, names))
     }
 
-    fn of(runtime: Library, c10: Library, names: &Names) -> Option<Torch> {
+    fn of(runtime: Library, c10: Library, names: &MangledNames) -> Option<Torch> {
         let (constructor, table) = match c10.symbol(names.out_of_memory) {
             Some(constructor) => (constructor, None),
             None => {
@@ -161,12 +161,12 @@ impl Torch {
             file: c"trtalloc".as_ptr(),
             line: 0,
         };
-        let mut message = Room([0; 64]);
+        let mut message = Space([0; 64]);
         // SAFETY: room for the string and for the object, which the runtime gives as C++ demands it; each is constructed once and
         // before it is used. An exception of a constructor passes through, as it would in C++.
         unsafe {
-            let object = (self.allocate)(ERROR_ROOM);
-            object.write_bytes(0, ERROR_ROOM);
+            let object = (self.allocate)(ERROR_SPACE);
+            object.write_bytes(0, ERROR_SPACE);
             (self.make_text)(&mut message, text.as_ptr(), &0);
             (self.make_error)(object, at, &mut message);
             (self.drop_text)(&mut message);

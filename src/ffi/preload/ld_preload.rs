@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::symbols;
+use super::dynamic_linker;
 
 /// Whether this library is in the `LD_PRELOAD` with which the process was started, or in `/etc/ld.so.preload`.
 /// Changes that the program has made to its environment since concern only its children.
 pub fn is_preloaded() -> bool {
-    let Some(own) = symbols::own_path() else {
+    let Some(own) = dynamic_linker::own_path() else {
         return false;
     };
     let started_with = match std::fs::read("/proc/self/environ") {

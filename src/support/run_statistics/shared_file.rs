@@ -1,4 +1,4 @@
-//! The file in memory: the command creates and reads it, and the processes open it.
+//! The file in memory that the processes share: the command creates and reads it, and the processes open it.
 
 use std::ffi::c_void;
 use std::fs::OpenOptions;
@@ -7,17 +7,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::{Figures, Place, Shared, magic};
+use super::{FileLayout, ProcessFigures, Slot, magic};
 
-/// The command's side: the file, which lives as long as this and every process that has it open.
-pub struct File {
+/// The file as the command holds it. The file exists while this value exists or a process has it open.
+pub struct SharedFile {
     descriptor: OwnedFd,
-    shared: &'static Shared,
+    shared: &'static FileLayout,
 }
 
-impl File {
+impl SharedFile {
     /// Creates an empty file.
-    pub fn new() -> Result<File> {
+    pub fn new() -> Result<SharedFile> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a terminated name.
         let descriptor = unsafe { libc::memfd_create(c"trtalloc run statistics".as_ptr(), flags) };
@@ -26,20 +26,20 @@ impl File {
         }
         // SAFETY: a fresh descriptor, owned here alone.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // SAFETY: of this process, and open.
-        if unsafe { libc::ftruncate(descriptor.as_raw_fd(), size_of::<Shared>() as libc::off_t) } != 0 {
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::ftruncate(descriptor.as_raw_fd(), size_of::<FileLayout>() as libc::off_t) } != 0 {
             return Err(Error::last_os_error());
         }
-        // No process can take pages away that another reads. Without the seal that is only a promise.
+        // With the seals no process can shrink the file under another that reads it. Without seals a read could fault.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
         unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         let start = map_whole(&descriptor).ok_or_else(Error::last_os_error)?;
         // SAFETY: mapped writable and aligned by `map_whole`; no other process knows the file yet.
         unsafe { (&raw mut (*start).magic).write(magic()) };
-        // SAFETY: mapped for ever, all zeroes but for the line above, and of atomics from now on.
+        // SAFETY: the mapping is never removed. It is zeroed except for `magic`, and only atomics are written from now on.
         let shared = unsafe { &*start };
-        Ok(File { descriptor, shared })
+        Ok(SharedFile { descriptor, shared })
     }
 
     /// The path by which processes open the file.
@@ -48,34 +48,34 @@ impl File {
         format!("/proc/{process}/fd/{descriptor}").into()
     }
 
-    /// What every process has written so far, in the order in which they began.
-    pub fn figures(&self) -> Vec<Figures> {
+    /// The statistics of all processes so far, in the order in which the processes began.
+    pub fn figures(&self) -> Vec<ProcessFigures> {
         let taken = usize::try_from(self.shared.taken.load(Relaxed)).unwrap_or(usize::MAX);
-        let places = self.shared.places.iter().take(taken);
-        places.map(figures).filter(|figures| figures.pid != 0).collect()
+        let slots = self.shared.slots.iter().take(taken);
+        slots.map(figures).filter(|figures| figures.pid != 0).collect()
     }
 }
 
-fn figures(place: &Place) -> Figures {
-    Figures {
+fn figures(slot: &Slot) -> ProcessFigures {
+    ProcessFigures {
         // Read first: if it is set, the other values are the last ones.
-        ended: place.ended.load(Acquire) != 0,
-        pid: place.pid.load(Relaxed),
-        version: place.version.load(Relaxed),
-        attached: place.attached.load(Relaxed),
-        left: place.left.load(Relaxed),
-        allocated_peak: place.allocated_peak.load(Relaxed),
-        reserved: place.reserved.load(Relaxed),
-        reserved_peak: place.reserved_peak.load(Relaxed),
-        allocations: place.allocations.load(Relaxed),
-        out_of_memory: place.out_of_memory.load(Relaxed),
+        ended: slot.ended.load(Acquire) != 0,
+        pid: slot.pid.load(Relaxed),
+        version: slot.version.load(Relaxed),
+        attached: slot.attached.load(Relaxed),
+        left: slot.left.load(Relaxed),
+        allocated_peak: slot.allocated_peak.load(Relaxed),
+        reserved: slot.reserved.load(Relaxed),
+        reserved_peak: slot.reserved_peak.load(Relaxed),
+        allocations: slot.allocations.load(Relaxed),
+        out_of_memory: slot.out_of_memory.load(Relaxed),
     }
 }
 
 /// Maps the file for the rest of the process's life; `None` on failure.
-fn map_whole(file: &impl AsRawFd) -> Option<*mut Shared> {
+fn map_whole(file: &impl AsRawFd) -> Option<*mut FileLayout> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let (none, bytes) = (std::ptr::null_mut::<c_void>(), size_of::<Shared>());
+    let (none, bytes) = (std::ptr::null_mut::<c_void>(), size_of::<FileLayout>());
     // SAFETY: a fresh mapping, at an address that the kernel chooses.
     let start = unsafe { libc::mmap(none, bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     (start != libc::MAP_FAILED).then_some(start.cast())
@@ -88,10 +88,10 @@ pub(in crate::support::run_statistics) fn named() -> Option<PathBuf> {
 }
 
 /// Maps the command's file. `None` where it is gone or is another file. Keeps no descriptor open.
-pub(in crate::support::run_statistics) fn open(path: &Path) -> Option<&'static Shared> {
+pub(in crate::support::run_statistics) fn open(path: &Path) -> Option<&'static FileLayout> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() != size_of::<Shared>() as u64 {
+    if !metadata.is_file() || metadata.len() != size_of::<FileLayout>() as u64 {
         return None;
     }
     // SAFETY: queries an open file. A file that the command did not create has no seals and could shrink.

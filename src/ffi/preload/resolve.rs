@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::NonNull;
 
-use super::symbols::{self, Library, Module};
+use super::dynamic_linker::{self, Library, LoadedObject};
 
 /// A function of TensorRT, whose library stays loaded as long as this exists.
 pub struct Real {
@@ -18,11 +18,11 @@ type Version = unsafe extern "C" fn() -> i32;
 
 /// The version that the library with `function` reports; `None` where it reports none.
 pub fn version_of(function: NonNull<c_void>) -> Option<i32> {
-    let module = Module::of(function.as_ptr() as usize)?;
-    let library = module.open()?;
+    let object = LoadedObject::of(function.as_ptr() as usize)?;
+    let library = object.open()?;
     let ask = library
         .look_up(c"getInferLibVersion")
-        .filter(|ask| module.has(ask.as_ptr() as usize))?;
+        .filter(|ask| object.has(ask.as_ptr() as usize))?;
     // SAFETY: TensorRT's documented function of this name, in a library that also creates TensorRT's objects.
     Some(unsafe { transmute::<*mut c_void, Version>(ask.as_ptr())() })
 }
@@ -65,7 +65,7 @@ pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
             linked => return linked,
         }
     };
-    let meant = symbols::loaded()
+    let meant = dynamic_linker::loaded()
         .iter()
         .find_map(|path| defined_in(path, name).filter(fits));
     meant.or(linked).or_else(|| load_omitted(name, version?, caller))
@@ -74,17 +74,19 @@ pub fn real(name: &CStr, version: Option<i32>, caller: usize) -> Option<Real> {
 /// Loads the TensorRT of `version`, from the folders in which the caller's libraries are searched, or where the
 /// loader finds it.
 fn load_omitted(name: &CStr, version: i32, caller: usize) -> Option<Real> {
-    let module = Module::of(caller).filter(|module| !module.is_own());
-    let library = module.and_then(|module| module.open()).or_else(Library::program);
+    let object = LoadedObject::of(caller).filter(|object| !object.is_own());
+    let library = object.and_then(|object| object.open()).or_else(Library::program);
     let folders = library.map(|library| library.folders()).unwrap_or_default();
     file_names(version).iter().find_map(|file| {
         let paths = folders
             .iter()
             .map(|folder| folder.join(file))
             .filter(|path| path.exists());
-        let library = paths.chain([file.into()]).find_map(|path| symbols::load(&path))?;
+        let library = paths
+            .chain([file.into()])
+            .find_map(|path| dynamic_linker::load(&path))?;
         let function = library.look_up(name)?;
-        other_module(function)?;
+        other_object(function)?;
         Some(Real {
             function,
             _library: Some(library),
@@ -103,19 +105,19 @@ fn file_names(version: i32) -> Vec<String> {
     names.iter().map(|name| format!("lib{name}.so.{major}")).collect()
 }
 
-/// The module of a function, unless that is this library.
-fn other_module(function: NonNull<c_void>) -> Option<Module> {
-    Module::of(function.as_ptr() as usize).filter(|module| !module.is_own())
+/// The loaded object with a function, unless that is this library.
+fn other_object(function: NonNull<c_void>) -> Option<LoadedObject> {
+    LoadedObject::of(function.as_ptr() as usize).filter(|object| !object.is_own())
 }
 
 fn needed_by(caller: usize, name: &CStr) -> Option<Real> {
-    let module = Module::of(caller).filter(|module| !module.is_own())?;
-    let library = module.open()?;
+    let object = LoadedObject::of(caller).filter(|object| !object.is_own())?;
+    let library = object.open()?;
     let function = library.look_up(name)?;
-    other_module(function)?;
+    other_object(function)?;
     // A caller that defines the name itself is a TensorRT, or another interposing library that wants the next
     // function.
-    if module.has(function.as_ptr() as usize) && version_of(function).is_none() {
+    if object.has(function.as_ptr() as usize) && version_of(function).is_none() {
         return None;
     }
     Some(Real {
@@ -126,8 +128,8 @@ fn needed_by(caller: usize, name: &CStr) -> Option<Real> {
 
 fn next_after_us(name: &CStr) -> Option<Real> {
     // SAFETY: RTLD_NEXT is a valid pseudo-handle.
-    let function = unsafe { symbols::look_up(libc::RTLD_NEXT, name) }?;
-    let library = other_module(function)?.open();
+    let function = unsafe { dynamic_linker::look_up(libc::RTLD_NEXT, name) }?;
+    let library = other_object(function)?.open();
     Some(Real {
         function,
         _library: library,
@@ -138,9 +140,9 @@ fn next_after_us(name: &CStr) -> Option<Real> {
 fn defined_in(path: &CStr, name: &CStr) -> Option<Real> {
     let library = Library::open(path)?;
     let function = library.look_up(name)?;
-    let module = other_module(function)?;
+    let object = other_object(function)?;
     // The library's own function, not that of a library that it needs.
-    (module.path_is(path) && version_of(function).is_some()).then_some(Real {
+    (object.path_is(path) && version_of(function).is_some()).then_some(Real {
         function,
         _library: Some(library),
     })

@@ -109,7 +109,7 @@ fn found(answer: *mut c_void) -> Option<NonNull<c_void>> {
 }
 
 /// A loaded object: a library, or the program.
-pub struct Module {
+pub struct LoadedObject {
     map: NonNull<LinkMap>,
     /// The path at which the loader found it; empty for the program.
     path: CString,
@@ -124,9 +124,9 @@ fn object_of(address: usize) -> Option<NonNull<LinkMap>> {
     NonNull::new(map.cast::<LinkMap>()).filter(|_| found != 0)
 }
 
-impl Module {
+impl LoadedObject {
     /// The object that contains this address.
-    pub fn of(address: usize) -> Option<Module> {
+    pub fn of(address: usize) -> Option<LoadedObject> {
         let map = object_of(address)?;
         // SAFETY: the loader's entry of a loaded object: its code is running, or its symbol was just found.
         let name = unsafe { map.as_ref() }.name;
@@ -135,7 +135,7 @@ impl Module {
             // SAFETY: the loader's own terminated text.
             false => unsafe { CStr::from_ptr(name) }.to_owned(),
         };
-        Some(Module { map, path })
+        Some(LoadedObject { map, path })
     }
 
     /// Whether it contains this code.
@@ -268,6 +268,6 @@ fn own_address() -> usize {
 
 /// The file that this code was loaded from; `None` in a program that is linked with it statically.
 pub fn own_path() -> Option<PathBuf> {
-    let own = Module::of(own_address())?;
+    let own = LoadedObject::of(own_address())?;
     (!own.path.is_empty()).then(|| own.path().to_owned())
 }
