@@ -17,7 +17,7 @@ use trtalloc::error::Result;
 use trtalloc::trace::application::{Application, SimStreams};
 use trtalloc::trace::generate::generate;
 use trtalloc::trace::random::Random;
-use trtalloc::trace::{GRANULE, Kind, Op, Trace};
+use trtalloc::trace::{GRANULE, Op, OpKind, Trace};
 
 /// The frameworks' parts: a trace for each, and a description.
 const PARTS: [(&str, &str); 2] = [
@@ -55,7 +55,7 @@ impl Part {
         let slot = &mut self.live[op.block as usize];
         let round = |bytes: u64| bytes.next_multiple_of(GRANULE);
         match op.kind {
-            Kind::Alloc { resizable } => {
+            OpKind::Alloc { resizable } => {
                 let request = Request {
                     size: op.bytes,
                     alignment: 0,
@@ -70,14 +70,14 @@ impl Part {
                 application.launch(stream.unwrap_or(Stream::LEGACY), address, op.bytes)?;
                 *in_use += round(op.bytes);
             }
-            Kind::Realloc if slot.0 != 0 => {
+            OpKind::Realloc if slot.0 != 0 => {
                 let Ok(address) = self.memory.reallocate(slot.0, 0, op.bytes) else {
                     return Ok(false);
                 };
                 *in_use = *in_use - round(slot.1) + round(op.bytes);
                 *slot = (address, op.bytes);
             }
-            Kind::Free if slot.0 != 0 => {
+            OpKind::Free if slot.0 != 0 => {
                 self.memory.deallocate(slot.0, stream)?;
                 *in_use -= round(slot.1);
                 *slot = (0, 0);

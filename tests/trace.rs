@@ -9,8 +9,8 @@ use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
 use trtalloc::stats::Stats;
 use trtalloc::trace::generate::{NAMES, generate};
-use trtalloc::trace::replay::{Memory, replay};
-use trtalloc::trace::{GRANULE, Kind, Trace, csv};
+use trtalloc::trace::replay::{ReplayTarget, replay};
+use trtalloc::trace::{GRANULE, OpKind, Trace, csv};
 
 fn read(text: &str) -> Result<Trace> {
     csv::read(text.as_bytes())
@@ -37,9 +37,9 @@ fn columns_are_found_by_name_and_others_skipped() {
     assert_eq!(
         rows,
         [
-            (Kind::Alloc { resizable: true }, 100, Some(0)),
-            (Kind::Realloc, 200, None),
-            (Kind::Free, 200, Some(1))
+            (OpKind::Alloc { resizable: true }, 100, Some(0)),
+            (OpKind::Realloc, 200, None),
+            (OpKind::Free, 200, Some(1))
         ]
     );
     assert_eq!(trace.streams(), [7, 9]);
@@ -177,7 +177,7 @@ fn generated_traces_are_large_enough_to_mean_something() {
             .unwrap()
             .ops()
             .iter()
-            .any(|op| op.kind == Kind::Realloc)
+            .any(|op| op.kind == OpKind::Realloc)
     );
 }
 
@@ -210,7 +210,7 @@ fn rounded(size: u64) -> u64 {
     size.div_ceil(GRANULE) * GRANULE
 }
 
-impl Memory for Naive {
+impl ReplayTarget for Naive {
     fn allocate(&self, size: u64, resizable: bool, _: Option<Stream>) -> Result<u64> {
         let mut state = self.state.borrow_mut();
         state.calls += 1;

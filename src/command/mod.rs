@@ -20,7 +20,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser};
 use trtalloc::config::{Config, nearest};
 use trtalloc::error::{Error, Result};
 
@@ -29,11 +29,11 @@ use trtalloc::error::{Error, Result};
 #[command(name = "trtalloc", version)]
 struct Command {
     #[command(subcommand)]
-    what: What,
+    what: Subcommand,
 }
 
-#[derive(Subcommand)]
-enum What {
+#[derive(clap::Subcommand)]
+enum Subcommand {
     /// Runs an application's memory use through TensorRT's interface: engines, contexts, streams, an engine swap
     /// under a cap
     Demo(demo::Arguments),
@@ -110,13 +110,13 @@ enum Done {
 pub fn main() -> ExitCode {
     let command = Command::try_parse().unwrap_or_else(|error| hinted(error).exit());
     let result = match command.what {
-        What::Demo(arguments) => demo::run(&arguments),
-        What::Replay(arguments) => replay::run(&arguments),
-        What::Trace(arguments) => generate::run(&arguments),
-        What::Doctor(arguments) => doctor::run(&arguments),
-        What::Bench(arguments) => bench::run(&arguments),
-        What::Run(arguments) => return run::run(&arguments),
-        What::Report(arguments) => report::run(&arguments),
+        Subcommand::Demo(arguments) => demo::run(&arguments),
+        Subcommand::Replay(arguments) => replay::run(&arguments),
+        Subcommand::Trace(arguments) => generate::run(&arguments),
+        Subcommand::Doctor(arguments) => doctor::run(&arguments),
+        Subcommand::Bench(arguments) => bench::run(&arguments),
+        Subcommand::Run(arguments) => return run::run(&arguments),
+        Subcommand::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(Done::All) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use trtalloc::error::{Error, Result};
-use trtalloc::history::report::model::{Device, Names, What};
+use trtalloc::history::report::model::{EventKind, NameTable, ReportDevice};
 use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline};
 
 use super::table::{Table, size};
@@ -66,7 +66,7 @@ fn summary(path: &Path, report: &Report) -> String {
     text
 }
 
-fn of_device(report: &Report, device: &Device) -> String {
+fn of_device(report: &Report, device: &ReportDevice) -> String {
     let timeline = Timeline::of(device);
     let called = called(report);
     let last = device.events.len() as u32;
@@ -138,7 +138,7 @@ fn peak(timeline: &Timeline, last: u32) -> (u64, u32) {
     most
 }
 
-fn moment(device: &Device, moment: u32) -> String {
+fn moment(device: &ReportDevice, moment: u32) -> String {
     let Some(event) = moment.checked_sub(1).and_then(|at| device.events.get(at as usize)) else {
         return "before the first event".into();
     };
@@ -151,7 +151,7 @@ fn moment(device: &Device, moment: u32) -> String {
 }
 
 /// The largest holders at the peak: by stack, by tag and by size.
-fn holders(called: &[String], names: &Names, timeline: &Timeline, cursor: &Cursor<'_>, peak: u64) -> String {
+fn holders(called: &[String], names: &NameTable, timeline: &Timeline, cursor: &Cursor<'_>, peak: u64) -> String {
     let live: Vec<&Life> = cursor.live().map(|number| &timeline.lives[number as usize]).collect();
     let stack = |life: &Life| called[life.stack as usize].clone();
     let tag = |life: &Life| match names.text(life.tag) {
@@ -193,17 +193,17 @@ fn holders(called: &[String], names: &Names, timeline: &Timeline, cursor: &Curso
     text
 }
 
-type Kind = (String, u64, u64);
+type Group = (String, u64, u64);
 
 /// Bytes and blocks of each group, the largest first.
-fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &dyn Fn(&Life) -> String) -> Vec<Kind> {
+fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &dyn Fn(&Life) -> String) -> Vec<Group> {
     let mut kinds: HashMap<K, (&Life, u64, u64)> = HashMap::new();
     for life in live {
         let kind = kinds.entry(key(life)).or_insert((life, 0, 0));
         kind.1 += life.size;
         kind.2 += 1;
     }
-    let mut kinds: Vec<Kind> = kinds
+    let mut kinds: Vec<Group> = kinds
         .into_values()
         .map(|(life, bytes, blocks)| (name(life), bytes, blocks))
         .collect();
@@ -236,7 +236,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-fn refusals(called: &[String], device: &Device, timeline: &Timeline) -> String {
+fn refusals(called: &[String], device: &ReportDevice, timeline: &Timeline) -> String {
     let all = Refusal::all(device, timeline);
     let mut text = String::new();
     // A builder makes many similar requests that it expects to fail, so only the first are listed.
@@ -253,7 +253,11 @@ fn refusals(called: &[String], device: &Device, timeline: &Timeline) -> String {
         );
         text += &format!("  {}\n", refusal.reason());
     }
-    let count = device.events.iter().filter(|event| event.what == What::Oom).count();
+    let count = device
+        .events
+        .iter()
+        .filter(|event| event.what == EventKind::Oom)
+        .count();
     if count > NAMED {
         text += &format!("\nand {} more were refused\n", count - NAMED);
     }

@@ -33,7 +33,7 @@ pub struct Mark(pub u64);
 
 /// The kind of an application's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum CallKind {
     /// Allocates or resizes memory.
     Allocation,
     /// Anything else.
@@ -49,14 +49,14 @@ pub struct Recorder {
     /// The next event's number. It has a cache line of its own, since every event writes it.
     next: Padded,
     rings: Rings,
-    session: Mutex<Session>,
+    session: Mutex<CurrentRecording>,
 }
 
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
 /// The current recording, or the last one.
-struct Session {
+struct CurrentRecording {
     options: RecordingOptions,
     /// The number of its first event.
     first: u64,
@@ -81,7 +81,7 @@ impl Default for Recorder {
             recording: AtomicU32::new(0),
             next: Padded(AtomicU64::new(0)),
             rings: Rings::default(),
-            session: Mutex::new(Session {
+            session: Mutex::new(CurrentRecording {
                 options: RecordingOptions::default(),
                 first: 0,
                 anchor: Anchor::now(),
@@ -137,11 +137,11 @@ impl Recorder {
     /// dropped. Called before any lock is taken, since taking a stack of Python may run Python.
     #[cold]
     #[inline(never)]
-    pub fn call(&self, call: Call) -> stack::Current {
+    pub fn call(&self, call: CallKind) -> stack::Current {
         let options = RecordingOptions::unpacked(self.flags.load(Ordering::Acquire));
         let wanted = match call {
-            Call::Allocation => options.context >= RecordingContext::State,
-            Call::Other => options.mode == RecordingMode::All && options.context == RecordingContext::All,
+            CallKind::Allocation => options.context >= RecordingContext::State,
+            CallKind::Other => options.mode == RecordingMode::All && options.context == RecordingContext::All,
         };
         stack::Current::enter(if wanted { options.stacks() } else { StackKind::None })
     }

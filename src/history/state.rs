@@ -45,13 +45,13 @@ pub struct Segment {
 
 /// One device.
 #[derive(Debug, Clone, Default)]
-pub struct Device {
+pub struct DeviceState {
     /// Its number.
     pub device: i32,
     /// Its segments, sorted by address.
     pub segments: Vec<Segment>,
     /// Bytes of cached handles, which have no address.
-    pub kept: u64,
+    pub cached_handle_bytes: u64,
     /// The pool's statistics.
     pub stats: Stats,
 }

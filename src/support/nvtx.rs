@@ -29,7 +29,7 @@ const POINTER: u32 = 1;
 const ASCII: u32 = 1;
 
 #[repr(C)]
-struct Segment {
+struct ModuleSegment {
     id: usize,
     slots: usize,
     functions: *mut isize,
@@ -42,13 +42,13 @@ struct ModuleInfo {
     module: u16,
     compatible: u16,
     segments: usize,
-    segment: *mut Segment,
+    segment: *mut ModuleSegment,
     export: *const c_void,
     info: *const c_void,
 }
 
 #[repr(C)]
-struct Range {
+struct VirtualRange {
     size: usize,
     address: *const c_void,
 }
@@ -61,7 +61,7 @@ struct HeapDescription {
     usage: u32,
     kind: u32,
     range_size: usize,
-    range: *const Range,
+    range: *const VirtualRange,
     category: u32,
     message_type: u32,
     message: *const c_char,
@@ -75,7 +75,7 @@ struct Regions {
     heap: *mut c_void,
     count: usize,
     element: usize,
-    elements: *const Range,
+    elements: *const VirtualRange,
     handles: *mut *mut c_void,
 }
 
@@ -124,7 +124,7 @@ fn load() -> Option<Tool> {
     let initialize: unsafe extern "C" fn(*mut ModuleInfo) -> c_int = unsafe { std::mem::transmute(initialize) };
     // The tool may keep a pointer to them, so they are never freed.
     let functions: &'static mut [isize; SLOTS] = Box::leak(Box::new([0; SLOTS]));
-    let mut segment = Segment {
+    let mut segment = ModuleSegment {
         id: 1,
         slots: SLOTS,
         functions: functions.as_mut_ptr(),
@@ -177,7 +177,7 @@ pub fn heap(address: u64, bytes: u64) -> HeapHandle {
     let Some(register) = tool().and_then(|tool| tool.heap_register) else {
         return HeapHandle::default();
     };
-    let range = Range {
+    let range = VirtualRange {
         size: bytes as usize,
         address: pointer(address),
     };
@@ -187,7 +187,7 @@ pub fn heap(address: u64, bytes: u64) -> HeapHandle {
         reserved: 0,
         usage: SUB_ALLOCATOR,
         kind: VIRTUAL_ADDRESS,
-        range_size: size_of::<Range>(),
+        range_size: size_of::<VirtualRange>(),
         range: &range,
         category: 0,
         message_type: ASCII,
@@ -211,7 +211,7 @@ pub fn allocated(heap: HeapHandle, address: u64, bytes: u64) {
     let Some(register) = tool().and_then(|tool| tool.register).filter(|_| heap.0 != 0) else {
         return;
     };
-    let range = Range {
+    let range = VirtualRange {
         size: bytes as usize,
         address: pointer(address),
     };
@@ -221,7 +221,7 @@ pub fn allocated(heap: HeapHandle, address: u64, bytes: u64) {
         kind: VIRTUAL_ADDRESS,
         heap: std::ptr::with_exposed_provenance_mut(heap.0),
         count: 1,
-        element: size_of::<Range>(),
+        element: size_of::<VirtualRange>(),
         elements: &range,
         handles: null_mut(),
     };

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{Block, Kind, Trace};
+use super::{OpKind, Trace, TraceBlock};
 use crate::support::error::{Error, Result};
 
 /// Reads the trace in the file at `path`, decompressing gzip. Errors name the file and the line.
@@ -119,7 +119,7 @@ impl Columns {
 #[derive(Default)]
 struct Rows {
     trace: Trace,
-    live: HashMap<u64, Block>,
+    live: HashMap<u64, TraceBlock>,
 }
 
 impl Rows {
@@ -209,13 +209,13 @@ pub fn write(trace: &Trace, mut output: impl Write) -> std::io::Result<()> {
     writeln!(output, "op,id,bytes{stream_column}{thread_column}")?;
     for op in trace.ops() {
         let name = match op.kind {
-            Kind::Alloc { .. } => {
+            OpKind::Alloc { .. } => {
                 ids[op.block as usize] = next;
                 next += 1;
                 "alloc"
             }
-            Kind::Free => "free",
-            Kind::Realloc => "realloc",
+            OpKind::Free => "free",
+            OpKind::Realloc => "realloc",
         };
         write!(output, "{name},{},{}", ids[op.block as usize], op.bytes)?;
         match op.stream {

@@ -5,7 +5,7 @@
 //! repeats the same sizes, which makes them hard for a pool.
 
 use super::random::Random;
-use super::{Block, Kind, Trace};
+use super::{OpKind, Trace, TraceBlock};
 
 /// The traces that [`generate`] knows, with a description of each.
 pub const NAMES: [(&str, &str); 5] = [
@@ -84,7 +84,7 @@ impl Model {
 
 /// A request that is being processed.
 struct Request {
-    kv: Vec<Block>,
+    kv: Vec<TraceBlock>,
     room: u64,
     tokens: u64,
     to_come: u64,
@@ -254,7 +254,7 @@ fn large(seed: u64) -> Trace {
     let mut random = Random::new(seed);
     let mut trace = Trace::new();
     let stream = trace.stream(0);
-    let mut live: Vec<(Block, u64)> = Vec::new();
+    let mut live: Vec<(TraceBlock, u64)> = Vec::new();
     let mut in_use = 0;
     for _ in 0..BLOCKS {
         let bytes = if random.percent(40) {
@@ -280,7 +280,7 @@ fn large(seed: u64) -> Trace {
 fn interleave(sources: &[Trace], random: &mut Random) -> Trace {
     let mut trace = Trace::new();
     let mut rest: Vec<_> = sources.iter().map(|source| source.ops().iter()).collect();
-    let mut blocks: Vec<Vec<Option<Block>>> = sources
+    let mut blocks: Vec<Vec<Option<TraceBlock>>> = sources
         .iter()
         .map(|source| (0..source.blocks()).map(|_| None).collect())
         .collect();
@@ -292,13 +292,13 @@ fn interleave(sources: &[Trace], random: &mut Random) -> Trace {
                 .and_then(|stream| trace.stream(sources[from].streams()[stream as usize]));
             let block = &mut blocks[from][op.block as usize];
             match (op.kind, block.take()) {
-                (Kind::Alloc { .. }, _) => *block = Some(trace.alloc(op.bytes, stream)),
-                (Kind::Free, Some(live)) => trace.free(live, stream),
-                (Kind::Realloc, Some(live)) => {
+                (OpKind::Alloc { .. }, _) => *block = Some(trace.alloc(op.bytes, stream)),
+                (OpKind::Free, Some(live)) => trace.free(live, stream),
+                (OpKind::Realloc, Some(live)) => {
                     trace.realloc(&live, op.bytes, stream);
                     *block = Some(live);
                 }
-                (Kind::Free | Kind::Realloc, None) => {}
+                (OpKind::Free | OpKind::Realloc, None) => {}
             }
         }
     }

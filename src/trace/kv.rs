@@ -7,7 +7,7 @@
 //! numbers are whole.
 
 use super::random::Random;
-use super::{Block, Trace};
+use super::{Trace, TraceBlock};
 
 /// Prompt and answer lengths in tokens, by decile.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ pub fn trace(lengths: &Lengths, way: Way, bytes_of_token: u64, seed: u64) -> (Tr
     const REQUESTS: usize = 300;
     const AT_ONCE: usize = 16;
     struct Request {
-        block: Block,
+        block: TraceBlock,
         capacity: u64,
         tokens: u64,
         to_come: u64,
@@ -105,16 +105,16 @@ pub fn trace(lengths: &Lengths, way: Way, bytes_of_token: u64, seed: u64) -> (Tr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Kind;
+    use crate::trace::OpKind;
 
     #[test]
     fn each_way_serves_the_same_requests() {
         for lengths in [AZURE, MOONCAKE] {
             let made = [Way::Resized, Way::Worst, Way::Doubled].map(|way| trace(&lengths, way, 1024, 1));
             assert_eq!(made[0], trace(&lengths, Way::Resized, 1024, 1));
-            let count = |at: usize, is: fn(&Kind) -> bool| made[at].0.ops().iter().filter(|op| is(&op.kind)).count();
-            let allocations = |at| count(at, |kind| matches!(kind, Kind::Alloc { .. }));
-            let resizes = |at| count(at, |kind| matches!(kind, Kind::Realloc));
+            let count = |at: usize, is: fn(&OpKind) -> bool| made[at].0.ops().iter().filter(|op| is(&op.kind)).count();
+            let allocations = |at| count(at, |kind| matches!(kind, OpKind::Alloc { .. }));
+            let resizes = |at| count(at, |kind| matches!(kind, OpKind::Realloc));
             assert_eq!((allocations(0), allocations(1)), (300, 300));
             assert!(allocations(2) > 300 && resizes(0) > 20_000);
             assert_eq!((made[0].1, made[1].1, resizes(1) + resizes(2)), (0, 0, 0));

@@ -18,10 +18,10 @@ pub const GRANULE: u64 = 512;
 
 /// The kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OpKind {
     /// Allocates a block of `bytes`.
     Alloc {
-        /// Whether a [`Kind::Realloc`] of this block follows.
+        /// Whether a [`OpKind::Realloc`] of this block follows.
         resizable: bool,
     },
     /// Frees the block; `bytes` is its size.
@@ -34,7 +34,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
     /// What the row does.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// The size in bytes.
     pub bytes: u64,
     /// The block, as a slot below [`Trace::blocks`]. A slot is reused once its block is freed.
@@ -65,7 +65,7 @@ struct Live {
 
 /// A live block of a [`Trace`] under construction.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Block(u32);
+pub struct TraceBlock(u32);
 
 impl Trace {
     /// A trace without rows.
@@ -108,10 +108,10 @@ impl Trace {
             let refused = failed.next_if(|&at| at as usize == index).is_some();
             let slot = &mut held[op.block as usize];
             let now = match op.kind {
-                Kind::Free => 0,
-                Kind::Alloc { .. } if refused => 0,
-                Kind::Realloc if refused || *slot == 0 => *slot,
-                Kind::Alloc { .. } | Kind::Realloc => op.bytes.div_ceil(GRANULE).saturating_mul(GRANULE),
+                OpKind::Free => 0,
+                OpKind::Alloc { .. } if refused => 0,
+                OpKind::Realloc if refused || *slot == 0 => *slot,
+                OpKind::Alloc { .. } | OpKind::Realloc => op.bytes.div_ceil(GRANULE).saturating_mul(GRANULE),
             };
             in_use = in_use.saturating_sub(*slot).saturating_add(now);
             *slot = now;
@@ -143,7 +143,7 @@ impl Trace {
     }
 
     /// Adds an allocation.
-    pub fn alloc(&mut self, bytes: u64, stream: Option<u16>) -> Block {
+    pub fn alloc(&mut self, bytes: u64, stream: Option<u16>) -> TraceBlock {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.live.push(None);
             (self.live.len() - 1) as u32
@@ -152,27 +152,27 @@ impl Trace {
             allocated_at: self.ops.len(),
             bytes,
         });
-        self.push(Kind::Alloc { resizable: false }, bytes, slot, stream);
-        Block(slot)
+        self.push(OpKind::Alloc { resizable: false }, bytes, slot, stream);
+        TraceBlock(slot)
     }
 
     /// Adds a resize of a live block, and marks its allocation as resizable.
-    pub fn realloc(&mut self, block: &Block, bytes: u64, stream: Option<u16>) {
+    pub fn realloc(&mut self, block: &TraceBlock, bytes: u64, stream: Option<u16>) {
         if let Some(live) = &mut self.live[block.0 as usize] {
             live.bytes = bytes;
-            self.ops[live.allocated_at].kind = Kind::Alloc { resizable: true };
+            self.ops[live.allocated_at].kind = OpKind::Alloc { resizable: true };
         }
-        self.push(Kind::Realloc, bytes, block.0, stream);
+        self.push(OpKind::Realloc, bytes, block.0, stream);
     }
 
     /// Adds a free of a live block.
-    pub fn free(&mut self, block: Block, stream: Option<u16>) {
+    pub fn free(&mut self, block: TraceBlock, stream: Option<u16>) {
         let bytes = self.live[block.0 as usize].take().map_or(0, |live| live.bytes);
         self.free_slots.push(block.0);
-        self.push(Kind::Free, bytes, block.0, stream);
+        self.push(OpKind::Free, bytes, block.0, stream);
     }
 
-    fn push(&mut self, kind: Kind, bytes: u64, block: u32, stream: Option<u16>) {
+    fn push(&mut self, kind: OpKind, bytes: u64, block: u32, stream: Option<u16>) {
         self.ops.push(Op {
             kind,
             bytes,

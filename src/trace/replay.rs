@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Kind, Trace};
+use super::{OpKind, Trace};
 use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::Stream;
 use crate::support::error::{Error, Result};
 use crate::support::stats::Stats;
 
 /// An allocator on which a trace can be replayed.
-pub trait Memory {
+pub trait ReplayTarget {
     /// Allocates `size` bytes, to be used first on `stream`.
     fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64>;
     /// Resizes the block at `address`; on an error the block is unchanged.
@@ -18,11 +18,11 @@ pub trait Memory {
     fn deallocate(&self, address: u64, stream: Option<Stream>) -> Result<()>;
     /// The statistics so far.
     fn stats(&self) -> Result<Stats>;
-    /// Resets the peaks in [`Memory::stats`].
+    /// Resets the peaks in [`ReplayTarget::stats`].
     fn reset_peaks(&self) -> Result<()>;
 }
 
-impl Memory for Allocator {
+impl ReplayTarget for Allocator {
     fn allocate(&self, size: u64, resizable: bool, stream: Option<Stream>) -> Result<u64> {
         let flags = if resizable { RESIZABLE } else { 0 };
         Allocator::allocate(
@@ -98,7 +98,7 @@ impl Pass {
 
     /// Remaps for each thousand allocations and resizes of `trace`.
     pub fn remaps_per_thousand(&self, trace: &Trace) -> f64 {
-        let requests = trace.ops().iter().filter(|op| op.kind != Kind::Free).count();
+        let requests = trace.ops().iter().filter(|op| op.kind != OpKind::Free).count();
         self.remaps as f64 * 1000.0 / requests.max(1) as f64
     }
 }
@@ -126,7 +126,12 @@ impl Observer for () {}
 
 /// Runs all rows in order on the calling thread, each on its stream in `streams`, then frees the blocks that the
 /// trace leaves. Refused requests are counted; a block that cannot be freed is an error.
-pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer: &mut impl Observer) -> Result<Pass> {
+pub fn replay(
+    trace: &Trace,
+    memory: &impl ReplayTarget,
+    streams: &[Stream],
+    observer: &mut impl Observer,
+) -> Result<Pass> {
     const ROWS_PER_REPORT: usize = 4096;
     if streams.len() < trace.streams().len() {
         let text = format!("{} streams for a trace of {}", streams.len(), trace.streams().len());
@@ -146,14 +151,14 @@ pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer:
             let stream = stream_of(op.stream);
             let address = &mut addresses[op.block as usize];
             // A block whose allocation was refused cannot be resized or freed.
-            if *address == 0 && !matches!(op.kind, Kind::Alloc { .. }) {
+            if *address == 0 && !matches!(op.kind, OpKind::Alloc { .. }) {
                 continue;
             }
             pass.ops += 1;
             let result = match op.kind {
-                Kind::Alloc { resizable } => memory.allocate(op.bytes, resizable, stream),
-                Kind::Realloc => memory.reallocate(*address, op.bytes),
-                Kind::Free => {
+                OpKind::Alloc { resizable } => memory.allocate(op.bytes, resizable, stream),
+                OpKind::Realloc => memory.reallocate(*address, op.bytes),
+                OpKind::Free => {
                     observer.giving_back(*address, stream)?;
                     memory.deallocate(std::mem::take(address), stream)?;
                     continue;
@@ -162,7 +167,7 @@ pub fn replay(trace: &Trace, memory: &impl Memory, streams: &[Stream], observer:
             match result {
                 Ok(granted) => {
                     match op.kind {
-                        Kind::Realloc => observer.resized(*address, granted, op.bytes, stream)?,
+                        OpKind::Realloc => observer.resized(*address, granted, op.bytes, stream)?,
                         _ => observer.handed_out(granted, op.bytes, stream)?,
                     }
                     *address = granted;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use trtalloc::history::report::model::What;
+use trtalloc::history::report::model::EventKind;
 use trtalloc::history::report::{Cursor, Report, Timeline};
 
 use crate::common;
@@ -64,7 +64,7 @@ fn pytorchs_snapshots_of_every_age_are_read() {
     assert_eq!((layer.requested, layer.size), ((4 << 20) - 100, 4 << 20));
     let stack: Vec<_> = first.names.stack(layer.stack).collect();
     assert_eq!(stack, [("forward", "/srv/model.py", 10), ("main", "/srv/model.py", 99)]);
-    let notes = caching.events.iter().filter(|event| event.what == What::Note);
+    let notes = caching.events.iter().filter(|event| event.what == EventKind::Note);
     let notes: Vec<&str> = notes.map(|event| first.names.text(event.tag)).collect();
     assert_eq!(notes, ["epoch 1", "snapshot"]);
     let timeline = Timeline::of(expandable);

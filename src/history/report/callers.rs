@@ -1,6 +1,6 @@
 //! Names a stack in one line, by the function that called the allocator.
 
-use super::model::{Frame, Report, What};
+use super::model::{EventKind, Report, ReportFrame};
 
 /// Prefixes of functions of a language's runtime, or of a framework's allocator, that lie between the caller and the
 /// pool.
@@ -42,7 +42,7 @@ impl Report {
         let pieces = pieces.flat_map(|segment| segment.memory.pieces.iter().map(|piece| piece.stack));
         let events = self.devices.iter().flat_map(|device| &device.events);
         let events = events
-            .filter(|event| event.what == What::Alloc)
+            .filter(|event| event.what == EventKind::Alloc)
             .map(|event| event.stack);
         let mut used: Vec<u32> = pieces.chain(events).filter(|stack| *stack != 0).collect();
         used.sort_unstable();
@@ -69,7 +69,7 @@ impl Report {
         shared
     }
 
-    fn is_plumbing(&self, frame: Frame) -> bool {
+    fn is_plumbing(&self, frame: ReportFrame) -> bool {
         let name = self.names.text(frame.name).trim_start_matches(['<', '&', '(']);
         // An inlined function may have only the last part of its name.
         let inlined =

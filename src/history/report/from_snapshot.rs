@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::model::{Device, Event, Figures, Names, Recording, Report, Segment, What};
+use super::model::{
+    AllocatorFigures, EventKind, NameTable, RecordingInfo, Report, ReportDevice, ReportEvent, ReportSegment,
+};
 use crate::history::event;
 use crate::history::snapshot::{Snapshot, replayable_history};
 use crate::history::state;
-use crate::history::symbols::{Frames, Names as Symbols};
+use crate::history::symbols::{NamedFrames, Symbolizer};
 use crate::history::tag_text;
 
 /// Converts this process's stacks and tags to the report's numbers.
 struct Renumbered {
-    names: Names,
-    frames: Frames,
+    names: NameTable,
+    frames: NamedFrames,
     stacks: HashMap<u32, u32>,
     tags: HashMap<u32, u32>,
 }
@@ -43,27 +45,27 @@ impl Report {
     pub fn of(snapshot: &Snapshot) -> Report {
         let history = replayable_history(snapshot);
         let mut numbers = Renumbered {
-            names: Names::default(),
-            frames: Symbols::default().frames(history.stacks(snapshot)),
+            names: NameTable::default(),
+            frames: Symbolizer::default().frames(history.stacks(snapshot)),
             stacks: HashMap::new(),
             tags: HashMap::new(),
         };
         let mut devices = Vec::new();
         for of in &snapshot.devices {
-            let segments = of.segments.iter().map(|segment| Segment {
+            let segments = of.segments.iter().map(|segment| ReportSegment {
                 stream: 0,
                 memory: state::Segment {
                     pieces: segment.pieces.iter().map(|piece| numbers.piece(piece)).collect(),
                     ..*segment
                 },
             });
-            devices.push(Device {
+            devices.push(ReportDevice {
                 number: of.device,
                 segments: segments.collect(),
                 events: Vec::new(),
-                figures: Some(Figures {
+                figures: Some(AllocatorFigures {
                     stats: of.stats,
-                    kept: of.kept,
+                    cached_handle_bytes: of.cached_handle_bytes,
                 }),
             });
         }
@@ -75,9 +77,9 @@ impl Report {
                 .iter()
                 .position(|device| device.number == number)
                 .unwrap_or_else(|| {
-                    devices.push(Device {
+                    devices.push(ReportDevice {
                         number,
-                        ..Device::default()
+                        ..ReportDevice::default()
                     });
                     devices.len() - 1
                 });
@@ -88,7 +90,7 @@ impl Report {
         Report {
             names: numbers.names,
             devices,
-            recording: Some(Recording {
+            recording: Some(RecordingInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 mode: recorded.options.mode.name().to_owned(),
                 max_entries: recorded.options.max_entries,
@@ -108,19 +110,19 @@ impl Renumbered {
         }
     }
 
-    fn event(&mut self, event: &event::Event) -> Event {
-        Event {
+    fn event(&mut self, event: &event::Event) -> ReportEvent {
+        ReportEvent {
             what: match event.action {
-                event::Action::Alloc => What::Alloc,
-                event::Action::FreeRequested => What::FreeRequested,
+                event::Action::Alloc => EventKind::Alloc,
+                event::Action::FreeRequested => EventKind::FreeRequested,
                 event::Action::FreeCompleted | event::Action::Freed | event::Action::RangeCompleted => {
-                    What::FreeCompleted
+                    EventKind::FreeCompleted
                 }
-                event::Action::SegmentAlloc => What::SegmentAlloc,
-                event::Action::SegmentFree => What::SegmentFree,
-                event::Action::SegmentMap => What::SegmentMap,
-                event::Action::SegmentUnmap => What::SegmentUnmap,
-                event::Action::Oom => What::Oom,
+                event::Action::SegmentAlloc => EventKind::SegmentAlloc,
+                event::Action::SegmentFree => EventKind::SegmentFree,
+                event::Action::SegmentMap => EventKind::SegmentMap,
+                event::Action::SegmentUnmap => EventKind::SegmentUnmap,
+                event::Action::Oom => EventKind::Oom,
             },
             address: event.address,
             size: event.size,

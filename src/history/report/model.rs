@@ -41,7 +41,7 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
 
 /// A position in a program. Its texts are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct ReportFrame {
     /// The function.
     pub name: u32,
     /// The file.
@@ -53,23 +53,23 @@ pub struct Frame {
 /// The values that events and blocks refer to by number. Number 0 is the empty text, a frame without a name, and the
 /// empty stack.
 #[derive(Debug, Clone)]
-pub struct Names {
+pub struct NameTable {
     /// Functions, files, and tags.
     pub texts: Numbered<String>,
     /// Frames of stacks.
-    pub frames: Numbered<Frame>,
+    pub frames: Numbered<ReportFrame>,
     /// Stacks: frames by number, innermost first.
     pub stacks: Numbered<Vec<u32>>,
 }
 
-impl Default for Names {
-    fn default() -> Names {
-        let frame = Frame {
+impl Default for NameTable {
+    fn default() -> NameTable {
+        let frame = ReportFrame {
             name: 0,
             filename: 0,
             line: 0,
         };
-        Names {
+        NameTable {
             texts: Numbered::new(String::new()),
             frames: Numbered::new(frame),
             stacks: Numbered::new(Vec::new()),
@@ -77,7 +77,7 @@ impl Default for Names {
     }
 }
 
-impl Names {
+impl NameTable {
     /// The text of that number.
     pub fn text(&self, number: u32) -> &str {
         self.texts.all().get(number as usize).map_or("", String::as_str)
@@ -97,14 +97,14 @@ impl Names {
             self.texts.number(name.to_owned()),
             self.texts.number(filename.to_owned()),
         );
-        self.frames.number(Frame { name, filename, line })
+        self.frames.number(ReportFrame { name, filename, line })
     }
 }
 
 /// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum What {
+pub enum EventKind {
     /// A block was allocated.
     Alloc = 0,
     /// A block was freed.
@@ -127,10 +127,10 @@ pub enum What {
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub struct ReportEvent {
     /// What happened.
-    pub what: What,
-    /// The address; for [`What::Oom`] the bytes free on the device.
+    pub what: EventKind,
+    /// The address; for [`EventKind::Oom`] the bytes free on the device.
     pub address: u64,
     /// Bytes; for blocks, the requested size.
     pub size: u64,
@@ -140,44 +140,44 @@ pub struct Event {
     pub time: u64,
     /// The stack.
     pub stack: u32,
-    /// The tag or a note's text, as a number of [`Names`].
+    /// The tag or a note's text, as a number of [`NameTable`].
     pub tag: u32,
 }
 
 /// A segment with its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct ReportSegment {
     /// The handle of the stream that owns it; 0 where all streams share it.
     pub stream: u64,
-    /// Its memory; stacks and tags are numbers of [`Names`].
+    /// Its memory; stacks and tags are numbers of [`NameTable`].
     pub memory: state::Segment,
 }
 
 /// The allocator's own figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
+pub struct AllocatorFigures {
     /// Its statistics.
     pub stats: Stats,
     /// Bytes of cached handles, which have no address.
-    pub kept: u64,
+    pub cached_handle_bytes: u64,
 }
 
 /// A device.
 #[derive(Debug, Clone, Default)]
-pub struct Device {
+pub struct ReportDevice {
     /// Its number.
     pub number: i32,
     /// Its memory at the end, sorted by address.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<ReportSegment>,
     /// Its history, oldest first.
-    pub events: Vec<Event>,
+    pub events: Vec<ReportEvent>,
     /// The allocator's figures, where the file has them.
-    pub figures: Option<Figures>,
+    pub figures: Option<AllocatorFigures>,
 }
 
 /// The options and losses of a recording by trtalloc.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recording {
+pub struct RecordingInfo {
     /// The library's version.
     pub version: String,
     /// `off`, `state` or `all`.
@@ -194,9 +194,9 @@ pub struct Recording {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Stacks, frames and texts.
-    pub names: Names,
+    pub names: NameTable,
     /// The devices that have memory or a history, sorted by number.
-    pub devices: Vec<Device>,
+    pub devices: Vec<ReportDevice>,
     /// How the history was recorded, where trtalloc recorded it.
-    pub recording: Option<Recording>,
+    pub recording: Option<RecordingInfo>,
 }

@@ -6,7 +6,7 @@
 use std::io::{Read, Result, Write};
 use std::path::Path;
 
-use super::model::{Device, Report, What};
+use super::model::{EventKind, Report, ReportDevice};
 use super::refusal::Refusal;
 use super::timeline::{Life, NEVER, Timeline};
 use crate::history::snapshot::write_file;
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
+fn device(out: &mut dyn Write, device: &ReportDevice) -> Result<()> {
     let timeline = Timeline::of(device);
     let (lives, ranges) = (&timeline.lives, &timeline.ranges);
     let addresses = lives.iter().map(|life| life.address);
@@ -154,7 +154,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     if let Some(figures) = &device.figures {
         let stats = &figures.stats;
         out.write_all(b",\"figures\":{\"kept\":")?;
-        write!(out, "{}", figures.kept)?;
+        write!(out, "{}", figures.cached_handle_bytes)?;
         for (name, value) in [
             ("allocated", stats.allocated),
             ("allocated_peak", stats.allocated_peak),
@@ -175,7 +175,7 @@ fn device(out: &mut dyn Write, device: &Device) -> Result<()> {
     out.write_all(b"}")
 }
 
-fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) -> u64) -> Result<()> {
+fn events(out: &mut dyn Write, device: &ReportDevice, base: u64, stream: impl Fn(u64) -> u64) -> Result<()> {
     let events = &device.events;
     let first = events.first().map_or(0, |event| event.time);
     write!(out, "}},\"events\":{{\"count\":{},\"first\":{first}", events.len())?;
@@ -191,13 +191,18 @@ fn events(out: &mut dyn Write, device: &Device, base: u64, stream: impl Fn(u64) 
     column(out, "stream", events.iter().map(|event| stream(event.stream)))?;
     column(out, "stack", events.iter().map(|event| event.stack))?;
     // Events of segments have an address and a size of their own; for blocks these are in the lifetimes.
-    let of_block = |what| matches!(what, What::Alloc | What::FreeRequested | What::FreeCompleted);
+    let of_block = |what| {
+        matches!(
+            what,
+            EventKind::Alloc | EventKind::FreeRequested | EventKind::FreeCompleted
+        )
+    };
     let others = || (0u32..).zip(events).filter(|(_, event)| !of_block(event.what));
     column(out, "other", others().map(|(at, _)| at))?;
     let offset = |address: u64| address.saturating_sub(base);
     column(out, "address", others().map(|(_, event)| offset(event.address)))?;
     column(out, "size", others().map(|(_, event)| event.size))?;
-    let notes = || (0u32..).zip(events).filter(|(_, event)| event.what == What::Note);
+    let notes = || (0u32..).zip(events).filter(|(_, event)| event.what == EventKind::Note);
     column(out, "note", notes().map(|(at, _)| at))?;
     column(out, "word", notes().map(|(_, event)| event.tag))?;
     out.write_all(b"}")

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::model::{Device, Event, Figures, Frame, Names, Recording, Report, Segment, What};
+use super::model::{
+    AllocatorFigures, EventKind, NameTable, RecordingInfo, Report, ReportDevice, ReportEvent, ReportFrame,
+    ReportSegment,
+};
 use super::pickle::Fault;
 use super::values::{Value, Values};
 use crate::history::state::{self, Piece, PieceState};
@@ -14,11 +17,11 @@ use crate::history::state::{self, Piece, PieceState};
 /// A size larger than any device's memory is an error.
 const LARGEST: u64 = 1 << 48;
 
-type Devices = BTreeMap<i32, Device>;
+type Devices = BTreeMap<i32, ReportDevice>;
 
 struct Reader<'a> {
     values: &'a Values<'a>,
-    names: Names,
+    names: NameTable,
     /// Texts and stacks that were converted before. Each is converted once, however often the file refers to it.
     texts: HashMap<u32, u32>,
     stacks: HashMap<u32, u32>,
@@ -30,7 +33,7 @@ struct Reader<'a> {
 pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes: usize) -> Result<Report, Fault> {
     let mut reader = Reader {
         values,
-        names: Names::default(),
+        names: NameTable::default(),
         texts: HashMap::new(),
         stacks: HashMap::new(),
         entries: bytes,
@@ -81,18 +84,18 @@ pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes:
     })
 }
 
-fn overlap(pair: &[Segment]) -> bool {
+fn overlap(pair: &[ReportSegment]) -> bool {
     pair[1].memory.address - pair[0].memory.address < pair[0].memory.size
 }
 
-fn device(devices: &mut Devices, number: i64) -> Result<&mut Device, Fault> {
+fn device(devices: &mut Devices, number: i64) -> Result<&mut ReportDevice, Fault> {
     let number = i32::try_from(number)
         .ok()
         .filter(|number| (0..1 << 16).contains(number));
     let number = number.ok_or("a device's number is out of range")?;
-    Ok(devices.entry(number).or_insert_with(|| Device {
+    Ok(devices.entry(number).or_insert_with(|| ReportDevice {
         number,
-        ..Device::default()
+        ..ReportDevice::default()
     }))
 }
 
@@ -157,7 +160,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn segment(&mut self, dict: Value) -> Result<Segment, Fault> {
+    fn segment(&mut self, dict: Value) -> Result<ReportSegment, Fault> {
         self.entry()?;
         let address = self.word(dict, "address")?.ok_or("a segment without an address")?;
         let size = self.bytes(dict, "total_size")?.ok_or("a segment without a size")?;
@@ -180,7 +183,7 @@ impl<'a> Reader<'a> {
             pieces.push(piece);
         }
         let expandable = self.key(dict, "is_expandable") == Some(Value::Bool(true));
-        Ok(Segment {
+        Ok(ReportSegment {
             stream: self.word(dict, "stream")?.unwrap_or(0),
             memory: state::Segment {
                 address,
@@ -228,27 +231,27 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn event(&mut self, dict: Value, before: u64) -> Result<Event, Fault> {
+    fn event(&mut self, dict: Value, before: u64) -> Result<ReportEvent, Fault> {
         self.entry()?;
         let action = self.text(dict, "action");
         let what = match action {
-            "alloc" => What::Alloc,
+            "alloc" => EventKind::Alloc,
             // Before 2023 PyTorch had one event for both.
-            "free" | "free_completed" => What::FreeCompleted,
-            "free_requested" => What::FreeRequested,
-            "segment_alloc" => What::SegmentAlloc,
-            "segment_free" => What::SegmentFree,
-            "segment_map" => What::SegmentMap,
-            "segment_unmap" => What::SegmentUnmap,
-            "oom" => What::Oom,
+            "free" | "free_completed" => EventKind::FreeCompleted,
+            "free_requested" => EventKind::FreeRequested,
+            "segment_alloc" => EventKind::SegmentAlloc,
+            "segment_free" => EventKind::SegmentFree,
+            "segment_map" => EventKind::SegmentMap,
+            "segment_unmap" => EventKind::SegmentUnmap,
+            "oom" => EventKind::Oom,
             "" => return Err("an event without an action".into()),
-            _ => What::Note,
+            _ => EventKind::Note,
         };
-        let place = if what == What::Oom { "device_free" } else { "addr" };
+        let place = if what == EventKind::Oom { "device_free" } else { "addr" };
         let address = self.word(dict, place)?;
         let size = self.bytes(dict, "size")?;
         let (address, size) = match what {
-            What::Oom | What::Note => (address.unwrap_or(0), size.unwrap_or(0)),
+            EventKind::Oom | EventKind::Note => (address.unwrap_or(0), size.unwrap_or(0)),
             _ => {
                 let address = address.ok_or("an event without an address")?;
                 let size = size.ok_or("an event without a size")?;
@@ -259,10 +262,10 @@ impl<'a> Reader<'a> {
             }
         };
         let tag = match (what, self.name(dict, "user_metadata")) {
-            (What::Note, 0) => self.name(dict, "action"),
+            (EventKind::Note, 0) => self.name(dict, "action"),
             (_, tag) => tag,
         };
-        Ok(Event {
+        Ok(ReportEvent {
             what,
             address,
             size,
@@ -288,7 +291,7 @@ impl<'a> Reader<'a> {
         for frame in self.list(frames, "frames")? {
             self.entry()?;
             let line = self.integer(*frame, "line")?.unwrap_or(0);
-            let frame = Frame {
+            let frame = ReportFrame {
                 name: self.name(*frame, "name"),
                 filename: self.name(*frame, "filename"),
                 line: u32::try_from(line).unwrap_or(0),
@@ -300,9 +303,9 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    fn recording(&mut self, extension: Value, devices: &mut Devices) -> Result<Recording, Fault> {
+    fn recording(&mut self, extension: Value, devices: &mut Devices) -> Result<RecordingInfo, Fault> {
         let count = |key| Ok::<u64, Fault>(self.word(extension, key)?.unwrap_or(0));
-        let recording = Recording {
+        let recording = RecordingInfo {
             version: self.text(extension, "version").to_owned(),
             mode: self.text(extension, "history").to_owned(),
             max_entries: count("max_entries")?,
@@ -317,7 +320,7 @@ impl<'a> Reader<'a> {
             self.entry()?;
             let number = self.integer(*of, "device")?.unwrap_or(0);
             let count = |key| Ok::<u64, Fault>(self.word(*of, key)?.unwrap_or(0));
-            let mut figures = Figures::default();
+            let mut figures = AllocatorFigures::default();
             let stats = &mut figures.stats;
             for (key, value) in [
                 ("allocated", &mut stats.allocated),
@@ -331,7 +334,7 @@ impl<'a> Reader<'a> {
                 ("allocations", &mut stats.allocations),
                 ("frees", &mut stats.frees),
                 ("out_of_memory", &mut stats.out_of_memory),
-                ("kept", &mut figures.kept),
+                ("kept", &mut figures.cached_handle_bytes),
             ] {
                 *value = count(key)?;
             }

@@ -1,7 +1,7 @@
 //! Requests that were refused because memory ran out, and what they lacked.
 
 use super::cursor::Cursor;
-use super::model::{Device, What};
+use super::model::{EventKind, ReportDevice};
 use super::timeline::Timeline;
 
 /// A refused request, and the memory at that moment.
@@ -39,11 +39,13 @@ impl Refusal {
     pub const MAX_REFUSALS: usize = 4096;
 
     /// The refusals of a device, the first [`Refusal::MAX_REFUSALS`] of them.
-    pub fn all(device: &Device, timeline: &Timeline) -> Vec<Refusal> {
+    pub fn all(device: &ReportDevice, timeline: &Timeline) -> Vec<Refusal> {
         let limit = device.figures.map_or(0, |figures| figures.stats.limit);
         let mut cursor = Cursor::new(timeline);
         let mut free = cursor.free();
-        let events = (0..).zip(&device.events).filter(|(_, event)| event.what == What::Oom);
+        let events = (0..)
+            .zip(&device.events)
+            .filter(|(_, event)| event.what == EventKind::Oom);
         events
             .take(Refusal::MAX_REFUSALS)
             .map(|(at, event)| {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::model::{Device, What};
+use super::model::{EventKind, ReportDevice};
 use crate::history::state::PieceState;
 
 /// The moment of what never happens.
@@ -67,7 +67,7 @@ type Mapped = BTreeMap<u64, (u64, bool, u32)>;
 
 impl Timeline {
     /// Follows the history of `device`.
-    pub fn of(device: &Device) -> Timeline {
+    pub fn of(device: &ReportDevice) -> Timeline {
         let mut timeline = Timeline::default();
         let (mut live, mut mapped) = timeline.end(device);
         let granule = granule(device);
@@ -86,7 +86,7 @@ impl Timeline {
                 end,
             };
             match event.what {
-                What::FreeCompleted => {
+                EventKind::FreeCompleted => {
                     let number = timeline.lives.len() as u32;
                     timeline.lives.push(life(moment, moment));
                     if let Some(later) = live.insert(address, number) {
@@ -96,13 +96,15 @@ impl Timeline {
                         timeline.misfits += 1;
                     }
                 }
-                What::FreeRequested => match live.get(&address).map(|number| &mut timeline.lives[*number as usize]) {
-                    Some(life) if life.freed == 0 || life.freed == life.end && life.end != NEVER => {
-                        life.freed = moment;
+                EventKind::FreeRequested => {
+                    match live.get(&address).map(|number| &mut timeline.lives[*number as usize]) {
+                        Some(life) if life.freed == 0 || life.freed == life.end && life.end != NEVER => {
+                            life.freed = moment;
+                        }
+                        _ => timeline.misfits += 1,
                     }
-                    _ => timeline.misfits += 1,
-                },
-                What::Alloc => match live.remove(&address).map(|number| &mut timeline.lives[number as usize]) {
+                }
+                EventKind::Alloc => match live.remove(&address).map(|number| &mut timeline.lives[number as usize]) {
                     Some(life) => {
                         life.start = moment;
                         life.stream = event.stream;
@@ -111,12 +113,14 @@ impl Timeline {
                     }
                     None => timeline.misfits += 1,
                 },
-                What::SegmentAlloc | What::SegmentMap => timeline.undo_map(&mut mapped, address, size, moment),
-                What::SegmentFree | What::SegmentUnmap => {
-                    let expandable = event.what == What::SegmentUnmap;
+                EventKind::SegmentAlloc | EventKind::SegmentMap => {
+                    timeline.undo_map(&mut mapped, address, size, moment)
+                }
+                EventKind::SegmentFree | EventKind::SegmentUnmap => {
+                    let expandable = event.what == EventKind::SegmentUnmap;
                     timeline.misfits += u64::from(!add(&mut mapped, address, size, expandable, moment));
                 }
-                What::Oom | What::Note => {}
+                EventKind::Oom | EventKind::Note => {}
             }
         }
         // Blocks without an allocation were there before the history began.
@@ -132,7 +136,7 @@ impl Timeline {
     }
 
     /// Adds the blocks and ranges that are there at the end.
-    fn end(&mut self, device: &Device) -> (HashMap<u64, u32>, Mapped) {
+    fn end(&mut self, device: &ReportDevice) -> (HashMap<u64, u32>, Mapped) {
         let (mut live, mut mapped) = (HashMap::new(), Mapped::new());
         for segment in &device.segments {
             let memory = &segment.memory;
@@ -206,10 +210,15 @@ fn add(mapped: &mut Mapped, address: u64, size: u64, expandable: bool, gone: u32
 
 /// The granularity to which sizes are rounded up: 512 bytes, as in PyTorch and CUDA, or less where block addresses
 /// are less aligned.
-fn granule(device: &Device) -> u64 {
+fn granule(device: &ReportDevice) -> u64 {
     let pieces = device.segments.iter().flat_map(|segment| &segment.memory.pieces);
     let blocks = pieces.map(|piece| piece.address);
-    let about_blocks = |what| matches!(what, What::Alloc | What::FreeRequested | What::FreeCompleted);
+    let about_blocks = |what| {
+        matches!(
+            what,
+            EventKind::Alloc | EventKind::FreeRequested | EventKind::FreeCompleted
+        )
+    };
     let events = device.events.iter().filter(|event| about_blocks(event.what));
     let all = blocks.chain(events.map(|event| event.address));
     1 << all.fold(512, |bits, address| bits | address).trailing_zeros()

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
-use super::super::state::{Device, Piece, PieceState};
+use super::super::state::{DeviceState, Piece, PieceState};
 use super::replay::replay;
 
 /// A history as far as it has been followed.
@@ -25,7 +25,7 @@ struct ConsistentHistory {
 
 /// The events of `device` in order, changed so that a viewer can replay them to the device's state. [`Action::Freed`]
 /// becomes its two parts. The second value counts the events that were left out.
-pub(in crate::history::snapshot) fn replayable(device: &Device, events: &[Event]) -> (Vec<Event>, u64) {
+pub(in crate::history::snapshot) fn replayable(device: &DeviceState, events: &[Event]) -> (Vec<Event>, u64) {
     let mut history = ConsistentHistory {
         events: Vec::with_capacity(events.len() * 3 / 2),
         ..ConsistentHistory::default()
@@ -123,7 +123,7 @@ impl ConsistentHistory {
 
     /// Adds the events between the history's end and the device's state: frees of blocks that are gone, then
     /// allocations of blocks that are there, where the history contains events of their address.
-    fn reach_state(&mut self, device: &Device) {
+    fn reach_state(&mut self, device: &DeviceState) {
         let Some(time) = self.events.last().map(|event| event.time) else {
             return;
         };

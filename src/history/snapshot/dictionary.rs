@@ -5,10 +5,10 @@ use std::io::Result;
 
 use super::Snapshot;
 use super::consistent::replayable;
-use super::sink::{Shared, Sink};
+use super::sink::{SharedValue, Sink};
 use crate::history::event::{Action, Event};
-use crate::history::state::{Device, Piece, PieceState, Segment};
-use crate::history::symbols::{Frames, Names};
+use crate::history::state::{DeviceState, Piece, PieceState, Segment};
+use crate::history::symbols::{NamedFrames, Symbolizer};
 use crate::history::tag_text;
 
 /// A history that a viewer can replay.
@@ -39,9 +39,9 @@ pub(in crate::history) fn replayable_history(snapshot: &Snapshot) -> Replayable 
         .map_or(1, |device| device.max(0) + 1);
     let mut left_out = 0;
     let trace = |number| {
-        let nothing = Device {
+        let nothing = DeviceState {
             device: number,
-            ..Device::default()
+            ..DeviceState::default()
         };
         let device = snapshot.devices.iter().find(|device| device.device == number);
         let (events, missing) = replayable(device.unwrap_or(&nothing), &snapshot.history.events);
@@ -56,7 +56,7 @@ pub(in crate::history) fn replayable_history(snapshot: &Snapshot) -> Replayable 
 pub(in crate::history::snapshot) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
     let history = replayable_history(snapshot);
     let mut writer = Writer {
-        frames: Names::default().frames(history.stacks(snapshot)),
+        frames: Symbolizer::default().frames(history.stacks(snapshot)),
         sink,
     };
     writer.sink.begin()?;
@@ -66,7 +66,7 @@ pub(in crate::history::snapshot) fn write(snapshot: &Snapshot, sink: &mut impl S
 
 struct Writer<'a, S> {
     sink: &'a mut S,
-    frames: Frames,
+    frames: NamedFrames,
 }
 
 impl<S: Sink> Writer<'_, S> {
@@ -198,18 +198,18 @@ impl<S: Sink> Writer<'_, S> {
     /// The frames of a stack, innermost first.
     fn stack(&mut self, stack: u32) -> Result<()> {
         self.sink.key("frames")?;
-        if self.sink.again(Shared::Stack(stack))? {
+        if self.sink.again(SharedValue::Stack(stack))? {
             return Ok(());
         }
-        self.sink.begin_list(Some(Shared::Stack(stack)))?;
+        self.sink.begin_list(Some(SharedValue::Stack(stack)))?;
         let Writer { sink, frames } = self;
         for number in frames.of(stack) {
             sink.item()?;
-            if sink.again(Shared::Frame(*number))? {
+            if sink.again(SharedValue::Frame(*number))? {
                 continue;
             }
             let frame = frames.frame(*number);
-            sink.begin_dict(Some(Shared::Frame(*number)))?;
+            sink.begin_dict(Some(SharedValue::Frame(*number)))?;
             sink.key("name")?;
             sink.text(&frame.name)?;
             sink.key("filename")?;
@@ -276,7 +276,7 @@ impl<S: Sink> Writer<'_, S> {
                 ("reserved", stats.reserved),
                 ("reserved_peak", stats.reserved_peak),
                 ("limit", stats.limit),
-                ("kept", device.kept),
+                ("kept", device.cached_handle_bytes),
                 ("allocations", stats.allocations),
                 ("frees", stats.frees),
                 ("out_of_memory", stats.out_of_memory),

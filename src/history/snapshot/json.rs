@@ -2,7 +2,7 @@
 
 use std::io::{Result, Write};
 
-use super::sink::{Shared, Sink};
+use super::sink::{SharedValue, Sink};
 
 pub(in crate::history::snapshot) struct Json<W> {
     out: W,
@@ -55,7 +55,7 @@ impl<W: Write> Sink for Json<W> {
         self.out.flush()
     }
 
-    fn begin_dict(&mut self, _: Option<Shared>) -> Result<()> {
+    fn begin_dict(&mut self, _: Option<SharedValue>) -> Result<()> {
         Json::begin(self, b"{")
     }
 
@@ -69,7 +69,7 @@ impl<W: Write> Sink for Json<W> {
         self.close(b"}")
     }
 
-    fn begin_list(&mut self, _: Option<Shared>) -> Result<()> {
+    fn begin_list(&mut self, _: Option<SharedValue>) -> Result<()> {
         Json::begin(self, b"[")
     }
 
@@ -84,7 +84,7 @@ impl<W: Write> Sink for Json<W> {
         self.close(b"]")
     }
 
-    fn again(&mut self, _: Shared) -> Result<bool> {
+    fn again(&mut self, _: SharedValue) -> Result<bool> {
         Ok(false)
     }
 

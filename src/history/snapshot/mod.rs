@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::History;
 use super::report::Report;
-use super::state::Device;
+use super::state::DeviceState;
 use crate::support::error::{Error, Result};
 
+mod atomic_file;
 mod consistent;
 mod dictionary;
-mod file;
 mod json;
 mod pickle;
 mod replay;
@@ -18,14 +18,14 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::history) use atomic_file::write as write_file;
 pub(in crate::history) use dictionary::replayable_history;
-pub(in crate::history) use file::write as write_file;
 
 /// The state of all devices and their history.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// The memory of each device.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceState>,
     /// What led to that state.
     pub history: History,
     /// Whether the pool maps memory page by page.
@@ -62,7 +62,7 @@ impl Snapshot {
     /// Writes the snapshot to `path`, in the format of its suffix. An error leaves the file at `path` unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         let format = Format::of(path)?;
-        file::write(path, |out| match format {
+        atomic_file::write(path, |out| match format {
             Format::Pickle => dictionary::write(self, &mut pickle::Pickle::new(out)),
             Format::Json => dictionary::write(self, &mut json::Json::new(out)),
             Format::Html => Report::of(self).write(title(path), out),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{Result, Write};
 
-use super::sink::{Shared, Sink};
+use super::sink::{SharedValue, Sink};
 
 /// The maximum of items in one `APPENDS` or `SETITEMS`: the viewer passes them as arguments of a call.
 const BATCH: usize = 1000;
@@ -14,7 +14,7 @@ pub(in crate::history::snapshot) struct Pickle<W> {
     /// How many items each open list and dictionary has so far.
     open: Vec<usize>,
     memo: u32,
-    shared: HashMap<Shared, u32>,
+    shared: HashMap<SharedValue, u32>,
     keys: HashMap<(*const u8, usize), u32>,
     texts: HashMap<String, u32>,
 }
@@ -65,7 +65,7 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(text.as_bytes())
     }
 
-    fn begin(&mut self, code: u8, shared: Option<Shared>) -> Result<()> {
+    fn begin(&mut self, code: u8, shared: Option<SharedValue>) -> Result<()> {
         self.code(code, &[])?;
         if let Some(shared) = shared {
             let number = self.put()?;
@@ -109,7 +109,7 @@ impl<W: Write> Sink for Pickle<W> {
         self.out.flush()
     }
 
-    fn begin_dict(&mut self, shared: Option<Shared>) -> Result<()> {
+    fn begin_dict(&mut self, shared: Option<SharedValue>) -> Result<()> {
         Pickle::begin(self, b'}', shared)
     }
 
@@ -130,7 +130,7 @@ impl<W: Write> Sink for Pickle<W> {
         self.close(b'u')
     }
 
-    fn begin_list(&mut self, shared: Option<Shared>) -> Result<()> {
+    fn begin_list(&mut self, shared: Option<SharedValue>) -> Result<()> {
         Pickle::begin(self, b']', shared)
     }
 
@@ -142,7 +142,7 @@ impl<W: Write> Sink for Pickle<W> {
         self.close(b'e')
     }
 
-    fn again(&mut self, shared: Shared) -> Result<bool> {
+    fn again(&mut self, shared: SharedValue) -> Result<bool> {
         match self.shared.get(&shared).copied() {
             Some(number) => self.get(number).map(|()| true),
             None => Ok(false),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
-use super::super::state::{Device, Piece, PieceState};
+use super::super::state::{DeviceState, Piece, PieceState};
 use super::consistent::inferred_events;
 use super::segments::{Segments, Source};
 
@@ -18,7 +18,7 @@ struct Replay {
 /// Leaves out the events that a viewer cannot replay, going backwards from the device's state: blocks outside every
 /// segment at their time, and segments that cannot have been mapped or unmapped then. Returns how many events were
 /// left out.
-pub(in crate::history::snapshot) fn replay(device: &Device, events: &mut Vec<Event>) -> u64 {
+pub(in crate::history::snapshot) fn replay(device: &DeviceState, events: &mut Vec<Event>) -> u64 {
     let mut replay = Replay {
         segments: Segments::default(),
         live: BTreeMap::new(),
@@ -106,7 +106,7 @@ impl Replay {
 
     /// Adds allocations at the beginning of the history for pending blocks that were allocated before it. A viewer
     /// draws every live block, but of pending blocks only those whose allocation it saw.
-    fn allocate_pending(&mut self, device: &Device, time: Option<u64>) {
+    fn allocate_pending(&mut self, device: &DeviceState, time: Option<u64>) {
         let Some(time) = time else { return };
         let seen = self.history.iter().filter(|event| event.action == Action::Alloc);
         let seen: HashSet<u64> = seen.map(|event| event.address).collect();

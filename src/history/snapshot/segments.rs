@@ -9,7 +9,7 @@ pub(in crate::history::snapshot) struct Segments {
     /// Mapped ranges: those of the final state, and those that an unmap event reports. PyTorch's viewer does not
     /// merge a range of one kind with a range of the other where no event has a stream, and fails on an event that
     /// covers both.
-    mapped: [Ranges; 2],
+    mapped: [MergedRanges; 2],
     whole: BTreeMap<u64, u64>,
 }
 
@@ -90,9 +90,9 @@ impl Segments {
 
 /// Disjoint ranges, from start to end; adjacent ranges are merged.
 #[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
+struct MergedRanges(BTreeMap<u64, u64>);
 
-impl Ranges {
+impl MergedRanges {
     fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (start, end) = self.0.range(..=address).next_back()?;
         (address < *end).then_some((*start, *end))

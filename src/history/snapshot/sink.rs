@@ -4,7 +4,7 @@ use std::io::Result;
 
 /// A value that is written once and referred to afterwards, where the format can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::history::snapshot) enum Shared {
+pub(in crate::history::snapshot) enum SharedValue {
     /// One frame of a stack.
     Frame(u32),
     /// The frames of a stack.
@@ -17,16 +17,16 @@ pub(in crate::history::snapshot) trait Sink {
     fn begin(&mut self) -> Result<()>;
     /// Ends the file.
     fn end(&mut self) -> Result<()>;
-    fn begin_dict(&mut self, shared: Option<Shared>) -> Result<()>;
+    fn begin_dict(&mut self, shared: Option<SharedValue>) -> Result<()>;
     /// Writes a key. Keys are few and compile-time constants.
     fn key(&mut self, key: &'static str) -> Result<()>;
     fn end_dict(&mut self) -> Result<()>;
-    fn begin_list(&mut self, shared: Option<Shared>) -> Result<()>;
+    fn begin_list(&mut self, shared: Option<SharedValue>) -> Result<()>;
     fn item(&mut self) -> Result<()>;
     fn end_list(&mut self) -> Result<()>;
     /// Refers to the shared value if it was written before; returns false where it was not, or the format has no
     /// references.
-    fn again(&mut self, shared: Shared) -> Result<bool>;
+    fn again(&mut self, shared: SharedValue) -> Result<bool>;
     fn integer(&mut self, value: i64) -> Result<()>;
     fn float(&mut self, value: f64) -> Result<()>;
     fn boolean(&mut self, value: bool) -> Result<()>;

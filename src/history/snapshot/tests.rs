@@ -2,7 +2,7 @@
 
 use super::consistent::replayable;
 use crate::history::event::{Action, Event};
-use crate::history::state::{Device, Piece, PieceState, Segment};
+use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 
 fn piece(address: u64, size: u64, state: PieceState) -> Piece {
     Piece {
@@ -16,14 +16,14 @@ fn piece(address: u64, size: u64, state: PieceState) -> Piece {
 }
 
 fn replayed(pieces: &[Piece], events: &[Event]) -> Vec<(Action, u64, u64)> {
-    let device = Device {
+    let device = DeviceState {
         segments: vec![Segment {
             address: 100,
             size: 100,
             expandable: true,
             pieces: pieces.to_vec(),
         }],
-        ..Device::default()
+        ..DeviceState::default()
     };
     let (events, left_out) = replayable(&device, events);
     assert_eq!(left_out, 0);

@@ -25,39 +25,39 @@ pub(in crate::history::stack) struct Hash(u64, u64);
 /// The maximum number of stacks; further ones are recorded as none.
 const MAX_STACKS: usize = 1 << 20;
 
-struct Entry {
+struct HashEntry {
     /// 0: the entry is free.
     first: AtomicU64,
     second: AtomicU64,
     number: AtomicU64,
 }
 
-struct Table {
-    entries: Box<[Entry]>,
+struct HashTable {
+    entries: Box<[HashEntry]>,
 }
 
 /// The table that is read without a lock. Outgrown tables are never freed, since a thread may be reading them. Each
 /// is twice as large as the one before, so together they are smaller than the last.
-static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
-static STACKS: Mutex<Stacks> = Mutex::new(Stacks {
+static TABLE: AtomicPtr<HashTable> = AtomicPtr::new(null_mut());
+static STACKS: Mutex<StackTable> = Mutex::new(StackTable {
     frames: Vec::new(),
     tables: Vec::new(),
 });
 
-struct Stacks {
+struct StackTable {
     /// By number, from 1.
     frames: Vec<Box<[Frame]>>,
-    tables: Vec<&'static Table>,
+    tables: Vec<&'static HashTable>,
 }
 
-impl Table {
-    fn new(room: usize) -> Table {
-        let entry = || Entry {
+impl HashTable {
+    fn new(room: usize) -> HashTable {
+        let entry = || HashEntry {
             first: AtomicU64::new(0),
             second: AtomicU64::new(0),
             number: AtomicU64::new(0),
         };
-        Table {
+        HashTable {
             entries: (0..room).map(|_| entry()).collect(),
         }
     }
@@ -130,7 +130,7 @@ pub(in crate::history::stack) fn add(hash: Hash, frames: Box<[Frame]>) -> u32 {
     }
     let room = stacks.tables.last().map_or(0, |table| table.entries.len());
     if stacks.frames.len() * 2 >= room {
-        let larger: &'static Table = Box::leak(Box::new(Table::new((room * 2).max(4096))));
+        let larger: &'static HashTable = Box::leak(Box::new(HashTable::new((room * 2).max(4096))));
         for entry in stacks.tables.last().iter().flat_map(|table| table.entries.iter()) {
             let hash = Hash(
                 entry.first.load(Ordering::Relaxed),

@@ -10,10 +10,10 @@ use std::cell::{Cell, RefCell};
 use crate::support::config::history::StackKind;
 
 mod intern;
-mod memory;
 mod modules;
 mod native;
 mod python;
+mod stack_memory;
 
 pub use intern::Frame;
 pub(in crate::history) use modules::{Module, module};

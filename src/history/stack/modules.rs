@@ -107,12 +107,12 @@ impl Modules {
 }
 
 /// An entry of the loader's list, valid in the loader's callback.
-struct Entry<'a> {
+struct LoaderEntry<'a> {
     info: &'a libc::dl_phdr_info,
     headers: &'a [libc::Elf64_Phdr],
 }
 
-impl Entry<'_> {
+impl LoaderEntry<'_> {
     fn range(&self) -> Option<(u64, u64)> {
         let loads = || self.headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
         let start = loads().map(|header| header.p_vaddr).min()?;
@@ -231,8 +231,8 @@ fn frames_size(rest: &[u8]) -> usize {
 }
 
 /// Calls `each` for every loaded library until it returns false, under the loader's lock.
-fn for_each<F: FnMut(&Entry) -> bool>(mut each: F) {
-    unsafe extern "C" fn callback<F: FnMut(&Entry) -> bool>(
+fn for_each<F: FnMut(&LoaderEntry) -> bool>(mut each: F) {
+    unsafe extern "C" fn callback<F: FnMut(&LoaderEntry) -> bool>(
         info: *mut libc::dl_phdr_info,
         _: usize,
         data: *mut c_void,
@@ -245,7 +245,7 @@ fn for_each<F: FnMut(&Entry) -> bool>(mut each: F) {
             // SAFETY: the loader's table of that many headers.
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
         };
-        c_int::from(!each(&Entry { info, headers }))
+        c_int::from(!each(&LoaderEntry { info, headers }))
     }
     // SAFETY: the callback gets the closure it is made for, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(callback::<F>), (&raw mut each).cast()) };

@@ -8,7 +8,7 @@ use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 
 use super::modules::{self, Modules};
 use super::python::Running;
-use super::{MAX_FRAMES, memory};
+use super::{MAX_FRAMES, stack_memory};
 
 #[cfg(target_arch = "aarch64")]
 use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64 as Regs, UnwinderAarch64};
@@ -79,7 +79,7 @@ impl Thread {
         Box::new(Thread {
             modules: modules::current(),
             cache: Cache::new_in(),
-            stack: memory::bounds(),
+            stack: stack_memory::bounds(),
             frames: [0; MAX_FRAMES],
             python: [Running::NONE; MAX_FRAMES],
         })
@@ -92,7 +92,7 @@ impl Thread {
         }
         let own = self.stack.contains(&registers.sp);
         let known = if own { registers.sp..self.stack.end } else { 0..0 };
-        let mut read = |address| memory::read(&known, address);
+        let mut read = |address| stack_memory::read(&known, address);
         let mut regs = registers.regs();
         let mut at = FrameAddress::from_instruction_pointer(registers.pc);
         let mut count = 0;
@@ -155,7 +155,7 @@ static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 #[cfg(target_arch = "x86_64")]
 fn find_trampoline() -> bool {
     #[repr(C)]
-    struct Action {
+    struct SignalAction {
         handler: usize,
         flags: u64,
         restorer: u64,
@@ -166,7 +166,7 @@ fn find_trampoline() -> bool {
         return false;
     }
     for signal in 1..=64 {
-        let mut action = Action {
+        let mut action = SignalAction {
             handler: 0,
             flags: 0,
             restorer: 0,

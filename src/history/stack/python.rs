@@ -58,12 +58,12 @@ struct Api {
 }
 
 static API: AtomicPtr<Api> = AtomicPtr::new(null_mut());
-static FRAMES: Mutex<Frames> = Mutex::new(Frames {
+static FRAMES: Mutex<PythonFrames> = Mutex::new(PythonFrames {
     known: Vec::new(),
     by_place: std::collections::BTreeMap::new(),
 });
 
-struct Frames {
+struct PythonFrames {
     known: Vec<PythonFrame>,
     by_place: std::collections::BTreeMap<(usize, i32), u32>,
 }

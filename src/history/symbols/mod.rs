@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use super::stack::{self, Frame};
 
 mod demangle;
-mod file;
+mod symbol_file;
 
-use file::File;
+use symbol_file::SymbolFile;
 
 /// A frame with its name, file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,23 +23,23 @@ pub(in crate::history) struct Named {
 
 /// The files that were opened so far.
 #[derive(Default)]
-pub(in crate::history) struct Names {
-    files: HashMap<u32, Option<File>>,
+pub(in crate::history) struct Symbolizer {
+    files: HashMap<u32, Option<SymbolFile>>,
 }
 
 /// The names of every address that was ever looked up, as many as stacks contain. An address is looked up once, while
 /// its file is most likely still the one that was loaded.
-static KNOWN: Mutex<BTreeMap<Place, Vec<Named>>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<BTreeMap<FrameKey, Vec<Named>>> = Mutex::new(BTreeMap::new());
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The named frames of some stacks.
 #[derive(Debug, Default)]
-pub(in crate::history) struct Frames {
+pub(in crate::history) struct NamedFrames {
     frames: Vec<Named>,
     stacks: HashMap<u32, Vec<u32>>,
 }
 
-impl Frames {
+impl NamedFrames {
     /// The frames of a stack, innermost first, by number.
     pub(in crate::history) fn of(&self, stack: u32) -> &[u32] {
         self.stacks.get(&stack).map_or(&[], Vec::as_slice)
@@ -51,45 +51,45 @@ impl Frames {
     }
 }
 
-impl Names {
+impl Symbolizer {
     /// Names every frame of `stacks`.
-    pub(in crate::history) fn frames(mut self, stacks: impl Iterator<Item = u32>) -> Frames {
+    pub(in crate::history) fn frames(mut self, stacks: impl Iterator<Item = u32>) -> NamedFrames {
         let mut wanted: Vec<u32> = stacks.filter(|stack| *stack != 0).collect();
         wanted.sort_unstable();
         wanted.dedup();
         let taken: Vec<(u32, Vec<Frame>)> = wanted.into_iter().map(|stack| (stack, stack::frames(stack))).collect();
-        let mut of_place: BTreeMap<Place, Vec<u32>> = BTreeMap::new();
-        for place in taken.iter().flat_map(|(_, frames)| frames.iter().map(Place::of)) {
-            of_place.entry(place).or_default();
+        let mut by_key: BTreeMap<FrameKey, Vec<u32>> = BTreeMap::new();
+        for key in taken.iter().flat_map(|(_, frames)| frames.iter().map(FrameKey::of)) {
+            by_key.entry(key).or_default();
         }
-        let mut named = Numbered::default();
+        let mut named = FrameNumbers::default();
         // A thread may hold the lock and never return, as a signal handler can interrupt it for good. Then names are
         // not cached.
         let mut known = KNOWN.try_lock_for(LOCK_TIMEOUT);
         // Sorted by file and address, so that files are read in order.
-        for (place, numbers) in &mut of_place {
-            let remembered = known.as_ref().and_then(|known| known.get(place).cloned());
-            let names = remembered.unwrap_or_else(|| self.name(*place));
+        for (key, numbers) in &mut by_key {
+            let remembered = known.as_ref().and_then(|known| known.get(key).cloned());
+            let names = remembered.unwrap_or_else(|| self.name(*key));
             if let Some(known) = &mut known {
-                known.entry(*place).or_insert_with(|| names.clone());
+                known.entry(*key).or_insert_with(|| names.clone());
             }
             *numbers = names.into_iter().map(|frame| named.number(frame)).collect();
         }
-        let mut frames = Frames {
+        let mut frames = NamedFrames {
             frames: named.frames,
             stacks: HashMap::with_capacity(taken.len()),
         };
         for (stack, taken) in taken {
-            let list = merge_frames(&taken, &of_place, &frames.frames);
+            let list = merge_frames(&taken, &by_key, &frames.frames);
             frames.stacks.insert(stack, list);
         }
         frames
     }
 
     /// The functions at an address, including inlined ones, innermost first.
-    fn name(&mut self, place: Place) -> Vec<Named> {
-        let frame = match place {
-            Place::Python(number) => {
+    fn name(&mut self, key: FrameKey) -> Vec<Named> {
+        let frame = match key {
+            FrameKey::Python(number) => {
                 let frame = stack::python_frame(number);
                 Named {
                     name: frame.name,
@@ -97,12 +97,12 @@ impl Names {
                     line: frame.line,
                 }
             }
-            Place::Unknown(address) => Named {
+            FrameKey::Unknown(address) => Named {
                 name: format!("{address:#x}"),
                 filename: "??".into(),
                 line: 0,
             },
-            Place::Native(module, offset) => return self.native(module, offset),
+            FrameKey::Native(module, offset) => return self.native(module, offset),
         };
         vec![frame]
     }
@@ -111,7 +111,7 @@ impl Names {
         let Some(module) = stack::module(number) else {
             return Vec::new();
         };
-        let file = self.files.entry(number).or_insert_with(|| File::open(&module));
+        let file = self.files.entry(number).or_insert_with(|| SymbolFile::open(&module));
         let path = module.path.to_string_lossy().into_owned();
         // A return address belongs to the call before it.
         let named = file.as_ref().map(|file| file.names(offset.wrapping_sub(1), &path));
@@ -129,7 +129,7 @@ impl Names {
 /// Describes a stack in one line: its innermost function with a qualified name. Inlined functions may have no such
 /// name.
 pub(in crate::history) fn describe(stack: u32) -> String {
-    let frames = Names::default().frames(std::iter::once(stack));
+    let frames = Symbolizer::default().frames(std::iter::once(stack));
     let names = || {
         frames
             .of(stack)
@@ -139,34 +139,34 @@ pub(in crate::history) fn describe(stack: u32) -> String {
     let whole = |name: &&str| name.split(['<', '(']).next().is_some_and(|plain| plain.contains("::"));
     let plain = |name: &&str| !name.starts_with('{');
     let found = names().take(8).find(whole).or_else(|| names().find(plain));
-    found.unwrap_or("an unknown place").to_owned()
+    found.unwrap_or("an unknown key").to_owned()
 }
 
 /// A [`Frame`] with the order in which files are read best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum FrameKey {
     Native(u32, u64),
     Unknown(u64),
     Python(u32),
 }
 
-impl Place {
-    fn of(frame: &Frame) -> Place {
+impl FrameKey {
+    fn of(frame: &Frame) -> FrameKey {
         match *frame {
-            Frame::Native(module, offset) => Place::Native(module, offset),
-            Frame::Unknown(address) => Place::Unknown(address),
-            Frame::Python(number) => Place::Python(number),
+            Frame::Native(module, offset) => FrameKey::Native(module, offset),
+            Frame::Unknown(address) => FrameKey::Unknown(address),
+            Frame::Python(number) => FrameKey::Python(number),
         }
     }
 }
 
 #[derive(Default)]
-struct Numbered {
+struct FrameNumbers {
     frames: Vec<Named>,
     numbers: HashMap<Named, u32>,
 }
 
-impl Numbered {
+impl FrameNumbers {
     fn number(&mut self, frame: Named) -> u32 {
         *self.numbers.entry(frame.clone()).or_insert_with(|| {
             self.frames.push(frame);
@@ -177,8 +177,8 @@ impl Numbered {
 
 /// Merges the frames of compiled code and of Python into one list. Python's frames go where the interpreter's
 /// innermost loop is, or first where it is not found. This library's own frames at the innermost end are left out.
-fn merge_frames(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
-    let numbers = |frame: &Frame| of_place.get(&Place::of(frame)).map_or(&[][..], Vec::as_slice);
+fn merge_frames(taken: &[Frame], by_key: &BTreeMap<FrameKey, Vec<u32>>, frames: &[Named]) -> Vec<u32> {
+    let numbers = |frame: &Frame| by_key.get(&FrameKey::of(frame)).map_or(&[][..], Vec::as_slice);
     let (mut python, mut native): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
     // The library's own frames are recognised by its file, whatever their names: those of C, C++, Rust and their
     // runtimes.
@@ -198,7 +198,7 @@ fn merge_frames(taken: &[Frame], of_place: &BTreeMap<Place, Vec<u32>>, frames: &
     native
 }
 
-/// How many of the innermost frames belong to this library where it is linked_frames into the program. At least one
+/// How many of the innermost frames belong to this library where it is linked into the program. At least one
 /// frame stays.
 fn linked_frames(native: &[u32], frames: &[Named]) -> usize {
     // The innermost frame is in the file that takes stacks, which shows the path of the sources.

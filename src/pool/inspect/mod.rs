@@ -9,7 +9,7 @@ mod validate;
 pub(in crate::pool) use marks::Marks;
 
 use crate::history::Mark;
-use crate::history::state::{Device, Piece, PieceState, Segment};
+use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
 use crate::pool::reclaim::pending::Freed;
@@ -73,7 +73,7 @@ impl Pool {
 
 impl Inspection<'_> {
     /// The state of all memory. The caches of every stream are locked too, and statistics were taken before.
-    pub fn device(&self) -> Device {
+    pub fn device(&self) -> DeviceState {
         let recorder = &self.pool.recorder;
         let mut segments: Vec<Segment> = self.range_segments();
         let dedicated = self.pool.marks.dedicated.lock();
@@ -114,11 +114,11 @@ impl Inspection<'_> {
             }
         }
         segments.sort_by_key(|segment| segment.address);
-        Device {
+        DeviceState {
             device: self.pool.device,
             segments,
-            kept: self.core.memory.physical.cached_bytes() + self.core.memory.physical.cached_range_bytes(),
-            ..Device::default()
+            cached_handle_bytes: self.core.memory.physical.cached_bytes() + self.core.memory.physical.cached_range_bytes(),
+            ..DeviceState::default()
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Stats, TagStats};
 
 /// The kind and unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FigureUnit {
     /// Bytes at present.
     Bytes,
     /// Bytes since the start.
@@ -15,9 +15,9 @@ enum Kind {
     Ever,
 }
 
-use Kind::{Bytes, BytesEver, Ever};
+use FigureUnit::{Bytes, BytesEver, Ever};
 
-type Figure<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
+type Figure<T> = (&'static str, FigureUnit, &'static str, fn(&T) -> u64);
 
 /// The figures, in the order of the C struct.
 const FIGURES: [Figure<Stats>; 17] = [
@@ -117,7 +117,7 @@ fn family(
     text: &mut String,
     prefix: &str,
     name: &str,
-    kind: Kind,
+    kind: FigureUnit,
     help: &str,
     samples: impl Iterator<Item = (String, u64)>,
 ) {

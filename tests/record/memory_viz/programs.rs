@@ -8,7 +8,7 @@ use trtalloc::error::Error;
 use trtalloc::history::snapshot::Snapshot;
 use trtalloc::trace::generate::generate;
 use trtalloc::trace::random::Random;
-use trtalloc::trace::{Kind, Trace, csv};
+use trtalloc::trace::{OpKind, Trace, csv};
 
 use super::{Expected, Viewer};
 use crate::common;
@@ -84,7 +84,7 @@ fn replayed(viewer: &mut Viewer, name: &str, trace: &Trace, rows: usize) {
     let ops = &trace.ops()[..rows.min(trace.ops().len())];
     let end = ops
         .iter()
-        .rposition(|op| matches!(op.kind, Kind::Alloc { .. }))
+        .rposition(|op| matches!(op.kind, OpKind::Alloc { .. }))
         .unwrap()
         + 1;
     let mut held = vec![(0, 0); trace.blocks()];
@@ -94,10 +94,10 @@ fn replayed(viewer: &mut Viewer, name: &str, trace: &Trace, rows: usize) {
         let (address, bytes) = &mut held[op.block as usize];
         now -= *bytes;
         (*address, *bytes) = match op.kind {
-            Kind::Alloc { resizable: true } => (program.get_resizable(op.bytes, stream).unwrap(), op.bytes),
-            Kind::Alloc { .. } => (program.get(op.bytes, stream), op.bytes),
-            Kind::Realloc => (program.allocator.reallocate(*address, 0, op.bytes).unwrap(), op.bytes),
-            Kind::Free => {
+            OpKind::Alloc { resizable: true } => (program.get_resizable(op.bytes, stream).unwrap(), op.bytes),
+            OpKind::Alloc { .. } => (program.get(op.bytes, stream), op.bytes),
+            OpKind::Realloc => (program.allocator.reallocate(*address, 0, op.bytes).unwrap(), op.bytes),
+            OpKind::Free => {
                 program.give(*address, stream);
                 (0, 0)
             }

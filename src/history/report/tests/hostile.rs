@@ -1,6 +1,6 @@
 //! Malformed files and impossible histories.
 
-use super::super::model::{Event, What};
+use super::super::model::{EventKind, ReportEvent};
 use super::super::*;
 use super::{BASE, page, snapshot, written};
 
@@ -162,16 +162,16 @@ fn a_file_that_repeats_references_to_one_list_is_refused() {
 /// Events in any order cause no panic and no overflow.
 #[test]
 fn an_impossible_history_still_ends_in_the_final_state() {
-    const ACTIONS: [What; 9] = [
-        What::Alloc,
-        What::FreeRequested,
-        What::FreeCompleted,
-        What::SegmentAlloc,
-        What::SegmentFree,
-        What::SegmentMap,
-        What::SegmentUnmap,
-        What::Oom,
-        What::Note,
+    const ACTIONS: [EventKind; 9] = [
+        EventKind::Alloc,
+        EventKind::FreeRequested,
+        EventKind::FreeCompleted,
+        EventKind::SegmentAlloc,
+        EventKind::SegmentFree,
+        EventKind::SegmentMap,
+        EventKind::SegmentUnmap,
+        EventKind::Oom,
+        EventKind::Note,
     ];
     let mut random = 1u64;
     let mut draw = |below: u64| {
@@ -181,7 +181,7 @@ fn an_impossible_history_still_ends_in_the_final_state() {
     for _ in 0..300 {
         let mut report = Report::of(&snapshot());
         report.devices[0].events = (0..draw(60))
-            .map(|_| Event {
+            .map(|_| ReportEvent {
                 what: ACTIONS[draw(9) as usize],
                 address: BASE + draw(10) * 512,
                 size: [0, 1, 512, 700, 1024, 4096, 1 << 48][draw(7) as usize],

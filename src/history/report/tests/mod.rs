@@ -1,10 +1,10 @@
-//! What a file contains, and lifetimes from a known history.
+//! EventKind a file contains, and lifetimes from a known history.
 
-use super::model::What;
+use super::model::EventKind;
 use super::*;
 use crate::history::event;
 use crate::history::snapshot::Snapshot;
-use crate::history::state::{Device, Piece, PieceState, Segment};
+use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::history::{Action, History};
 
 mod hostile;
@@ -49,14 +49,14 @@ fn snapshot() -> Snapshot {
         piece(2560, 1536, 0, PieceState::Inactive),
     ];
     Snapshot {
-        devices: vec![Device {
+        devices: vec![DeviceState {
             segments: vec![Segment {
                 address: BASE,
                 size: 4096,
                 expandable: true,
                 pieces,
             }],
-            ..Device::default()
+            ..DeviceState::default()
         }],
         history: History {
             events,
@@ -226,7 +226,7 @@ fn json_of_every_kind_is_parsed() {
     let [note] = device.events[..] else {
         panic!("{report:?}")
     };
-    assert_eq!((device.number, note.what, note.time), (1, What::Note, 1500));
+    assert_eq!((device.number, note.what, note.time), (1, EventKind::Note, 1500));
     assert_eq!(report.names.text(note.tag), "é😀\n\"");
     let page = String::from_utf8(page(&report)).unwrap();
     assert!(page.contains(r#""é😀\u000a\"""#));

@@ -17,11 +17,11 @@ use crate::history::stack::Module;
 type Slice = EndianSlice<'static, LittleEndian>;
 
 /// A mapped file with its symbols by address.
-pub(in crate::history::symbols) struct File {
+pub(in crate::history::symbols) struct SymbolFile {
     symbols: Vec<Symbol>,
     lines: Option<addr2line::Context<Slice>>,
     /// The mappings that the fields above borrow; unmapped after those are dropped.
-    _mapped: Vec<Mapped>,
+    _mapped: Vec<MappedFile>,
 }
 
 struct Symbol {
@@ -30,14 +30,14 @@ struct Symbol {
     name: &'static str,
 }
 
-impl File {
+impl SymbolFile {
     /// Opens a module's file, or the file with its debug symbols. `None` where neither exists or both have another
     /// build id.
-    pub(in crate::history::symbols) fn open(module: &Module) -> Option<File> {
+    pub(in crate::history::symbols) fn open(module: &Module) -> Option<SymbolFile> {
         let mut mapped = Vec::new();
         let (mut symbols, mut lines) = (Vec::new(), None);
         for path in places(module) {
-            let Some(map) = Mapped::open(&path) else { continue };
+            let Some(map) = MappedFile::open(&path) else { continue };
             // SAFETY: the mapping is kept in `_mapped`, which outlives what is made of it here.
             let data: &'static [u8] = unsafe { map.data() };
             let Ok(elf) = ElfFile64::<Endianness>::parse(data) else {
@@ -58,7 +58,7 @@ impl File {
                 break;
             }
         }
-        (!mapped.is_empty()).then_some(File {
+        (!mapped.is_empty()).then_some(SymbolFile {
             symbols,
             lines,
             _mapped: mapped,
@@ -170,16 +170,16 @@ fn is_compressed<'data>(section: &impl ObjectSection<'data>) -> bool {
 }
 
 /// A file in memory, read-only.
-struct Mapped {
+struct MappedFile {
     data: NonNull<u8>,
     size: usize,
 }
 
 // SAFETY: the mapping is private and read-only, so no thread writes to it.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 
-impl Mapped {
-    fn open(path: &Path) -> Option<Mapped> {
+impl MappedFile {
+    fn open(path: &Path) -> Option<MappedFile> {
         use std::os::fd::AsRawFd;
         let file = fs::File::open(path).ok()?;
         let about = file.metadata().ok()?;
@@ -199,7 +199,7 @@ impl Mapped {
             )
         };
         let data = NonNull::new(data.cast::<u8>()).filter(|data| data.as_ptr().cast() != libc::MAP_FAILED)?;
-        Some(Mapped { data, size })
+        Some(MappedFile { data, size })
     }
 
     /// # Safety
@@ -210,7 +210,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: mapped in `open`, and `&mut self` excludes other users.
         let _ = unsafe { libc::munmap(self.data.as_ptr().cast(), self.size) };
