@@ -1,7 +1,8 @@
-//! The name by which programs ask for the library at run time. The build script holds Cargo.toml to it.
+//! The soname: the name by which programs find the library at run time. The build script checks that Cargo.toml has it.
 
-/// The soname that a version has to have. Before 1.0 a minor version may differ from the one before in what programs see, so each
-/// has a name of its own, and both can be installed. 0.1 was the first: its name is from before that rule.
+/// The soname that a version must have. Before 1.0, a minor version may change the interface that programs see, so each
+/// minor version has a soname of its own, and several can be installed. 0.1 is the exception: its soname was chosen
+/// before this rule.
 pub fn soname_of(version: &str) -> String {
     let mut numbers = version.split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

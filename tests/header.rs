@@ -31,7 +31,7 @@ const HEADERS: [Header; 2] = [
      bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is.
    - Sizes are bytes. `device` is -1, the current one, or a device that exists.
    - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context.
-   - Nothing is written to stdout, and nothing is thrown but by trtalloc_torch_malloc_or_throw. */
+   - Nothing is written to stdout. Only trtalloc_torch_malloc_or_throw throws an exception. */
 
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
@@ -41,7 +41,7 @@ const HEADERS: [Header; 2] = [
             ("allocator", "Allocators"),
             ("block", "Blocks"),
             ("stream", "Streams"),
-            ("limit", "Limits, and requests that cannot be met"),
+            ("limit", "Limits, and requests that cannot be satisfied"),
             ("stats", "Statistics"),
             ("tag", "Tags"),
             ("history", "History and snapshots"),
@@ -57,8 +57,8 @@ const HEADERS: [Header; 2] = [
     },
     Header {
         name: "hooks.h",
-        before: r#"/* trtalloc for other frameworks: functions in the shape of their hooks, all on trtalloc_default(). Each is given to a framework
-   by its address or its name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
+        before: r#"/* trtalloc for other frameworks: functions with the types that the frameworks' hooks require. All use trtalloc_default().
+   Pass a function to its framework by address or by name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H

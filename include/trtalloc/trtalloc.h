@@ -13,7 +13,7 @@
      bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is.
    - Sizes are bytes. `device` is -1, the current one, or a device that exists.
    - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context.
-   - Nothing is written to stdout, and nothing is thrown but by trtalloc_torch_malloc_or_throw. */
+   - Nothing is written to stdout. Only trtalloc_torch_malloc_or_throw throws an exception. */
 
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */
 #define TRTALLOC_RESIZABLE 1u
@@ -26,30 +26,30 @@ extern "C" {
    Status, last failure, version
    ----------------------------- */
 
-// What became of a call. trtalloc_last_error says why.
+// The result of a call. trtalloc_last_error explains a failure.
 typedef enum trtalloc_status {
-  // It was done.
+  // The call succeeded.
   TRTALLOC_STATUS_OK = 0,
-  // An argument has no meaning: a null pointer, an option that cannot be read, an address that is not a block's.
+  // An argument is invalid: a null pointer, an option that cannot be read, an address that is not a block's.
   TRTALLOC_STATUS_INVALID_ARGUMENT = 1,
-  // The request cannot be met within the limit and the device's memory.
+  // The request cannot be satisfied within the limit and the device's memory.
   TRTALLOC_STATUS_OUT_OF_MEMORY = 2,
-  // Not in this build, or not possible with this driver or for this block.
+  // Not included in this build, or not possible with this driver or for this block.
   TRTALLOC_STATUS_UNSUPPORTED = 3,
   // A driver call failed.
   TRTALLOC_STATUS_DRIVER = 4,
   // A file could not be read or written.
   TRTALLOC_STATUS_IO = 5,
-  // The library itself failed; the call was undone as far as that is possible.
+  // An internal error of the library. The call was undone as far as possible.
   TRTALLOC_STATUS_PANIC = 6,
 } trtalloc_status;
 
-// Why this thread's last failing call failed, in words. Never NULL; empty where none has failed. Valid until the thread's
-// next call of this library but trtalloc_last_status.
+// The reason of this thread's last failure, as text. Never NULL; empty if no call has failed. Valid until the thread's
+// next call of this library, except trtalloc_last_status.
 const char *trtalloc_last_error(void);
 
-// Why this thread's last failing call failed, as a number: TRTALLOC_STATUS_OK where none has failed. It goes with
-// trtalloc_last_error, so a call that succeeds leaves it as it is.
+// The status of this thread's last failure, TRTALLOC_STATUS_OK if no call has failed. It belongs to the text of
+// trtalloc_last_error, so a call that succeeds leaves it unchanged.
 enum trtalloc_status trtalloc_last_status(void);
 
 // The library's version, as "0.1.0". Valid for ever.
@@ -59,57 +59,54 @@ const char *trtalloc_version(void);
    Allocators
    ---------- */
 
-// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
-// trtalloc_destroy the allocator stays valid and answers every request with NULL.
+// An allocator: a pool for each device. It is opaque and safe to use from any thread at any time. It is never freed:
+// after trtalloc_destroy it stays valid, and every request returns NULL.
 typedef struct trtalloc_allocator trtalloc_allocator;
 
-// Makes an allocator. `options` is "key=value,key=value", or NULL for the defaults; the environment is not read. Opens
-// the driver, and fails where there is none, or an option cannot be read.
-// `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
+// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL for the defaults; the
+// environment is not read. Fails if there is no driver, or if an option cannot be read.
+// `*out` is set to the allocator, or to NULL on failure. Pass it to trtalloc_destroy when it is no longer needed.
 trtalloc_status trtalloc_create(const char *options, struct trtalloc_allocator **out);
 
-// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
-// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
-// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
-// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
-// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
-// freed without a stream may be handed out at once, so free it when every use is over. Calls with a stream are refused then,
-// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
-trtalloc_status trtalloc_create_from(void *base,
-                                     uint64_t bytes,
-                                     const char *options,
-                                     struct trtalloc_allocator **out);
+// Creates an allocator over `bytes` bytes of external memory at `base`: a device's memory, pinned memory or any other.
+// The caller keeps owning the memory: the allocator never accesses it and never frees it. It must stay valid until its
+// last block is freed. All of it belongs to one device: that of `device=`, or the current one. `base` need not be
+// aligned: the address of each block is a multiple of the rule's alignment (`rule=`) or of the request's, whichever is
+// larger. Memory too small for one block is an invalid argument.
+// No driver is needed. Where driver=auto finds no device, and with driver=none, the allocator cannot know when work
+// completes. Then a block that is freed without a stream may be reused at once, so free it after its last use has
+// ended. Calls with a stream are refused unless streams=trusted is set; then only the same stream reuses what was
+// freed on it. `options` and `out` are as in trtalloc_create.
+trtalloc_status trtalloc_create_from(void *base, uint64_t bytes, const char *options, struct trtalloc_allocator **out);
 
-// The process's own allocator, with the options of the environment (TRTALLOC_KEY). Never NULL, never destroyed. Opens no
-// driver before its first allocation; if that fails, every request gets NULL for the same reason.
+// The process's own allocator, with the options of the environment (TRTALLOC_KEY). It is never NULL and never
+// destroyed. Its first allocation opens the driver; if that fails, every request returns NULL for the same reason.
 struct trtalloc_allocator *trtalloc_default(void);
 
-// Closes an allocator: new requests get NULL; blocks still out stay valid and may be freed through it or its adapters;
-// memory goes with the last block. NULL and a second time are harmless; trtalloc_default() is left as it is.
+// Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
+// the allocator or its adapters; the memory is released with the last block. NULL and a second call do nothing.
+// trtalloc_default() is not closed.
 void trtalloc_destroy(struct trtalloc_allocator *allocator);
 
 /* ------
    Blocks
    ------ */
 
-// A block of `size` bytes or more on the current device, for use on any stream at once; NULL where the request cannot be
-// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE; other
-// bits are ignored, with one line in the log.
-// The block is the caller's until it is given back.
-void *trtalloc_allocate(trtalloc_allocator *allocator,
-                        uint64_t size,
-                        uint64_t alignment,
-                        uint32_t flags);
+// Allocates `size` bytes or more on the current device, for use on any stream at once. Returns NULL if the request
+// cannot be satisfied, or if `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or
+// TRTALLOC_RESIZABLE; other bits are ignored, with one line in the log.
+// The caller owns the block until it is freed.
+void *trtalloc_allocate(trtalloc_allocator *allocator, uint64_t size, uint64_t alignment, uint32_t flags);
 
-// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the default
-// stream of the current context), on the stream's device.
+// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the
+// default stream of the current context), on the stream's device.
 void *trtalloc_allocate_async(trtalloc_allocator *allocator,
                               uint64_t size,
                               uint64_t alignment,
                               uint32_t flags,
                               void *stream);
 
-// As trtalloc_allocate_async, on `device`, which is the stream's; -1: the stream's, whichever it is.
+// As trtalloc_allocate_async, on `device`, which must be the stream's device; -1 stands for the stream's device.
 void *trtalloc_allocate_on(trtalloc_allocator *allocator,
                            int32_t device,
                            uint64_t size,
@@ -117,74 +114,72 @@ void *trtalloc_allocate_on(trtalloc_allocator *allocator,
                            uint32_t flags,
                            void *stream);
 
-// Makes a block that was allocated TRTALLOC_RESIZABLE larger or smaller and keeps the bytes that both sizes have; where
-// virtual memory is there, none is copied. Returns the block's address, which may be another; NULL where it could not be
-// done, and then the old block stands as it was.
-// `alignment` is the one that the block was allocated with. Where virtual memory is there, the block keeps that alignment, 0
-// stands for it, and any other but the smallest (512 for CUDA) is refused. Where the bytes are copied to a new block
-// (backing=malloc, passthrough=1), the new block has `alignment`, and with 0 the smallest.
-void *trtalloc_reallocate(trtalloc_allocator *allocator,
-                          void *address,
-                          uint64_t alignment,
-                          uint64_t new_size);
+// Makes a block larger or smaller that was allocated with TRTALLOC_RESIZABLE, and keeps the bytes that both sizes
+// have. With virtual memory nothing is copied. Returns the block's address, which may be another one. Returns NULL on
+// failure, and then the old block is unchanged.
+// `alignment` is the one with which the block was allocated. With virtual memory the block keeps that alignment: 0
+// stands for it, and any other value is refused, except the smallest one (512 for CUDA). Where the bytes are copied to
+// a new block (backing=malloc, passthrough=1), the new block has `alignment`, or the smallest alignment if it is 0.
+void *trtalloc_reallocate(trtalloc_allocator *allocator, void *address, uint64_t alignment, uint64_t new_size);
 
-// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
+// Frees a block. Work queued so far, on any stream, may still use it. Returns true if the block was freed, and for
+// NULL.
 bool trtalloc_deallocate(trtalloc_allocator *allocator, void *memory);
 
-// Takes a block back. Work queued so far on `stream` may still use it, and on the streams of trtalloc_record_stream; work
-// on others must have completed, or be ordered before this point of `stream`. True where it was taken; NULL always is.
-bool trtalloc_deallocate_async(trtalloc_allocator *allocator,
-                               void *memory,
-                               void *stream);
+// Frees a block. Work queued so far on `stream`, and on the streams of trtalloc_record_stream, may still use it. Work
+// on other streams must have completed, or be ordered before this point of `stream`. Returns true if the block was
+// freed, and for NULL.
+bool trtalloc_deallocate_async(trtalloc_allocator *allocator, void *memory, void *stream);
 
 /* -------
    Streams
    ------- */
 
-// Declares that the block is also used on `stream`: once it is freed, it waits for the work queued there too.
+// Declares that the block is also used on `stream`: once freed, it is not reused before the work queued there has
+// completed.
 trtalloc_status trtalloc_record_stream(trtalloc_allocator *allocator, void *memory, void *stream);
 
-// Says that `stream` is about to be destroyed, so that what it freed can serve others. Not calling it is safe.
+// Announces that `stream` is about to be destroyed, so that other streams can reuse what it freed. Not calling it is
+// safe.
 trtalloc_status trtalloc_stream_release(trtalloc_allocator *allocator, void *stream);
 
-/* ---------------------------------------
-   Limits, and requests that cannot be met
-   --------------------------------------- */
+/* ---------------------------------------------
+   Limits, and requests that cannot be satisfied
+   --------------------------------------------- */
 
-// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
+// Called when a request cannot be satisfied. Returning true makes the allocator try the request again. `context` is
+// the pointer that trtalloc_on_oom received.
 typedef bool (*trtalloc_oom_handler)(void *context, int32_t device, uint64_t size);
 
-// Caps what a device's pool holds; 0: no cap. What it holds beyond the cap it gives back as that falls free. `device` -1:
-// the current one. Opens the driver where trtalloc_default() has not been used yet.
-trtalloc_status trtalloc_set_limit(trtalloc_allocator *allocator,
-                                   int32_t device,
-                                   uint64_t bytes);
+// Limits the memory that a device's pool holds; 0: no limit. If the pool holds more now, it returns the excess to the
+// driver as memory becomes free. `device` -1: the current one. Opens the driver if trtalloc_default() has not been
+// used yet.
+trtalloc_status trtalloc_set_limit(trtalloc_allocator *allocator, int32_t device, uint64_t bytes);
 
-// Gives memory that is free back to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
-// `*released` gets the bytes given back; `released` may be NULL.
+// Returns free memory to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
+// `*released` is set to the number of bytes returned; `released` may be NULL.
 trtalloc_status trtalloc_trim(trtalloc_allocator *allocator, int32_t device, uint64_t keep_bytes, uint64_t *released);
 
-// Sets what is called, with `context`, when a request cannot be met, in place of what was set before; NULL: nothing. It is
-// called on the requesting thread, on several threads at once where several ask, and may use the allocator: allocate, free,
-// trim. A request of its own that cannot be met does not call it again. One request is tried at most 100 times more. A call
-// that has begun may still be running when this returns. Opens the driver where trtalloc_default() has not been used yet.
-trtalloc_status trtalloc_on_oom(trtalloc_allocator *allocator,
-                                trtalloc_oom_handler handler,
-                                void *context);
+// Sets the function that is called, with `context`, when a request cannot be satisfied. It replaces the one set
+// before; NULL sets none. It runs on the requesting thread, so it may run on several threads at once. It may use the
+// allocator: allocate, free, trim. A request of its own that cannot be satisfied does not call it again. One request
+// is tried again at most 100 times. A call that has begun may still be running when this function returns. Opens the
+// driver if trtalloc_default() has not been used yet.
+trtalloc_status trtalloc_on_oom(trtalloc_allocator *allocator, trtalloc_oom_handler handler, void *context);
 
 /* ----------
    Statistics
    ---------- */
 
-// One device's figures, in bytes or counts. Fields are only ever added, at the end.
+// One device's statistics, in bytes or counts. New fields are added only at the end.
 typedef struct trtalloc_stats {
-  // Bytes handed out, as rounded.
+  // Bytes allocated, after rounding.
   uint64_t allocated;
   // Highest `allocated` since creation or trtalloc_stats_reset_peaks.
   uint64_t allocated_peak;
-  // Bytes asked for, before rounding.
+  // Bytes requested, before rounding.
   uint64_t requested;
-  // Bytes that are free and reusable: by the stream that freed them, or by any.
+  // Bytes that are free and reusable, by the stream that freed them or by any stream.
   uint64_t cached;
   // Bytes freed but not yet reusable.
   uint64_t pending;
@@ -194,141 +189,132 @@ typedef struct trtalloc_stats {
   uint64_t reserved_peak;
   // The limit on `reserved`; 0: none.
   uint64_t limit;
-  // Requests that were met.
+  // Requests that succeeded.
   uint64_t allocations;
-  // Blocks taken back.
+  // Blocks freed.
   uint64_t frees;
   // Successful calls of trtalloc_reallocate.
   uint64_t reallocations;
-  // Those that kept the address.
+  // Those that kept the block's address.
   uint64_t reallocations_in_place;
-  // Requests refused for want of memory.
+  // Requests refused because memory ran out.
   uint64_t out_of_memory;
-  // Driver calls made that submit work or may block.
+  // Driver calls that submit work or may block.
   uint64_t driver_calls;
-  // Driver calls made that only ask.
+  // Driver calls that only query.
   uint64_t driver_queries;
-  // Bytes copied by trtalloc_reallocate, where virtual memory is missing.
+  // Bytes copied by trtalloc_reallocate where virtual memory is missing.
   uint64_t bytes_copied;
-  // Pieces of memory moved to another address to make a contiguous range.
+  // Handles of physical memory moved to another address to make a contiguous range.
   uint64_t remaps;
 } trtalloc_stats;
 
-// Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
-// `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
-// `limit` is right from the beginning. trtalloc_default() touches no driver before its first allocation: until then the
-// rest is zeroes, and so is a limit in percent of the device's memory, which is not known yet.
+// Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes
+// up to `out_size`. `out_size` is the caller's sizeof(trtalloc_stats). `device` -1: the current one.
+// trtalloc_default() uses no driver before its first allocation. Until then all fields are 0 except `limit`, and a
+// limit in percent of the device's memory is 0 too, since that memory is not known yet.
 trtalloc_status trtalloc_stats_get(trtalloc_allocator *allocator,
                                    int32_t device,
                                    struct trtalloc_stats *out,
                                    size_t out_size);
 
-// Starts a device's peaks anew from what is now. `device` -1: the current one.
+// Sets a device's peaks to the present values. `device` -1: the current one.
 trtalloc_status trtalloc_stats_reset_peaks(trtalloc_allocator *allocator, int32_t device);
 
-// Writes a device's figures as one JSON object to `buffer`: the names of trtalloc_stats, and `tags`, a list with an object
-// for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes with a closing NUL and returns the
-// bytes that the whole text has without it; 0 where it failed. `buffer` may be NULL where `size` is 0.
-size_t trtalloc_stats_json(trtalloc_allocator *allocator,
-                           int32_t device,
-                           char *buffer,
-                           size_t size);
+// Writes a device's statistics to `buffer` as one JSON object: the fields of trtalloc_stats, and `tags`, a list with
+// an object for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes including a
+// closing NUL, and returns the length of the whole text without the NUL; 0 on failure. `buffer` may be NULL if `size`
+// is 0.
+size_t trtalloc_stats_json(trtalloc_allocator *allocator, int32_t device, char *buffer, size_t size);
 
-// Writes the figures of every device and of its tags to `buffer` in the OpenMetrics text format, for a server to expose to
-// Prometheus; otherwise as trtalloc_stats_json.
-size_t trtalloc_metrics(trtalloc_allocator *allocator,
-                        char *buffer,
-                        size_t size);
+// Writes the statistics of every device and of its tags to `buffer` in the OpenMetrics text format, which Prometheus
+// reads; otherwise as trtalloc_stats_json.
+size_t trtalloc_metrics(trtalloc_allocator *allocator, char *buffer, size_t size);
 
 /* ----
    Tags
    ---- */
 
-// Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
-// name holds is in trtalloc_stats_json and trtalloc_metrics, and can be limited by trtalloc_set_tag_limit. A name has
-// at most 255 bytes of UTF-8, and a process at most 1023 of them; another is refused, and the one before stays. The text is
-// not kept by pointer.
+// Sets the tag of this thread's allocations from now on, in every allocator: the name of an engine, a model or a
+// framework. NULL: no tag. trtalloc_stats_json and trtalloc_metrics report what each tag holds, and
+// trtalloc_set_tag_limit limits it. A tag has at most 255 bytes of UTF-8, and a process at most 1023 tags; further
+// ones are refused, and the thread keeps the tag from before. The text is copied.
 void trtalloc_set_tag(const char *tag);
 
-// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. A request beyond it gets NULL,
-// and memory that is out already stays. `device` -1: the current one. Opens the driver where trtalloc_default() has not been
-// used yet.
-trtalloc_status trtalloc_set_tag_limit(trtalloc_allocator *allocator,
-                                       int32_t device,
-                                       const char *tag,
-                                       uint64_t bytes);
+// Limits the bytes that blocks with one tag may take of a device's pool, after rounding; 0: no limit. A request beyond
+// the limit returns NULL; blocks that are already allocated stay. `device` -1: the current one. Opens the driver if
+// trtalloc_default() has not been used yet.
+trtalloc_status trtalloc_set_tag_limit(trtalloc_allocator *allocator, int32_t device, const char *tag, uint64_t bytes);
 
 /* ---------------------
    History and snapshots
    --------------------- */
 
-// Sets what is recorded from now on: "off", "state" (of what is live, where it was allocated) or "all" (and every event),
-// then ",context=none|state|alloc|all" (what gets a stack), ",stacks=none|native|python|all", ",max_entries=N" (events that
-// are kept, 100000 by default), ",device=N" (no other one's). May be called at any time, from any thread; a history goes on
-// where only `context` or `stacks` change, and begins anew where the rest does. Opens the driver where
-// trtalloc_default() has not been used yet.
-trtalloc_status trtalloc_history(trtalloc_allocator *allocator,
-                                 const char *options);
+// Sets what is recorded from now on. The first word is "off", "state" (for live blocks, where they were allocated) or
+// "all" (also every event). Options follow: ",context=none|state|alloc|all" (what gets a stack),
+// ",stacks=none|native|python|all", ",max_entries=N" (how many events are kept, 100000 by default), ",device=N" (only
+// that device is recorded). May be called at any time, from any thread. If only `context` or `stacks` change, the
+// history continues; any other change begins a new one. Opens the driver if trtalloc_default() has not been used yet.
+trtalloc_status trtalloc_history(trtalloc_allocator *allocator, const char *options);
 
-// Writes what is held, and the history, to the file `path`, by its suffix: .pickle or .json, as PyTorch's memory viewer reads
-// them, or .html, a page for a browser that needs no network. The file appears when it is whole; on a failure there is none,
-// or what was there before. Other threads wait only while the state is copied.
-trtalloc_status trtalloc_snapshot(trtalloc_allocator *allocator,
-                                  const char *path);
+// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle or .json
+// for PyTorch's memory viewer, or .html, a page for a browser that needs no network. The file appears once it is
+// complete; a failure leaves the file that was there before, or none. Other threads wait only while the state is
+// copied.
+trtalloc_status trtalloc_snapshot(trtalloc_allocator *allocator, const char *path);
 
 /* --------
    TensorRT
    -------- */
 
-// The allocator as an nvinfer1::IGpuAllocator* for the ABI of `tensorrt_version`: NV_TENSORRT_VERSION, or the version that
-// createInfer* is given. The same pointer each time. It belongs to the allocator, is never to be deleted, and stays valid
-// for ever. NULL where this library does not know that version's interface.
-void *trtalloc_tensorrt_allocator(trtalloc_allocator *allocator,
-                                  int32_t tensorrt_version);
+// The allocator as an nvinfer1::IGpuAllocator* for the ABI of `tensorrt_version`: NV_TENSORRT_VERSION, or the version
+// that createInfer* receives. Every call returns the same pointer. The object belongs to the allocator: the caller
+// never deletes it, and it stays valid for ever. Returns NULL if this library does not know that version's interface.
+void *trtalloc_tensorrt_allocator(trtalloc_allocator *allocator, int32_t tensorrt_version);
 
-// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
-// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
-// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
-// the environment has TRTALLOC_DISABLE=1.
+// Switches injection on (1) or off (0): whether objects that TensorRT creates from now on allocate through
+// trtalloc_default(). It has an effect only if this library's functions come before TensorRT's creation functions: the
+// library was preloaded, linked before TensorRT, or opened with RTLD_GLOBAL before the library that uses TensorRT. A
+// program that looks these functions up with dlsym must call this first. Returns TRTALLOC_STATUS_UNSUPPORTED if the
+// environment has TRTALLOC_DISABLE=1.
 trtalloc_status trtalloc_inject(int32_t on);
 
 /* --------------------------
    Output tensors of TensorRT
    -------------------------- */
 
-// An output tensor, as TensorRT last asked for it.
+// An output tensor, as TensorRT last requested it.
 typedef struct trtalloc_output {
-  // Where it is; NULL before the first enqueue that asked for it.
+  // Its address; NULL before the first enqueue that requested it.
   void *memory;
   // Bytes of the tensor.
   uint64_t bytes;
-  // Bytes that there are.
+  // Bytes of its memory.
   uint64_t capacity;
-  // How many of `extents` mean something.
+  // How many of `extents` are valid.
   int32_t rank;
   // The tensor's shape.
   int64_t extents[8];
 } trtalloc_output;
 
-// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
-// One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;
-// it stays the tensor's, and is not touched by us, until the context's next enqueue asks for more, or it is released or
-// taken. Belongs to the allocator, is never to be deleted, and stays valid for ever. NULL where this library does not know
+// Returns a new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for
+// IExecutionContext::setOutputAllocator. One execution context needs one for all its outputs; two contexts must not
+// share one. An output's block grows in place. It belongs to the tensor until the context's next enqueue requests
+// more, or the block is released or taken; until then this library does not change it. The output allocator belongs to
+// the allocator: the caller never deletes it, and it stays valid for ever. Returns NULL if this library does not know
 // that version's interface.
-void *trtalloc_tensorrt_output_allocator(trtalloc_allocator *allocator,
-                                         int32_t tensorrt_version);
+void *trtalloc_tensorrt_output_allocator(trtalloc_allocator *allocator, int32_t tensorrt_version);
 
-// What an output allocator knows of one tensor. An error where TensorRT has not asked for it yet.
+// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet.
 trtalloc_status trtalloc_output_get(void *output_allocator, const char *tensor, struct trtalloc_output *out);
 
-// As trtalloc_output_get; the memory is the caller's from now on, to be given to trtalloc_deallocate or
+// As trtalloc_output_get, and the memory becomes the caller's, who frees it with trtalloc_deallocate or
 // trtalloc_deallocate_async. The context's next enqueue gets other memory.
 trtalloc_status trtalloc_output_take(void *output_allocator, const char *tensor, struct trtalloc_output *out);
 
-// Gives a tensor's memory back, or with NULL that of all; as safe as cudaFree, and needed before the allocator's memory can
-// all go. The output allocator stays usable.
-trtalloc_status trtalloc_output_release(void *output_allocator,
-                                        const char *tensor);
+// Frees one tensor's memory, or with NULL that of all tensors, as cudaFree would. An allocator can release all its
+// memory only after this call. The output allocator stays usable.
+trtalloc_status trtalloc_output_release(void *output_allocator, const char *tensor);
 
 #ifdef __cplusplus
 }  /* extern "C" */

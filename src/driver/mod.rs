@@ -1,9 +1,11 @@
-//! The few driver calls that the pool needs, behind one trait.
+//! The driver calls that the pool needs, behind one trait: [`Driver`].
 //!
 //! `cuda` implements them with libcuda.so.1, `ascend` with libascendcl.so, and `sim` with a simulated device in this
-//! process. `none` is for memory that the caller brought, where there is no driver. The drivers do not depend on the
-//! pool. Methods map one to one onto CUDA driver functions, which their comments name, and follow CUDA's rules. No
-//! method is called while the process exits or in a forked child.
+//! process. `none` is for external memory on a machine without a driver. Methods correspond one to one to functions of
+//! the CUDA driver, which their comments name, and follow CUDA's rules. No method is called while the process exits or
+//! in a forked child.
+//!
+//! Uses: support, sync.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! One call from another language: panics stop here, and what failed is remembered and logged.
+//! Runs one call from another language: catches panics, and records and logs failures.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,8 @@ use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{self, Error, Result};
 
-/// Runs `body`. An error or a panic becomes `failed`, this thread's last error and a line in the log that names `call`.
+/// Runs `body`. On an error or a panic it returns `failed`, records the error as this thread's last, and logs a line
+/// that names `call`.
 #[inline]
 pub(crate) fn guarded<T>(call: &'static str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -24,7 +25,7 @@ pub(crate) fn guarded<T>(call: &'static str, failed: T, body: impl FnOnce() -> R
     }
 }
 
-/// [`guarded`] for calls that have a result but no value: the numbers of `trtalloc_status`.
+/// As [`guarded`], for calls whose only result is a status: returns a number of `trtalloc_status`.
 pub(crate) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> i32 {
     let mut status = Error::Panic(String::new()).status();
     guarded(call, (), || match body() {
@@ -45,7 +46,7 @@ pub(crate) fn report(call: &'static str, error: &Error) {
     error::remember(error);
     crate::support::log::init_from_environment();
     match error {
-        // TensorRT's builder asks for what it expects not to get.
+        // TensorRT's builder makes requests that it expects to be refused.
         Error::OutOfMemory(_) | Error::Unsupported(_) => tracing::debug!("{call}: {error}"),
         Error::InvalidArgument(_) | Error::Driver(_) | Error::Dead(_) | Error::Io(_) => {
             tracing::warn!("{call}: {error}")
@@ -69,7 +70,7 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
     }
 }
 
-/// A block's address, or 0. A request of size 0 is refused quietly: TensorRT may make one.
+/// A block's address, or 0. A request of size 0 is refused without a line in the log, since TensorRT may make one.
 #[inline]
 pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request: Request) -> usize {
     if request.size == 0 {
@@ -79,7 +80,7 @@ pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request
     guarded(call, 0, || Ok(exported.allocator()?.allocate(request)? as usize))
 }
 
-/// The resized block's address, or 0 with the old block as it was.
+/// The resized block's address. 0 on failure; the old block is then unchanged.
 #[inline]
 pub(crate) fn reallocate(
     call: &'static str,
@@ -94,7 +95,7 @@ pub(crate) fn reallocate(
     })
 }
 
-/// Whether the block was taken back; 0 always is.
+/// Whether the block was freed. Address 0 counts as freed.
 #[inline]
 pub(crate) fn deallocate(
     call: &'static str,
@@ -112,10 +113,10 @@ pub(crate) fn deallocate(
     })
 }
 
-/// What to say of a block given to an allocator that has not allocated yet.
+/// The error for an address that is passed to an allocator which has not allocated anything yet.
 #[cold]
 pub(crate) fn foreign() -> Error {
-    Error::InvalidArgument("the address is not of a block of this allocator: it has handed out none".into())
+    Error::InvalidArgument("the address is not of a block of this allocator: it has not allocated any".into())
 }
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_answer() {
+    fn a_panic_returns_the_failure_value() {
         assert_eq!(guarded("test", 7, || panic!("of text")), 7);
         assert_eq!(last(), "panic: of text");
         let number = 3;

@@ -1,7 +1,8 @@
-//! What `trtalloc_allocator` points to: an allocator, or the promise of one, and the adapters made of it.
+//! The object behind a `trtalloc_allocator*`: an allocator, and the C++ adapters made for it.
 //!
-//! An exported allocator is never freed, so that a pointer to it, or to one of its adapters, stays valid however late it is used; after
-//! `trtalloc_destroy` it is a tombstone. Used by the faces ([`crate::ffi::c`], [`crate::ffi::tensorrt::allocator_bridge`]); knows [`crate::allocator`].
+//! An exported allocator is never freed, so a pointer to it or to one of its adapters stays valid for ever. After
+//! `trtalloc_destroy` it refuses every request. The process's own exported allocator is created without an allocator,
+//! and its first request opens one.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,13 +15,14 @@ use crate::support::error::Result;
 use crate::support::process;
 use crate::support::stats::Stats;
 
-/// An allocator for other languages. Safe from any thread.
+/// An [`Allocator`] that other languages can use. Safe from any thread.
 pub struct ExportedAllocator {
-    /// Null until there is an allocator; what it points to is never freed. One load leads every call to its allocator.
+    /// Null until there is an allocator. The allocator is never freed. A call needs one load to find it.
     allocator: AtomicPtr<Allocator>,
-    /// How the first allocation went; only the process's own allocator starts without.
+    /// The result of opening the process's own allocator, which its first request does. Other exported allocators leave
+    /// this empty, since they begin with an open allocator.
     opened: OnceLock<Result<&'static Allocator>>,
-    /// Made by [`crate::ffi::tensorrt::allocator_bridge`].
+    /// The C++ adapters, which [`crate::ffi::tensorrt`] makes at the first use of each ABI.
     adapters: [OnceLock<usize>; AllocatorAbi::COUNT],
     /// The exported allocator that was made before this one.
     before: AtomicPtr<ExportedAllocator>,
@@ -28,15 +30,15 @@ pub struct ExportedAllocator {
 
 static DEFAULT: ExportedAllocator = ExportedAllocator::empty();
 
-/// Calls `each` with the figures of each device of the process's own allocator.
+/// Calls `each` with the statistics of each device of the process's own allocator.
 fn process_stats(each: &mut dyn FnMut(Stats)) {
     if let Some(allocator) = DEFAULT.existing() {
         allocator.stats_of_all().for_each(each);
     }
 }
 
-/// The exported allocator that was made last. Through it every one stays reachable, so that a leak checker in the application's
-/// process sees nothing lost in what is kept on purpose.
+/// The exported allocator that was created last, the head of a list of all. The list keeps each of them reachable, so
+/// that a leak checker in the application's process does not report them.
 static NEWEST: AtomicPtr<ExportedAllocator> = AtomicPtr::new(ptr::null_mut());
 
 impl ExportedAllocator {
@@ -49,7 +51,7 @@ impl ExportedAllocator {
         }
     }
 
-    /// An exported `allocator`. Neither is ever freed.
+    /// Exports `allocator`. Neither object is ever freed.
     pub fn new(allocator: Arc<Allocator>) -> &'static ExportedAllocator {
         let exported: &'static ExportedAllocator = Box::leak(Box::new(ExportedAllocator::empty()));
         exported.publish(allocator);
@@ -64,18 +66,18 @@ impl ExportedAllocator {
         }
     }
 
-    /// The process's own, which the environment describes. Touches no driver before its first allocation, and what went
-    /// wrong there is what every request gets.
+    /// The process's own exported allocator, with the options of the environment. Its first allocation opens the
+    /// driver; if that fails, every request returns that error.
     pub fn process() -> &'static ExportedAllocator {
         &DEFAULT
     }
 
-    /// Whether this is the process's own.
+    /// Whether this is the process's own exported allocator.
     pub fn is_process(&self) -> bool {
         ptr::eq(self, &DEFAULT)
     }
 
-    /// The allocator; the process's own is opened here.
+    /// The allocator. The process's own is opened at the first call.
     #[inline]
     pub fn allocator(&self) -> Result<&'static Allocator> {
         match self.existing() {
@@ -84,17 +86,17 @@ impl ExportedAllocator {
         }
     }
 
-    /// The allocator, where there is one already.
+    /// The allocator; `None` where it has not been opened yet.
     #[inline]
     pub fn existing(&self) -> Option<&'static Allocator> {
         let allocator = self.allocator.load(Ordering::Acquire);
-        // SAFETY: null, or from `publish`, which gave up a count of an Arc, so that it is never freed.
+        // SAFETY: null, or from `publish`, which leaks a reference of an Arc, so the allocator is never freed.
         unsafe { allocator.as_ref() }
     }
 
     #[cold]
     fn open(&self) -> Result<&'static Allocator> {
-        // A child of a fork may hold a copy of a first opening that no thread will finish.
+        // In a forked child `opened` may be a copy that some thread of the parent was filling. No thread would finish it.
         process::usable()?;
         let opened = self.opened.get_or_init(|| {
             process::watch();
@@ -111,7 +113,7 @@ impl ExportedAllocator {
         }
     }
 
-    /// The figures of an allocator that is not open yet: its limit, as far as that is known without a driver.
+    /// The statistics of an allocator that is not open yet: only its limit, where that is known without a driver.
     pub fn stats_at_rest(&self) -> Stats {
         let limit = match Config::from_environment().limit {
             Limit::Bytes(bytes) if self.is_process() => bytes,
@@ -126,11 +128,11 @@ impl ExportedAllocator {
     fn publish(&self, allocator: Arc<Allocator>) -> &'static Allocator {
         let allocator = Arc::into_raw(allocator);
         self.allocator.store(allocator.cast_mut(), Ordering::Release);
-        // SAFETY: from an Arc whose count was given up in the line above, so it is never freed.
+        // SAFETY: `into_raw` leaked a reference of the Arc above, so the allocator is never freed.
         unsafe { &*allocator }
     }
 
-    /// The adapter of that ABI, which `make` makes at the first call; 0 where it made none.
+    /// The adapter for that ABI, which `make` creates at the first call; 0 where `make` failed.
     pub(crate) fn adapter(&self, abi: AllocatorAbi, make: impl FnOnce() -> usize) -> usize {
         *self.adapters[abi as usize].get_or_init(make)
     }

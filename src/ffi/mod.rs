@@ -1,4 +1,5 @@
-//! The interfaces for other languages, and for TensorRT.
+//! Interfaces for other languages and for TensorRT: the C functions ([`c`]), the C++ adapters that TensorRT calls
+//! ([`tensorrt`]), and injection into unchanged programs ([`preload`]).
 //!
 //! Uses: allocator, driver, history, support.
 

@@ -1,9 +1,14 @@
-//! The history of one allocator, and the snapshots made from it.
+//! The history of one allocator, and the snapshots and reports made from it.
 //!
-//! Pool and allocator call the recorder; the recorder calls neither. While recording is off it costs one load of
+//! [`Recorder`] stores events; [`snapshot`] writes the state and the history in PyTorch's format; [`report`] prepares a
+//! snapshot for reading; [`stack`] takes the stacks of applications' calls.
+//!
+//! The pool and the allocator call the recorder; it calls neither. While recording is off it costs one load of
 //! [`Recorder::is_on`]. While it is on, an event costs one locked instruction and one cache line in a ring that was
-//! allocated when recording began. Recording takes no shared lock, and allocates nothing once the ring's pages and
-//! the caches of [`stack`] are warm.
+//! allocated when recording began. Recording takes no shared lock, and allocates nothing once the ring's pages and the
+//! caches of [`stack`] are warm.
+//!
+//! Uses: support.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
-//! What every folder above the drivers uses: options, errors, statistics, tags, the log, and the state of the process.
+//! What all folders above the drivers share: options, errors, statistics, tags, the log, and the state of the process.
 //!
-//! Uses: driver, sync.
+//! Uses: driver.
 
 pub mod config;
 pub mod error;

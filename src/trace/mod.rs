@@ -1,9 +1,11 @@
-//! Traces of allocations: read from CSV or generated, and replayed on an allocator.
+//! Traces of allocations: read from CSV or generated, and replayed on an allocator. The command, the benches and the
+//! tests use them.
 //!
-//! [`csv`] reads and writes traces, [`generate`] and [`kv`] make them from a seed, [`replay`](mod@replay) runs and
-//! measures them, [`application`] is the program that owns streams and queues work, [`steady`] has calls to be
-//! repeated. These modules may depend on [`crate::allocator`], [`crate::ffi::tensorrt::allocator_bridge`], [`crate::driver`] and
-//! [`crate::support::stats`]; only the command and the benches depend on them.
+//! [`csv`] reads and writes traces, and [`generate`] and [`kv`] make them from a seed. [`replay`](mod@replay) runs and
+//! measures them. [`application`] is the program that owns streams and queues work. [`steady`] has short sequences of
+//! calls that are measured again and again.
+//!
+//! Uses: allocator, driver, ffi, support.
 
 pub mod application;
 pub mod csv;

@@ -1,4 +1,4 @@
-//! Allocators: made, found, closed.
+//! Allocators: creating, finding and closing them.
 
 use std::ffi::{c_char, c_void};
 
@@ -9,16 +9,16 @@ use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
 use crate::support::error::Error;
 
-/// An allocator: a pool for each device. Opaque, and safe to use from any thread at any time. It is never freed: after
-/// trtalloc_destroy the allocator stays valid and answers every request with NULL.
+/// An allocator: a pool for each device. It is opaque and safe to use from any thread at any time. It is never freed:
+/// after trtalloc_destroy it stays valid, and every request returns NULL.
 pub struct trtalloc_allocator {
-    // Behind the pointer is a ExportedAllocator.
+    // The pointer is to an ExportedAllocator.
     _opaque: [u8; 0],
 }
 
-/// Makes an allocator. `options` is "key=value,key=value", or NULL for the defaults; the environment is not read. Opens
-/// the driver, and fails where there is none, or an option cannot be read.
-/// `*out` gets the allocator, or NULL on failure; give it to trtalloc_destroy when it is no longer needed.
+/// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL for the defaults; the
+/// environment is not read. Fails if there is no driver, or if an option cannot be read.
+/// `*out` is set to the allocator, or to NULL on failure. Pass it to trtalloc_destroy when it is no longer needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut trtalloc_allocator) -> trtalloc_status {
     status("trtalloc_create", || {
@@ -27,13 +27,15 @@ pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut 
     })
 }
 
-/// Makes an allocator over `bytes` bytes at `base`: a device's memory, pinned memory or any other. It stays the caller's: it
-/// is never touched and never freed, must live until the last block of it is given back, and is one device's (`device=`, or
-/// the current one). `base` may lie anywhere: blocks start at multiples of the rule's alignment (`rule=`) or of the
-/// request's, whichever is larger, as addresses. Memory in which not one block has room is an invalid argument.
-/// No driver is needed. Where driver=auto finds no device, or with driver=none, nothing can be known of work: a block that is
-/// freed without a stream may be handed out at once, so free it when every use is over. Calls with a stream are refused then,
-/// unless streams=trusted: what is freed on a stream serves that stream alone. `options` and `out` as in trtalloc_create.
+/// Creates an allocator over `bytes` bytes of external memory at `base`: a device's memory, pinned memory or any other.
+/// The caller keeps owning the memory: the allocator never accesses it and never frees it. It must stay valid until its
+/// last block is freed. All of it belongs to one device: that of `device=`, or the current one. `base` need not be
+/// aligned: the address of each block is a multiple of the rule's alignment (`rule=`) or of the request's, whichever is
+/// larger. Memory too small for one block is an invalid argument.
+/// No driver is needed. Where driver=auto finds no device, and with driver=none, the allocator cannot know when work
+/// completes. Then a block that is freed without a stream may be reused at once, so free it after its last use has
+/// ended. Calls with a stream are refused unless streams=trusted is set; then only the same stream reuses what was
+/// freed on it. `options` and `out` are as in trtalloc_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_create_from(
     base: *mut c_void,
@@ -48,15 +50,16 @@ pub unsafe extern "C" fn trtalloc_create_from(
     })
 }
 
-/// The process's own allocator, with the options of the environment (TRTALLOC_KEY). Never NULL, never destroyed. Opens no
-/// driver before its first allocation; if that fails, every request gets NULL for the same reason.
+/// The process's own allocator, with the options of the environment (TRTALLOC_KEY). It is never NULL and never
+/// destroyed. Its first allocation opens the driver; if that fails, every request returns NULL for the same reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_default() -> *mut trtalloc_allocator {
     pointer_to(ExportedAllocator::process())
 }
 
-/// Closes an allocator: new requests get NULL; blocks still out stay valid and may be freed through it or its adapters;
-/// memory goes with the last block. NULL and a second time are harmless; trtalloc_default() is left as it is.
+/// Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
+/// the allocator or its adapters; the memory is released with the last block. NULL and a second call do nothing.
+/// trtalloc_default() is not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
     if allocator.is_null() {

@@ -1,4 +1,4 @@
-//! What the functions of the C ABI have in common: callers' pointers in, numbers and states out.
+//! Converts what callers in C pass and receive: pointers, numbers, texts and states.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::support::stats::Stats;
 /// The exported allocator behind a caller's pointer.
 ///
 /// # Safety
-/// Null, or from this library; such an object is never freed.
+/// `allocator` is null or came from this library, which never frees such an object.
 #[inline]
 pub(in crate::ffi::c) unsafe fn exported(allocator: *mut trtalloc_allocator) -> Result<&'static ExportedAllocator> {
     // SAFETY: as this function demands.
@@ -25,7 +25,7 @@ pub(in crate::ffi::c) unsafe fn exported(allocator: *mut trtalloc_allocator) -> 
     }
 }
 
-/// [`exported`], with the failure kept and logged.
+/// As [`exported`], and records and logs the failure.
 ///
 /// # Safety
 /// As [`exported`].
@@ -75,10 +75,10 @@ pub(in crate::ffi::c) unsafe fn deallocate(
     }
 }
 
-/// Reads the options, makes the allocator and writes the exported allocator to `out`.
+/// Reads the options, creates the allocator and writes the exported allocator to `out`.
 ///
 /// # Safety
-/// `options` is null or a C string, `out` null or writable.
+/// `options` is null or a C string, and `out` is null or writable.
 pub(in crate::ffi::c) unsafe fn make(
     options: *const c_char,
     out: *mut *mut trtalloc_allocator,
@@ -104,7 +104,7 @@ pub(in crate::ffi::c) unsafe fn make(
 }
 
 /// # Safety
-/// `text` is null or a C string that lives as long as what is returned.
+/// `text` is null or a C string that lives as long as the result.
 pub(in crate::ffi::c) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(Error::InvalidArgument(format!("{name} is NULL")));
@@ -116,7 +116,7 @@ pub(in crate::ffi::c) unsafe fn text<'a>(name: &str, text: *const c_char) -> Res
 }
 
 pub(in crate::ffi::c) fn pointer_to(exported: &'static ExportedAllocator) -> *mut trtalloc_allocator {
-    // Shared all the same: everything in an exported allocator that changes is atomic.
+    // The pointer is mutable only for C: every field that changes is atomic.
     std::ptr::from_ref(exported).cast::<trtalloc_allocator>().cast_mut()
 }
 
@@ -124,7 +124,7 @@ pub(in crate::ffi::c) fn status(call: &'static str, body: impl FnOnce() -> Resul
     status_of(call::status(call, body))
 }
 
-/// The status with the number that [`Error::status`] has.
+/// The status with the number that [`Error::status`] returns.
 pub(in crate::ffi::c) fn status_of(number: i32) -> trtalloc_status {
     match number {
         0 => trtalloc_status::Ok,
@@ -137,17 +137,18 @@ pub(in crate::ffi::c) fn status_of(number: i32) -> trtalloc_status {
     }
 }
 
-/// The stream a C caller means: always one, for NULL is the default stream.
+/// The stream that a C caller passes. It is never none, since NULL is the default stream.
 pub(in crate::ffi::c) fn of(stream: *mut c_void) -> Option<Stream> {
     Some(Stream(number(stream)))
 }
 
-/// The device a C caller means: -1 is the current one.
+/// The device that a C caller passes; -1 is the current one.
 pub(in crate::ffi::c) fn ordinal(device: i32) -> Option<i32> {
     (device != -1).then_some(device)
 }
 
-/// What an allocator that is not open yet says of a device: it touches no driver, so it knows only which numbers no process has.
+/// Checks the device of a call on an allocator that is not open yet. That allocator uses no driver, so it refuses only
+/// the numbers that no device can have.
 #[cold]
 pub(in crate::ffi::c) fn at_rest(device: i32) -> Result<()> {
     match ordinal(device) {
@@ -156,7 +157,7 @@ pub(in crate::ffi::c) fn at_rest(device: i32) -> Result<()> {
     }
 }
 
-/// Device addresses and driver handles are numbers to us.
+/// Device addresses and driver handles are treated as numbers.
 pub(in crate::ffi::c) fn number(pointer: *mut c_void) -> usize {
     pointer.expose_provenance()
 }
@@ -167,7 +168,7 @@ pub(in crate::ffi::c) fn pointer(number: usize) -> *mut c_void {
 
 impl From<Stats> for trtalloc_stats {
     fn from(stats: Stats) -> trtalloc_stats {
-        // Named one by one: a field that only one of the two has does not compile.
+        // Each field is named, so that a field that only one of the two has is an error of the compiler.
         let Stats {
             allocated,
             allocated_peak,

@@ -1,4 +1,4 @@
-//! Blocks: allocated, resized, given back.
+//! Blocks: allocating, resizing and freeing them.
 
 use std::ffi::c_void;
 
@@ -7,10 +7,10 @@ use super::trtalloc_allocator;
 use crate::allocator::Request;
 use crate::ffi::call;
 
-/// A block of `size` bytes or more on the current device, for use on any stream at once; NULL where the request cannot be
-/// met, and where `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or TRTALLOC_RESIZABLE; other
-/// bits are ignored, with one line in the log.
-/// The block is the caller's until it is given back.
+/// Allocates `size` bytes or more on the current device, for use on any stream at once. Returns NULL if the request
+/// cannot be satisfied, or if `size` is 0. `alignment` is 0 or a power of two up to 2 MiB. `flags` is 0 or
+/// TRTALLOC_RESIZABLE; other bits are ignored, with one line in the log.
+/// The caller owns the block until it is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_allocate(
     allocator: *mut trtalloc_allocator,
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn trtalloc_allocate(
     }
 }
 
-/// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the default
-/// stream of the current context), on the stream's device.
+/// As trtalloc_allocate, for use by work queued on `stream` from now on (a CUstream or cudaStream_t; NULL is the
+/// default stream of the current context), on the stream's device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_allocate_async(
     allocator: *mut trtalloc_allocator,
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn trtalloc_allocate_async(
     unsafe { allocate("trtalloc_allocate_async", allocator, request) }
 }
 
-/// As trtalloc_allocate_async, on `device`, which is the stream's; -1: the stream's, whichever it is.
+/// As trtalloc_allocate_async, on `device`, which must be the stream's device; -1 stands for the stream's device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_allocate_on(
     allocator: *mut trtalloc_allocator,
@@ -76,12 +76,12 @@ pub unsafe extern "C" fn trtalloc_allocate_on(
     unsafe { allocate("trtalloc_allocate_on", allocator, request) }
 }
 
-/// Makes a block that was allocated TRTALLOC_RESIZABLE larger or smaller and keeps the bytes that both sizes have; where
-/// virtual memory is there, none is copied. Returns the block's address, which may be another; NULL where it could not be
-/// done, and then the old block stands as it was.
-/// `alignment` is the one that the block was allocated with. Where virtual memory is there, the block keeps that alignment, 0
-/// stands for it, and any other but the smallest (512 for CUDA) is refused. Where the bytes are copied to a new block
-/// (backing=malloc, passthrough=1), the new block has `alignment`, and with 0 the smallest.
+/// Makes a block larger or smaller that was allocated with TRTALLOC_RESIZABLE, and keeps the bytes that both sizes
+/// have. With virtual memory nothing is copied. Returns the block's address, which may be another one. Returns NULL on
+/// failure, and then the old block is unchanged.
+/// `alignment` is the one with which the block was allocated. With virtual memory the block keeps that alignment: 0
+/// stands for it, and any other value is refused, except the smallest one (512 for CUDA). Where the bytes are copied to
+/// a new block (backing=malloc, passthrough=1), the new block has `alignment`, or the smallest alignment if it is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_reallocate(
     allocator: *mut trtalloc_allocator,
@@ -102,15 +102,17 @@ pub unsafe extern "C" fn trtalloc_reallocate(
     ))
 }
 
-/// Takes a block back. Work queued so far, on any stream, may still use it. True where it was taken; NULL always is.
+/// Frees a block. Work queued so far, on any stream, may still use it. Returns true if the block was freed, and for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_deallocate(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {
     // SAFETY: the caller's allocator is null or an exported allocator.
     unsafe { deallocate("trtalloc_deallocate", allocator, memory, None) }
 }
 
-/// Takes a block back. Work queued so far on `stream` may still use it, and on the streams of trtalloc_record_stream; work
-/// on others must have completed, or be ordered before this point of `stream`. True where it was taken; NULL always is.
+/// Frees a block. Work queued so far on `stream`, and on the streams of trtalloc_record_stream, may still use it. Work
+/// on other streams must have completed, or be ordered before this point of `stream`. Returns true if the block was
+/// freed, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_deallocate_async(
     allocator: *mut trtalloc_allocator,

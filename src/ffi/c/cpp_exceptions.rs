@@ -1,10 +1,10 @@
-//! C++ exceptions for a caller that looks at nothing else: thrown by the C++ runtime that the process has loaded, and where
-//! that is PyTorch's process, of the class that PyTorch translates to `torch.OutOfMemoryError`.
+//! Throws C++ exceptions, for PyTorch, which does not check for null. The C++ runtime that the process has loaded
+//! throws them. In a process with PyTorch they have the class that PyTorch translates to `torch.OutOfMemoryError`.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-/// Throws `std::runtime_error` with this text; returns where the process has no libstdc++.
+/// Throws `std::runtime_error` with this text. Returns if the process has no libstdc++.
 pub(in crate::ffi::c) fn runtime_error(text: &CStr) {
     /// `std::__throw_runtime_error(char const*)`, which copies the text.
     type Throw = unsafe extern "C-unwind" fn(*const c_char) -> !;
@@ -19,10 +19,11 @@ pub(in crate::ffi::c) fn runtime_error(text: &CStr) {
     unsafe { throw(text.as_ptr()) }
 }
 
-/// Throws `c10::OutOfMemoryError` with this text; returns where the process has no libc10 with a constructor that is known here.
+/// Throws `c10::OutOfMemoryError` with this text. Returns if the process has no libc10, or none with a known
+/// constructor.
 pub(in crate::ffi::c) fn torch_out_of_memory(text: &CStr) {
     static FOUND: OnceLock<Torch> = OnceLock::new();
-    // PyTorch may come after this library, so only what was found is kept.
+    // PyTorch may be loaded after this library, so only a successful search is remembered.
     let torch = FOUND
         .get()
         .or_else(|| Torch::find().map(|torch| FOUND.get_or_init(|| torch)));
@@ -31,7 +32,8 @@ pub(in crate::ffi::c) fn torch_out_of_memory(text: &CStr) {
     }
 }
 
-/// A library that the process has loaded: never a part of ours, whose C++ runtime is linked in and hidden.
+/// A library that the process has loaded. This library's own C++ runtime is linked in and hidden, so it is never found
+/// here.
 #[derive(Clone, Copy)]
 struct Library(*mut c_void);
 
@@ -39,7 +41,7 @@ impl Library {
     fn loaded(name: &CStr) -> Option<Library> {
         // SAFETY: a C string; with NOLOAD nothing is loaded and no foreign code runs.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        // The handle is kept: the library must not go while it is in use.
+        // The handle is never closed, so the library stays loaded.
         (!library.is_null()).then_some(Library(library))
     }
 
@@ -58,14 +60,14 @@ struct SourceLocation {
     line: u32,
 }
 
-/// Space for an object of C++ whose size is not known here: several times as large as any version's.
+/// Memory for a C++ object whose size is not known here: several times the size in any version.
 #[repr(C, align(16))]
 struct Space<const BYTES: usize>([u8; BYTES]);
 
 /// `std::string` of both of libstdc++'s ABIs has 32 bytes at most.
 type Text = Space<64>;
 
-/// `c10::OutOfMemoryError` takes a small part of it in every version so far: two strings, a vector and a few words.
+/// `c10::OutOfMemoryError` takes a small part of this in every version so far: two strings, a vector and a few words.
 const ERROR_SPACE: usize = 1024;
 
 /// `__cxa_allocate_exception`.
@@ -78,16 +80,18 @@ type Throw = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, unsafe exte
 type MakeText = unsafe extern "C-unwind" fn(*mut Text, *const c_char, *const u8);
 /// `std::string::~string()`.
 type DropText = unsafe extern "C" fn(*mut Text);
-/// `c10::Error::Error(SourceLocation, std::string)`: the string is passed by its address, and stays the caller's to destroy.
+/// `c10::Error::Error(SourceLocation, std::string)`. The string is passed by its address, and the caller destroys it.
 type MakeError = unsafe extern "C-unwind" fn(*mut c_void, SourceLocation, *mut Text);
 
-/// The names of one of libstdc++'s two ABIs of `std::string`, of which a PyTorch has one (the old one up to 2.6).
+/// The mangled names for one of libstdc++'s two ABIs of `std::string`. A PyTorch uses one of them (the old one up to
+/// 2.6).
 struct MangledNames {
     make_text: &'static CStr,
     drop_text: &'static CStr,
     /// `c10::OutOfMemoryError::OutOfMemoryError`, which PyTorch 2.15 exports.
     out_of_memory: &'static CStr,
-    /// `c10::Error::Error`, its base's, which all have; the class itself adds nothing to it but its table of virtual functions.
+    /// `c10::Error::Error`, the constructor of its base class, which every PyTorch exports. The class adds only its
+    /// table of virtual functions to its base.
     error: &'static CStr,
 }
 
@@ -107,7 +111,7 @@ const ABIS: [MangledNames; 2] = [
     },
 ];
 
-/// What libstdc++ and libc10 are asked for, all of it found.
+/// The functions of libstdc++ and libc10 that are needed to throw the exception.
 struct Torch {
     allocate: Allocate,
     free: Free,
@@ -120,7 +124,7 @@ struct Torch {
 }
 
 impl Torch {
-    /// What is loaded now.
+    /// Looks the functions up in the libraries that are loaded now.
     fn find() -> Option<Torch> {
         let runtime = Library::loaded(c"libstdc++.so.6")?;
         let c10 = Library::loaded(c"libc10.so")?;
@@ -140,8 +144,8 @@ impl Torch {
                 (constructor, Some(table.expose_provenance()))
             }
         };
-        // SAFETY: functions by names that fix their types: libstdc++'s are part of its ABI and of C++'s, and a mangled name
-        // has its function's parameters in it.
+        // SAFETY: each name determines its function's type: libstdc++'s functions are part of its ABI, and a mangled name
+        // contains the parameters.
         unsafe {
             Some(Torch {
                 allocate: std::mem::transmute::<*mut c_void, Allocate>(runtime.symbol(c"__cxa_allocate_exception")?),
@@ -162,8 +166,8 @@ impl Torch {
             line: 0,
         };
         let mut message = Space([0; 64]);
-        // SAFETY: room for the string and for the object, which the runtime gives as C++ demands it; each is constructed once and
-        // before it is used. An exception of a constructor passes through, as it would in C++.
+        // SAFETY: `message` has space for the string, and the runtime allocates the object. Each is constructed once, before
+        // it is used. An exception of a constructor passes through, as it would in C++.
         unsafe {
             let object = (self.allocate)(ERROR_SPACE);
             object.write_bytes(0, ERROR_SPACE);
@@ -171,7 +175,7 @@ impl Torch {
             (self.make_error)(object, at, &mut message);
             (self.drop_text)(&mut message);
             if let Some(table) = self.table {
-                // Behind the two words that precede the functions.
+                // The functions follow the first two words of the table.
                 *object.cast::<*const c_void>() = std::ptr::with_exposed_provenance(table + 2 * size_of::<usize>());
             }
             match type_of(object) {
@@ -185,10 +189,10 @@ impl Torch {
     }
 }
 
-/// The `std::type_info` of an object with virtual functions, where it is the class that is thrown here.
+/// The `std::type_info` of an object with virtual functions. `None` unless its class is `c10::OutOfMemoryError`.
 ///
 /// # Safety
-/// Such an object, by the Itanium C++ ABI, which Linux has.
+/// `object` has virtual functions as in the Itanium C++ ABI, which Linux uses.
 unsafe fn type_of(object: *const c_void) -> Option<*const c_void> {
     // SAFETY: the first word of the object leads to its functions, the word before them to its type, and the second word of
     // that to its name.
@@ -200,10 +204,10 @@ unsafe fn type_of(object: *const c_void) -> Option<*const c_void> {
     }
 }
 
-/// The object's own destructor: the first of the virtual functions that `std::exception` declares.
+/// Calls the object's own destructor: the first of the virtual functions that `std::exception` declares.
 ///
 /// # Safety
-/// An object whose class derives from `std::exception` alone, by the Itanium C++ ABI; it is not used again.
+/// The class of `object` derives from `std::exception` alone, as in the Itanium C++ ABI. The object is not used again.
 unsafe extern "C" fn destroy(object: *mut c_void) {
     // SAFETY: as this function demands.
     unsafe {

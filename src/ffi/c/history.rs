@@ -7,11 +7,11 @@ use super::arguments::{exported, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::history::snapshot::Snapshot;
 
-/// Sets what is recorded from now on: "off", "state" (of what is live, where it was allocated) or "all" (and every event),
-/// then ",context=none|state|alloc|all" (what gets a stack), ",stacks=none|native|python|all", ",max_entries=N" (events that
-/// are kept, 100000 by default), ",device=N" (no other one's). May be called at any time, from any thread; a history goes on
-/// where only `context` or `stacks` change, and begins anew where the rest does. Opens the driver where
-/// trtalloc_default() has not been used yet.
+/// Sets what is recorded from now on. The first word is "off", "state" (for live blocks, where they were allocated) or
+/// "all" (also every event). Options follow: ",context=none|state|alloc|all" (what gets a stack),
+/// ",stacks=none|native|python|all", ",max_entries=N" (how many events are kept, 100000 by default), ",device=N" (only
+/// that device is recorded). May be called at any time, from any thread. If only `context` or `stacks` change, the
+/// history continues; any other change begins a new one. Opens the driver if trtalloc_default() has not been used yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_history(
     allocator: *mut trtalloc_allocator,
@@ -24,9 +24,10 @@ pub unsafe extern "C" fn trtalloc_history(
     })
 }
 
-/// Writes what is held, and the history, to the file `path`, by its suffix: .pickle or .json, as PyTorch's memory viewer reads
-/// them, or .html, a page for a browser that needs no network. The file appears when it is whole; on a failure there is none,
-/// or what was there before. Other threads wait only while the state is copied.
+/// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle or .json
+/// for PyTorch's memory viewer, or .html, a page for a browser that needs no network. The file appears once it is
+/// complete; a failure leaves the file that was there before, or none. Other threads wait only while the state is
+/// copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
     status("trtalloc_snapshot", || {

@@ -1,5 +1,5 @@
-//! The hooks by which other frameworks draw on the process's own allocator. Each is called by a framework exactly as it
-//! stands here; docs/frameworks.md says what each framework cannot say, and what is done about it.
+//! Hooks by which other frameworks use the process's own allocator. Each function has the type that its framework
+//! requires. docs/frameworks.md explains the limits of each framework's interface and how they are handled.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 
@@ -21,8 +21,8 @@ fn request(size: usize, device: Option<i32>, stream: Option<Stream>) -> Request 
     }
 }
 
-/// For torch.cuda.memory.CUDAPluggableAllocator, and for torch.cuda.MemPool: trtalloc_allocate_on with
-/// trtalloc_default(). NULL where the request cannot be met, which PyTorch looks at in a MemPool only.
+/// For torch.cuda.memory.CUDAPluggableAllocator and torch.cuda.MemPool: trtalloc_allocate_on with trtalloc_default().
+/// Returns NULL if the request cannot be satisfied; PyTorch checks for NULL only in a MemPool.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let request = request(size, ordinal(device), of(stream));
@@ -33,10 +33,11 @@ pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut
     ))
 }
 
-/// As trtalloc_torch_malloc, for PyTorch's allocator as a whole: PyTorch makes a tensor of whatever it gets, so where a
-/// request of more than 0 bytes cannot be met this throws, by the C++ runtime that PyTorch has loaded. Where memory is out, that is
-/// PyTorch's own c10::OutOfMemoryError ("CUDA out of memory. ..."), torch.OutOfMemoryError in Python; for any other reason, and
-/// in a process without PyTorch, std::runtime_error. It is the one function here that throws; NULL where there is no such runtime.
+/// As trtalloc_torch_malloc, for all of PyTorch's memory. There PyTorch does not check for NULL, so this function
+/// throws if a request of more than 0 bytes cannot be satisfied. It throws through the C++ runtime that PyTorch has
+/// loaded: where memory has run out, PyTorch's own c10::OutOfMemoryError ("CUDA out of memory. ..."), which is
+/// torch.OutOfMemoryError in Python; for any other reason, and in a process without PyTorch, std::runtime_error. It is
+/// the only function here that throws. Returns NULL if the process has no such runtime.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
     size: usize,
@@ -68,7 +69,7 @@ fn throw_last_failure() {
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
-/// stream that the memory was allocated on. Size and device are ignored.
+/// stream on which the memory was allocated. Size and device are ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
     let _ = (size, device);
@@ -80,7 +81,7 @@ pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: 
     );
 }
 
-/// For its set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is no block and is ignored.
+/// For PyTorch's set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut c_void) {
     if memory.is_null() {
@@ -92,7 +93,7 @@ pub extern "C" fn trtalloc_torch_record_stream(memory: *mut c_void, stream: *mut
     });
 }
 
-/// For its set_init_fn: opens the driver, so that a failure is logged where PyTorch starts.
+/// For PyTorch's set_init_fn: opens the driver, so that a failure is logged when PyTorch starts.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_init(device_count: c_int) {
     if device_count > 0 {
@@ -102,7 +103,8 @@ pub extern "C" fn trtalloc_torch_init(device_count: c_int) {
     }
 }
 
-/// For its set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on each device.
+/// For PyTorch's set_reset_fn, which torch.cuda.empty_cache() calls: trtalloc_trim to 0 with trtalloc_default(), on
+/// each device.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_reset() {
     call::guarded("trtalloc_torch_reset", (), || {
@@ -113,8 +115,8 @@ pub extern "C" fn trtalloc_torch_reset() {
     });
 }
 
-/// For its set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default() to that part of the device's memory, from 0
-/// to 1. The limit is the pool's, and so holds for all who draw on it.
+/// For PyTorch's set_memory_fraction_fn: trtalloc_set_limit with trtalloc_default(), to that fraction of the device's
+/// memory, from 0 to 1. The limit is the pool's, so it holds for all users of the pool together.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_memory_fraction(fraction: f64, device: c_int) {
     call::guarded("trtalloc_torch_memory_fraction", (), || {

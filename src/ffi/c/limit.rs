@@ -1,4 +1,4 @@
-//! Limits, and what happens when memory is short.
+//! Limits, trimming, and the handler for requests that cannot be satisfied.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use super::arguments::{at_rest, exported, ordinal, status};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::allocator::OomHandler;
 
-/// Caps what a device's pool holds; 0: no cap. What it holds beyond the cap it gives back as that falls free. `device` -1:
-/// the current one. Opens the driver where trtalloc_default() has not been used yet.
+/// Limits the memory that a device's pool holds; 0: no limit. If the pool holds more now, it returns the excess to the
+/// driver as memory becomes free. `device` -1: the current one. Opens the driver if trtalloc_default() has not been
+/// used yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_set_limit(
     allocator: *mut trtalloc_allocator,
@@ -23,8 +24,8 @@ pub unsafe extern "C" fn trtalloc_set_limit(
     })
 }
 
-/// Gives memory that is free back to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
-/// `*released` gets the bytes given back; `released` may be NULL.
+/// Returns free memory to the driver until at most `keep_bytes` stay reserved. `device` -1: the current one.
+/// `*released` is set to the number of bytes returned; `released` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_trim(
     allocator: *mut trtalloc_allocator,
@@ -47,13 +48,15 @@ pub unsafe extern "C" fn trtalloc_trim(
     })
 }
 
-/// Called when a request cannot be met; true asks for another try. `context` is what trtalloc_on_oom was given.
+/// Called when a request cannot be satisfied. Returning true makes the allocator try the request again. `context` is
+/// the pointer that trtalloc_on_oom received.
 pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void, device: i32, size: u64) -> bool>;
 
-/// Sets what is called, with `context`, when a request cannot be met, in place of what was set before; NULL: nothing. It is
-/// called on the requesting thread, on several threads at once where several ask, and may use the allocator: allocate, free,
-/// trim. A request of its own that cannot be met does not call it again. One request is tried at most 100 times more. A call
-/// that has begun may still be running when this returns. Opens the driver where trtalloc_default() has not been used yet.
+/// Sets the function that is called, with `context`, when a request cannot be satisfied. It replaces the one set
+/// before; NULL sets none. It runs on the requesting thread, so it may run on several threads at once. It may use the
+/// allocator: allocate, free, trim. A request of its own that cannot be satisfied does not call it again. One request
+/// is tried again at most 100 times. A call that has begun may still be running when this function returns. Opens the
+/// driver if trtalloc_default() has not been used yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_on_oom(
     allocator: *mut trtalloc_allocator,

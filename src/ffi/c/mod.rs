@@ -1,10 +1,11 @@
-//! The C ABI, a file for each group of functions: the comments on their public items are the text of the headers, which
-//! `tests/header.rs` generates. `hooks` makes `include/trtalloc/hooks.h`, the others `include/trtalloc/trtalloc.h`.
+//! The C ABI, a file for each group of functions. The comments on public items are the text of the headers, which
+//! `tests/header.rs` generates: `include/trtalloc/hooks.h` from `hooks`, and `include/trtalloc/trtalloc.h` from the
+//! others.
 //!
-//! Nulls and panics stop here. A function that fails leaves the reason for [`trtalloc_last_error`] and
-//! [`trtalloc_last_status`], and a line in the log.
+//! The functions check for null pointers and catch panics. A function that fails sets the reason for
+//! [`trtalloc_last_error`] and [`trtalloc_last_status`], and logs a line.
 
-// The names are C's, and the safety of each function is in the words a C programmer reads.
+// The names follow C's conventions, and the comments state each function's requirements for C programmers.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod allocator;

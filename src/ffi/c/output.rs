@@ -1,4 +1,4 @@
-//! Output allocators: tensors whose size is known only when they are computed.
+//! Output allocators: tensors whose size is known only after they are computed.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -8,26 +8,27 @@ use crate::ffi::call;
 use crate::ffi::tensorrt::output::{Output, Tensor};
 use crate::support::error::{Error, Result};
 
-/// An output tensor, as TensorRT last asked for it.
+/// An output tensor, as TensorRT last requested it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct trtalloc_output {
-    /// Where it is; NULL before the first enqueue that asked for it.
+    /// Its address; NULL before the first enqueue that requested it.
     pub memory: *mut c_void,
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// Bytes that there are.
+    /// Bytes of its memory.
     pub capacity: u64,
-    /// How many of `extents` mean something.
+    /// How many of `extents` are valid.
     pub rank: i32,
     /// The tensor's shape.
     pub extents: [i64; 8],
 }
 
-/// A new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for IExecutionContext::setOutputAllocator.
-/// One execution context needs one for all its outputs, and no two contexts share one. An output's block grows where it lies;
-/// it stays the tensor's, and is not touched by us, until the context's next enqueue asks for more, or it is released or
-/// taken. Belongs to the allocator, is never to be deleted, and stays valid for ever. NULL where this library does not know
+/// Returns a new nvinfer1::IOutputAllocator* for the ABI of `tensorrt_version` (8.5 and later), for
+/// IExecutionContext::setOutputAllocator. One execution context needs one for all its outputs; two contexts must not
+/// share one. An output's block grows in place. It belongs to the tensor until the context's next enqueue requests
+/// more, or the block is released or taken; until then this library does not change it. The output allocator belongs to
+/// the allocator: the caller never deletes it, and it stays valid for ever. Returns NULL if this library does not know
 /// that version's interface.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
     pointer(adapter)
 }
 
-/// What an output allocator knows of one tensor. An error where TensorRT has not asked for it yet.
+/// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_output_get(
     output_allocator: *mut c_void,
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn trtalloc_output_get(
     })
 }
 
-/// As trtalloc_output_get; the memory is the caller's from now on, to be given to trtalloc_deallocate or
+/// As trtalloc_output_get, and the memory becomes the caller's, who frees it with trtalloc_deallocate or
 /// trtalloc_deallocate_async. The context's next enqueue gets other memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_output_take(
@@ -71,8 +72,8 @@ pub unsafe extern "C" fn trtalloc_output_take(
     })
 }
 
-/// Gives a tensor's memory back, or with NULL that of all; as safe as cudaFree, and needed before the allocator's memory can
-/// all go. The output allocator stays usable.
+/// Frees one tensor's memory, or with NULL that of all tensors, as cudaFree would. An allocator can release all its
+/// memory only after this call. The output allocator stays usable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_output_release(
     output_allocator: *mut c_void,
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn trtalloc_output_release(
 }
 
 /// # Safety
-/// Null or a C string.
+/// `tensor` is null or a C string.
 unsafe fn name<'a>(tensor: *const c_char) -> Result<&'a [u8]> {
     if tensor.is_null() {
         return Err(Error::InvalidArgument("tensor is NULL".into()));
@@ -99,7 +100,7 @@ unsafe fn name<'a>(tensor: *const c_char) -> Result<&'a [u8]> {
 }
 
 /// # Safety
-/// Null or writable.
+/// `out` is null or writable.
 unsafe fn fill(out: *mut trtalloc_output, tensor: Tensor) -> Result<()> {
     // SAFETY: as this function demands.
     let Some(out) = (unsafe { out.as_mut() }) else {

@@ -8,17 +8,17 @@ use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
 use crate::support::error::{Error, Result};
 
-/// One device's figures, in bytes or counts. Fields are only ever added, at the end.
+/// One device's statistics, in bytes or counts. New fields are added only at the end.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct trtalloc_stats {
-    /// Bytes handed out, as rounded.
+    /// Bytes allocated, after rounding.
     pub allocated: u64,
     /// Highest `allocated` since creation or trtalloc_stats_reset_peaks.
     pub allocated_peak: u64,
-    /// Bytes asked for, before rounding.
+    /// Bytes requested, before rounding.
     pub requested: u64,
-    /// Bytes that are free and reusable: by the stream that freed them, or by any.
+    /// Bytes that are free and reusable, by the stream that freed them or by any stream.
     pub cached: u64,
     /// Bytes freed but not yet reusable.
     pub pending: u64,
@@ -28,30 +28,30 @@ pub struct trtalloc_stats {
     pub reserved_peak: u64,
     /// The limit on `reserved`; 0: none.
     pub limit: u64,
-    /// Requests that were met.
+    /// Requests that succeeded.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
     /// Successful calls of trtalloc_reallocate.
     pub reallocations: u64,
-    /// Those that kept the address.
+    /// Those that kept the block's address.
     pub reallocations_in_place: u64,
-    /// Requests refused for want of memory.
+    /// Requests refused because memory ran out.
     pub out_of_memory: u64,
-    /// Driver calls made that submit work or may block.
+    /// Driver calls that submit work or may block.
     pub driver_calls: u64,
-    /// Driver calls made that only ask.
+    /// Driver calls that only query.
     pub driver_queries: u64,
-    /// Bytes copied by trtalloc_reallocate, where virtual memory is missing.
+    /// Bytes copied by trtalloc_reallocate where virtual memory is missing.
     pub bytes_copied: u64,
-    /// Pieces of memory moved to another address to make a contiguous range.
+    /// Handles of physical memory moved to another address to make a contiguous range.
     pub remaps: u64,
 }
 
-/// Writes a device's figures to `out`: the first min(out_size, what this library knows) bytes, and zeroes up to
-/// `out_size`. `out_size` is sizeof(trtalloc_stats) as the caller was compiled. `device` -1: the current one.
-/// `limit` is right from the beginning. trtalloc_default() touches no driver before its first allocation: until then the
-/// rest is zeroes, and so is a limit in percent of the device's memory, which is not known yet.
+/// Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes
+/// up to `out_size`. `out_size` is the caller's sizeof(trtalloc_stats). `device` -1: the current one.
+/// trtalloc_default() uses no driver before its first allocation. Until then all fields are 0 except `limit`, and a
+/// limit in percent of the device's memory is 0 too, since that memory is not known yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stats_get(
     allocator: *mut trtalloc_allocator,
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn trtalloc_stats_get(
     })
 }
 
-/// Starts a device's peaks anew from what is now. `device` -1: the current one.
+/// Sets a device's peaks to the present values. `device` -1: the current one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stats_reset_peaks(
     allocator: *mut trtalloc_allocator,
@@ -95,9 +95,10 @@ pub unsafe extern "C" fn trtalloc_stats_reset_peaks(
     })
 }
 
-/// Writes a device's figures as one JSON object to `buffer`: the names of trtalloc_stats, and `tags`, a list with an object
-/// for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes with a closing NUL and returns the
-/// bytes that the whole text has without it; 0 where it failed. `buffer` may be NULL where `size` is 0.
+/// Writes a device's statistics to `buffer` as one JSON object: the fields of trtalloc_stats, and `tags`, a list with
+/// an object for each tag. `device` -1: the current one. As snprintf, it writes at most `size` bytes including a
+/// closing NUL, and returns the length of the whole text without the NUL; 0 on failure. `buffer` may be NULL if `size`
+/// is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stats_json(
     allocator: *mut trtalloc_allocator,
@@ -120,8 +121,8 @@ pub unsafe extern "C" fn trtalloc_stats_json(
     }
 }
 
-/// Writes the figures of every device and of its tags to `buffer` in the OpenMetrics text format, for a server to expose to
-/// Prometheus; otherwise as trtalloc_stats_json.
+/// Writes the statistics of every device and of its tags to `buffer` in the OpenMetrics text format, which Prometheus
+/// reads; otherwise as trtalloc_stats_json.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_metrics(
     allocator: *mut trtalloc_allocator,
@@ -155,9 +156,9 @@ unsafe fn written(
             if buffer.is_null() {
                 return Err(Error::InvalidArgument("buffer is NULL".into()));
             }
-            // Text that is cut in the middle of a character is the reader's to notice: the length says so.
+            // The cut may be in the middle of a character. The caller sees by the length that the text is incomplete.
             let bytes = text.len().min(size - 1);
-            // SAFETY: `buffer` has `size` bytes, of which `bytes + 1` are written; nothing else knows them.
+            // SAFETY: `buffer` has `size` bytes, of which `bytes + 1` are written; no other code uses them meanwhile.
             unsafe {
                 buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), bytes);
                 buffer.add(bytes).write(0);

@@ -1,4 +1,4 @@
-//! Streams: where a block is also used, and which stream ends.
+//! Streams: on which a block is also used, and which ones end.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,8 @@ use super::{trtalloc_allocator, trtalloc_status};
 use crate::driver::Stream;
 use crate::ffi::call;
 
-/// Declares that the block is also used on `stream`: once it is freed, it waits for the work queued there too.
+/// Declares that the block is also used on `stream`: once freed, it is not reused before the work queued there has
+/// completed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_record_stream(
     allocator: *mut trtalloc_allocator,
@@ -21,7 +22,8 @@ pub unsafe extern "C" fn trtalloc_record_stream(
     })
 }
 
-/// Says that `stream` is about to be destroyed, so that what it freed can serve others. Not calling it is safe.
+/// Announces that `stream` is about to be destroyed, so that other streams can reuse what it freed. Not calling it is
+/// safe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stream_release(
     allocator: *mut trtalloc_allocator,

@@ -7,10 +7,10 @@ use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::tags;
 
-/// Names this thread's allocations from now on, in every allocator: an engine, a model, a framework. NULL: no name. What a
-/// name holds is in trtalloc_stats_json and trtalloc_metrics, and can be limited by trtalloc_set_tag_limit. A name has
-/// at most 255 bytes of UTF-8, and a process at most 1023 of them; another is refused, and the one before stays. The text is
-/// not kept by pointer.
+/// Sets the tag of this thread's allocations from now on, in every allocator: the name of an engine, a model or a
+/// framework. NULL: no tag. trtalloc_stats_json and trtalloc_metrics report what each tag holds, and
+/// trtalloc_set_tag_limit limits it. A tag has at most 255 bytes of UTF-8, and a process at most 1023 tags; further
+/// ones are refused, and the thread keeps the tag from before. The text is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
     call::guarded("trtalloc_set_tag", (), || {
@@ -23,9 +23,9 @@ pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
     });
 }
 
-/// Caps what blocks of one tag may take of a device's pool, in bytes as handed out; 0: no cap. A request beyond it gets NULL,
-/// and memory that is out already stays. `device` -1: the current one. Opens the driver where trtalloc_default() has not been
-/// used yet.
+/// Limits the bytes that blocks with one tag may take of a device's pool, after rounding; 0: no limit. A request beyond
+/// the limit returns NULL; blocks that are already allocated stay. `device` -1: the current one. Opens the driver if
+/// trtalloc_default() has not been used yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_set_tag_limit(
     allocator: *mut trtalloc_allocator,

@@ -1,4 +1,4 @@
-//! TensorRT's interface over an allocator, and injection.
+//! TensorRT's interface of an allocator, and injection.
 
 use std::ffi::c_void;
 
@@ -7,9 +7,9 @@ use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::call;
 use crate::support::error::Error;
 
-/// The allocator as an nvinfer1::IGpuAllocator* for the ABI of `tensorrt_version`: NV_TENSORRT_VERSION, or the version that
-/// createInfer* is given. The same pointer each time. It belongs to the allocator, is never to be deleted, and stays valid
-/// for ever. NULL where this library does not know that version's interface.
+/// The allocator as an nvinfer1::IGpuAllocator* for the ABI of `tensorrt_version`: NV_TENSORRT_VERSION, or the version
+/// that createInfer* receives. Every call returns the same pointer. The object belongs to the allocator: the caller
+/// never deletes it, and it stays valid for ever. Returns NULL if this library does not know that version's interface.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
     allocator: *mut trtalloc_allocator,
@@ -22,10 +22,11 @@ pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
     pointer(adapter)
 }
 
-/// Lets what TensorRT creates from now on allocate through trtalloc_default() (1), or not (0), where this library stands in
-/// front of TensorRT's creation functions: where it was preloaded, linked before TensorRT, or opened RTLD_GLOBAL before what
-/// uses TensorRT. A program that finds those functions with dlsym has to call this first. TRTALLOC_STATUS_UNSUPPORTED where
-/// the environment has TRTALLOC_DISABLE=1.
+/// Switches injection on (1) or off (0): whether objects that TensorRT creates from now on allocate through
+/// trtalloc_default(). It has an effect only if this library's functions come before TensorRT's creation functions: the
+/// library was preloaded, linked before TensorRT, or opened with RTLD_GLOBAL before the library that uses TensorRT. A
+/// program that looks these functions up with dlsym must call this first. Returns TRTALLOC_STATUS_UNSUPPORTED if the
+/// environment has TRTALLOC_DISABLE=1.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_inject(on: i32) -> trtalloc_status {
     status("trtalloc_inject", || match on {

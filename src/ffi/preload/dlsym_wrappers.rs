@@ -1,7 +1,7 @@
-//! Functions that a program finds with `dlsym` and calls by address.
+//! Wrappers of functions that a program looks up with `dlsym` and calls by address.
 //!
-//! Each real function takes a slot in a small table, and the program gets the interposing function of that slot. So
-//! two TensorRT libraries that one program opened each reach their own functions.
+//! Each function of TensorRT takes a slot in a small table, and the program gets the wrapper of that slot. So two
+//! TensorRT libraries that one program opened each reach their own functions.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -48,8 +48,8 @@ macro_rules! of_each_slot {
     };
 }
 
-/// The function that calls `real` and attaches the allocator to what it creates. Where all slots are taken, logs a
-/// warning and returns `real` itself.
+/// The wrapper that calls `real` and attaches the allocator to the object that it creates. Where all slots are taken,
+/// logs a warning and returns `real` itself.
 pub fn in_front_of(kind: ObjectType, real: NonNull<c_void>) -> NonNull<c_void> {
     let (slots, functions): (_, [Create; SLOTS]) = match kind {
         ObjectType::Runtime => (&RUNTIMES, of_each_slot!(runtime)),
@@ -65,6 +65,7 @@ pub fn in_front_of(kind: ObjectType, real: NonNull<c_void>) -> NonNull<c_void> {
     }
 }
 
+/// The slot of `real`, which it takes if it has none yet; `None` where all slots are taken.
 fn slot_for(slots: &[AtomicPtr<c_void>; SLOTS], real: *mut c_void) -> Option<usize> {
     let take = |slot: &AtomicPtr<c_void>, from| match slot.compare_exchange(
         from,

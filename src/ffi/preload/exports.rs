@@ -1,5 +1,5 @@
-//! The interposed names. They are written in assembly, since they need the caller's address, and what they call must
-//! see the registers and the stack that the caller left.
+//! The interposed names. They are written in assembly, because they need the caller's address, and because the function
+//! that they call must see the registers and the stack as the caller left them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -2,7 +2,8 @@
 //!
 //! The library exports `createInferRuntime_INTERNAL`, `createInferBuilder_INTERNAL` and `dlsym` (`exports.rs`). Where
 //! the dynamic linker finds these first, they call the function that the program would have reached (`resolve.rs`), and
-//! set [`ExportedAllocator::process`] as the `IGpuAllocator` of what it creates (`attach.rs`).
+//! set [`ExportedAllocator::process`](crate::ffi::ExportedAllocator::process) as the `IGpuAllocator` of the object that
+//! it creates (`attach.rs`). A program that looks the functions up with `dlsym` gets a wrapper (`dlsym_wrappers.rs`).
 //! docs/injection.md describes the ways to inject the library, and what was tried.
 //!
 //! Linking the library does not inject it: the names pass every call through, unless the library is in `LD_PRELOAD`

@@ -1,5 +1,5 @@
-//! Which ABI TensorRT's interfaces have in which version. An ABI is the order of the virtual functions; `cpp/` has an adapter
-//! for each.
+//! The ABI generations of TensorRT's interfaces, and the versions that have them. A generation is a layout of the
+//! virtual functions; `cpp/` has an adapter for each.
 
 use crate::support::error::{Error, Result};
 
@@ -13,11 +13,11 @@ pub enum AllocatorAbi {
 }
 
 impl AllocatorAbi {
-    /// How many there are.
+    /// The number of generations.
     pub const COUNT: usize = 2;
 
-    /// The ABI that a version has: `NV_TENSORRT_VERSION`, or what createInfer* was given. Below 10000 it is TensorRT 8 or 9
-    /// (8601, 9100), up to 19999 TensorRT-RTX (10300), from 100000 TensorRT 10 and 11 (101601).
+    /// The generation of a version: `NV_TENSORRT_VERSION`, or the version that createInfer* receives. Below 10000 it is
+    /// TensorRT 8 or 9 (8601, 9100), up to 19999 TensorRT-RTX (10300), and from 100000 TensorRT 10 and 11 (101601).
     pub fn of(version: i32) -> Result<AllocatorAbi> {
         match version {
             8000..=9999 => Ok(AllocatorAbi::V8),
@@ -36,12 +36,12 @@ pub enum OutputAbi {
     V8,
     /// TensorRT 10 and 11.
     V10,
-    /// TensorRT-RTX, without what 10 deprecated.
+    /// TensorRT-RTX: without the functions that TensorRT 10 deprecated.
     Rtx,
 }
 
 impl OutputAbi {
-    /// The ABI that a version has, as [`AllocatorAbi::of`].
+    /// The generation of a version, as in [`AllocatorAbi::of`].
     pub fn of(version: i32) -> Result<OutputAbi> {
         match (AllocatorAbi::of(version)?, version) {
             (_, 8000..8500) => Err(Error::InvalidArgument(format!(

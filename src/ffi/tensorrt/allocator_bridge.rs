@@ -1,7 +1,8 @@
-//! The cxx bridge: TensorRT's interfaces, implemented in C++ (`cpp/`), forward here, and panics stop here.
+//! The cxx bridge of TensorRT's allocators: the adapters in `cpp/` forward here. Panics are caught here.
 //!
-//! An adapter is a C++ object that holds a [`ExportedAllocator`] and nothing else; each of its methods is one call of a method below.
-//! Another ABI of the interface is one more C++ file, one more `make_` function and one more [`AllocatorAbi`].
+//! An adapter is a C++ object that holds only a reference to an [`ExportedAllocator`]. Each of its methods calls one
+//! method below. A further ABI generation needs another C++ file, another `make_` function and another
+//! [`AllocatorAbi`].
 
 use crate::allocator::Request;
 use crate::driver::Stream;
@@ -36,19 +37,19 @@ mod ffi {
         type IGpuAllocator8;
 
         /// # Safety
-        /// The allocator is referred to: it must never be freed.
+        /// The adapter keeps a reference to `exported`, which must never be freed.
         unsafe fn make_tensorrt8(exported: &ExportedAllocator) -> *mut IGpuAllocator8;
 
         #[namespace = "nvinfer1::v_1_0"]
         type IGpuAllocator;
 
         /// # Safety
-        /// The allocator is referred to: it must never be freed.
+        /// The adapter keeps a reference to `exported`, which must never be freed.
         unsafe fn make_tensorrt10(exported: &ExportedAllocator) -> *mut IGpuAllocator;
     }
 }
 
-/// An adapter of that ABI over `exported`, as its C++ base pointer; 0 where host memory is out.
+/// Creates the adapter for `abi`, and returns its C++ base pointer; 0 where host memory has run out.
 fn make_adapter(exported: &'static ExportedAllocator, abi: AllocatorAbi) -> usize {
     match abi {
         // SAFETY: a static reference is never freed.
@@ -59,8 +60,9 @@ fn make_adapter(exported: &'static ExportedAllocator, abi: AllocatorAbi) -> usiz
 }
 
 impl ExportedAllocator {
-    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT (`NV_TENSORRT_VERSION`). It belongs to the allocator: the
-    /// same pointer each time, for ever. An error where no interface of that version is built in.
+    /// The `nvinfer1::IGpuAllocator*` for the ABI of that TensorRT version (`NV_TENSORRT_VERSION`). It belongs to the
+    /// allocator: every call returns the same pointer, and the caller never deletes it. Fails for a version whose
+    /// interface is not built in.
     pub fn tensorrt(&'static self, version: i32) -> Result<usize> {
         let abi = AllocatorAbi::of(version)?;
         match self.adapter(abi, || make_adapter(self, abi)) {
@@ -70,7 +72,7 @@ impl ExportedAllocator {
     }
 }
 
-/// What the adapters' methods come down to. Failures are this thread's last error and 0 or false, as TensorRT expects.
+/// The adapters' methods. On failure they set this thread's last error and return 0 or false, as TensorRT expects.
 impl ExportedAllocator {
     fn adapter_allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         call::allocate(

@@ -1,4 +1,4 @@
-//! Calls an allocator the way TensorRT does: through the C++ virtual functions. For the demo, the benches and tests.
+//! Calls an allocator as TensorRT does, through the C++ virtual functions. The demo, the benches and the tests use it.
 
 use crate::ffi::ExportedAllocator;
 use crate::support::error::Result;
@@ -30,11 +30,11 @@ mod ffi {
     }
 }
 
-/// The version whose interface [`Client`] speaks.
+/// The TensorRT version whose interface [`Client`] uses.
 const VERSION: i32 = 100_000;
 
-/// A caller of `nvinfer1::IGpuAllocator` as TensorRT 10 and later have it. Addresses and streams are the driver's; 0 is
-/// none. Failures leave this thread's last error, as through C. Safe from any thread.
+/// A caller of `nvinfer1::IGpuAllocator`, with the interface of TensorRT 10 and later. Addresses and streams are the
+/// driver's; address 0 is none. A failure sets this thread's last error, as in C. Safe from any thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
     allocator: *mut ffi::IGpuAllocator,
@@ -53,31 +53,31 @@ impl Client {
         })
     }
 
-    /// `allocate`.
+    /// Calls `allocate`; 0 on failure.
     pub fn allocate(self, size: u64, alignment: u64, flags: u32) -> usize {
         // SAFETY: the pointer is to an adapter, which lives for ever.
         unsafe { ffi::client_allocate(self.allocator, size, alignment, flags) }
     }
 
-    /// `allocateAsync`.
+    /// Calls `allocateAsync`; 0 on failure.
     pub fn allocate_async(self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
         // SAFETY: the pointer is to an adapter, which lives for ever.
         unsafe { ffi::client_allocate_async(self.allocator, size, alignment, flags, stream) }
     }
 
-    /// `reallocate`.
+    /// Calls `reallocate`; 0 on failure.
     pub fn reallocate(self, address: usize, alignment: u64, new_size: u64) -> usize {
         // SAFETY: the pointer is to an adapter, which lives for ever.
         unsafe { ffi::client_reallocate(self.allocator, address, alignment, new_size) }
     }
 
-    /// `deallocate`.
+    /// Calls `deallocate`; returns whether the block was freed.
     pub fn deallocate(self, memory: usize) -> bool {
         // SAFETY: the pointer is to an adapter, which lives for ever.
         unsafe { ffi::client_deallocate(self.allocator, memory) }
     }
 
-    /// `deallocateAsync`.
+    /// Calls `deallocateAsync`; returns whether the block was freed.
     pub fn deallocate_async(self, memory: usize, stream: usize) -> bool {
         // SAFETY: the pointer is to an adapter, which lives for ever.
         unsafe { ffi::client_deallocate_async(self.allocator, memory, stream) }

@@ -1,4 +1,5 @@
-//! TensorRT's interfaces: the bridge to the C++ adapters in `cpp/`, which serve each ABI generation.
+//! TensorRT's interfaces. C++ adapters in `cpp/` implement them, one for each ABI generation ([`abi`]), and forward
+//! through cxx bridges to an [`ExportedAllocator`](crate::ffi::ExportedAllocator) or an [`Output`](output::Output).
 
 pub mod abi;
 mod allocator_bridge;

@@ -14,7 +14,8 @@ use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
 
-/// Smaller tensors get a block of the next power of two, since a resizable block takes at least a page.
+/// The size from which a tensor gets a resizable block. A smaller tensor gets a block of the next power of two, since a
+/// resizable block takes at least one handle of physical memory.
 const PAGE: u64 = 2 << 20;
 /// The minimum size of a block.
 const MIN_BLOCK: u64 = 512;
@@ -39,11 +40,11 @@ pub struct Output {
     tensors: Mutex<HashMap<Box<[u8]>, Tensor>>,
 }
 
-/// All of them by their adapters' addresses, so that leak checkers find each reachable.
+/// All output allocators by the addresses of their adapters. The map keeps each of them reachable for leak checkers.
 static ALL: LazyLock<RwLock<HashMap<usize, &'static Output>>> = LazyLock::new(RwLock::default);
 
 impl Output {
-    /// A new one, without tensors.
+    /// A new output allocator without tensors.
     pub(crate) fn new(exported: &'static ExportedAllocator) -> &'static Output {
         Box::leak(Box::new(Output {
             exported,
@@ -51,12 +52,12 @@ impl Output {
         }))
     }
 
-    /// Makes it found by its adapter.
+    /// Registers the adapter, so that [`Output::of`] finds this object by it.
     pub(crate) fn register(&'static self, adapter: usize) {
         ALL.write().insert(adapter, self);
     }
 
-    /// The object with that adapter.
+    /// The output allocator with that adapter.
     pub fn of(adapter: usize) -> Result<&'static Output> {
         let found = ALL.read().get(&adapter).copied();
         found.ok_or_else(|| Error::InvalidArgument(format!("{adapter:#x} is no output allocator of this library")))
@@ -119,7 +120,7 @@ impl Output {
         self.tensors.lock().remove(name).ok_or_else(|| unknown(name))
     }
 
-    /// Frees the memory of one tensor, or of all; as safe as cudaFree.
+    /// Frees the memory of one tensor, or of all, as cudaFree would.
     pub fn release(&self, name: Option<&[u8]>) -> Result<()> {
         let mut tensors = self.tensors.lock();
         let released: Vec<Tensor> = match name {

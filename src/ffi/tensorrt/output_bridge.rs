@@ -1,4 +1,4 @@
-//! The cxx bridge of TensorRT's output allocators: `cpp/output.cpp` forwards here.
+//! The cxx bridge of TensorRT's output allocators: the adapters in `cpp/` forward here. Panics are caught here.
 
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
@@ -21,7 +21,7 @@ mod ffi {
         include!("trtalloc/cpp/hidden.h");
 
         /// # Safety
-        /// The output is kept: it must never be freed.
+        /// The adapter keeps a reference to `output`, which must never be freed.
         unsafe fn make_output8(output: &Output) -> usize;
 
         /// # Safety
@@ -34,7 +34,7 @@ mod ffi {
     }
 }
 
-/// An adapter of that ABI over `output`, as its C++ base pointer; 0 where host memory is out.
+/// Creates the adapter for `abi`, and returns its C++ base pointer; 0 where host memory has run out.
 fn make_adapter(output: &'static Output, abi: OutputAbi) -> usize {
     match abi {
         // SAFETY: a static reference is never freed.
@@ -47,7 +47,8 @@ fn make_adapter(output: &'static Output, abi: OutputAbi) -> usize {
 }
 
 impl Output {
-    /// The adapter of a new one: an `nvinfer1::IOutputAllocator*`. TensorRT has that interface from 8.5 on.
+    /// Creates an output allocator and returns its adapter, an `nvinfer1::IOutputAllocator*`. TensorRT has that
+    /// interface from 8.5 on.
     pub fn make(exported: &'static ExportedAllocator, version: i32) -> Result<usize> {
         let abi = OutputAbi::of(version)?;
         let output = Output::new(exported);
@@ -60,7 +61,7 @@ impl Output {
     }
 }
 
-/// What the adapters' methods come down to. Failures are this thread's last error and 0, which ends the enqueue.
+/// The adapters' methods. On failure they set this thread's last error and return 0, which ends the enqueue.
 impl Output {
     fn output_reallocate(&self, tensor: &[u8], size: u64, alignment: u64) -> usize {
         call::guarded("reallocateOutput", 0, || self.reallocate(tensor, size, alignment, None))

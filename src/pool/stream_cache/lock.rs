@@ -3,7 +3,7 @@
 //! As a rule one thread at a time uses a stream, so the lock is nearly always free, and taking a free lock is nearly
 //! its whole cost. A mutex whose waiters sleep has to check at each release whether one sleeps, with a second locked
 //! instruction. Here a waiter looks after itself: it spins for as long as a push or a pop takes, then yields its time,
-//! then sleeps, longer each time up to [`LONGEST`], so that a holder of any priority gets to run. A holder waits for
+//! then sleeps, longer each time up to `LONGEST`, so that a holder of any priority gets to run. A holder waits for
 //! nothing.
 
 use std::ops::{Deref, DerefMut};

@@ -72,7 +72,7 @@ pub struct Inner {
     /// Whether the cache ever had a generation.
     pub joined: bool,
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
-    /// forgotten then: see [`Pool::meet`].
+    /// forgotten then: see [`Pool::note_free_context`].
     pub known_context: Option<(i32, Context, u64)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
