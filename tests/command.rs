@@ -486,7 +486,7 @@ fn through_libcuda_it_is_the_same() {
         "{text}"
     );
     assert!(
-        !text.contains("FAILED") && text.contains("trim gives all of it back"),
+        !text.contains("FAILED") && text.contains("trim returns all of it"),
         "{text}"
     );
     let output = through_libcuda(&["doctor"]);

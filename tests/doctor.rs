@@ -186,7 +186,7 @@ fn every_tensorrt_is_found_and_named() {
         &about(&text, "libnvinfer.so.12"),
         &["TensorRT 12.0.0: its interface is not known", "-> A newer trtalloc"],
     );
-    says(&about(&text, "libnvinfer_lean.so.10"), &["no: says no version"]);
+    says(&about(&text, "libnvinfer_lean.so.10"), &["no: reports no version"]);
     says(
         &about(&text, "libnvinfer_dispatch.so.10"),
         &["no: loading it ends the process"],
@@ -241,7 +241,7 @@ fn whether_it_is_attached() {
         says(&about(&text, &format!("process {pid}")), &[words]);
     }
     let text = doctor(&["--pid", "4194305"], &[]);
-    says(&about(&text, "process 4194305"), &["cannot be looked into", "-> "]);
+    says(&about(&text, "process 4194305"), &["cannot be inspected", "-> "]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-// trtalloc as a memory resource of RMM, for C++17 and the RMM that the application has (tried with 25.12). Header-only
-// over trtalloc.h and rmm/mr/callback_memory_resource.hpp.
+// trtalloc as a memory resource of RMM, for C++17 and the application's own RMM (tried with 25.12). It needs only trtalloc.h
+// and rmm/mr/callback_memory_resource.hpp.
 //
 //     rmm::mr::callback_memory_resource resource = trtalloc::rmm_resource();
 //     rmm::mr::set_current_device_resource(&resource);
@@ -25,8 +25,8 @@
 
 namespace trtalloc {
 
-// A block for `stream`, aligned to 512 bytes; throws rmm::out_of_memory, or rmm::bad_alloc for any other reason. `allocator`
-// is a trtalloc_allocator*. RMM asks for 0 bytes too, and gets NULL.
+// Allocates a block for `stream`, aligned to 512 bytes. Throws rmm::out_of_memory if memory has run out, and rmm::bad_alloc for
+// any other reason. `allocator` is a trtalloc_allocator*. For a request of 0 bytes, which RMM may make, it returns null.
 inline void* rmm_allocate(std::size_t bytes, rmm::cuda_stream_view stream, void* allocator) {
     if (bytes == 0) {
         return nullptr;
@@ -41,12 +41,12 @@ inline void* rmm_allocate(std::size_t bytes, rmm::cuda_stream_view stream, void*
     throw rmm::bad_alloc(trtalloc_last_error());
 }
 
-// Takes the block back in the order of `stream`. Never throws; what was refused is in the log.
+// Frees the block in the order of `stream`. Never throws; a refused call is logged.
 inline void rmm_deallocate(void* memory, std::size_t, rmm::cuda_stream_view stream, void* allocator) noexcept {
     trtalloc_deallocate_async(static_cast<trtalloc_allocator*>(allocator), memory, stream.value());
 }
 
-// A resource over `allocator`, which must not be destroyed while the resource is in use; NULL is the process's own.
+// A resource that uses `allocator`, which must stay open while the resource is in use. NULL: the process's own allocator.
 inline rmm::mr::callback_memory_resource rmm_resource(trtalloc_allocator* allocator = nullptr) {
     if (allocator == nullptr) {
         allocator = trtalloc_default();

@@ -3,7 +3,7 @@
 //     trtalloc::Allocator memory{"limit=4GiB"};
 //     runtime->setGpuAllocator(trtalloc::tensorrt(memory));     // nvinfer1::IRuntime or nvinfer1::IBuilder
 //
-// One trtalloc library serves TensorRT 8 to 11 and TensorRT-RTX 1; a TensorRT whose interface is another does not compile.
+// One trtalloc library serves TensorRT 8 to 11 and TensorRT-RTX 1. With any other interface this header does not compile.
 #ifndef TRTALLOC_TENSORRT_HPP
 #define TRTALLOC_TENSORRT_HPP
 
@@ -18,7 +18,7 @@
 
 namespace trtalloc {
 
-// The TensorRT that the application is compiled with, as createInferRuntime is given it: 8601, 10701 (RTX), 110400.
+// The version of TensorRT with which the application is compiled, as createInferRuntime receives it: 8601, 10701 (RTX), 110400.
 constexpr std::int32_t tensorrt_version = static_cast<std::int32_t>(
 #ifdef NV_TENSORRT_VERSION
     NV_TENSORRT_VERSION
@@ -40,7 +40,8 @@ static_assert(sizeof(nvinfer1::IGpuAllocator) == sizeof(void*) && std::is_abstra
 
 namespace detail {
 
-// Why there is no interface. The version is the application's TensorRT's, so a library that does not know it does not support it.
+// The reason why there is no interface. A version that the library does not know is reported as unsupported, because the
+// version is that of the application's TensorRT.
 inline Error no_interface(trtalloc_allocator* allocator) {
     Error const error = Error::last();
     bool const is_unknown = allocator != nullptr && error.status() == TRTALLOC_STATUS_INVALID_ARGUMENT;
@@ -49,10 +50,10 @@ inline Error no_interface(trtalloc_allocator* allocator) {
 
 }  // namespace detail
 
-// The allocator as TensorRT takes it: for IRuntime::setGpuAllocator, IBuilder::setGpuAllocator and
-// IExecutionContext::setTemporaryStorageAllocator. The same pointer each time. It belongs to the allocator, is never to be
-// deleted, and stays valid for ever. The allocator itself must outlive every engine and context that uses it. Throws Error
-// where the library that is loaded does not know this TensorRT, or the argument is null.
+// The allocator's TensorRT interface, for IRuntime::setGpuAllocator, IBuilder::setGpuAllocator and
+// IExecutionContext::setTemporaryStorageAllocator. Every call returns the same pointer. The interface belongs to the
+// allocator: the application never deletes it, and it stays valid for ever. The allocator must stay open as long as an engine
+// or a context uses it. Throws Error if the loaded library does not know this TensorRT, or if the argument is null.
 inline nvinfer1::IGpuAllocator* tensorrt(trtalloc_allocator* allocator) {
     void* const adapter = trtalloc_tensorrt_allocator(allocator, tensorrt_version);
     if (adapter == nullptr) {
@@ -63,8 +64,8 @@ inline nvinfer1::IGpuAllocator* tensorrt(trtalloc_allocator* allocator) {
 
 inline nvinfer1::IGpuAllocator* tensorrt(Allocator const& allocator) { return tensorrt(allocator.get()); }
 
-// Whether a createInfer* function gave an object. Where there is no driver, some TensorRTs give not null but an address
-// within the first page; to use or to delete it ends the process.
+// Whether a createInfer* function created an object. Without a driver, some TensorRT versions return an address in the first
+// page instead of null; using or deleting such an object crashes the process.
 template <class T>
 bool created(T const* object) noexcept {
     return reinterpret_cast<std::uintptr_t>(object) >= 4096;
@@ -85,13 +86,13 @@ bool set_allocator(Object& object, nvinfer1::IGpuAllocator* allocator, long) {
 
 }  // namespace detail
 
-// Gives an object of TensorRT's the allocator: an IRuntime or IBuilder for all that it and its engines allocate, an
-// IExecutionContext (TensorRT 8.5) for storage whose size is only known as it runs, which is TensorRT's default allocator's
-// where nothing is set on the context itself. Throws Error as tensorrt() does, and where a context refuses.
+// Sets the allocator on an object of TensorRT. An IRuntime or IBuilder uses it for everything that it and its engines
+// allocate. An IExecutionContext (TensorRT 8.5) uses it for storage whose size is known only at run time; without it, the
+// context uses TensorRT's default allocator for that. Throws Error as tensorrt() does, and if a context refuses.
 template <class Object>
 void attach(Object& object, trtalloc_allocator* allocator) {
     if (!detail::set_allocator(object, tensorrt(allocator), 0)) {
-        throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the context does not take the allocator");
+        throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the context refused the allocator");
     }
 }
 
@@ -103,16 +104,17 @@ void attach(Object& object, Allocator const& allocator) {
 // IOutputAllocator came with TensorRT 8.5.
 #if NV_TENSORRT_MAJOR != 8 || NV_TENSORRT_MINOR >= 5
 
-// The outputs of one execution context whose sizes are known only when they are computed. Each is as large as it has ever been,
-// not as large as it could be, and grows where it lies.
+// The outputs of one execution context whose sizes are known only when they are computed. Each has memory for the largest size
+// so far, not for the largest possible size, and grows in place.
 //
 //     trtalloc::Outputs outputs{memory};
 //     context->setOutputAllocator("boxes", outputs.get());
 //     context->enqueueV3(stream);
 //     trtalloc_output const boxes = outputs.at("boxes");          // memory, bytes, rank and extents
 //
-// The memory is the tensor's until the next enqueue, which the application orders behind its own use of it, or until the
-// object goes. Must outlive the context's last enqueue; the allocator must outlive it. It can be moved.
+// The memory belongs to the tensor until the next enqueue or until the object is destroyed. The application orders the next
+// enqueue after its own use of the memory. The object must outlive the context's last enqueue, and the allocator must outlive
+// the object. An Outputs can be moved.
 class Outputs {
 public:
     explicit Outputs(trtalloc_allocator* allocator)
@@ -138,21 +140,21 @@ public:
     // For IExecutionContext::setOutputAllocator, with the name of any output.
     nvinfer1::IOutputAllocator* get() const noexcept { return static_cast<nvinfer1::IOutputAllocator*>(adapter_); }
 
-    // An output as it was computed last. Throws Error where TensorRT has not asked for it.
+    // An output as it was last computed. Throws Error if TensorRT has not requested it yet.
     trtalloc_output at(char const* tensor) const {
         trtalloc_output out{};
         check(trtalloc_output_get(adapter_, tensor, &out));
         return out;
     }
 
-    // As at(); the memory is the caller's from now on, to be given to trtalloc_deallocate.
+    // As at(), and passes the memory to the caller, who frees it with trtalloc_deallocate.
     trtalloc_output take(char const* tensor) {
         trtalloc_output out{};
         check(trtalloc_output_take(adapter_, tensor, &out));
         return out;
     }
 
-    // Gives an output's memory back, or that of all.
+    // Frees one output's memory, or that of all outputs.
     void release(char const* tensor = nullptr) { check(trtalloc_output_release(adapter_, tensor)); }
 
 private:
@@ -161,8 +163,8 @@ private:
 
 #endif
 
-// Scratch memory that several execution contexts share, as large as the largest shape that any of them has run, not the sum
-// and not the worst case. The contexts manage no memory of their own: kUSER_MANAGED, or
+// Scratch memory that several execution contexts share. Its size is that of the largest shape that any of them has run, not the
+// sum of all and not the largest possible. Create the contexts without memory of their own: with kUSER_MANAGED, or with
 // createExecutionContextWithoutDeviceMemory.
 //
 //     trtalloc::SharedScratch scratch{memory};
@@ -171,13 +173,12 @@ private:
 //         context->enqueueV3(stream);
 //     }
 //
-// What runs at the same time would overwrite each other's scratch, so all contexts are enqueued on one stream, or the
-// application orders the streams and says so with ordered(); lend() refuses another stream before that. A lease keeps other
-// threads waiting until it goes. A captured graph may keep the address it saw for as long as the object lives, and runs under
-// the same rule.
+// Contexts that run at the same time would overwrite each other's scratch. So enqueue all contexts on one stream, or order the
+// streams and then call ordered(); lend() refuses another stream before that. While a lease exists, other threads wait for it.
+// A captured graph may use the address that it captured as long as the object exists, under the same rule.
 class SharedScratch {
 public:
-    // While it lives, no other thread gets a lease.
+    // While a lease exists, no other thread gets one.
     using Lease = std::unique_lock<std::mutex>;
 
     explicit SharedScratch(trtalloc_allocator* allocator) : allocator_(allocator) {
@@ -190,8 +191,9 @@ public:
     SharedScratch& operator=(SharedScratch const&) = delete;
     ~SharedScratch() { trtalloc_deallocate(allocator_, memory_); }
 
-    // Gives `context` (an nvinfer1::IExecutionContext) what its present input shapes need, for one enqueue on `stream`. Throws
-    // Error where memory is out, and then the context keeps what it had; and where the memory was last lent on another stream.
+    // Sets on `context` (an nvinfer1::IExecutionContext) the memory that its present input shapes need, for one enqueue on
+    // `stream`. Throws Error if memory has run out; the context then keeps the memory that it had. Throws Error also if the
+    // memory was last lent on another stream.
     template <class Context>
     [[nodiscard]] Lease lend(Context& context, void* stream) {
         Lease lease(mutex_);
@@ -206,21 +208,22 @@ public:
         return lease;
     }
 
-    // The application has ordered everything it enqueued so far before what it enqueues next, on whichever stream: by an
-    // event, or by waiting.
+    // Declares that the application has ordered everything that it enqueued so far before what it enqueues next, on any
+    // stream: by an event, or by waiting.
     void ordered() noexcept {
         Lease const lease(mutex_);
         lent_ = false;
     }
 
-    // Bytes there are now.
+    // The present size in bytes.
     std::uint64_t size() const {
         Lease const lease(mutex_);
         return size_;
     }
 
 private:
-    // What the shapes at hand need, where this TensorRT can tell (10 and later); else what any shape may need.
+    // The bytes that the present shapes need, where this TensorRT reports that (10 and later); otherwise the largest size that
+    // any shape may need.
     template <class Context>
     static auto need(Context& context, int) -> decltype(static_cast<std::uint64_t>(
         context.updateDeviceMemorySizeForShapes())) {
@@ -248,7 +251,7 @@ private:
         if (memory_ != nullptr && bytes <= size_) {
             return;
         }
-        // Never nothing: a context without scratch still wants an address.
+        // Never 0 bytes: a context that needs no scratch still requires an address.
         bytes = std::max<std::uint64_t>(bytes, 256);
         void* grown = memory_ == nullptr ? nullptr : trtalloc_reallocate(allocator_, memory_, 256, bytes);
         if (grown == nullptr) {

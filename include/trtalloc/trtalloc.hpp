@@ -1,8 +1,8 @@
-// trtalloc for C++17: owners of allocators and of blocks, and errors as exceptions. Header-only over trtalloc.h, whose
-// comments hold here too. Needs no TensorRT; see tensorrt.hpp for that.
+// trtalloc for C++17: classes that own allocators and blocks, and errors as exceptions. It only includes trtalloc.h, whose
+// comments apply here too. It does not need TensorRT; tensorrt.hpp is for programs that use TensorRT.
 //
 //     trtalloc::Allocator memory{"limit=4GiB"};
-//     trtalloc::Block block = memory.block_async(1 << 20, stream);     // given back on the stream, as it goes out of scope
+//     trtalloc::Block block = memory.block_async(1 << 20, stream);     // its destructor frees it on the stream
 #ifndef TRTALLOC_TRTALLOC_HPP
 #define TRTALLOC_TRTALLOC_HPP
 
@@ -15,8 +15,9 @@
 
 namespace trtalloc {
 
-// A call that failed: what() says why in words, status() as a number. TRTALLOC_STATUS_OUT_OF_MEMORY may go away as memory falls
-// free; TRTALLOC_STATUS_DRIVER stays where the context is dead; the others are the call's own.
+// A failed call: what() gives the reason as text, status() as a number. After TRTALLOC_STATUS_OUT_OF_MEMORY the same call may
+// succeed once memory becomes free. TRTALLOC_STATUS_DRIVER persists if the context has an error or was destroyed. The other
+// statuses concern this call only.
 class Error : public std::runtime_error {
 public:
     Error(trtalloc_status status, char const* what) : std::runtime_error(what), status_(status) {}
@@ -30,15 +31,15 @@ private:
     trtalloc_status status_;
 };
 
-// Throws what this thread's last call left, unless `status` says that all is well.
+// Throws this thread's last failure, unless `status` is TRTALLOC_STATUS_OK.
 inline void check(trtalloc_status status) {
     if (status != TRTALLOC_STATUS_OK) {
         throw Error(status, trtalloc_last_error());
     }
 }
 
-// Owns a block: given back with the object, on the stream that it was allocated on, or on none. Valid also after its
-// allocator has been closed. It can be moved.
+// Owns a block. The destructor frees it, on the stream on which it was allocated, if there was one. The block stays valid
+// after its allocator is closed. A Block can be moved.
 class Block {
 public:
     Block() noexcept = default;
@@ -51,21 +52,21 @@ public:
     Block& operator=(Block const&) = delete;
     ~Block() { reset(); }
 
-    // The address on the device; null where the object is empty.
+    // The address on the device; null if the object is empty.
     void* get() const noexcept { return memory_; }
     explicit operator bool() const noexcept { return memory_ != nullptr; }
 
-    // Bytes, as asked for.
+    // Bytes requested.
     std::uint64_t size() const noexcept { return size_; }
 
-    // Gives the block back now. False where that was refused: trtalloc_last_error() says why.
+    // Frees the block now. Returns false if that was refused; trtalloc_last_error() gives the reason.
     bool reset() noexcept {
         void* const memory = release();
         return on_stream_ ? trtalloc_deallocate_async(allocator_, memory, stream_)
                           : memory == nullptr || trtalloc_deallocate(allocator_, memory);
     }
 
-    // Leaves the block to the caller.
+    // Passes the block to the caller, who frees it.
     void* release() noexcept { return std::exchange(memory_, nullptr); }
 
     void swap(Block& other) noexcept {
@@ -92,15 +93,15 @@ private:
     bool on_stream_ = false;
 };
 
-// Owns an allocator: closed with the object. Blocks still out stay valid then, and so do its TensorRT interfaces. Safe
-// from any thread, but for moving and assigning. Functions that allocate or free do as C does: nullptr or false, and the
-// reason in trtalloc_last_status() and trtalloc_last_error(); the others throw Error.
+// Owns an allocator. The destructor closes it; allocated blocks and its TensorRT interfaces stay valid. Any thread may use
+// it, except for moving and assigning it. Functions that allocate or free return nullptr or false on failure, as in C, with
+// the reason in trtalloc_last_status() and trtalloc_last_error(). The other functions throw Error.
 class Allocator {
 public:
     // `options` is "key=value,key=value".
     explicit Allocator(std::string const& options = {}) { check(trtalloc_create(options.c_str(), &allocator_)); }
 
-    // Over memory of the caller's, which must live until the last block is given back.
+    // Uses external memory, which must stay valid until the last block is freed.
     Allocator(void* base, std::uint64_t bytes, std::string const& options = {}) {
         check(trtalloc_create_from(base, bytes, options.c_str(), &allocator_));
     }
@@ -120,7 +121,7 @@ public:
 
     ~Allocator() { trtalloc_destroy(allocator_); }
 
-    // For the C functions. Null where the object was moved from.
+    // For the C functions. Null after the object was moved from.
     trtalloc_allocator* get() const noexcept { return allocator_; }
 
     void* allocate(std::uint64_t size, std::uint64_t alignment = 0, std::uint32_t flags = 0) noexcept {
@@ -142,18 +143,18 @@ public:
         return trtalloc_deallocate_async(allocator_, memory, stream);
     }
 
-    // On `device`, which is the stream's.
+    // Allocates on `device`, which must be the stream's device.
     void* allocate_on(std::int32_t device, std::uint64_t size, void* stream, std::uint64_t alignment = 0,
                       std::uint32_t flags = 0) noexcept {
         return trtalloc_allocate_on(allocator_, device, size, alignment, flags, stream);
     }
 
-    // A block with an owner; throws Error where the request cannot be met.
+    // Allocates a block that the returned object owns. Throws Error if the request cannot be satisfied.
     Block block(std::uint64_t size, std::uint64_t alignment = 0) {
         return Block(allocator_, allocate(size, alignment), size, nullptr, false);
     }
 
-    // The same for work queued on `stream` from now on, and given back on it: it must live as long as the object.
+    // The same, for work queued on `stream` from now on. The block is freed on that stream, which must outlive the object.
     Block block_async(std::uint64_t size, void* stream, std::uint64_t alignment = 0) {
         return Block(allocator_, allocate_async(size, stream, alignment), size, stream, true);
     }
@@ -162,7 +163,7 @@ public:
 
     void stream_release(void* stream) { check(trtalloc_stream_release(allocator_, stream)); }
 
-    // `device` -1, here and below: the current one.
+    // Here and below, `device` -1 is the current one.
     trtalloc_stats stats(std::int32_t device = -1) const {
         trtalloc_stats out;
         check(trtalloc_stats_get(allocator_, device, &out, sizeof out));
@@ -171,7 +172,7 @@ public:
 
     void reset_peaks(std::int32_t device = -1) { check(trtalloc_stats_reset_peaks(allocator_, device)); }
 
-    // Returns the bytes given back.
+    // Returns the number of bytes returned to the driver.
     std::uint64_t trim(std::uint64_t keep_bytes = 0, std::int32_t device = -1) {
         std::uint64_t released = 0;
         check(trtalloc_trim(allocator_, device, keep_bytes, &released));

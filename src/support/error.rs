@@ -1,26 +1,26 @@
-//! What can go wrong, in one enum, and this thread's last failure in words and as a number.
+//! The library's errors, and each thread's last failure as text and as a number.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 
 use crate::driver::DriverError;
 
-/// Every failure a call of this library can report.
+/// Every failure that a call of this library can report.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The caller passed something that has no meaning: the message says what.
+    /// An argument is invalid. The text says which, and why.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
-    /// The request cannot be met within the limit and the device's memory.
+    /// The request cannot be satisfied within the limit and the device's memory.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
-    /// Not built, not available on this driver, or not possible for this block.
+    /// Not included in this build, or not possible with this driver or for this block.
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// A driver call failed.
     #[error("driver: {0}")]
     Driver(#[from] DriverError),
-    /// The context was reset or carries an error that will not go away: no request of that device is met any more.
+    /// The context was reset, or has an error that persists. Every request on that device is refused from now on.
     #[error("driver: the pool is dead: {0}")]
     Dead(String),
     /// A file could not be read or written.
@@ -50,25 +50,26 @@ impl Error {
 
 thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
-    // It has no destructor, so it holds to the thread's end, also where the text is gone already.
+    // A number has no destructor, so it can be read until the thread's end, even after the text was destroyed.
     static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Keeps `error` as this thread's last failure. While the thread's locals are being destroyed, only its number is kept.
+/// Stores `error` as this thread's last failure. While the thread's locals are being destroyed, only its number is
+/// stored.
 pub fn remember(error: &Error) {
     let _ = LAST_STATUS.try_with(|last| last.set(error.status()));
     let text: String = error.to_string().chars().filter(|c| *c != '\0').collect();
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).ok());
 }
 
-/// This thread's last failure as a C string, empty where there was none; valid until this thread's next failure.
+/// This thread's last failure as a C string; empty if there was none. Valid until this thread's next failure.
 pub fn last() -> *const c_char {
     const NONE: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ref().map_or(NONE.as_ptr(), |text| text.as_ptr()))
         .unwrap_or(NONE.as_ptr())
 }
 
-/// The number of this thread's last failure, as [`Error::status`] has it; 0 where there was none.
+/// The number of this thread's last failure, as [`Error::status`] returns it; 0 if there was none.
 pub fn last_status() -> i32 {
     LAST_STATUS.try_with(Cell::get).unwrap_or(0)
 }
@@ -116,7 +117,7 @@ mod tests {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // Locals are destroyed from the last one used to the first, so the text is gone when this one goes.
+            // Locals are destroyed in reverse order of their first use, so the text is destroyed before this one.
             LATE.with(|late| *late.borrow_mut() = Some(Late(sender)));
             remember(&Error::Io("early".into()));
         })

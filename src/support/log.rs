@@ -22,9 +22,9 @@ static LEVEL: AtomicUsize = AtomicUsize::new(UNSET);
 
 const UNSET: usize = usize::MAX;
 
-/// From now on, writes messages of `level` and above to stderr. The process has one level; the last one given counts.
-/// If the process has a `tracing` subscriber already (a Rust program that links this crate), that one gets the
-/// messages instead.
+/// Writes messages of `level` and above to stderr from now on. The process has one level; the last call sets it. If the
+/// process has a `tracing` subscriber already (a Rust program that links this crate), that subscriber gets the messages
+/// instead.
 pub fn init(level: LogLevel) {
     LEVEL.store(level as usize, Ordering::Relaxed);
     // The first call sets the subscriber; later calls make call sites query the level again.

@@ -1,12 +1,12 @@
 //! Lines on stderr. It works while thread-locals are being destroyed and in a process that has closed its stderr.
 
-/// Writes one line in one call; what cannot be written is lost.
+/// Writes one line in one call. Text that cannot be written is lost.
 pub(crate) fn line(text: &str) {
-    // A message is one line, whatever is quoted in it.
+    // A message is one line, even if it quotes text with line feeds.
     let line = text.replace('\n', " ") + "\n";
-    // SAFETY: sets and a time of this frame, and a buffer that is valid for its length; stderr need not be open.
+    // SAFETY: the sets and the time are on this stack frame, and the buffer is valid for its length. stderr may be closed.
     unsafe {
-        // A reader that has gone is no reason for the program to end, which may never write there itself.
+        // If stderr is a closed pipe, SIGPIPE must not end the program, which may never write there itself.
         let (mut pipe, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
         libc::sigemptyset(&mut pipe);
         libc::sigaddset(&mut pipe, libc::SIGPIPE);

@@ -17,7 +17,7 @@ fn output_input_and_status_pass_through() {
             .unwrap();
         expect(&output, status);
         assert_eq!(text(&output.stdout), "out\n");
-        assert_eq!(text(&output.stderr), "trtalloc run: no TensorRT was met\n");
+        assert_eq!(text(&output.stderr), "trtalloc run: no TensorRT was used\n");
     }
     let mut child = trtalloc_run(&["--", "cat", "-", "--", "-n"]);
     child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

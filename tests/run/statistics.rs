@@ -15,13 +15,13 @@ fn last_line_has_the_figures_for_every_kind_of_end() {
 
     let output = run(&[uses, "nothing"]);
     expect(&output, 0);
-    assert_eq!(last(&output), "no TensorRT was met");
+    assert_eq!(last(&output), "no TensorRT was used");
 
     let output = run(&[uses, "exit"]);
     expect(&output, 5);
     assert_eq!(
         last(&output),
-        "no TensorRT was met; peak 8.0 MiB in use, 8.0 MiB reserved; 1 allocations, 0 refused"
+        "no TensorRT was used; peak 8.0 MiB in use, 8.0 MiB reserved; 1 allocations, 0 refused"
     );
     // `exit` in a signal handler is an exit.
     let output = run(&[uses, "signal"]);

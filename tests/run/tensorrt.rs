@@ -41,7 +41,7 @@ fn last_line_names_tensorrt_and_its_use() {
             );
             let said = last(&output);
             assert!(said.starts_with(words), "{said}");
-            assert!(said.contains("was met by one process; peak "), "{said}");
+            assert!(said.contains("was used by one process; peak "), "{said}");
             assert!(said.ends_with("; 4 allocations, 0 refused"), "{said}");
         }
     }
@@ -53,7 +53,7 @@ fn last_line_counts_eight_threads() {
     let output = on_sim(&built.linked("linked", &[]), &["", "threads"]);
     let said = last(&output);
     assert!(
-        said.starts_with("TensorRT 8.6.1 was met by one process; peak "),
+        said.starts_with("TensorRT 8.6.1 was used by one process; peak "),
         "{said}"
     );
     assert!(said.ends_with("; 640 allocations, 0 refused"), "{said}");
@@ -102,12 +102,12 @@ fn last_line_reports_objects_with_their_own_allocator() {
     assert!(text(&output.stdout).contains("runtime: own"));
     let said = last(&output);
     assert!(
-        said.starts_with("TensorRT 7.0.0 was met by one process; 2 of its 2 objects kept its own allocator"),
+        said.starts_with("TensorRT 7.0.0 was used by one process; 2 of its 2 objects kept its own allocator"),
         "{said}"
     );
     // A TensorRT that the library cannot see.
     let output = on_sim(&built.linked_in(), &[]);
-    assert_eq!(last(&output), "no TensorRT was met");
+    assert_eq!(last(&output), "no TensorRT was used");
 }
 
 fn doctor(program: &Path) -> (Option<i32>, String) {
@@ -156,7 +156,7 @@ fn doctor_reports_programs_it_cannot_read() {
     let (status, said) = doctor(&path);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("/bash preloading works"), "{said}");
-    assert!(said.contains("what it starts is not known from here"), "{said}");
+    assert!(said.contains("is not known here; it inherits the library"), "{said}");
     // Library names in the program's bytes, and libraries that are missing.
     let source = dir.join("opens.c");
     std::fs::write(

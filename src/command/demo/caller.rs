@@ -136,7 +136,7 @@ impl Caller<'_> {
         match self.timed(call) {
             true => Ok(()),
             false => Err(Error::InvalidArgument(format!(
-                "a block was not taken back: {}",
+                "a block was not freed: {}",
                 last_error()
             ))),
         }

@@ -59,7 +59,7 @@ impl<'a> Scenario<'a> {
             table: Table::new(&[
                 "phase",
                 "requests",
-                "met",
+                "succeeded",
                 "calls",
                 "ns/op",
                 "in use MiB",
@@ -101,7 +101,7 @@ impl<'a> Scenario<'a> {
         self.phase("serve, shapes vary", served)?;
         self.check(
             served.met == served.made,
-            format!("{} of {} requests were met", served.met, served.made),
+            format!("{} of {} requests succeeded", served.met, served.made),
         );
 
         let served = self.replace_contexts(&mut sessions)?;
@@ -109,7 +109,7 @@ impl<'a> Scenario<'a> {
         let (met, made) = (served.met, served.made);
         self.check(
             met == made,
-            format!("{met} of {made} met while contexts and their streams came and went"),
+            format!("{met} of {made} requests succeeded while contexts and their streams came and went"),
         );
 
         let encoder_sessions = sessions.split_off(2);
@@ -123,7 +123,7 @@ impl<'a> Scenario<'a> {
         self.phase("serve the new one", served)?;
         self.check(
             served.met == served.made,
-            format!("{} of {} met by the new pair", served.met, served.made),
+            format!("{} of {} requests of the new pair succeeded", served.met, served.made),
         );
 
         let refused = self.refuse(&sessions)?;
@@ -257,7 +257,7 @@ impl<'a> Scenario<'a> {
             format!("one too large is refused: {reason}"),
         );
         let next = session.infer(16, &mut self.random, &mut self.caller, self.device)?;
-        self.check(next, "the next request on the same context is met".into());
+        self.check(next, "the next request on the same context succeeds".into());
         Ok(Requests {
             made: 2,
             met: u64::from(met) + u64::from(next),
@@ -292,7 +292,7 @@ impl<'a> Scenario<'a> {
         self.check(
             left == 0,
             format!(
-                "trim gives all of it back: {} released, {} left",
+                "trim returns all of it: {} released, {} left",
                 size(released),
                 size(left)
             ),

@@ -41,7 +41,7 @@ pub fn process(pid: u32, report: &mut Report) -> bool {
     let what = format!("process {pid}");
     match loaded(&pid.to_string()) {
         Err(error) => {
-            report.found(&what, &format!("cannot be looked into: {error}"));
+            report.found(&what, &format!("cannot be inspected: {error}"));
             report.advice("Is that its number, and is it yours? Otherwise run the doctor as root.");
             false
         }

@@ -203,7 +203,7 @@ fn load_version(library: &Path) -> Result<i32, String> {
     // SAFETY: an open library and a terminated name.
     let function = unsafe { libc::dlsym(handle, c"getInferLibVersion".as_ptr()) };
     if function.is_null() {
-        return Err("says no version: it has no getInferLibVersion".into());
+        return Err("reports no version: it has no getInferLibVersion".into());
     }
     // SAFETY: TensorRT's documented function of this name takes nothing and returns a 32-bit integer.
     Ok(unsafe { std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn() -> i32>(function)() })

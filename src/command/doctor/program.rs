@@ -89,9 +89,9 @@ pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
     } else if program.is_script() {
         report.found(
             "script",
-            &format!("what it starts is not known from here; {name} hands the library on to it"),
+            &format!("the program that {name} starts is not known here; it inherits the library"),
         );
-        report.advice("Name the program that it starts, to have that looked into.");
+        report.advice("To inspect the program that it starts, name that program instead.");
     }
     opened(&objects, report);
     Ok(if caught { Done::All } else { Done::NotAll })
@@ -174,7 +174,7 @@ fn opened(objects: &[Object], report: &mut Report) {
     report.advice(
         "Caught: calls of such a library into a TensorRT that it is linked with, and functions looked up with dlsym. Not \
          caught, and not visible from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
-         and what IRuntime::loadRuntime opens. `trtalloc run` says at the end whether TensorRT was met.",
+         and what IRuntime::loadRuntime opens. `trtalloc run` reports at the end whether TensorRT was used.",
     );
 }
 

@@ -1,9 +1,9 @@
 //! `trtalloc run`: starts a program with the library preloaded, and reports at the end whether it used TensorRT.
 
 mod child;
-mod ending;
 mod library;
 mod options;
+mod summary;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             });
         }
     };
-    say(&ending::line(&prepared.run_statistics.figures(), refuses.is_some()));
+    say(&summary::line(&prepared.run_statistics.figures(), refuses.is_some()));
     match end {
         End::Status(status) => ExitCode::from(status),
         End::Signal(signal) => child::end_likewise(signal),

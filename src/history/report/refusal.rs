@@ -114,7 +114,7 @@ impl Refusal {
             )
         } else if self.limit > 0 && self.size > self.limit {
             format!(
-                "More than the limit of {}: the request can never be met.",
+                "More than the limit of {}: the request can never be satisfied.",
                 bytes(self.limit)
             )
         } else {

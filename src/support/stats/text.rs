@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Stats, TagStats};
 
-/// The kind and unit of a figure.
+/// The unit of a statistic, and whether it is a gauge or a counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FigureUnit {
     /// Bytes at present.
@@ -19,20 +19,18 @@ use FigureUnit::{Bytes, BytesEver, Ever};
 
 type Figure<T> = (&'static str, FigureUnit, &'static str, fn(&T) -> u64);
 
-/// The figures, in the order of the C struct.
+/// The statistics of a pool, in the order of the C struct: name, unit, description, value.
 const FIGURES: [Figure<Stats>; 17] = [
-    ("allocated", Bytes, "Handed out, as rounded", |s| s.allocated),
-    ("allocated_peak", Bytes, "Most handed out at once", |s| s.allocated_peak),
-    ("requested", Bytes, "Asked for, before rounding", |s| s.requested),
+    ("allocated", Bytes, "Allocated, after rounding", |s| s.allocated),
+    ("allocated_peak", Bytes, "Peak of allocated bytes", |s| s.allocated_peak),
+    ("requested", Bytes, "Requested, before rounding", |s| s.requested),
     ("cached", Bytes, "Free and reusable", |s| s.cached),
     ("pending", Bytes, "Freed, and not yet reusable", |s| s.pending),
     ("reserved", Bytes, "Physical memory held", |s| s.reserved),
-    ("reserved_peak", Bytes, "Most physical memory held at once", |s| {
-        s.reserved_peak
-    }),
+    ("reserved_peak", Bytes, "Peak of reserved bytes", |s| s.reserved_peak),
     ("limit", Bytes, "The limit on reserved memory; 0: none", |s| s.limit),
-    ("allocations", Ever, "Requests met", |s| s.allocations),
-    ("frees", Ever, "Blocks taken back", |s| s.frees),
+    ("allocations", Ever, "Requests that succeeded", |s| s.allocations),
+    ("frees", Ever, "Blocks freed", |s| s.frees),
     ("reallocations", Ever, "Blocks resized", |s| s.reallocations),
     (
         "reallocations_in_place",
@@ -40,32 +38,39 @@ const FIGURES: [Figure<Stats>; 17] = [
         "Blocks resized that kept their address",
         |s| s.reallocations_in_place,
     ),
-    ("out_of_memory", Ever, "Requests refused for want of memory", |s| {
+    ("out_of_memory", Ever, "Requests refused because memory ran out", |s| {
         s.out_of_memory
     }),
-    ("driver_calls", Ever, "Driver calls that submit or may block", |s| {
-        s.driver_calls
-    }),
-    ("driver_queries", Ever, "Driver calls that only ask", |s| {
+    (
+        "driver_calls",
+        Ever,
+        "Driver calls that submit work or may block",
+        |s| s.driver_calls,
+    ),
+    ("driver_queries", Ever, "Driver calls that only query", |s| {
         s.driver_queries
     }),
     ("bytes_copied", BytesEver, "Copied by resizing", |s| s.bytes_copied),
     ("remaps", Ever, "Handles moved to another address", |s| s.remaps),
 ];
 
-/// The figures of a tag; their metrics begin with trtalloc_tag_.
+/// The statistics of a tag. Their metrics begin with trtalloc_tag_.
 const TAG_FIGURES: [Figure<TagStats>; 6] = [
-    ("allocated", Bytes, "Handed out to a tag, as rounded", |t| t.allocated),
-    ("allocated_peak", Bytes, "Most handed out to a tag at once", |t| {
+    ("allocated", Bytes, "Allocated with a tag, after rounding", |t| {
+        t.allocated
+    }),
+    ("allocated_peak", Bytes, "Peak of bytes allocated with a tag", |t| {
         t.allocated_peak
     }),
     ("limit", Bytes, "The limit on what a tag holds; 0: none", |t| t.limit),
-    ("allocations", Ever, "Requests of a tag met", |t| t.allocations),
-    ("frees", Ever, "Blocks of a tag taken back", |t| t.frees),
+    ("allocations", Ever, "Requests of a tag that succeeded", |t| {
+        t.allocations
+    }),
+    ("frees", Ever, "Blocks of a tag freed", |t| t.frees),
     ("out_of_memory", Ever, "Requests of a tag refused", |t| t.out_of_memory),
 ];
 
-/// One device's figures as JSON, with those of its tags under `tags`.
+/// One device's statistics as JSON, with those of its tags under `tags`.
 pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
     let mut text = format!("{{\"device\":{device}");
     for (name, _, _, value) in FIGURES {
@@ -93,7 +98,7 @@ pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
     text
 }
 
-/// The figures of devices and their tags, in the OpenMetrics text format (prometheus.io, version 1.0.0).
+/// The statistics of devices and their tags, in the OpenMetrics text format (prometheus.io, version 1.0.0).
 pub fn metrics(devices: &[(i32, Stats, Vec<TagStats>)]) -> String {
     let mut text = String::new();
     for (name, kind, help, value) in FIGURES {
@@ -186,7 +191,7 @@ mod tests {
         };
         let text = metrics(&[(0, stats, vec![TAG]), (1, Stats::default(), Vec::new())]);
         for part in [
-            "# TYPE trtalloc_allocations counter\n# HELP trtalloc_allocations Requests met.\n\
+            "# TYPE trtalloc_allocations counter\n# HELP trtalloc_allocations Requests that succeeded.\n\
              trtalloc_allocations_total{device=\"0\"} 7\ntrtalloc_allocations_total{device=\"1\"} 0\n# TYPE ",
             "# TYPE trtalloc_copied_bytes counter\n# UNIT trtalloc_copied_bytes bytes\n",
             "trtalloc_copied_bytes_total{device=\"0\"} 9\n",

@@ -53,7 +53,7 @@ function drawNow() {
   const where = `Moment ${count(moment)} of ${count(last)}`;
   let text = last ? `${where}: before the first event` : "The memory as it was when the snapshot was taken";
   if (moment > 0) {
-    const [what, size, address] = telling(device, moment - 1), stack = device.events.stack[moment - 1];
+    const [what, size, address] = description(device, moment - 1), stack = device.events.stack[moment - 1];
     const time = hasTime() ? ` at ${duration(device.events.time[moment - 1])}` : "";
     text = `${where}: ${[what, size, address].filter(Boolean).join(", ")}${time}${stack ? `, by ${caller(stack)}` : ""}`;
   }

@@ -62,14 +62,14 @@ function decode(from) {
 function totals({lives, ranges, events}) {
   const size = events.count + 2;
   const allocated = new Float64Array(size), pending = new Float64Array(size), reserved = new Float64Array(size);
-  const asked = new Float64Array(size);
+  const requested = new Float64Array(size);
   const clip = moment => Math.min(moment, size - 1);
   for (let i = 0; i < lives.count; i++) {
     const bytes = lives.size[i], start = lives.start[i], end = clip(lives.end[i]);
     const freed = Math.min(Math.max(clip(lives.freed[i]), start), end);
     allocated[start] += bytes; allocated[freed] -= bytes;
     pending[freed] += bytes; pending[end] -= bytes;
-    asked[start] += lives.requested[i]; asked[freed] -= lives.requested[i];
+    requested[start] += lives.requested[i]; requested[freed] -= lives.requested[i];
   }
   for (let i = 0; i < ranges.count; i++) {
     reserved[ranges.start[i]] += ranges.size[i];
@@ -80,10 +80,10 @@ function totals({lives, ranges, events}) {
     allocated[p] += allocated[p - 1];
     pending[p] += pending[p - 1];
     reserved[p] += reserved[p - 1];
-    asked[p] += asked[p - 1];
+    requested[p] += requested[p - 1];
     if (p < size - 1 && allocated[p] > allocated[peak]) peak = p;
   }
-  return {allocated, pending, reserved, asked, peak};
+  return {allocated, pending, reserved, requested, peak};
 }
 
 // Texts for numbers.

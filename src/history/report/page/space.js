@@ -63,7 +63,7 @@ class Refusals {
     const {device} = view, most = this.all === device ? Infinity : 50;
     const cards = device.refusals.slice(0, most).map((refusal, i) => {
       const {event} = refusal, stack = device.events.stack[event], time = device.events.time[event];
-      const rows = [["Asked for", refusal.size], ["In use", refusal.allocated], ["Pending", refusal.pending],
+      const rows = [["Requested", refusal.size], ["In use", refusal.allocated], ["Pending", refusal.pending],
         ["Free", refusal.free], ["Largest free range", refusal.largest], ["Free, used by other streams", refusal.elsewhere],
         ["Reserved", refusal.reserved], ["Limit", refusal.limit || null], ["Free on the device", refusal.device_free],
         ["Could still be reserved", refusal.room]];
@@ -83,7 +83,7 @@ class Refusals {
 }
 
 // Describes an event in words.
-function telling(device, event) {
+function description(device, event) {
   const {events, lives} = device, what = events.what[event], life = events.life[event];
   if (what < 3) {
     if (life < 0) return [WHAT[what], "", "contradicts the history"];
@@ -103,7 +103,7 @@ class Events {
     const {device, moment} = view, {events} = device, rows = [], around = 12;
     const first = Math.max(0, Math.min(moment - 1 - around, events.count - 2 * around - 1));
     for (let event = first; event < Math.min(events.count, first + 2 * around + 1); event++) {
-      const [what, size, where] = telling(device, event), stack = events.stack[event] || (events.life[event] >= 0
+      const [what, size, where] = description(device, event), stack = events.stack[event] || (events.life[event] >= 0
         && events.what[event] === 0 ? device.lives.stack[events.life[event]] : 0);
       rows.push(make("tr", {"aria-current": event === moment - 1 ? "true" : null,
         onclick: () => { choose(events.life[event]); goTo(event + 1); }},
@@ -125,7 +125,7 @@ class Counted {
   draw() {
     if (this.root.hidden) return;
     const {device} = view, {figures, events} = device, end = events.count;
-    const seen = {allocated: device.allocated[end], allocated_peak: device.allocated[device.peak], requested: device.asked[end],
+    const seen = {allocated: device.allocated[end], allocated_peak: device.allocated[device.peak], requested: device.requested[end],
       pending: device.pending[end], reserved: device.reserved[end],
       reserved_peak: device.reserved.slice(0, end + 1).reduce((a, b) => Math.max(a, b), 0),
       allocations: events.what.reduce((sum, what) => sum + (what === 0), 0),
@@ -133,7 +133,7 @@ class Counted {
     const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Requested, of that in use at the end"],
       ["pending", "Pending: freed, not yet reusable"], ["cached", "Free and reusable"], ["reserved", "Reserved from the device"],
       ["kept", "Of that, in cached handles"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],
-      ["allocations", "Requests met"], ["frees", "Blocks freed"], ["out_of_memory", "Requests refused"]];
+      ["allocations", "Requests that succeeded"], ["frees", "Blocks freed"], ["out_of_memory", "Requests refused"]];
     const text = (name, value) => value === undefined ? "–" : name === "limit" && !value ? "none"
       : ["allocations", "frees", "out_of_memory"].includes(name) ? count(value) : bytes(value);
     this.root.replaceChildren(make("p", null, figures

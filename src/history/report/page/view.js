@@ -127,7 +127,7 @@ function facts(life, moment = view.moment) {
   const when = at => at === 0 ? "before the history" : at === NEVER ? "still allocated at the end"
     : `event ${count(at)}${hasTime() ? `, at ${duration(time[at - 1])}` : ""}`;
   rows.push(["Size", `${bytes(of.size[life])} (${count(of.size[life])} B)`]);
-  if (of.requested[life] !== of.size[life]) rows.push(["Asked for", `${count(of.requested[life])} B`]);
+  if (of.requested[life] !== of.size[life]) rows.push(["Requested", `${count(of.requested[life])} B`]);
   const state = moment < start || moment >= of.end[life] ? "not allocated at this moment"
     : isPending(device, life, moment) ? "pending: freed, not yet reusable" : "in use";
   rows.push(["State", state], ["Tag", tagName(of.tag[life])], ["Stream", streamName(device, of.stream[life])]);

@@ -1,4 +1,4 @@
-//! The last line that `run` prints.
+//! The summary that `run` prints on its last line.
 
 use trtalloc::support::run_statistics::ProcessFigures;
 
@@ -7,14 +7,14 @@ use crate::command::table::size;
 
 /// Summarises the statistics of all processes in one line.
 pub fn line(all: &[ProcessFigures], refused: bool) -> String {
-    let met: Vec<&ProcessFigures> = all.iter().filter(|figures| figures.version != 0).collect();
-    let who = match met.len() {
-        0 => format!("no TensorRT was {}", if refused { "seen" } else { "met" }),
+    let users: Vec<&ProcessFigures> = all.iter().filter(|figures| figures.version != 0).collect();
+    let who = match users.len() {
+        0 => format!("no TensorRT was {}", if refused { "seen" } else { "used" }),
         count => {
-            let mut names: Vec<_> = met.iter().map(|figures| version_in_words(figures.version)).collect();
+            let mut names: Vec<_> = users.iter().map(|figures| version_in_words(figures.version)).collect();
             names.sort();
             names.dedup();
-            format!("{} was met by {}", names.join(", "), processes(count))
+            format!("{} was used by {}", names.join(", "), processes(count))
         }
     };
     let sum = |figure: fn(&ProcessFigures) -> u64| all.iter().map(figure).sum::<u64>();
@@ -27,7 +27,7 @@ pub fn line(all: &[ProcessFigures], refused: bool) -> String {
         ));
     }
     if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
-        parts.push("no memory was asked for: no engine was run, or the program set an allocator of its own".into());
+        parts.push("no memory was requested: no engine was run, or the program set an allocator of its own".into());
     } else if sum(|f| f.allocations) > 0 || attached > 0 {
         let maximum = |figure: fn(&ProcessFigures) -> u64| size(all.iter().map(figure).max().unwrap_or(0));
         let each = if all.len() > 1 { " of one process" } else { "" };
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn one_line_summarises_all_processes() {
-        assert_eq!(line(&[], false), "no TensorRT was met");
+        assert_eq!(line(&[], false), "no TensorRT was used");
         assert_eq!(line(&[], true), "no TensorRT was seen");
         let one = ProcessFigures {
             pid: 1,
@@ -77,7 +77,7 @@ mod tests {
         };
         assert_eq!(
             line(&[one], false),
-            "TensorRT 10.16.1 was met by one process; peak 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused"
+            "TensorRT 10.16.1 was used by one process; peak 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused"
         );
         let other = ProcessFigures {
             version: 120_000,
@@ -91,18 +91,18 @@ mod tests {
         };
         assert_eq!(
             line(&[one, other], false),
-            "TensorRT 10.16.1, TensorRT 12.0.0 was met by 2 processes; 1 of its 3 objects kept its own allocator; peak of one \
+            "TensorRT 10.16.1, TensorRT 12.0.0 was used by 2 processes; 1 of its 3 objects kept its own allocator; peak of one \
              process 3.0 MiB in use, 4.0 MiB reserved; 7 allocations, 0 refused; one process did not exit by itself, so its \
              figures are of shortly before"
         );
         let idle = ProcessFigures { allocations: 0, ..one };
         assert_eq!(
             line(&[idle], false),
-            "TensorRT 10.16.1 was met by one process; no memory was asked for: no engine was run, or the program set an \
+            "TensorRT 10.16.1 was used by one process; no memory was requested: no engine was run, or the program set an \
              allocator of its own"
         );
         // The program created the allocator itself, or uses it for something other than TensorRT.
         let without = ProcessFigures { version: 0, ..one };
-        assert!(line(&[without], false).starts_with("no TensorRT was met; peak 3.0 MiB in use"));
+        assert!(line(&[without], false).starts_with("no TensorRT was used; peak 3.0 MiB in use"));
     }
 }
