@@ -1,4 +1,4 @@
-"""What hatchling cannot know of the wheel: it carries libtrtalloc.so as cargo built it, and runs where that library runs.
+"""Adds libtrtalloc.so, as cargo built it, to the wheel, and sets the wheel's platform to that of the library.
 
 The library is TRTALLOC_LIBRARY, or target/release/libtrtalloc.so of the checkout.
 """
@@ -21,7 +21,7 @@ def library(checkout):
 
 
 def tag(contents):
-    # The library needs libc, libm and libgcc_s alone, so the newest glibc it names says where it runs.
+    # The library needs only libc, libm and libgcc_s, so the newest glibc version that it names determines the platform.
     names = re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", contents)
     newest = max(17, *(int(name) for name in names))
     return f"py3-none-manylinux_2_{newest}_{platform.machine()}"

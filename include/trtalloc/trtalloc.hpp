@@ -1,4 +1,4 @@
-// trtalloc for C++17: classes that own allocators and blocks, and errors as exceptions. It only includes trtalloc.h, whose
+// trtalloc for C++17: classes that own allocators and blocks, and errors as exceptions. It needs only trtalloc.h, whose
 // comments apply here too. It does not need TensorRT; tensorrt.hpp is for programs that use TensorRT.
 //
 //     trtalloc::Allocator memory{"limit=4GiB"};

@@ -1,8 +1,8 @@
-"""One pool of GPU memory for TensorRT and the frameworks beside it: one cap, one snapshot, one set of figures.
+"""One pool of GPU memory for TensorRT and other frameworks in one process: one limit, one snapshot, one set of statistics.
 
-Everything here acts on the process's own allocator, which the environment's TRTALLOC_KEY describes and which opens the
-driver at its first allocation. Imported before `tensorrt`, it gives the runtimes and builders that are created there the
-pool; `attach` does that for one that is there already.
+All functions use the process's own allocator. Its options are the environment's TRTALLOC_KEY, and its first allocation
+opens the driver. If trtalloc is imported before `tensorrt`, the runtimes and builders that are created afterwards allocate
+from the pool. `attach` sets the allocator on an object that exists already.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ library_path = _library.path
 
 
 def stats(device=-1):
-    """A device's figures in bytes or counts, by the names of `struct trtalloc_stats`. Device -1 is the current one."""
+    """A device's statistics in bytes or counts, by the names of `struct trtalloc_stats`. Device -1 is the current one."""
     return _library.stats(device)
 
 
 def reset_peaks(device=-1):
-    """Starts a device's peaks anew from what is now."""
+    """Sets a device's peaks to the present values."""
     _library.check(_library.library.trtalloc_stats_reset_peaks(_library.default(), device))
 
 
 def trim(device=-1, keep_bytes=0):
-    """Gives free memory back to the driver until at most `keep_bytes` stay reserved; returns the bytes given back."""
+    """Returns free memory to the driver until at most `keep_bytes` stay reserved; returns the bytes released."""
     released = ctypes.c_uint64()
     _library.check(
         _library.library.trtalloc_trim(_library.default(), device, keep_bytes, ctypes.byref(released))
@@ -60,7 +60,7 @@ def trim(device=-1, keep_bytes=0):
 
 
 def set_limit(limit, device=-1):
-    """Caps what a device's pool holds, in bytes; 0: no cap."""
+    """Limits the bytes that a device's pool reserves; 0: no limit."""
     _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
 
 
@@ -69,7 +69,7 @@ _tags = threading.local()
 
 @contextlib.contextmanager
 def tag(name):
-    """Names what this thread allocates inside the `with`: an engine, a model, a framework. Names may be nested."""
+    """Sets the tag of this thread's allocations inside the `with`: an engine, a model, a framework. Tags may be nested."""
     before = getattr(_tags, "name", None)
     _set_tag(name)
     try:
@@ -87,20 +87,20 @@ def _set_tag(name):
 
 
 def set_tag_limit(name, limit, device=-1):
-    """Caps what blocks of one tag may take of a device's pool, in bytes; 0: no cap."""
+    """Limits the bytes that blocks with one tag may take of a device's pool; 0: no limit."""
     _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, name.encode(), limit))
 
 
 def tag_stats(device=-1):
-    """A device's figures by tag: a dictionary of dictionaries."""
+    """A device's statistics for each tag: a dictionary of dictionaries."""
     write = _library.library.trtalloc_stats_json
     text = _library.text(lambda buffer, size: write(_library.default(), device, buffer, size))
     return {figures.pop("tag"): figures for figures in json.loads(text)["tags"]}
 
 
 def metrics():
-    """The figures of every device and of its tags in the OpenMetrics text format, for a server to expose to Prometheus as
-    application/openmetrics-text; version=1.0.0; charset=utf-8.
+    """The statistics of every device and of its tags in the OpenMetrics text format, which Prometheus reads. A server
+    exposes it as application/openmetrics-text; version=1.0.0; charset=utf-8.
     """
     write = _library.library.trtalloc_metrics
     return _library.text(lambda buffer, size: write(_library.default(), buffer, size))

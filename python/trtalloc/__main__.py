@@ -1,4 +1,4 @@
-"""python -m trtalloc doctor: what is here, and whether the frameworks take the hooks."""
+"""python -m trtalloc doctor: reports the library, the options and the frameworks, and tries an allocation."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ def _line(what, text):
 
 
 def _pool():
-    """Whether the process's own allocator allocates; it is tried with one small block."""
+    """Whether the process's own allocator can allocate one small block."""
     memory = _library.library.trtalloc_allocate(_library.default(), 512, 0, 0)
     if not memory:
         _line("pool", f"no memory: {_library.last_error()}")
@@ -34,7 +34,7 @@ def _pool():
 
 
 def doctor():
-    """Prints what is found. 0 where the pool allocates, else 1."""
+    """Prints the findings. Returns 0 if the pool can allocate, else 1."""
     _line("trtalloc", f"{__version__}, {library_path}")
     _line("python", sys.version.split()[0])
     options = {key: value for key, value in sorted(os.environ.items()) if key.startswith("TRTALLOC_")}

@@ -1,13 +1,13 @@
-"""The library's hooks, given to the frameworks that take them. Frameworks are imported only by the call that needs them."""
+"""Sets the library's hooks in other frameworks. A framework is imported only by the call that needs it."""
 
 from . import _library, _torch_memory
 
-# What PyTorch uses must stay alive as long as its tensors: until the process ends.
+# PyTorch's tensors may exist until the process ends, so the objects that it uses must too.
 _torch_allocator = None
 _torch_pool_allocator = None
 _cupy_allocator = None
 
-# PyTorch's optional setters, each with what it is given.
+# PyTorch's optional setters, with the library's function for each.
 _TORCH_SETTERS = {
     "set_init_fn": "trtalloc_torch_init",
     "set_reset_fn": "trtalloc_torch_reset",
@@ -20,11 +20,11 @@ def _pluggable(malloc):
     from torch.cuda import memory
 
     if not hasattr(memory, "CUDAPluggableAllocator"):
-        raise RuntimeError("this PyTorch takes no allocator from outside: CUDAPluggableAllocator came with 2.0")
+        raise RuntimeError("this PyTorch accepts no other allocator: CUDAPluggableAllocator came with 2.0")
     pluggable = memory.CUDAPluggableAllocator(_library.path, malloc, "trtalloc_torch_free")
     inner = pluggable.allocator()
     for setter, hook in _TORCH_SETTERS.items():
-        # What is used on other streams would be handed out too early without this one.
+        # Without set_record_stream_fn, memory that other streams still use would be reused too early.
         if setter != "set_record_stream_fn" and not hasattr(inner, setter):
             continue
         getattr(inner, setter)(_library.address(hook))
@@ -32,17 +32,17 @@ def _pluggable(malloc):
 
 
 def use_for_torch():
-    """Makes the pool PyTorch's CUDA allocator; must come before PyTorch first touches CUDA. Returns PyTorch's object.
+    """Makes the pool PyTorch's CUDA allocator. Call it before PyTorch first uses CUDA. Returns PyTorch's allocator object.
 
-    A request that cannot be met raises torch.OutOfMemoryError. torch.cuda.memory_stats and what belongs to it then tell the
-    pool's figures. Twice is harmless.
+    A request that cannot be satisfied raises torch.OutOfMemoryError. torch.cuda.memory_stats and the functions related to
+    it return the pool's statistics from then on. A second call has no effect.
     """
     global _torch_allocator
     if _torch_allocator is None:
         import torch
 
         if _torch_pool_allocator is not None:
-            raise RuntimeError("trtalloc.torch_mem_pool() was called before: a process has the one or the other")
+            raise RuntimeError("trtalloc.torch_mem_pool() was called before: a process can use only one of the two")
         if torch.cuda.is_initialized():
             raise RuntimeError("PyTorch has used CUDA already; call trtalloc.use_for_torch() before that")
         pluggable = _pluggable("trtalloc_torch_malloc_or_throw")
@@ -53,30 +53,30 @@ def use_for_torch():
 
 
 def torch_mem_pool():
-    """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool; the rest of PyTorch keeps its
-    own allocator. Within it PyTorch caches by itself, asks for segments of 2 MiB or more, and gives them back when the MemPool
-    goes, not at torch.cuda.empty_cache().
+    """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool. The rest of PyTorch keeps its own
+    allocator. In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the
+    MemPool is destroyed, not at torch.cuda.empty_cache().
     """
     global _torch_pool_allocator
     import torch
 
     if _torch_allocator is not None:
         raise RuntimeError(
-            "trtalloc.use_for_torch() was called before: all of PyTorch draws on the pool, and PyTorch has no MemPool over an "
-            "allocator from outside"
+            "trtalloc.use_for_torch() was called before: all of PyTorch allocates from the pool, and PyTorch then supports no "
+            "MemPool"
         )
     if not hasattr(torch.cuda, "MemPool"):
         raise RuntimeError("this PyTorch has no torch.cuda.MemPool: it came with 2.6")
     if _torch_pool_allocator is None:
-        # PyTorch looks at NULL here.
+        # PyTorch checks for NULL in a MemPool.
         _torch_pool_allocator = _pluggable("trtalloc_torch_malloc")
     return torch.cuda.MemPool(_torch_pool_allocator.allocator())
 
 
 def use_for_cupy():
-    """Makes the pool CuPy's allocator, and returns CuPy's object. Twice is harmless.
+    """Makes the pool CuPy's allocator, and returns CuPy's allocator object. A second call has no effect.
 
-    CuPy passes no stream: what it frees is reused once all that was queued in the process's contexts has completed.
+    CuPy passes no stream, so memory that it frees is reused once all work queued in the process's contexts has completed.
     """
     global _cupy_allocator
     import cupy
@@ -93,9 +93,10 @@ def use_for_cupy():
 
 
 def onnxruntime_options():
-    """Options by which ONNX Runtime's CUDA provider (and its TensorRT provider, which takes the same) draws on the pool.
+    """Options with which ONNX Runtime's CUDA provider, or its TensorRT provider, allocates from the pool.
 
-    ONNX Runtime passes no stream: what it frees is reused once all that was queued has completed.
+    ONNX Runtime passes no stream, so memory that it frees is reused once all work queued in the process's contexts has
+    completed.
     """
     return {
         "gpu_external_alloc": str(_library.address("trtalloc_ort_alloc")),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Error(RuntimeError):
-    """A call of the library that failed. `status` is its trtalloc_status."""
+    """A failed call of the library. `status` is its trtalloc_status."""
 
     NAMES = ("OK", "INVALID_ARGUMENT", "OUT_OF_MEMORY", "UNSUPPORTED", "DRIVER", "IO", "PANIC")
 
@@ -48,14 +48,14 @@ class Stats(ctypes.Structure):
     ]
 
 
-# The version of this package, which is that of the library it was written for.
+# The version of this package and of the library that it is written for.
 VERSION = "0.1.0"
 _SONAME = "libtrtalloc.so.0"
 
 
 def _loaded():
-    """Where the library is that the process has already: `trtalloc run` preloads it, and a second would be a second pool."""
-    # A library of another version has another soname; where it is preloaded or linked, its names are found without one.
+    """The path of the library if the process has loaded it, as under `trtalloc run`. A second copy would be a second pool."""
+    # A library of another version may have another soname. If it is preloaded or linked, its functions are found by name.
     library = ctypes.CDLL(None)
     if not hasattr(library, "trtalloc_version"):
         try:
@@ -89,7 +89,7 @@ def _path():
 
 
 def _check_version(library, path):
-    """A library of another version may lack functions, or have others of the same name: that is said here, and not later."""
+    """Refuses a library of another version, which may lack functions, or have different functions of the same name."""
 
     def refuse(why):
         raise ImportError(
@@ -101,7 +101,7 @@ def _check_version(library, path):
         refuse("is no libtrtalloc.so")
     library.trtalloc_version.restype = c_char_p
     found = library.trtalloc_version().decode(errors="replace")
-    # As the soname: before 1.0 every minor version is one of its own, from then on a newer one of the same major version serves.
+    # As with the soname: before 1.0 the minor versions must be equal. From 1.0 on the library may be newer.
     mine, its = (tuple(int(part) for part in re.findall(r"\d+", text)[:2]) for text in (VERSION, found))
     if its != mine and not (its[:1] == mine[:1] != (0,) and its > mine):
         refuse(f"is {found}")
@@ -111,7 +111,7 @@ def _check_version(library, path):
 
 
 path = str(_path())
-# Global, so that what is loaded later finds the library's names first: TensorRT's functions, where they are injected.
+# With global symbols, so that libraries loaded later find the library's functions before TensorRT's: injection needs that.
 library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 _SIGNATURES = {
@@ -157,14 +157,14 @@ def check(status):
 
 
 def stats(device):
-    """A device's figures, by the names of `struct trtalloc_stats`."""
+    """A device's statistics, by the names of `struct trtalloc_stats`."""
     figures = Stats()
     check(library.trtalloc_stats_get(default(), device, ctypes.byref(figures), ctypes.sizeof(figures)))
     return {name: getattr(figures, name) for name, _ in figures._fields_}
 
 
 def text(write):
-    """What a function writes that is called as snprintf is. Figures may grow by a digit between two calls."""
+    """The text of a function that is called like snprintf. Between two calls a number in it may get another digit."""
     size = 0
     while True:
         buffer = ctypes.create_string_buffer(size)
@@ -177,5 +177,5 @@ def text(write):
 
 
 def address(name):
-    """Where an exported function is, as frameworks take it."""
+    """The address of an exported function, which frameworks require."""
     return ctypes.cast(getattr(library, name), c_void_p).value

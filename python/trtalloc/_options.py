@@ -39,7 +39,7 @@ OTHER_PREFIXES = ("TEST_", "STRESS_")
 
 
 def _distance(one, other):
-    """How many letters are added, left out, replaced, or swapped with the next one."""
+    """The edit distance: how many letters are added, removed, replaced, or swapped with the next one."""
     before, last = None, list(range(len(other) + 1))
     for i, letter in enumerate(one):
         row = [i + 1]
@@ -53,7 +53,7 @@ def _distance(one, other):
 
 
 def nearest(name):
-    """The option that a variable of the environment was most likely meant as; None where it is one, or is not for the library."""
+    """The option most similar to a variable's name. None if the variable is an option, or is not named like one."""
     if not name.startswith(PREFIX):
         return None
     rest = name[len(PREFIX) :]

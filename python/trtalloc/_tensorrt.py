@@ -1,4 +1,4 @@
-"""TensorRT's own Python bindings on the pool: tensorrt, tensorrt_rtx, tensorrt_lean, tensorrt_dispatch."""
+"""Makes TensorRT's own Python bindings allocate from the pool: tensorrt, tensorrt_rtx, tensorrt_lean, tensorrt_dispatch."""
 
 import ctypes
 import os
@@ -7,18 +7,18 @@ import warnings
 
 from . import _library
 
-# TensorRT may use an allocator as long as there is an engine; so each stays until the process ends.
+# TensorRT may use an allocator as long as an engine exists, so allocators are kept until the process ends.
 _allocators = {}
 
-# The packages of TensorRT's bindings; the real modules are inside them.
+# The packages of TensorRT's bindings. The modules with the classes are inside them.
 _PACKAGES = ("tensorrt", "tensorrt_rtx", "tensorrt_lean", "tensorrt_dispatch")
 
 
 def inject(on=True):
-    """Whether the runtimes and builders that TensorRT creates from now on get the pool.
+    """Switches injection on or off: whether runtimes and builders created from now on allocate from the pool.
 
-    It is on from the import of trtalloc, unless TRTALLOC_INJECT is 0. TensorRT's bindings find the library in their way only
-    where trtalloc was imported before them.
+    Importing trtalloc switches it on, unless TRTALLOC_INJECT is 0. It has an effect only if trtalloc is imported before
+    TensorRT's bindings, since they then call this library's functions instead of TensorRT's.
     """
     _library.check(_library.library.trtalloc_inject(1 if on else 0))
 
@@ -37,43 +37,43 @@ def _inject_at_import():
     try:
         inject()
     except _library.Error as error:
-        # TRTALLOC_DISABLE is set: then TensorRT is left alone, and there is nothing to tell.
+        # With TRTALLOC_DISABLE, TensorRT keeps its own allocator, as requested.
         if error.name != "UNSUPPORTED":
             raise
 
 
 def attach(tensorrt_object):
-    """Gives a runtime or builder the pool, whenever TensorRT was imported; for engines and plans that come from it.
+    """Makes a runtime or builder, and its engines, allocate from the pool, even if TensorRT was imported before trtalloc.
 
-    An execution context gets it for what it allocates while it runs (temporary_allocator). Each request goes through Python
-    and takes its lock; where trtalloc is imported before TensorRT, attaching is not needed, and none does. Returns the
-    allocator, which lives as long as the process.
+    An execution context uses the pool for its temporary storage (temporary_allocator). Each request calls Python and takes
+    its lock. If trtalloc is imported before TensorRT, attaching is not needed, and requests do not call Python. Returns the
+    allocator, which exists until the process ends.
     """
     kind = type(tensorrt_object)
     for name in ("gpu_allocator", "temporary_allocator"):
-        # The program's own class may stand in front of TensorRT's.
+        # The object's class may be a subclass of TensorRT's.
         for base in kind.__mro__:
             if name in vars(base):
                 allocator = tensorrt_allocator(sys.modules.get(base.__module__))
                 setattr(tensorrt_object, name, allocator)
                 return allocator
-    raise TypeError(f"attach takes TensorRT's Runtime, Builder or IExecutionContext, not {kind.__name__}")
+    raise TypeError(f"attach requires TensorRT's Runtime, Builder or IExecutionContext, not {kind.__name__}")
 
 
 def tensorrt_allocator(module):
-    """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...): the same object each time."""
+    """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...). Every call returns the same object."""
     base = _base(module)
     if base not in _allocators:
         allocator = _subclass(base, _library.library, _library.default())()
-        # Two threads may come at once: the first holds.
+        # Two threads may do this at once. The first one's object is used.
         if _allocators.setdefault(base, allocator) is allocator:
-            # For ever, though the interpreter empties this module as it ends: TensorRT frees through it after that, too.
+            # The object is never freed: TensorRT may free memory through it after the interpreter has cleared this module.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(allocator))
     return _allocators[base]
 
 
 def _base(module):
-    # The synchronous class has no streams: the bindings never call its allocate_async.
+    # IGpuAsyncAllocator is preferred, since the bindings never call allocate_async of the other class.
     try:
         return getattr(module, "IGpuAsyncAllocator", None) or module.IGpuAllocator
     except AttributeError:
@@ -81,39 +81,40 @@ def _base(module):
 
 
 def _subclass(base, library, pool):
-    # Bound here: TensorRT may free memory while the interpreter is taken down, and modules are emptied before.
+    # Local names, since TensorRT may free memory after the interpreter has cleared this module.
     address = _address
-    # cudaStreamLegacy: what a NULL stream means, and what the bindings may say for it.
+    # cudaStreamLegacy, which the bindings may pass for a NULL stream.
     legacy = 1
 
     class GpuAllocator(base):
-        """Forwards TensorRT's requests to the pool. Safe from any thread. Answers None where a request cannot be met."""
+        """Forwards TensorRT's requests to the pool. Safe from any thread. Returns None if a request fails."""
 
         def __init__(self):
-            # The bindings refuse an object whose own part was not initialized, and super() alone does not do it there.
+            # The bindings refuse an object whose C++ part was not initialized, and super() does not initialize it.
             base.__init__(self)
 
         def allocate(self, size, alignment, flags):
-            """A block for use on any stream at once."""
+            """Allocates a block for use on any stream at once."""
             return library.trtalloc_allocate(pool, size, alignment, int(flags))
 
         def reallocate(self, memory, alignment, new_size):
-            """A block allocated RESIZABLE, larger or smaller; on None it stands as it was."""
+            """Resizes a block that was allocated with RESIZABLE. Returns None on failure; the block is then unchanged."""
             return library.trtalloc_reallocate(pool, address(memory), alignment, new_size)
 
         def deallocate(self, memory):
-            """Takes a block back; work queued so far may still use it."""
+            """Frees a block. Work queued so far may still use it."""
             return library.trtalloc_deallocate(pool, address(memory))
 
         def free(self, memory):
-            """What TensorRT 8 calls for deallocate."""
+            """Frees a block: TensorRT 8 calls this instead of deallocate."""
             library.trtalloc_deallocate(pool, address(memory))
 
         def allocate_async(self, size, alignment, flags, stream):
-            """A block for work queued on `stream` from now on.
+            """Allocates a block for work queued on `stream` from now on.
 
-            TensorRT 11 and RTX call it with (size, alignment, flags, stream), as documented; TensorRT 10 with stream before
-            flags. Flags are 0 or 1, and a stream that is no address is a default stream, so the two can be told apart.
+            TensorRT 11 and RTX pass (size, alignment, flags, stream), as documented. TensorRT 10 passes the stream before the
+            flags. Flags are 0 or 1 and a stream's address is larger; smaller numbers are default streams. So the values show
+            which is which.
             """
             flags, stream = sorted((int(flags), int(stream or 0)))
             if stream <= legacy:
@@ -121,7 +122,7 @@ def _subclass(base, library, pool):
             return library.trtalloc_allocate_async(pool, size, alignment, flags, stream)
 
         def deallocate_async(self, memory, stream):
-            """Takes a block back; work queued so far on `stream` may still use it."""
+            """Frees a block. Work queued so far on `stream` may still use it."""
             return library.trtalloc_deallocate_async(pool, address(memory), int(stream or 0))
 
     return GpuAllocator
@@ -134,7 +135,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def _address(memory, name=_capsule_name, pointer=_capsule_pointer):
-    """A block's address: the bindings pass a number; their documentation speaks of capsules."""
+    """A block's address. The bindings pass a number, or a capsule as their documentation says."""
     if memory is None or isinstance(memory, int):
         return memory
     return pointer(memory, name(memory))

@@ -1,12 +1,12 @@
-"""What torch.cuda and torch.accelerator ask PyTorch's allocator about memory, answered with the pool's figures: PyTorch's own
-answer for an allocator from outside is an error, or zero.
+"""Memory statistics for torch.cuda and torch.accelerator, from the pool. For an allocator that is not its own, PyTorch would
+raise an error or return zero.
 """
 
 import threading
 
 from . import _library
 
-# Every figure of these kinds has all of these parts, in PyTorch's words; docs/frameworks.md says which of them the pool counts.
+# PyTorch's names: each statistic of these kinds has all of these parts. docs/frameworks.md lists those that the pool counts.
 _KINDS = (
     "active",
     "active_bytes",
@@ -32,13 +32,13 @@ _COUNTERS = (
     "num_sync_all_streams",
 )
 
-# The library's counters at a device's last reset of what PyTorch calls accumulated.
+# The library's counters when a device's accumulated statistics, as PyTorch calls them, were last reset.
 _resets = {}
 _lock = threading.Lock()
 
 
 def memory_stats(device):
-    """A nested dictionary as torch.cuda.memory_stats_as_nested_dict has it."""
+    """A nested dictionary like that of torch.cuda.memory_stats_as_nested_dict."""
     figures = _library.stats(device)
     with _lock:
         before = _resets.get(device, {})
@@ -74,7 +74,7 @@ def reset_accumulated_memory_stats(device):
 
 
 def set_memory_fraction(fraction, device):
-    """The limit as a part of the device's memory. PyTorch's own call of the hook cannot fail, this one does."""
+    """Sets the limit to a fraction of the device's memory. Raises an error on failure, unlike PyTorch's own function."""
     # 0 bytes would mean no limit.
     limit = max(int(_total(device) * fraction), 1)
     _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
@@ -94,7 +94,7 @@ def _total(device):
 
 
 def supply():
-    """Puts these into the module that all of PyTorch's own functions call, each where this PyTorch has one of its name."""
+    """Replaces the functions of PyTorch's C module that this PyTorch has. All of PyTorch's own functions call that module."""
     import torch
 
     def initialized():

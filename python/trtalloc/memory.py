@@ -1,5 +1,5 @@
-"""What torch.cuda.memory has and refuses once an allocator from outside is set: history and snapshots, of the one pool,
-with PyTorch's names and parameters. A snapshot is PyTorch's: its viewer (pytorch.org/memory_viz) opens it.
+"""History and snapshots of the pool, with PyTorch's names and parameters: torch.cuda.memory refuses them while PyTorch uses
+another allocator than its own. Snapshots have PyTorch's format, and its viewer (pytorch.org/memory_viz) opens them.
 """
 
 import os
@@ -29,7 +29,7 @@ def _record_memory_history(enabled="all", context="all", stacks="all", max_entri
 
 
 def _snapshot(device=None):
-    """As torch.cuda.memory._snapshot: a dictionary of segments, device_traces and so on. `device` is ignored, as there."""
+    """As torch.cuda.memory._snapshot: a dictionary of segments, device_traces and so on. `device` is ignored, as in PyTorch."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "snapshot.pickle")
         _write(path)
@@ -38,10 +38,10 @@ def _snapshot(device=None):
 
 
 def _dump_snapshot(filename="dump_snapshot.pickle"):
-    """As torch.cuda.memory._dump_snapshot: writes the snapshot as a pickle, whatever the file's name."""
+    """As torch.cuda.memory._dump_snapshot: writes the snapshot as a pickle, for any file name."""
     if str(filename).endswith(".pickle"):
         return _write(filename)
-    # The library writes what the suffix says.
+    # The library chooses the format by the suffix.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(filename))) as folder:
         path = os.path.join(folder, "snapshot.pickle")
         _write(path)
@@ -53,7 +53,7 @@ def _write(path):
 
 
 def _ordinal(device):
-    """What PyTorch takes for a device: a number, "cuda:1", or a torch.device."""
+    """The number of a device that is given as in PyTorch: a number, "cuda:1", or a torch.device."""
     if isinstance(device, int):
         return device
     text = str(device)

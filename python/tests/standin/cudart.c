@@ -24,10 +24,10 @@ static void *driver(const char *name) {
 }
 
 /* Calls a driver function of this name with these arguments, after it was made sure that a context is current. */
-#define CALL(name, types, ...) told(((int(*) types)driver(name))(__VA_ARGS__))
+#define CALL(name, types, ...) set_last(((int(*) types)driver(name))(__VA_ARGS__))
 #define CURRENT(name, types, ...) (enter() ? last : CALL(name, types, __VA_ARGS__))
 
-static error told(int code) {
+static error set_last(int code) {
     /* Driver and runtime agree on the codes that matter here. */
     if (code != SUCCESS && code != NOT_READY) last = code;
     return code;
