@@ -3,7 +3,7 @@ const devices = [];
 const deviceAt = at => devices[at] || (devices[at] = decode(file.devices[at]));
 const timeline = new Timeline($("timeline"));
 
-const VIEWS = [["map", "Memory map", Map_], ["holders", "Who holds it", Holders], ["calls", "Calls", Calls],
+const VIEWS = [["map", "Memory map", Map_], ["holders", "Holders", Holders], ["calls", "Calls", Calls],
   ["free", "Free memory", Space], ["refused", "Refused", Refusals], ["events", "Events", Events], ["counted", "Statistics", Counted]];
 const tabs = document.querySelector(".tabs"), panels = document.querySelector(".panels"), views = {};
 for (const [id, name, View] of VIEWS) {
