@@ -14,7 +14,7 @@ use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Driver, Stream};
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
-use trtalloc::trace::application::{Application, SimStreams};
+use trtalloc::trace::application::Application;
 use trtalloc::trace::kv::{self, AZURE, MOONCAKE, Way};
 use trtalloc::trace::replay::replay;
 
@@ -51,8 +51,7 @@ impl Rig {
         for (call, microseconds) in LATENCIES {
             assert!(driver.machine().set_latency(call, (microseconds * 1e3) as u64));
         }
-        let streams = Box::new(SimStreams::new(driver.clone()));
-        let application = Application::new(driver.clone(), streams, 0).unwrap();
+        let application = Application::new(driver.clone(), 0).unwrap();
         let allocator = Allocator::with_driver(driver.clone(), Config::parse("").unwrap()).unwrap();
         Rig {
             stream: application.create_stream().unwrap(),

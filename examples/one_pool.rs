@@ -14,7 +14,7 @@ use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Result;
-use trtalloc::trace::application::{Application, SimStreams};
+use trtalloc::trace::application::Application;
 use trtalloc::trace::generate::generate;
 use trtalloc::trace::random::Random;
 use trtalloc::trace::{GRANULE, Op, OpKind, Trace};
@@ -95,7 +95,7 @@ fn run(traces: &[Trace], limits: &[u64]) -> Result<Figures> {
         checker: false,
         ..SimConfig::default()
     });
-    let application = Application::new(driver.clone(), Box::new(SimStreams::new(driver.clone())), 0)?;
+    let application = Application::new(driver.clone(), 0)?;
     let mut pools = Vec::new();
     for limit in limits {
         let config = Config::parse(&format!("limit={limit},wait_ms=50"))?;

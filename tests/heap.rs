@@ -6,7 +6,7 @@ use std::cell::Cell;
 use trtalloc::allocator::{Allocator, Request};
 use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::trace::application::{Application, SimStreams};
+use trtalloc::trace::application::Application;
 
 struct Counting;
 
@@ -43,7 +43,7 @@ fn a_pair_takes_none_of_it() {
         checker: false,
         ..SimConfig::default()
     });
-    let application = Application::new(driver.clone(), Box::new(SimStreams::new(driver.clone())), 0).unwrap();
+    let application = Application::new(driver.clone(), 0).unwrap();
     let stream = application.create_stream().unwrap();
     for history in [
         "off",

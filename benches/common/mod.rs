@@ -9,7 +9,7 @@ use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
-use trtalloc::trace::application::{Application, SimStreams};
+use trtalloc::trace::application::Application;
 
 /// An allocator with the order checker off. The application's context is current to the thread that created it.
 pub struct Rig {
@@ -27,8 +27,7 @@ impl Rig {
             checker: false,
             ..SimConfig::default()
         });
-        let streams = Box::new(SimStreams::new(driver.clone()));
-        let application = Application::new(driver.clone(), streams, 0).unwrap();
+        let application = Application::new(driver.clone(), 0).unwrap();
         let allocator = Allocator::with_driver(driver.clone(), Config::parse(options).unwrap()).unwrap();
         let exported = ExportedAllocator::new(allocator.clone());
         Rig {

@@ -11,19 +11,32 @@ impl Allocator {
     /// Opens the driver that `config` names.
     pub fn from_config(config: Config) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
-        let mut driver = Self::open(&config)?;
-        if config.driver == DriverChoice::Ascend && config.rule == Rule::AscendMedia && config.kind == Kind::Device {
-            // The memory of the device then comes from another library. Host memory and external memory do not.
-            driver = AscendDriver::open(true)?;
+        process::watch();
+        process::usable()?;
+        let chosen = config.driver.descriptor();
+        if chosen.external_only {
+            return Err(Error::InvalidArgument(format!(
+                "option `driver`: `{}` is for memory that the caller brings (trtalloc_create_from)",
+                chosen.name
+            )));
         }
-        Self::with_driver(driver, Self::with_rule_of_driver(config))
+        let driver = Self::with_devices(driver::open(config.driver, &config.driver_settings())?)?;
+        let config = Self::with_rule_of_driver(config, &*driver);
+        Self::with_driver(driver, config)
     }
 
-    /// The rounding rule of the device if the options request no other. On Ascend, blocks with CUDA's rule would be too
-    /// close together.
-    pub(super) fn with_rule_of_driver(config: Config) -> Config {
-        match (config.driver, config.rule) {
-            (DriverChoice::Ascend, Rule::Cuda) => Config {
+    /// Refuses a driver that finds no device.
+    pub(super) fn with_devices(driver: Arc<dyn Driver>) -> Result<Arc<dyn Driver>> {
+        match driver.device_count()? {
+            0 => Err(Error::Unsupported(format!("driver={} knows no device", driver.name()))),
+            _ => Ok(driver),
+        }
+    }
+
+    /// The rounding rule of the device if the options request no other.
+    pub(super) fn with_rule_of_driver(config: Config, driver: &dyn Driver) -> Config {
+        match config.rule {
+            Rule::Cuda if driver.spaces_blocks() => Config {
                 rule: Rule::Ascend,
                 ..config
             },
@@ -31,7 +44,7 @@ impl Allocator {
         }
     }
 
-    /// Makes an allocator over a driver that is already open.
+    /// Makes an allocator over a driver that is already open, with exactly the options of `config`.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
         let memory = MemorySource::Driver(match config.kind {
             Kind::Device => config.backing,
@@ -39,36 +52,6 @@ impl Allocator {
             Kind::Pinned => Backing::Malloc,
         });
         Self::build(driver, config, memory, None)
-    }
-
-    pub(super) fn open(config: &Config) -> Result<Arc<dyn Driver>> {
-        process::watch();
-        process::usable()?;
-        match config.driver {
-            DriverChoice::Auto | DriverChoice::Cuda => {
-                let driver = CudaDriver::open()?;
-                if driver.device_count()? == 0 {
-                    return Err(refused("cuDeviceGetCount", Failure::Unsupported).into());
-                }
-                Ok(driver)
-            }
-            DriverChoice::Sim => Ok(SimDriver::new(SimConfig {
-                devices: config.sim_devices,
-                memory: config.sim_memory,
-                version: config.sim_driver,
-                ..SimConfig::default()
-            })),
-            DriverChoice::None => Err(Error::InvalidArgument(
-                "option `driver`: `none` is for memory that the caller brings (trtalloc_create_from)".into(),
-            )),
-            DriverChoice::Ascend => {
-                let driver = AscendDriver::open(false)?;
-                if driver.device_count()? == 0 {
-                    return Err(Error::Unsupported("AscendCL knows no device".into()));
-                }
-                Ok(driver)
-            }
-        }
     }
 
     /// `given` is the device of external memory.

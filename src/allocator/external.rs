@@ -1,7 +1,7 @@
 //! Pools over external memory: what that memory must be, which device it belongs to, and what holds without a driver.
 
 use super::*;
-use crate::driver::none::NoDriver;
+use crate::driver::Settings;
 use crate::pool::rounding::align_up;
 
 /// The maximum size of external memory. It is more than any device has, and the tables of one pool are made for it.
@@ -13,8 +13,16 @@ impl Allocator {
     /// holds.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
-        let config = Self::with_rule_of_driver(config);
-        Self::over_with_driver(Self::open_for_external(&config)?, base, bytes, config)
+        process::watch();
+        process::usable()?;
+        let settings = Settings {
+            // The memory is there already.
+            media: false,
+            ..config.driver_settings()
+        };
+        let driver = Self::with_devices(driver::open_for_external(config.driver, &settings)?)?;
+        let config = Self::with_rule_of_driver(config, &*driver);
+        Self::over_with_driver(driver, base, bytes, config)
     }
 
     /// [`Allocator::over`] with a driver that is already open.
@@ -30,22 +38,6 @@ impl Allocator {
             return Err(Error::InvalidArgument(format!("device {device} of {count}")));
         }
         Self::build(driver, config, MemorySource::External(base, bytes), Some(device))
-    }
-
-    fn open_for_external(config: &Config) -> Result<Arc<dyn Driver>> {
-        process::watch();
-        process::usable()?;
-        let opened = match config.driver {
-            DriverChoice::None => Ok(Arc::new(NoDriver) as Arc<dyn Driver>),
-            _ => Self::open(config),
-        };
-        match opened {
-            Err(Error::Driver(error)) if config.driver == DriverChoice::Auto && CudaDriver::is_absent(&error) => {
-                tracing::info!(%error, "no driver: a free says that every use of the memory is over");
-                Ok(Arc::new(NoDriver))
-            }
-            opened => opened,
-        }
     }
 
     /// The device whose pool serves a request: the one it names, else that of the external memory, else `streams_own`.

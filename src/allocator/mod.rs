@@ -4,18 +4,14 @@
 
 use std::sync::Arc;
 
-use crate::driver::ascend::AscendDriver;
-use crate::driver::cuda::CudaDriver;
-use crate::driver::sim::{SimConfig, SimDriver};
-use crate::driver::{Capture, Driver, Failure, HandleKind, Stream};
+use crate::driver::{self, Capture, Driver, HandleKind, Stream};
 use crate::history::Recorder;
-use crate::pool::driver_calls::refused;
 use crate::pool::free_space::NodeId;
 use crate::pool::rounding::RoundingRule;
 use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
-use crate::support::config::{Backing, Config, DriverChoice, Kind, Limit, Peers, Rule, Share};
+use crate::support::config::{Backing, Config, Kind, Limit, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
 use crate::support::process;
 use crate::support::stats::Stats;

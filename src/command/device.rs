@@ -4,13 +4,11 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use trtalloc::config::{Config, DriverChoice, Rule};
-use trtalloc::driver::ascend::AscendDriver;
-use trtalloc::driver::cuda::CudaDriver;
-use trtalloc::driver::sim::{SimConfig, SimDriver};
-use trtalloc::driver::{Driver, Stream};
+use trtalloc::config::Config;
+use trtalloc::driver::sim::{self, Machine};
+use trtalloc::driver::{self, Driver, DriverChoice, Stream};
 use trtalloc::error::{Error, Result};
-use trtalloc::trace::application::{Application, CudaStreams, SimStreams, Streams};
+use trtalloc::trace::application::Application;
 
 use super::table::size;
 
@@ -30,67 +28,34 @@ pub struct Device {
     description: String,
     memory: u64,
     granularity: u64,
-    simulation: Option<Arc<SimDriver>>,
+    simulation: Option<Arc<Machine>>,
     checked: Cell<u64>,
 }
 
-/// An open driver, the interface for an application's streams, and the simulation if it is one.
-pub struct Opened {
-    pub driver: Arc<dyn Driver>,
-    streams: Box<dyn Streams>,
-    simulation: Option<Arc<SimDriver>>,
-}
-
-/// Opens the driver that `config` names; `auto` means CUDA.
-pub fn open(config: &Config) -> Result<Opened> {
-    match config.driver {
-        DriverChoice::Auto | DriverChoice::Cuda => {
-            let driver = CudaDriver::open()?;
-            let streams = Box::new(CudaStreams::new(driver.clone())?);
-            Ok(Opened {
-                driver,
-                streams,
-                simulation: None,
-            })
-        }
-        DriverChoice::Sim => {
-            let driver = SimDriver::new(SimConfig {
-                devices: config.sim_devices,
-                memory: config.sim_memory,
-                version: config.sim_driver,
-                ..SimConfig::default()
-            });
-            let streams = Box::new(SimStreams::new(driver.clone()));
-            Ok(Opened {
-                driver: driver.clone(),
-                streams,
-                simulation: Some(driver),
-            })
-        }
-        DriverChoice::None => Err(Error::InvalidArgument("--driver none: a device is needed here".into())),
-        DriverChoice::Ascend => {
-            let driver = AscendDriver::open(config.rule == Rule::AscendMedia)?;
-            Ok(Opened {
-                driver: driver.clone(),
-                streams: Box::new(driver),
-                simulation: None,
-            })
-        }
+/// Opens the driver that `config` names, for memory of a device.
+pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
+    let chosen = config.driver.descriptor();
+    if chosen.external_only {
+        let name = chosen.name;
+        return Err(Error::InvalidArgument(format!(
+            "--driver {name}: a device is needed here"
+        )));
     }
+    Ok(driver::open(config.driver, &config.driver_settings())?)
 }
 
 impl Device {
     /// Opens the device that `config` names. `fallback` applies if the driver is `auto` and no GPU is found.
     pub fn open(config: &Config, fallback: Fallback) -> Result<Device> {
-        let answer = open(config).and_then(|found| match found.driver.device_count()? {
-            0 => Err(Error::Unsupported(format!("no {} device", found.driver.name()))),
+        let answer = open(config).and_then(|found| match found.device_count()? {
+            0 => Err(Error::Unsupported(format!("no {} device", found.name()))),
             _ => Ok(found),
         });
-        let (opened, why) = match (answer, config.driver, fallback) {
+        let (driver, why) = match (answer, config.driver, fallback) {
             (Ok(found), ..) => (found, None),
             (Err(error), DriverChoice::Auto, Fallback::Simulate) => (
                 open(&Config {
-                    driver: DriverChoice::Sim,
+                    driver: DriverChoice::Named(&sim::DRIVER),
                     ..config.clone()
                 })?,
                 Some(error),
@@ -102,13 +67,9 @@ impl Device {
             }
             (Err(error), ..) => return Err(error),
         };
-        let Opened {
-            driver,
-            streams,
-            simulation,
-        } = opened;
         let index = config.device.unwrap_or(0);
-        let application = Application::new(driver.clone(), streams, index)?;
+        let application = Application::new(driver.clone(), index)?;
+        let simulation = driver.tools().and_then(|tools| tools.simulation().cloned());
         let info = driver.device_info(index)?;
         let mut description = format!("{index}: {}, {}, driver {}", info.name, size(info.total), driver.name());
         if let Some(error) = why {
@@ -153,7 +114,7 @@ impl Device {
     /// Switches the simulated device's order checker, which is on initially.
     pub fn check_order(&self, on: bool) {
         if let Some(simulation) = &self.simulation {
-            simulation.machine().checker().switch(on);
+            simulation.checker().switch(on);
         }
     }
 
@@ -167,7 +128,6 @@ impl Device {
         if let Some(simulation) = &self.simulation {
             self.checked.set(self.checked.get() + 1);
             simulation
-                .machine()
                 .checker()
                 .hand_out(address, bytes, stream.map(|stream| stream.0));
         }
@@ -176,10 +136,7 @@ impl Device {
     /// Reports to the order checker that a block is about to be freed.
     pub fn giving_back(&self, address: u64, stream: Option<Stream>) {
         if let Some(simulation) = &self.simulation {
-            simulation
-                .machine()
-                .checker()
-                .give_back(address, stream.map(|stream| stream.0));
+            simulation.checker().give_back(address, stream.map(|stream| stream.0));
         }
     }
 
@@ -187,7 +144,7 @@ impl Device {
     pub fn resized(&self, old: u64, new: u64, bytes: u64) {
         if let Some(simulation) = &self.simulation {
             self.checked.set(self.checked.get() + 1);
-            simulation.machine().checker().resize(old, new, bytes);
+            simulation.checker().resize(old, new, bytes);
         }
     }
 
@@ -202,8 +159,8 @@ impl Device {
         let Some(simulation) = &self.simulation else {
             return Vec::new();
         };
-        let mut seen = simulation.machine().checker().violations();
-        seen.extend(simulation.machine().faults());
+        let mut seen = simulation.checker().violations();
+        seen.extend(simulation.faults());
         seen
     }
 

@@ -1,11 +1,11 @@
 //! The driver calls that the pool needs, behind one trait: [`Driver`].
 //!
 //! `cuda` implements them with libcuda.so.1, `ascend` with libascendcl.so, and `sim` with a simulated device in this
-//! process. `none` is for external memory on a machine without a driver. Methods correspond one to one to functions of
-//! the CUDA driver, which their comments name, and follow CUDA's rules. No method is called while the process exits or
-//! in a forked child.
+//! process. `none` is for external memory on a machine without a driver. [`open`] lists the drivers and opens one by its
+//! name. Methods correspond one to one to functions of the CUDA driver, which their comments name, and follow CUDA's
+//! rules. No method is called while the process exits or in a forked child.
 //!
-//! Uses: support, sync.
+//! Uses: sync.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -14,7 +14,12 @@ pub mod ascend;
 pub mod cuda;
 mod library;
 pub mod none;
+mod open;
 pub mod sim;
+mod tools;
+
+pub use open::{DRIVERS, Descriptor, DriverChoice, Settings, open, open_for_external};
+pub use tools::Tools;
 
 /// How long [`Driver::event_wait`] polls without a pause. Most events that it waits for are about to complete.
 const SPIN: Duration = Duration::from_micros(20);
@@ -191,7 +196,7 @@ pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
 
 /// The driver calls that the pool makes. They are safe from any thread. Sizes and addresses are in bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// `ascend`, `cuda`, `none`, `sim`.
+    /// Its value of the option `driver`.
     fn name(&self) -> &'static str;
     /// What this driver's version offers.
     fn features(&self) -> Features;
@@ -199,6 +204,16 @@ pub trait Driver: Send + Sync + 'static {
     /// declares that every use has ended, and the pool knows of no other completion.
     fn knows_work(&self) -> bool {
         true
+    }
+    /// Whether blocks may not lie as close together as CUDA's. The option `rule` is then `ascend` unless it is one of
+    /// Ascend's others.
+    fn spaces_blocks(&self) -> bool {
+        false
+    }
+
+    /// What commands, tests and benches need beside memory; `None` where it has none of it.
+    fn tools(&self) -> Option<&dyn Tools> {
+        None
     }
 
     /// `cuDeviceGetCount`.

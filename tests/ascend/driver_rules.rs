@@ -7,7 +7,7 @@ use trtalloc::config::Config;
 use trtalloc::driver::ascend::AscendDriver;
 use trtalloc::driver::sim::model::capture::MODE_GLOBAL;
 use trtalloc::driver::sim::model::{Machine, MachineConfig};
-use trtalloc::driver::{Capture, Driver, Failure, HandleKind, Stream};
+use trtalloc::driver::{Capture, Driver, Failure, HandleKind, Stream, Tools};
 
 use crate::over::{open, open_without};
 use crate::standin::process::{Installed, exclusive};

@@ -8,7 +8,7 @@ use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Result;
-use trtalloc::trace::application::{Application, SimStreams};
+use trtalloc::trace::application::Application;
 
 use crate::common;
 use crate::viewer::{self, Seen};
@@ -41,9 +41,8 @@ impl Program {
             devices,
             ..SimConfig::default()
         });
-        let streams = Box::new(SimStreams::new(driver.clone()));
         Program {
-            application: Application::new(driver.clone(), streams, 0).unwrap(),
+            application: Application::new(driver.clone(), 0).unwrap(),
             allocator: Allocator::with_driver(driver.clone(), Config::parse(options).unwrap()).unwrap(),
             driver,
         }

@@ -1,94 +1,31 @@
 //! Drivers and devices. Each finding is the result of a call that the pool would make.
 
-use trtalloc::config::{Config, DriverChoice};
-use trtalloc::driver::ascend::AscendDriver;
-use trtalloc::driver::cuda::CudaDriver;
-use trtalloc::driver::{Context, Driver, DriverError, Failure, HandleKind, Result};
+use trtalloc::driver::{Context, Descriptor, Driver, HandleKind, Result, Settings};
 
 use super::report::Report;
-use crate::command::device;
 use crate::command::table::size;
 
-/// Reports CUDA's driver and its devices. Returns whether there is a device to allocate on.
-pub fn cuda(report: &mut Report) -> bool {
-    if let Ok(text) = std::fs::read_to_string("/proc/driver/nvidia/version") {
+/// Reports a driver and its devices. Returns whether there is a device to allocate on.
+pub fn driver(driver: &Descriptor, settings: &Settings, report: &mut Report) -> bool {
+    let text = driver.kernel_module.and_then(|file| std::fs::read_to_string(file).ok());
+    if let Some(text) = text {
         report.found("kernel module", text.lines().next().unwrap_or_default());
     }
-    match CudaDriver::open() {
-        Ok(driver) => {
-            let version = driver.version();
-            let name = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
-            let usable = describe("cuda", &name, &*driver, report);
-            let features = driver.features();
-            if !features.context_events || !features.stream_ids {
-                report.advice(
-                    "A driver of CUDA 12.5 or later need not wait where memory is freed without a stream, and recognises \
-                     a new stream at the handle of a destroyed one.",
-                );
-            }
-            usable
-        }
+    match (driver.open)(settings) {
+        Ok(open) => describe(driver, &*open, report),
         Err(error) => {
-            report.found("cuda", &format!("no: {error}"));
-            report.advice(advice(&error));
+            report.found(driver.name, &format!("no: {error}"));
+            report.advice((driver.advice)(&error));
             false
         }
-    }
-}
-
-/// Reports the simulated device.
-pub fn sim(report: &mut Report) -> bool {
-    let simulated = device::open(&Config {
-        driver: DriverChoice::Sim,
-        ..Config::from_environment()
-    });
-    match simulated {
-        Ok(opened) => describe("sim", "simulated, for trials without a GPU", &*opened.driver, report),
-        Err(error) => {
-            report.found("sim", &format!("no: {error}"));
-            false
-        }
-    }
-}
-
-/// Reports AscendCL and its devices.
-pub fn ascend(report: &mut Report) -> bool {
-    match AscendDriver::open(false) {
-        Ok(driver) => describe("ascend", "AscendCL; never run on such a device", &*driver, report),
-        Err(error) => {
-            report.found("ascend", &format!("no: {error}"));
-            report.advice(match error.failure {
-                Failure::Missing if error.call == "libascendcl.so" => {
-                    "Only where there is an Ascend device: run CANN's set_env.sh, so that its libraries are found."
-                }
-                Failure::Missing => "CANN is too old for this driver, which needs that function.",
-                _ => "Ask npu-smi info what is wrong.",
-            });
-            false
-        }
-    }
-}
-
-/// Advice for a driver that does not open.
-fn advice(error: &DriverError) -> &'static str {
-    match (error.failure, error.call, error.code) {
-        (Failure::Missing, "libcuda.so.1", _) => {
-            "Install NVIDIA's driver. In a container, start it with the GPU: docker run --gpus all. Until then driver=sim \
-             takes the simulated device."
-        }
-        (Failure::Missing, ..) => "The driver is too old: install one of CUDA 11 or later.",
-        (_, _, 34) => "This libcuda.so.1 is the toolkit's stub: take its folder out of LD_LIBRARY_PATH.",
-        (_, _, 100) => {
-            "The driver sees no GPU: is CUDA_VISIBLE_DEVICES set to something else, or the container started without --gpus?"
-        }
-        (_, _, 802) => "The system is not ready: is nvidia-fabricmanager running?",
-        (_, _, 803 | 804) => "The kernel module and libcuda.so.1 are of different versions: reboot, or reinstall them.",
-        _ => "Ask nvidia-smi, and the kernel's log (dmesg | grep NVRM), what is wrong.",
     }
 }
 
 /// Reports what an open driver supports. Returns whether there is a device to allocate on.
-fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -> bool {
+fn describe(descriptor: &Descriptor, driver: &dyn Driver, report: &mut Report) -> bool {
+    let (name, advice) = (descriptor.name, descriptor.advice);
+    let tools = driver.tools();
+    let words = tools.map_or_else(|| name.to_owned(), |tools| tools.description());
     let count = match driver.device_count() {
         Ok(0) => {
             report.found(name, &format!("{words}; no devices"));
@@ -105,7 +42,7 @@ fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -
     report.found(name, &format!("yes: {words}; devices: {count}"));
     let mut usable = false;
     for index in 0..count as i32 {
-        usable |= device_found(driver, index, count as i32, report);
+        usable |= device_found(descriptor, driver, index, count as i32, report);
     }
     let features = driver.features();
     let mut has = |what: &str, there: bool, yes: &str, no: &str| {
@@ -129,17 +66,20 @@ fn describe(name: &str, words: &str, driver: &dyn Driver, report: &mut Report) -
         "yes: memory of a CUDA graph is reused once the graph is destroyed",
         "no: memory of a CUDA graph is never reused by others",
     );
+    if let Some(text) = tools.and_then(|tools| tools.advice()) {
+        report.advice(text);
+    }
     usable
 }
 
 /// Reports a device. Returns whether the driver answers for it.
-fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report) -> bool {
+fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count: i32, report: &mut Report) -> bool {
     let what = format!("  device {index}");
     let info = match driver.device_info(index) {
         Ok(info) => info,
         Err(error) => {
             report.found(&what, &format!("no: {error}"));
-            report.advice(advice(&error));
+            report.advice((descriptor.advice)(&error));
             return false;
         }
     };
@@ -170,8 +110,7 @@ fn device_found(driver: &dyn Driver, index: i32, count: i32, report: &mut Report
             size(recommended)
         ),
     );
-    // The rest concerns other devices, processes and cards, which only CUDA offers.
-    if driver.name() == "cuda" {
+    if driver.tools().is_some_and(|tools| tools.shares_memory()) {
         sharing(driver, index, count, smallest, report);
     }
     true

@@ -15,7 +15,8 @@ mod report;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use trtalloc::config::{Config, DriverChoice, KEYS, nearest_option, variable_of};
+use trtalloc::config::{Config, KEYS, Rule, nearest_option, variable_of};
+use trtalloc::driver::DRIVERS;
 use trtalloc::error::Result;
 
 pub use self::libraries::in_words as version_in_words;
@@ -47,11 +48,16 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         return Ok(done);
     }
     report.section("driver");
-    let usable = [
-        (drivers::cuda(&mut report), DriverChoice::Cuda),
-        (drivers::sim(&mut report), DriverChoice::Sim),
-        (drivers::ascend(&mut report), DriverChoice::Ascend),
-    ];
+    let settings = Config {
+        // Of the device's memory, not of the library for media processing.
+        rule: Rule::default(),
+        ..Config::from_environment()
+    }
+    .driver_settings();
+    let with_devices = DRIVERS.iter().filter(|driver| !driver.external_only);
+    let usable: Vec<_> = with_devices
+        .map(|driver| (drivers::driver(driver, &settings, &mut report), *driver))
+        .collect();
     report.section("TensorRT");
     libraries::all(&mut report);
     report.section("attached");
@@ -62,12 +68,9 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     report.section("options");
     let config = options(&mut report);
     say(report.text());
-    let wanted = match config.driver {
-        DriverChoice::Auto => DriverChoice::Cuda,
-        choice => choice,
-    };
-    // driver=none needs no device.
-    all &= usable.iter().all(|(usable, choice)| *usable || *choice != wanted);
+    let wanted = config.driver.descriptor();
+    // A driver for external memory needs no device.
+    all &= usable.iter().all(|(usable, driver)| *usable || *driver != wanted);
     all &= config.bounds_hold().is_ok();
     Ok(if all { Done::All } else { Done::NotAll })
 }

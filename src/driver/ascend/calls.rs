@@ -7,7 +7,7 @@ use std::sync::Once;
 use super::super::library::missing;
 use super::super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, Event, Failure, Features, Graph, Handle,
-    HandleKind, Result, Stream, UserObjectDestructor,
+    HandleKind, Result, Stream, Tools, UserObjectDestructor,
 };
 use super::AscendDriver;
 use super::failure::{STREAM_CONTEXT, check};
@@ -110,6 +110,15 @@ impl Driver for AscendDriver {
             context_events: false,
             user_objects: false,
         }
+    }
+
+    fn tools(&self) -> Option<&dyn Tools> {
+        Some(self)
+    }
+
+    /// AscendCL's operators may access bytes behind a block.
+    fn spaces_blocks(&self) -> bool {
+        true
     }
 
     /// The count is queried once, because it does not change.
@@ -239,9 +248,11 @@ impl Driver for AscendDriver {
     }
 
     fn context_synchronize(&self) -> Result<()> {
+        let usable = self.usable;
+        let wait = move |acl: &Acl| synchronize(acl, usable);
         match threads::place(&self.acl)? {
-            Place::Driver(context) => Worker::run_long(&self.acl, context, synchronize),
-            _ => self.in_current_context(synchronize),
+            Place::Driver(context) => Worker::run_long(&self.acl, context, wait),
+            _ => self.in_current_context(wait),
         }
     }
 

@@ -12,7 +12,6 @@ use super::super::{DriverError, Failure, Result};
 use super::AscendDriver;
 use super::failure::{SYNC_TIMEOUT, check};
 use super::functions::{Acl, Location, PhysicalProperties};
-use crate::support::process;
 
 /// How many milliseconds unmapping waits for the device.
 const WAIT_MS: i32 = 100;
@@ -77,15 +76,16 @@ fn timed_out(result: &Result<()>) -> bool {
 }
 
 /// Waits until the streams of the current context have completed. It waits in slices where AscendCL can, because
-/// AscendCL holds a lock meanwhile that creating and destroying the context's streams needs.
-pub(super) fn synchronize(acl: &Acl) -> Result<()> {
+/// AscendCL holds a lock meanwhile that creating and destroying the context's streams needs. It ends where the process
+/// is not `usable` any more.
+pub(super) fn synchronize(acl: &Acl, usable: fn() -> bool) -> Result<()> {
     if !acl.functions.has(SYNCHRONIZE) {
         return call!(acl, aclrtSynchronizeDevice());
     }
     loop {
         match synchronize_device(acl, SLICE_MS) {
             // The waiting thread may have ended, and the process with it.
-            late if timed_out(&late) && process::usable().is_ok() => std::thread::sleep(PAUSE),
+            late if timed_out(&late) && usable() => std::thread::sleep(PAUSE),
             result => return result,
         }
     }

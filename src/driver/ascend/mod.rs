@@ -6,7 +6,7 @@
 //!
 //! `functions` looks up AscendCL's functions, `calls` has the trait's methods, `failure` maps errors, `threads` chooses
 //! the context and the thread of a call, `mapping` has the differences in virtual memory, `media` allocates media
-//! memory.
+//! memory, `tools` has an application's calls.
 //!
 //! The differences from CUDA, and how the driver handles them:
 //!
@@ -47,6 +47,7 @@ mod functions;
 mod mapping;
 mod media;
 mod threads;
+mod tools;
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -59,10 +60,16 @@ use self::functions::{Acl, LIBRARY};
 use self::mapping::Mapped;
 use self::media::Media;
 use self::threads::{Place, Worker};
-use super::{Context, DriverError, Failure, Result, Stream};
+use super::{Context, Descriptor, DriverError, Failure, Result, Settings};
 
 /// `ACL_ERROR_REPEAT_INITIALIZE`: the application has initialized AscendCL already, as it should.
 const REPEATED_INIT: i32 = 100_002;
+
+/// `driver=ascend`.
+pub static DRIVER: Descriptor = Descriptor {
+    advice: tools::advice,
+    ..Descriptor::new("ascend", |settings| Ok(AscendDriver::open(settings)?))
+};
 
 /// The driver of Ascend devices. Opening it initializes AscendCL and binds no device.
 pub struct AscendDriver {
@@ -74,22 +81,25 @@ pub struct AscendDriver {
     retained: Mutex<Vec<(i32, Context)>>,
     mapped: Mapped,
     count: OnceLock<u32>,
+    /// [`Settings::usable`].
+    usable: fn() -> bool,
 }
 
 impl AscendDriver {
-    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `media`, memory comes from
+    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `settings.media`, memory comes from
     /// `acldvppMalloc` of libacl_dvpp.so or, where that is missing, from `hi_mpi_dvpp_malloc` of libacl_dvpp_mpi.so,
     /// and there is no virtual memory. No device is opened.
     ///
     /// # Errors
     ///
     /// [`Failure::Missing`] names the missing library or function. Other errors are those of `aclInit`.
-    pub fn open(media: bool) -> Result<Arc<AscendDriver>> {
-        let media = if media { Some(Media::open()?) } else { None };
-        AscendDriver::initialize(Acl::open()?, media)
+    pub fn open(settings: &Settings) -> Result<Arc<AscendDriver>> {
+        let acl = Acl::open()?;
+        let media = if settings.media { Some(Media::open()?) } else { None };
+        AscendDriver::initialize(acl, media, settings.usable)
     }
 
-    /// As [`AscendDriver::open`], with functions that `find` looks up by name: AscendCL's, and the media libraries'
+    /// As [`AscendDriver::open`], in a process that may always make calls, with functions that `find` looks up by name: AscendCL's, and the media libraries'
     /// where the second is true.
     ///
     /// # Safety
@@ -112,10 +122,10 @@ impl AscendDriver {
             };
             (Acl::load(&|name| find(name, false))?, media)
         };
-        AscendDriver::initialize(acl, media)
+        AscendDriver::initialize(acl, media, || true)
     }
 
-    fn initialize(acl: Acl, media: Option<Media>) -> Result<Arc<AscendDriver>> {
+    fn initialize(acl: Acl, media: Option<Media>, usable: fn() -> bool) -> Result<Arc<AscendDriver>> {
         match code!(acl, aclInit(std::ptr::null())) {
             REPEATED_INIT => {}
             code => check("aclInit", code)?,
@@ -127,35 +137,13 @@ impl AscendDriver {
             retained: Mutex::default(),
             mapped: Mapped::default(),
             count: OnceLock::new(),
+            usable,
         }))
     }
 
     /// The chip's name (`aclrtGetSocName`), if AscendCL has one.
     pub fn soc_name(&self) -> Option<String> {
         self.acl.soc_name()
-    }
-
-    /// Creates a stream of the current context as [`Driver`](super::Driver) sees it (`aclrtCreateStream`), for an
-    /// application whose context was pushed.
-    ///
-    /// # Errors
-    ///
-    /// AscendCL's error, or [`Failure::NoContext`] without a context.
-    pub fn create_stream(&self) -> Result<Stream> {
-        self.in_current_context(|acl| {
-            let mut stream = 0usize;
-            call!(acl, aclrtCreateStream(&mut stream))?;
-            Ok(Stream(stream))
-        })
-    }
-
-    /// Destroys a stream of that context (`aclrtDestroyStream`). Its work must have completed.
-    ///
-    /// # Errors
-    ///
-    /// As [`AscendDriver::create_stream`].
-    pub fn destroy_stream(&self, stream: Stream) -> Result<()> {
-        self.in_current_context(move |acl| call!(acl, aclrtDestroyStream(stream.0)))
     }
 
     /// Makes a call that needs the current context as the pool sees it.

@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 
 use super::super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, UserObjectDestructor,
+    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
 };
 use super::CudaDriver;
 use super::failure::{check, check_context, check_event};
@@ -68,6 +68,10 @@ impl Driver for CudaDriver {
 
     fn features(&self) -> Features {
         self.features
+    }
+
+    fn tools(&self) -> Option<&dyn Tools> {
+        Some(self)
     }
 
     fn device_count(&self) -> Result<u32> {

@@ -47,6 +47,8 @@ functions! {
     REQUIRED, cuStreamIsCapturing(CUstream, *mut c_uint);
     REQUIRED, cuStreamWaitEvent(CUstream, CUevent, c_uint);
     REQUIRED, cuThreadExchangeStreamCaptureMode(*mut c_uint);
+    OPTIONAL, cuStreamCreate(*mut CUstream, c_uint);
+    OPTIONAL, cuStreamDestroy_v2(CUstream);
     OPTIONAL, cuStreamGetId(CUstream, *mut u64);
     OPTIONAL, cuStreamGetCaptureInfo(CUstream, *mut c_uint, *mut u64);
     OPTIONAL, cuStreamGetCaptureInfo_v2(
@@ -68,6 +70,9 @@ functions! {
     REQUIRED, cuMemFreeHost(*mut c_void);
     REQUIRED, cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
     REQUIRED, cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+
+    OPTIONAL, cuMemAllocAsync(*mut CUdeviceptr, usize, CUstream);
+    OPTIONAL, cuMemFreeAsync(CUdeviceptr, CUstream);
 
     OPTIONAL, cuMemGetAllocationGranularity(*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
     OPTIONAL, cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, u64);

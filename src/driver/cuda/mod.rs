@@ -1,7 +1,7 @@
 //! CUDA through libcuda.so.1, which is opened at run time: the crate builds and loads without it.
 //!
 //! `functions` finds the driver's functions, `calls` has the trait's methods, `failure` says what a result code means to
-//! the pool, `handles` has what cuMemCreate and user objects take. Types and constants come from `cudarc::driver::sys`;
+//! the pool, `handles` has what cuMemCreate and user objects take, `tools` has an application's calls. Types and constants come from `cudarc::driver::sys`;
 //! none of its functions is called. Results and enums that the driver *returns* are taken as numbers, so that a newer
 //! driver's unknown value is an ordinary value. Depends on the trait in `crate::driver` only.
 
@@ -26,13 +26,21 @@ mod calls;
 mod failure;
 mod functions;
 mod handles;
+mod tools;
 
 use std::ffi::c_int;
 use std::sync::Arc;
 
 use self::failure::check;
 use self::functions::{Functions, LIBRARY};
-use super::{DriverError, Failure, Features, Result};
+use super::{Descriptor, DriverError, Failure, Features, Result};
+
+/// `driver=cuda`.
+pub static DRIVER: Descriptor = Descriptor {
+    advice: tools::advice,
+    kernel_module: Some("/proc/driver/nvidia/version"),
+    ..Descriptor::new("cuda", |_| Ok(CudaDriver::open()?))
+};
 
 /// The driver of NVIDIA GPUs. Opening it initializes CUDA and makes no context.
 pub struct CudaDriver {
@@ -75,9 +83,9 @@ impl CudaDriver {
         Ok(Arc::new(driver))
     }
 
-    /// Whether an error of [`CudaDriver::open`], or a count of no devices, means that this process cannot use an NVIDIA
-    /// device at all: the library is missing, or it has no device that it can drive. Any other error may be temporary,
-    /// or concern only what this crate requires of the driver.
+    /// Whether an error of [`CudaDriver::open`] or of its count of devices means that this process cannot use an NVIDIA device at all: the library
+    /// is missing, or it has no device that it can drive. Any other error may be temporary, or concern only what this
+    /// crate requires of the driver.
     pub fn is_absent(error: &DriverError) -> bool {
         match error.failure {
             Failure::Missing => error.call == LIBRARY,

@@ -5,14 +5,22 @@
 //! whether work has completed, so [`Driver::knows_work`] is false. A stream is only its handle, so the allocator takes
 //! streams here only if the application has declared that they outlive it (`streams=trusted`).
 
+use std::sync::Arc;
+
 use super::{
-    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, UserObjectDestructor,
+    Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
+    Graph, Handle, HandleKind, Result, Stream, UserObjectDestructor,
 };
 
 /// The driver without a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDriver;
+
+/// `driver=none`.
+pub static DRIVER: Descriptor = Descriptor {
+    external_only: true,
+    ..Descriptor::new("none", |_| Ok(Arc::new(NoDriver)))
+};
 
 const CONTEXT: Context = Context(1);
 

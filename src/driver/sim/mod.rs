@@ -7,16 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, UserObjectDestructor,
+    Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
+    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
 };
 
 pub mod model;
+mod tools;
 
 pub use model::{Addresses, Machine, MachineConfig as SimConfig};
 
 use model::code;
 use model::functions::Call;
+
+/// `driver=sim`.
+pub static DRIVER: Descriptor = Descriptor::new("sim", |settings| Ok(SimDriver::new(settings.sim.clone())));
 
 /// A driver whose devices are simulated. Safe from any thread.
 #[derive(Debug)]
@@ -87,6 +91,10 @@ impl Driver for SimDriver {
             context_events: config.context_events(),
             user_objects: config.user_objects(),
         }
+    }
+
+    fn tools(&self) -> Option<&dyn Tools> {
+        Some(self)
     }
 
     fn device_count(&self) -> Result<u32> {

@@ -117,7 +117,8 @@ impl Inspection<'_> {
         DeviceState {
             device: self.pool.device,
             segments,
-            cached_handle_bytes: self.core.memory.physical.cached_bytes() + self.core.memory.physical.cached_range_bytes(),
+            cached_handle_bytes: self.core.memory.physical.cached_bytes()
+                + self.core.memory.physical.cached_range_bytes(),
             ..DeviceState::default()
         }
     }

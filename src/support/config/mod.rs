@@ -5,29 +5,16 @@
 //! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
 //! colons, since commas separate the pairs.
 
+use crate::driver::sim::SimConfig;
+use crate::driver::{DriverChoice, Settings};
 use crate::support::error::{Error, Result};
+use crate::support::process;
 
 mod environment;
 pub mod history;
 mod value;
 
 pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variable_of};
-
-/// Which driver to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DriverChoice {
-    /// cuda where a device is found; else none for a pool over external memory, and otherwise an error.
-    #[default]
-    Auto,
-    /// CUDA.
-    Cuda,
-    /// AscendCL.
-    Ascend,
-    /// The simulated device.
-    Sim,
-    /// No driver: for a pool over external memory.
-    None,
-}
 
 /// How memory is obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -154,7 +141,7 @@ pub struct Config {
     pub rdma: bool,
     /// `kind`
     pub kind: Kind,
-    /// `rule`: cuda means ascend with `driver=ascend`, since CUDA's rule would place blocks too close to each other.
+    /// `rule`: cuda means ascend where [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
     pub rule: Rule,
     /// `pad`: bytes after each Ascend segment.
     pub pad: u64,
@@ -290,16 +277,7 @@ impl Config {
         let lower = text.to_ascii_lowercase();
         let word = lower.as_str();
         match key {
-            "driver" => {
-                self.driver = match word {
-                    "auto" => DriverChoice::Auto,
-                    "cuda" => DriverChoice::Cuda,
-                    "ascend" => DriverChoice::Ascend,
-                    "sim" => DriverChoice::Sim,
-                    "none" => DriverChoice::None,
-                    _ => return None,
-                }
-            }
+            "driver" => self.driver = DriverChoice::from_name(word)?,
             "device" => {
                 self.device = match word {
                     "-1" | "current" => None,
@@ -379,6 +357,21 @@ impl Config {
             _ => return None,
         }
         Some(())
+    }
+
+    /// What opening a driver depends on, for pools of the device's memory.
+    pub fn driver_settings(&self) -> Settings {
+        Settings {
+            // Pinned memory does not come from the library for media processing.
+            media: self.rule == Rule::AscendMedia && self.kind == Kind::Device,
+            sim: SimConfig {
+                devices: self.sim_devices,
+                memory: self.sim_memory,
+                version: self.sim_driver,
+                ..SimConfig::default()
+            },
+            usable: || process::usable().is_ok(),
+        }
     }
 
     /// The options of the recording that begins with the allocator.

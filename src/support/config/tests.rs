@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::{ascend, cuda, none, sim};
 
 /// The defaults with one change.
 fn with(change: impl FnOnce(&mut Config)) -> Config {
@@ -13,14 +14,17 @@ fn valid_options_are_parsed() {
     let table: Vec<(&str, Config)> = vec![
         ("", Config::default()),
         (" , ,, ", Config::default()),
-        ("driver=sim", with(|c| c.driver = DriverChoice::Sim)),
-        ("driver=cuda", with(|c| c.driver = DriverChoice::Cuda)),
-        ("driver=ascend", with(|c| c.driver = DriverChoice::Ascend)),
-        ("driver=none", with(|c| c.driver = DriverChoice::None)),
+        ("driver=sim", with(|c| c.driver = DriverChoice::Named(&sim::DRIVER))),
+        ("driver=cuda", with(|c| c.driver = DriverChoice::Named(&cuda::DRIVER))),
+        (
+            "driver=ascend",
+            with(|c| c.driver = DriverChoice::Named(&ascend::DRIVER)),
+        ),
+        ("driver=none", with(|c| c.driver = DriverChoice::Named(&none::DRIVER))),
         ("driver=auto", Config::default()),
         (
             "  DRIVER = Sim ,, device= 3 ,",
-            with(|c| (c.driver, c.device) = (DriverChoice::Sim, Some(3))),
+            with(|c| (c.driver, c.device) = (DriverChoice::Named(&sim::DRIVER), Some(3))),
         ),
         ("device=-1", Config::default()),
         ("device=4,device=current", Config::default()),

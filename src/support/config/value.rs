@@ -1,6 +1,9 @@
 //! Parses the values of options. Every function takes lower-case text and returns `None` for an invalid value.
 
+use std::borrow::Cow;
+
 use super::{Limit, LogLevel, Peers};
+use crate::driver::DriverChoice;
 
 /// A whole number.
 pub(in crate::support::config) fn number(text: &str) -> Option<u64> {
@@ -132,9 +135,9 @@ pub(in crate::support::config) fn driver_version(text: &str) -> Option<u32> {
 }
 
 /// The part of an error message that lists a key's values.
-pub(in crate::support::config) fn expected(key: &str) -> &'static str {
-    match key {
-        "driver" => " (auto, cuda, ascend, sim or none)",
+pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
+    let text = match key {
+        "driver" => return Cow::Owned(drivers()),
         "device" => " (a device's number, or -1)",
         "limit" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
         "backing" => " (auto, vmm or malloc)",
@@ -157,5 +160,15 @@ pub(in crate::support::config) fn expected(key: &str) -> &'static str {
         "sim_devices" => " (a number above 0)",
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
         _ => " (1, 0, true, false, yes, no, on or off)",
+    };
+    Cow::Borrowed(text)
+}
+
+/// As `expected`, of the option `driver`.
+fn drivers() -> String {
+    let names: Vec<_> = DriverChoice::names().collect();
+    match names.split_last() {
+        Some((last, others)) => format!(" ({} or {last})", others.join(", ")),
+        None => String::new(),
     }
 }
