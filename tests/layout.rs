@@ -130,3 +130,43 @@ fn paths_are_found_in_code() {
         ["COMMON", "Core", "reclaim", "tags"]
     );
 }
+
+/// The paths between backticks in a document that begin in a top folder.
+fn named_paths(text: &str) -> impl Iterator<Item = &str> {
+    const TOP: [&str; 10] = [
+        "src/",
+        "tests/",
+        "cpp/",
+        "include/",
+        "benches/",
+        "examples/",
+        "python/",
+        "cmake/",
+        "docs/",
+        ".ci/",
+    ];
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|path| TOP.iter().any(|top| path.starts_with(top)) && !path.starts_with("docs/zh") && !path.contains([' ', '*', '<', '{', '…']))
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    let docs = fs::read_dir(root.join("docs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    documents.extend(docs.filter(|path| path.extension().is_some_and(|suffix| suffix == "md")));
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for path in named_paths(&text) {
+            count += 1;
+            if !root.join(path.trim_end_matches('/')).exists() {
+                missing.push(format!("{}: `{path}`", document.display()));
+            }
+        }
+    }
+    assert!(count > 50, "{count} paths");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}

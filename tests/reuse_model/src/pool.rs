@@ -6,7 +6,7 @@ use crate::rules::Rule;
 use crate::state::*;
 
 impl Model {
-    /// `Core::note_context`: the context uses the pool from now on.
+    /// `Reclaimer::note_context`: the context uses the pool from now on.
     pub fn note_context(&self, state: &mut State, context: u8) {
         let at = context as usize;
         let live = state.contexts[at] == Life::Live;
@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// `Pool::drop_dead_contexts`.
+    /// `Reclaimer::drop_dead_contexts`.
     pub fn drop_dead_contexts(&self, state: &mut State) {
         for context in 0..CONTEXTS as u8 {
             let at = context as usize;
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// `Pool::join_stream`: the owner of the stream's frees. A new id at a known handle makes the previous stream's
+    /// `Reclaimer::join_stream`: the owner of the stream's frees. A new id at a known handle makes the previous stream's
     /// frees an orphan's.
     pub fn join(&self, state: &mut State, handle: u8) -> Option<u8> {
         let Stream { id, context, .. } = state.streams[handle as usize];
@@ -103,7 +103,7 @@ impl Model {
         Some(owner)
     }
 
-    /// `Pool::retire`: the frees of the cache's stream become an orphan's.
+    /// `Reclaimer::retire`: the frees of the cache's stream become an orphan's.
     pub fn retire(&self, state: &mut State, handle: u8) {
         let cache = &mut state.caches[handle as usize];
         cache.next = 1;
@@ -139,7 +139,7 @@ impl Model {
         Some(event)
     }
 
-    /// `Pool::stamp_cache`: records a completion event on the stream, inside a call on that stream. Returns whether
+    /// `Reclaimer::record_stream_event`: records a completion event on the stream, inside a call on that stream. Returns whether
     /// memory waited for one.
     pub fn record_completion_event(&self, state: &mut State, handle: u8) -> Option<bool> {
         let cache = state.caches[handle as usize];
@@ -170,7 +170,7 @@ impl Model {
         Some(true)
     }
 
-    /// `Pool::cover_all`, or `Pool::cover_owners` of only the frees without a stream: an event in every context.
+    /// `Reclaimer::cover_all`, or `Reclaimer::cover_owners` of only the frees without a stream: an event in every context.
     /// Returns whether there was memory to cover.
     pub fn cover(&self, state: &mut State, all: bool) -> Option<bool> {
         if self.has_ids() {
@@ -231,7 +231,7 @@ impl Model {
         Some(true)
     }
 
-    /// `Pool::bury_graphs`: reclaims the memory of a destroyed graph.
+    /// `Reclaimer::reclaim_graphs`: reclaims the memory of a destroyed graph.
     pub fn reclaim_graph(&self, state: &mut State) {
         if state.graph.stage != Stage::Gone {
             return;
@@ -257,7 +257,7 @@ impl Model {
         state.caches.iter_mut().for_each(|cache| cache.captured = false);
     }
 
-    /// `Pool::mark`: an event after the queued work of a stream without an id.
+    /// `Reclaimer::record_event_behind`: an event after the queued work of a stream without an id.
     pub fn mark(&self, state: &mut State, handle: u8) -> Option<u8> {
         let context = state.streams[handle as usize].context;
         let mut spare = state.spare[context as usize];
@@ -274,7 +274,7 @@ impl Model {
         Some(event)
     }
 
-    /// `Pool::know`: without ids a context is identified by its handle.
+    /// `Reclaimer::note_live_context`: without ids a context is identified by its handle.
     pub fn know(&self, state: &mut State, context: u8) {
         if state.known[context as usize] == Known::No && self.holds(Rule::ContextsOfPerFreeEventsAreKnown) {
             state.known[context as usize] = Known::Any;

@@ -33,7 +33,7 @@ impl Model {
         Some(())
     }
 
-    /// `Pool::settle`: polls the events, and returns the frees that they cover to common memory.
+    /// `Reclaimer::poll`: polls the events, and returns the frees that they cover to common memory.
     pub fn reclaim(&self, state: &mut State, dead: DeadEvents) {
         let mut dead = dead;
         if dead == DeadEvents::Over && self.holds(Rule::AnswersOfDeadContextsAreNone) {
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    /// `Pool::settle_nameless`.
+    /// `Reclaimer::poll_per_free_events`.
     fn reclaim_per_free(&self, state: &mut State, dead: DeadEvents) {
         for piece in 0..state.pieces.len() {
             let Place::PerFree(context, event) = state.pieces[piece] else {
@@ -156,7 +156,7 @@ impl Model {
 }
 
 impl State {
-    /// `Pool::forget_orphan`: the number of an orphan that no piece waits for may become another owner's.
+    /// `Reclaimer::forget_orphan`: the number of an orphan that no piece waits for may become another owner's.
     fn forget_orphan(&mut self, owner: u8) {
         let at = owner as usize;
         let idle = self.ledgers[at]

@@ -185,7 +185,7 @@ impl Model {
         };
     }
 
-    /// `Pool::free_shared`: a number for each stream that the block was declared for, if all are known.
+    /// `Reclaimer::free_with_uses`: a number for each stream that the block was declared for, if all are known.
     fn behind(&self, state: &State, block: &Block, handle: u8, freeing: Served) -> Option<Vec<(u8, u8)>> {
         let own = Use {
             handle,
@@ -210,7 +210,7 @@ impl Model {
         Some(behind)
     }
 
-    /// `Pool::free_nameless`: a free on a stream without an id.
+    /// `Pool::free_with_event`: a free on a stream without an id.
     fn free_with_event(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) -> Option<()> {
         self.reclaim_graph(state);
         let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
@@ -245,7 +245,7 @@ impl Model {
         self.note_caller(state, context);
     }
 
-    /// `Pool::share_with`, or `Pool::share` where waiting for the stream is not enough.
+    /// `Pool::add_use`, or `Pool::add_unknown_use` where waiting for the stream is not enough.
     pub fn declare(&self, state: &mut State, piece: u8, handle: u8) -> Option<()> {
         let Stream { id, context, .. } = state.streams[handle as usize];
         let exact = self.has_ids() && !state.captures(handle);
