@@ -146,7 +146,11 @@ fn named_paths(text: &str) -> impl Iterator<Item = &str> {
         ".ci/",
     ];
     let quoted = text.split('`').skip(1).step_by(2);
-    quoted.filter(|path| TOP.iter().any(|top| path.starts_with(top)) && !path.starts_with("docs/zh") && !path.contains([' ', '*', '<', '{', '…']))
+    quoted.filter(|path| {
+        TOP.iter().any(|top| path.starts_with(top))
+            && !path.starts_with("docs/zh")
+            && !path.contains([' ', '*', '<', '{', '…'])
+    })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! All that an allocator owns on one device: its address range, the memory behind it, and freed memory that is pending.
 //!
 //! A request that its stream's cache ([`stream_cache`]) can satisfy needs only that cache's lock. Any other request
-//! holds the pool's one lock and goes through the [`slow_path`]. A free that does not simply go back into the cache
+//! holds the pool's one lock and goes through the `slow_path`. A free that does not simply go back into the cache
 //! comes to [`reclaim`]. The lock order is pool, then stream cache. The pool waits for nothing while it holds either
 //! lock.
 //!
@@ -51,7 +51,7 @@ pub use physical::index;
 #[cfg(loom)]
 pub use stream_cache::lock::Lock;
 
-use counters::Counters;
+pub use counters::Counters;
 use dedicated::DedicatedTable;
 use driver_calls::DriverCalls;
 use free_space::NodeId;

@@ -1,7 +1,7 @@
 //! Deferred reclamation: when freed memory becomes reusable, and for which callers.
 //!
 //! [`free`] takes back blocks that their stream's cache cannot take. [`pending`] knows which event covers which frees,
-//! [`cover`] records events for whole contexts, and [`poll`] returns what they covered once they have completed. Some
+//! `cover` records events for whole contexts, and `poll` returns what they covered once they have completed. Some
 //! frees follow rules of their own: streams without ids (`per_free_events`), blocks that several streams use
 //! (`stream_uses`), and memory that belongs to a graph (`graphs`).
 //!
