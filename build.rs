@@ -1,10 +1,10 @@
-//! Compiles the C++ side and sets how the library is linked.
+//! Compiles the C++ adapters, compresses the page of reports, and sets how the library is linked.
 
 #[path = "src/soname.rs"]
 mod soname;
 
 fn main() {
-    page();
+    compress_page();
     let bridges = [
         "src/ffi/tensorrt/allocator_bridge.rs",
         "src/ffi/tensorrt/client.rs",
@@ -45,7 +45,7 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
 
-    // Whether the library interposes names of other libraries, which needs code for the machine.
+    // Interposing names of other libraries needs assembly for the machine.
     println!("cargo:rustc-check-cfg=cfg(interposes)");
     let machine = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     if std::env::var_os("CARGO_FEATURE_INTERPOSE").is_some() && ["x86_64", "aarch64"].contains(&machine.as_str()) {
@@ -73,7 +73,7 @@ fn main() {
         // TensorRT may call back after dlclose.
         "-Wl,-z,nodelete",
         "-Wl,-z,defs",
-        // The library prints to no C++ stream: see cpp/no_streams.cpp.
+        // The library uses no C++ streams: see cpp/no_streams.cpp.
         "-Wl,--wrap=_ZNSt8ios_base4InitC1Ev",
         "-Wl,--wrap=_ZNSt8ios_base4InitD1Ev",
         "-Wl,--wrap=_ZSt21ios_base_library_initv",
@@ -82,16 +82,16 @@ fn main() {
     }
 }
 
-/// The soname in Cargo.toml, which CMake reads, too. It has to match the version.
+/// The soname in Cargo.toml, which CMake reads too. Fails if it does not match the version.
 fn soname() -> String {
     for path in ["Cargo.toml", "src/soname.rs"] {
         println!("cargo:rerun-if-changed={path}");
     }
-    let manifest = std::fs::read_to_string("Cargo.toml").expect("cargo has read it");
+    let manifest = std::fs::read_to_string("Cargo.toml").expect("Cargo.toml is readable");
     let named = manifest
         .lines()
         .find_map(|line| line.strip_prefix("soname = \"")?.strip_suffix('"'));
-    let version = std::env::var("CARGO_PKG_VERSION").expect("cargo says which");
+    let version = std::env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
     let needed = soname::soname_of(&version);
     assert_eq!(
         named,
@@ -105,15 +105,15 @@ fn soname() -> String {
 fn runtime_folder() -> Option<std::path::PathBuf> {
     let mut compiler = cc::Build::new().cpp(true).get_compiler().to_command();
     let output = compiler.arg("-print-file-name=libstdc++.a").output().ok()?;
-    // If the compiler has none, it prints the bare name.
+    // A compiler without that library prints the bare name.
     let file = std::path::PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     file.is_absolute()
         .then(|| file.parent().map(std::path::Path::to_owned))?
 }
 
-/// The report's page: its frame, its style and its scripts, compressed, with a zero byte between them. This takes a
+/// Compresses the page of reports: its HTML, its style and its scripts, with a zero byte between them. Compressed, it takes a
 /// quarter of the space in the library.
-fn page() {
+fn compress_page() {
     use std::io::Write;
     let folder = std::path::Path::new("src/history/report/page");
     let parts: [&[&str]; 3] = [
@@ -130,19 +130,19 @@ fn page() {
             "app.js",
         ],
     ];
-    let out = std::path::Path::new(&std::env::var("OUT_DIR").expect("cargo says where")).join("page.deflate");
-    let file = std::fs::File::create(out).expect("the folder that cargo made is written to");
+    let out = std::path::Path::new(&std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("page.deflate");
+    let file = std::fs::File::create(out).expect("OUT_DIR is writable");
     let mut packed = flate2::write::DeflateEncoder::new(file, flate2::Compression::best());
     for (number, part) in parts.iter().enumerate() {
         if number > 0 {
-            packed.write_all(&[0]).expect("the file is written");
+            packed.write_all(&[0]).expect("page.deflate is writable");
         }
         for name in *part {
             let path = folder.join(name);
             println!("cargo:rerun-if-changed={}", path.display());
             let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            packed.write_all(&text).expect("the file is written");
+            packed.write_all(&text).expect("page.deflate is writable");
         }
     }
-    packed.finish().expect("the file is written");
+    packed.finish().expect("page.deflate is writable");
 }

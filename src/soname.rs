@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn the_package_for_python_asks_for_this_library() {
+    fn the_python_package_requires_this_soname() {
         assert_eq!(soname_of(env!("CARGO_PKG_VERSION")), env!("TRTALLOC_SONAME"));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/trtalloc/_library.py");
         let text = std::fs::read_to_string(path).unwrap();

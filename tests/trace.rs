@@ -73,7 +73,7 @@ fn errors_name_the_line_and_what_is_wrong() {
     let cases = [
         ("", "line 1: no header"),
         ("op,id\n", "line 1: the header \"op,id\" has no column \"bytes\""),
-        ("op,id,bytes,id\n", "line 1: column \"id\" stands twice"),
+        ("op,id,bytes,id\n", "line 1: column \"id\" occurs twice"),
         ("op,id,bytes\nalloc,1\n", "line 2: 2 columns, the header has 3"),
         ("op,id,bytes\nalloc,1,2,3\n", "line 2: 4 columns, the header has 3"),
         (

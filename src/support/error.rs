@@ -78,13 +78,13 @@ pub fn last_status() -> i32 {
 mod tests {
     use super::*;
 
-    fn words() -> String {
+    fn text() -> String {
         // SAFETY: a C string, valid until this thread's next failure.
         unsafe { CStr::from_ptr(last()) }.to_string_lossy().into_owned()
     }
 
     #[test]
-    fn words_and_number_are_of_one_failure_and_one_thread() {
+    fn text_and_number_belong_to_one_failure_of_one_thread() {
         let errors = [
             Error::InvalidArgument("a".into()),
             Error::OutOfMemory("b".into()),
@@ -95,9 +95,9 @@ mod tests {
         ];
         for (error, status) in errors.iter().zip(1..) {
             remember(error);
-            assert_eq!((words(), last_status()), (error.to_string(), status));
+            assert_eq!((text(), last_status()), (error.to_string(), status));
         }
-        std::thread::spawn(|| assert_eq!((words(), last_status()), (String::new(), 0)))
+        std::thread::spawn(|| assert_eq!((text(), last_status()), (String::new(), 0)))
             .join()
             .unwrap();
         assert_eq!(last_status(), 6);

@@ -16,7 +16,7 @@ pub type Tag = u32;
 pub(crate) const MAX_TAGS: usize = 1023;
 
 /// The maximum length of a name, in bytes.
-const LONGEST: usize = 255;
+const MAX_TAG_BYTES: usize = 255;
 
 static NAMES: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
 
@@ -33,7 +33,7 @@ pub fn set(name: Option<&str>) -> Result<()> {
     if tag != 0 {
         process::note_tags();
     }
-    // A thread whose thread-locals are gone allocates without a name.
+    // A thread whose thread-locals were destroyed allocates without a tag.
     let _ = CURRENT.try_with(|current| current.set(tag));
     Ok(())
 }
@@ -46,9 +46,9 @@ pub fn current() -> Tag {
 /// The number of a name. The name stays for the life of the process.
 pub fn intern(name: &str) -> Result<Tag> {
     process::usable()?;
-    if name.is_empty() || name.len() > LONGEST {
+    if name.is_empty() || name.len() > MAX_TAG_BYTES {
         return Err(Error::InvalidArgument(format!(
-            "a tag has 1 to {LONGEST} bytes, not {}",
+            "a tag has 1 to {MAX_TAG_BYTES} bytes, not {}",
             name.len()
         )));
     }

@@ -1,7 +1,7 @@
 //! Rules that tests and models break on purpose, to see that they detect it.
 //!
-//! The code names a rule where it keeps it. The library keeps every rule: these functions are constants there and leave
-//! no code.
+//! Code that keeps a rule queries [`broken`] with the rule's name. In the library every rule is kept: the functions here are
+//! constants, and the compiler removes them.
 
 use std::sync::atomic::Ordering;
 
@@ -28,32 +28,32 @@ mod switch {
     // std's macro in a model too: loom runs all threads of a model on one thread.
     std::thread_local! {
         static NOW: Cell<&'static str> = const { Cell::new("") };
-        static ASKED: Cell<bool> = const { Cell::new(false) };
+        static QUERIED: Cell<bool> = const { Cell::new(false) };
     }
 
     /// Whether `rule` is broken on this thread, or in the model that this thread runs.
     pub fn broken(rule: &str) -> bool {
         let now = NOW.get() == rule;
         if now {
-            ASKED.set(true);
+            QUERIED.set(true);
         }
         now
     }
 
     /// Runs `work` with `rule` broken. Panics if `work` finishes and no code has queried the rule.
     pub fn breaking<T>(rule: &'static str, work: impl FnOnce() -> T) -> T {
-        struct Kept;
-        impl Drop for Kept {
+        struct Restore;
+        impl Drop for Restore {
             fn drop(&mut self) {
                 NOW.set("");
             }
         }
         assert_eq!(NOW.replace(rule), "", "one rule is broken at a time");
-        let kept = Kept;
-        ASKED.set(false);
+        let restore = Restore;
+        QUERIED.set(false);
         let result = work();
-        drop(kept);
-        assert!(ASKED.get(), "no code asks whether this rule is broken: {rule}");
+        drop(restore);
+        assert!(QUERIED.get(), "no code queries this rule: {rule}");
         result
     }
 }
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "no code asks whether this rule is broken: this"]
-    fn a_rule_that_no_code_asks_for() {
+    #[should_panic = "no code queries this rule: this"]
+    fn a_rule_that_no_code_queries_panics() {
         breaking(THIS, || broken(THAT));
     }
 }

@@ -95,7 +95,7 @@ impl Columns {
                 .filter(|(_, known)| **known == name)
                 .map(|(at, _)| at);
             match (places.next(), places.next()) {
-                (_, Some(_)) => Err(format!("column {name:?} stands twice in the header")),
+                (_, Some(_)) => Err(format!("column {name:?} occurs twice in the header")),
                 (place, None) => Ok(place),
             }
         };

@@ -29,8 +29,8 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// The exit status where this command itself fails, as in `env` and `timeout`. Other statuses are the program's own.
-const OURS: u8 = 125;
+/// The exit statuses where this command itself fails, as in `env` and `timeout`. Other statuses are the program's own.
+const RUN_FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(if matches!(error, Error::InvalidArgument(_)) {
                 2
             } else {
-                OURS
+                RUN_FAILED
             });
         }
     };
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(match (error.kind(), error.raw_os_error()) {
                 (ErrorKind::NotFound, _) => NOT_FOUND,
                 // The system lacks resources, which says nothing about the program.
-                (_, Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => OURS,
+                (_, Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => RUN_FAILED,
                 _ => NOT_EXECUTABLE,
             });
         }

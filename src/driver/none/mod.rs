@@ -1,4 +1,4 @@
-//! No driver: for a pool over memory that the caller brought, on a machine without a driver.
+//! No driver: for a pool over external memory, on a machine without a driver.
 //!
 //! There is one device, without properties, and one context, which is always current. Queries succeed. Calls that would
 //! obtain, map, copy or fill memory are [`Failure::Unsupported`], and so is recording an event. The driver cannot know

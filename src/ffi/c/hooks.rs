@@ -57,7 +57,7 @@ fn throw_last_failure() {
     // SAFETY: a C string of this thread, and no call of this library comes between.
     let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
     let is_out_of_memory = error::last_status() == trtalloc_status::OutOfMemory as i32;
-    // Python programs look for these words in an error to know that memory is out.
+    // Python programs search an error for these words to recognise that memory has run out.
     let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
     let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {
         return;

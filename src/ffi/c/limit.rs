@@ -70,7 +70,7 @@ pub unsafe extern "C" fn trtalloc_on_oom(
             let context = context.expose_provenance();
             let handler = move |device, size| {
                 let context = std::ptr::with_exposed_provenance_mut(context);
-                // SAFETY: the caller's function, with the caller's context, as it asked for.
+                // SAFETY: the caller registered this function to be called with this context.
                 unsafe { function(context, device, size) }
             };
             Arc::new(handler) as OomHandler

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn trtalloc_stats_get(
             None => at_rest(device).map(|()| exported.stats_at_rest().into())?,
         };
         let known = out_size.min(size_of::<trtalloc_stats>());
-        // SAFETY: out holds out_size bytes, as the caller says, and `stats` at least `known`; they do not overlap.
+        // SAFETY: the caller guarantees that `out` has `out_size` bytes; `stats` has at least `known`. They do not overlap.
         unsafe {
             out.cast::<u8>().write_bytes(0, out_size);
             out.cast::<u8>()
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn trtalloc_stats_json(
     buffer: *mut c_char,
     size: usize,
 ) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees both pointers.
     unsafe {
         written(
             "trtalloc_stats_json",
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn trtalloc_metrics(
     buffer: *mut c_char,
     size: usize,
 ) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees both pointers.
     unsafe {
         written("trtalloc_metrics", allocator, buffer, size, |exported| {
             match exported.existing() {

@@ -16,7 +16,7 @@ pub unsafe extern "C" fn trtalloc_set_tag(tag: *const c_char) {
     call::guarded("trtalloc_set_tag", (), || {
         let tag = match tag.is_null() {
             true => None,
-            // SAFETY: a C string, as the caller says.
+            // SAFETY: the caller passes a C string.
             false => Some(unsafe { text("tag", tag) }?),
         };
         tags::set(tag)

@@ -20,11 +20,11 @@ type Version = unsafe extern "C" fn() -> i32;
 pub fn version_of(function: NonNull<c_void>) -> Option<i32> {
     let object = LoadedObject::of(function.as_ptr() as usize)?;
     let library = object.open()?;
-    let ask = library
+    let get_version = library
         .look_up(c"getInferLibVersion")
-        .filter(|ask| object.has(ask.as_ptr() as usize))?;
+        .filter(|found| object.has(found.as_ptr() as usize))?;
     // SAFETY: TensorRT's documented function of this name, in a library that also creates TensorRT's objects.
-    Some(unsafe { transmute::<*mut c_void, Version>(ask.as_ptr())() })
+    Some(unsafe { transmute::<*mut c_void, Version>(get_version.as_ptr())() })
 }
 
 /// Whether a program compiled with `version` can use a library of version `library`: both are of the same series.

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_have_theirs_from_8_5_on() {
+    fn output_allocators_have_an_abi_from_8_5_on() {
         for (version, abi) in [
             (8499, None),
             (8500, Some(OutputAbi::V8)),

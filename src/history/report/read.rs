@@ -15,7 +15,7 @@ use super::values::{Value, Values};
 use crate::history::state::{self, Piece, PieceState};
 
 /// A size larger than any device's memory is an error.
-const LARGEST: u64 = 1 << 48;
+const MAX_BYTES: u64 = 1 << 48;
 
 type Devices = BTreeMap<i32, ReportDevice>;
 
@@ -104,8 +104,8 @@ impl<'a> Reader<'a> {
         self.values.get(dict, key).filter(|value| *value != Value::None)
     }
 
-    /// Counts one more entry. Each entry takes more than a byte where it stands in the file, so more entries than
-    /// bytes mean that the file refers to the same list repeatedly.
+    /// Counts one more entry. An entry occupies more than one byte of the file, so more entries than bytes mean that
+    /// the file refers to the same list repeatedly.
     fn entry(&mut self) -> Result<(), Fault> {
         let left = self.entries.checked_sub(1);
         self.entries = left.ok_or("it refers to the same list over and over")?;
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         };
         match u64::try_from(value) {
-            Ok(value @ ..=LARGEST) => Ok(Some(value)),
+            Ok(value @ ..=MAX_BYTES) => Ok(Some(value)),
             _ => Err(format!("{key}: {value} bytes is out of range")),
         }
     }

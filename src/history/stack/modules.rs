@@ -218,12 +218,12 @@ fn frames_address(header: &[u8], start: u64) -> Option<u64> {
 
 /// The size of `.eh_frame`. No header states it, so its entries are followed to the one of length 0.
 fn frames_size(rest: &[u8]) -> usize {
-    const LARGEST: u32 = 1 << 20;
+    const MAX_LENGTH: u32 = 1 << 20;
     let mut at = 0;
     while let Some(length) = rest.get(at..at + 4) {
         match u32::from_ne_bytes([length[0], length[1], length[2], length[3]]) {
             0 => return at + 4,
-            length @ 1..=LARGEST if at + 4 + length as usize <= rest.len() => at += 4 + length as usize,
+            length @ 1..=MAX_LENGTH if at + 4 + length as usize <= rest.len() => at += 4 + length as usize,
             _ => break,
         }
     }

@@ -4,7 +4,7 @@ use super::Machine;
 use super::checker_state::{CheckedBlock, CheckerState};
 
 /// The order checker of a machine. Call it right after an allocator hands memory out, and right before the allocator
-/// takes it back.
+/// frees it. The methods call that handing out and giving back, to distinguish it from the driver's own allocations.
 #[derive(Debug, Clone, Copy)]
 pub struct Checker<'a>(&'a Machine);
 

@@ -326,7 +326,7 @@ impl Machine {
     }
 
     /// The slot of a default stream of the thread's current context, without a lock. `None` where the thread has no
-    /// stream of its own there yet.
+    /// per-thread default stream there yet.
     pub(super) fn default_stream_slot(&self, thread: &ThreadState, handle: usize) -> Result<Option<usize>> {
         let context = thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let slot = &self.tables.contexts[context];

@@ -135,7 +135,7 @@ pub(super) fn reserve_at(address: u64, size: u64) -> io::Result<u64> {
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Gives address space back.
+/// Returns address space to the host.
 pub(super) fn unreserve(address: u64, size: u64) {
     // SAFETY: callers pass a range of `reserve` that is not used any more.
     unsafe { libc::munmap(address as *mut libc::c_void, size.next_multiple_of(PAGE) as usize) };

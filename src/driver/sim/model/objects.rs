@@ -191,7 +191,7 @@ impl Machine {
             ..
         } = state;
         let (ready, over) = objects.take_ready(queues, tables.now());
-        // A running destructor tells the host that its graph's launches have completed.
+        // When a destructor runs, the host has observed that its graph's launches have completed.
         for position in over {
             state.observe_position(position);
         }

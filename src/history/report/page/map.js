@@ -12,7 +12,7 @@ class Map_ {
     root.append(make("div.bar", null, this.note, make("div.group", {role: "group", "aria-label": "Zoom of the map"},
       button("−", "Smaller", () => this.scale(0.5)), button("+", "Larger", () => this.scale(2)),
       button("Fit", "All of it", () => this.scale(0)))), this.plot,
-    make("p.hint", null, "Each line goes on in the next. Hatched: pending. Pale: free. Wheel: scroll; Ctrl and wheel: zoom."));
+    make("p.hint", null, "Each line continues in the next. Hatched: pending. Pale: free. Wheel: scroll; Ctrl and wheel: zoom."));
     new ResizeObserver(() => change("size")).observe(this.plot);
     this.plot.addEventListener("wheel", event => this.wheel(event), {passive: false});
     this.plot.addEventListener("pointermove", event => tip(event, this.under(event)));
