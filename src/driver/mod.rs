@@ -194,7 +194,19 @@ pub struct HandleKind {
 /// too.
 pub type UserObjectDestructor = unsafe extern "C" fn(*mut c_void);
 
+/// The error of a call that a driver does not have.
+fn unsupported<T>(call: &'static str) -> Result<T> {
+    Err(DriverError {
+        call,
+        code: 0,
+        failure: Failure::Unsupported,
+    })
+}
+
 /// The driver calls that the pool makes. They are safe from any thread. Sizes and addresses are in bytes.
+///
+/// A method with a body is what some drivers lack: ids and events of contexts ([`Features`]), captures, virtual memory
+/// (no `granularity` in [`DeviceInfo`]), pinned host memory. Without virtual memory, memory comes from `malloc`.
 pub trait Driver: Send + Sync + 'static {
     /// Its value of the option `driver`.
     fn name(&self) -> &'static str;
@@ -234,28 +246,40 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuDevicePrimaryCtxGetState`'s `active`.
     fn primary_active(&self, device: i32) -> Result<bool>;
     /// `cuCtxGetId`: unique for the process's life, so a new context with an old handle is recognized. A query.
-    fn context_id(&self, context: Context) -> Result<u64>;
+    fn context_id(&self, _context: Context) -> Result<u64> {
+        unsupported("context_id")
+    }
     /// `cuCtxPushCurrent`.
     fn context_push(&self, context: Context) -> Result<()>;
     /// `cuCtxPopCurrent`.
     fn context_pop(&self) -> Result<()>;
     /// `cuCtxRecordEvent`: the event completes once everything queued in the context now has. Ends captures in it.
-    fn context_record_event(&self, context: Context, event: Event) -> Result<()>;
+    fn context_record_event(&self, _context: Context, _event: Event) -> Result<()> {
+        unsupported("context_record_event")
+    }
     /// `cuCtxSynchronize` on the current context. Unbounded; ends captures.
     fn context_synchronize(&self) -> Result<()>;
 
     /// `cuStreamGetId`: unique for the process's life. A dead handle is undefined behaviour. A query.
-    fn stream_id(&self, stream: Stream) -> Result<u64>;
+    fn stream_id(&self, _stream: Stream) -> Result<u64> {
+        unsupported("stream_id")
+    }
     /// `cuStreamGetCtx`; for a special handle the current context. A query.
     fn stream_context(&self, stream: Stream) -> Result<Context>;
     /// `cuStreamIsCapturing`. A query.
-    fn stream_capture(&self, stream: Stream) -> Result<Capture>;
+    fn stream_capture(&self, _stream: Stream) -> Result<Capture> {
+        Ok(Capture::None)
+    }
     /// `cuStreamGetCaptureInfo`: `None` where the stream does not capture. A query.
-    fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>>;
+    fn stream_capture_info(&self, _stream: Stream) -> Result<Option<CaptureInfo>> {
+        Ok(None)
+    }
     /// `cuStreamWaitEvent`.
     fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()>;
     /// `cuThreadExchangeStreamCaptureMode`: sets this thread's mode, returns the one before.
-    fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode>;
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode> {
+        Ok(mode)
+    }
 
     /// `cuEventCreate` in the current context, timing disabled.
     fn event_create(&self) -> Result<Event>;
@@ -291,28 +315,46 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// `cuMemAddressReserve`. `size` and `alignment` are multiples of the granularity (alignment a power of two or 0).
-    fn reserve(&self, size: u64, alignment: u64) -> Result<u64>;
+    fn reserve(&self, _size: u64, _alignment: u64) -> Result<u64> {
+        unsupported("reserve")
+    }
     /// `cuMemAddressFree`: whole reservations only, nothing mapped.
-    fn unreserve(&self, address: u64, size: u64) -> Result<()>;
+    fn unreserve(&self, _address: u64, _size: u64) -> Result<()> {
+        unsupported("unreserve")
+    }
     /// `cuMemCreate`.
-    fn create(&self, device: i32, size: u64, kind: HandleKind) -> Result<Handle>;
+    fn create(&self, _device: i32, _size: u64, _kind: HandleKind) -> Result<Handle> {
+        unsupported("create")
+    }
     /// `cuMemRelease`: the driver frees the memory once it is not mapped any more.
-    fn release(&self, handle: Handle) -> Result<()>;
+    fn release(&self, _handle: Handle) -> Result<()> {
+        unsupported("release")
+    }
     /// `cuMemMap` of the whole handle (offset 0).
-    fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()>;
+    fn map(&self, _address: u64, _size: u64, _handle: Handle) -> Result<()> {
+        unsupported("map")
+    }
     /// `cuMemUnmap`: one or several adjacent whole mappings. Does not wait for work.
-    fn unmap(&self, address: u64, size: u64) -> Result<()>;
+    fn unmap(&self, _address: u64, _size: u64) -> Result<()> {
+        unsupported("unmap")
+    }
     /// `cuMemSetAccess` (read and write) for `devices` over whole mappings.
-    fn set_access(&self, address: u64, size: u64, devices: &[i32]) -> Result<()>;
+    fn set_access(&self, _address: u64, _size: u64, _devices: &[i32]) -> Result<()> {
+        unsupported("set_access")
+    }
 
     /// `cuMemAlloc` on `device`, whose context is current. May synchronise.
     fn malloc(&self, size: u64) -> Result<u64>;
     /// `cuMemFree`. Waits for the device.
     fn free(&self, address: u64) -> Result<()>;
     /// `cuMemHostAlloc` (portable).
-    fn host_malloc(&self, size: u64) -> Result<u64>;
+    fn host_malloc(&self, _size: u64) -> Result<u64> {
+        unsupported("host_malloc")
+    }
     /// `cuMemFreeHost`.
-    fn host_free(&self, address: u64) -> Result<()>;
+    fn host_free(&self, _address: u64) -> Result<()> {
+        unsupported("host_free")
+    }
     /// `cuMemcpyDtoDAsync`.
     fn copy_async(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result<()>;
     /// `cuMemsetD8Async`.
@@ -326,8 +368,10 @@ pub trait Driver: Send + Sync + 'static {
     /// `destructor` may be called with `data` from any thread at any later time.
     unsafe fn retain_user_object(
         &self,
-        graph: Graph,
-        destructor: UserObjectDestructor,
-        data: *mut c_void,
-    ) -> Result<()>;
+        _graph: Graph,
+        _destructor: UserObjectDestructor,
+        _data: *mut c_void,
+    ) -> Result<()> {
+        unsupported("retain_user_object")
+    }
 }

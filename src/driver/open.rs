@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{Driver, DriverError, Result, ascend, cuda, none, sim};
+use super::{Driver, DriverError, Result, cuda, none, sim};
 
-/// Every driver, in the order in which messages list them. A new driver adds its line here, and its module to
-/// `src/driver/mod.rs`; nothing else in the library names it.
-pub static DRIVERS: [&Descriptor; 4] = [&cuda::DRIVER, &ascend::DRIVER, &sim::DRIVER, &none::DRIVER];
+/// Every driver, in the order in which messages list them. A new driver adds its line here; nothing else names it but its
+/// `mod` line in `src/driver/mod.rs`.
+pub static DRIVERS: &[&Descriptor] = &[
+    // `auto` tries this one.
+    &super::cuda::DRIVER,
+    &super::ascend::DRIVER,
+    &super::sim::DRIVER,
+    &super::none::DRIVER,
+];
 
 /// What is known of a driver before it is open.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +69,13 @@ impl DriverChoice {
         if name == Self::AUTO {
             return Some(DriverChoice::Auto);
         }
-        let named = DRIVERS.into_iter().find(|driver| driver.name == name);
-        named.map(DriverChoice::Named)
+        let named = DRIVERS.iter().find(|driver| driver.name == name);
+        named.map(|driver| DriverChoice::Named(driver))
     }
 
     /// The names of all choices.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        std::iter::once(Self::AUTO).chain(DRIVERS.into_iter().map(|driver| driver.name))
+        std::iter::once(Self::AUTO).chain(DRIVERS.iter().map(|driver| driver.name))
     }
 
     /// The driver that is tried first.
@@ -137,7 +143,7 @@ mod tests {
         for driver in DRIVERS {
             let choice = DriverChoice::from_name(driver.name);
             assert_eq!(choice, Some(DriverChoice::Named(driver)));
-            assert_eq!(choice.unwrap().descriptor(), driver);
+            assert_eq!(choice.unwrap().descriptor(), *driver);
         }
         assert_eq!(DriverChoice::from_name("toy"), None);
         assert_eq!(DriverChoice::names().count(), DRIVERS.len() + 1);

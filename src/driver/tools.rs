@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::library::missing;
 use super::sim::Machine;
-use super::{DriverError, Failure, Result, Stream};
+use super::{Result, Stream};
 
 /// An open driver for commands, tests and benches: what it is, and an application's calls.
 pub trait Tools {
@@ -38,13 +39,5 @@ pub trait Tools {
     /// The simulated computer, where the driver has one: its order checker, its clock and its failures.
     fn simulation(&self) -> Option<&Arc<Machine>> {
         None
-    }
-}
-
-fn missing(call: &'static str) -> DriverError {
-    DriverError {
-        call,
-        code: 0,
-        failure: Failure::Missing,
     }
 }
