@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use trtalloc::driver::cuda::CudaDriver;
-use trtalloc::driver::{Driver, Failure, Graph, HandleKind, Stream};
+use trtalloc::driver::{Capture, Driver, Failure, Graph, HandleKind, Stream};
 
 fn main() -> std::process::ExitCode {
     common::harness::main()
@@ -222,6 +222,36 @@ fn an_old_driver_only_switches_features_off() {
 
 unsafe extern "C" fn never(_: *mut c_void) {
     unreachable!("was refused")
+}
+
+#[test]
+fn tools_give_streams_and_work() {
+    const TEST: &str = "tools_give_streams_and_work";
+    if !in_child(TEST, &[]) {
+        return;
+    }
+    let driver = open();
+    let tools = driver.tools().expect("CUDA has tools");
+    assert!(tools.description().starts_with("CUDA 1"), "{}", tools.description());
+    assert!(tools.simulation().is_none());
+    let stream = tools.create_stream().unwrap();
+    // Only a stream that does not wait for the legacy default stream leaves that one alone.
+    begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
+    assert_eq!(driver.stream_capture(Stream::DEFAULT), Ok(Capture::None));
+    end_capture(stream);
+    let block = driver.malloc(4096).unwrap();
+    tools.launch(stream, block, 4096).unwrap();
+    driver.context_synchronize().unwrap();
+    driver.free(block).unwrap();
+    let id = driver.stream_id(stream).unwrap();
+    tools.destroy_stream(stream).unwrap();
+    let stream = tools.create_stream().unwrap();
+    assert_ne!(driver.stream_id(stream).unwrap(), id);
+    match tools.malloc_async(4096, stream) {
+        Ok(block) => tools.free_async(block, stream).unwrap(),
+        Err(error) => assert_eq!((error.call, error.failure), ("cuMemAllocAsync", Failure::Missing)),
+    }
+    tools.destroy_stream(stream).unwrap();
 }
 
 #[test]
