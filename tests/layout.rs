@@ -149,6 +149,7 @@ fn named_paths(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|path| {
         TOP.iter().any(|top| path.starts_with(top))
             && !path.starts_with("docs/zh")
+            && !path.contains("NAME")
             && !path.contains([' ', '*', '<', '{', '…'])
     })
 }
