@@ -139,7 +139,7 @@ pub(in crate::history) fn describe(stack: u32) -> String {
     let whole = |name: &&str| name.split(['<', '(']).next().is_some_and(|plain| plain.contains("::"));
     let plain = |name: &&str| !name.starts_with('{');
     let found = names().take(8).find(whole).or_else(|| names().find(plain));
-    found.unwrap_or("an unknown key").to_owned()
+    found.unwrap_or("an unknown place").to_owned()
 }
 
 /// A [`Frame`] with the order in which files are read best.
