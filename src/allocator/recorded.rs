@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::history::snapshot::{Format, Snapshot};
-use crate::history::{Action, CallKind, Event, Mark, RecordingOptions};
+use crate::history::{Action, Event, Mark, RecordedCall, RecordingOptions};
 
 /// How long a snapshot waits for each lock. At the end of a process, the thread that holds a lock may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ impl Allocator {
         if !self.recorder.is_on() {
             return self.deallocate_directly(address, stream);
         }
-        let _stack = self.recorder.call(CallKind::Other);
+        let _stack = self.recorder.call(RecordedCall::Other);
         self.deallocate_as::<true>(address, stream)
     }
 
@@ -39,7 +39,7 @@ impl Allocator {
     }
 
     fn allocate_recorded(&self, request: Request) -> Result<u64> {
-        let _stack = self.recorder.call(CallKind::Allocation);
+        let _stack = self.recorder.call(RecordedCall::Allocation);
         let address = self.allocate_directly(request)?;
         let stream = Stream::recorded(request.stream);
         let found = |pool| Some((pool, Pool::find(pool, address)?.0));
@@ -68,7 +68,7 @@ impl Allocator {
     /// Resizes and records it. A snapshot shows a free and an allocation. If the block was copied, the pool has already
     /// recorded the old block's free, as for any other free.
     fn reallocate_recorded(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        let _stack = self.recorder.call(CallKind::Allocation);
+        let _stack = self.recorder.call(RecordedCall::Allocation);
         let pool = self.pool_at(address);
         let before = pool.and_then(|pool| pool.extent(address));
         let requested = pool.and_then(|pool| pool.requested(address)).unwrap_or(0);

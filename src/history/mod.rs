@@ -38,7 +38,7 @@ pub struct Mark(pub u64);
 
 /// The kind of an application's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallKind {
+pub enum RecordedCall {
     /// Allocates or resizes memory.
     Allocation,
     /// Anything else.
@@ -142,11 +142,11 @@ impl Recorder {
     /// dropped. Called before any lock is taken, since taking a stack of Python may run Python.
     #[cold]
     #[inline(never)]
-    pub fn call(&self, call: CallKind) -> stack::Current {
+    pub fn call(&self, call: RecordedCall) -> stack::Current {
         let options = RecordingOptions::unpacked(self.flags.load(Ordering::Acquire));
         let wanted = match call {
-            CallKind::Allocation => options.context >= RecordingContext::State,
-            CallKind::Other => options.mode == RecordingMode::All && options.context == RecordingContext::All,
+            RecordedCall::Allocation => options.context >= RecordingContext::State,
+            RecordedCall::Other => options.mode == RecordingMode::All && options.context == RecordingContext::All,
         };
         stack::Current::enter(if wanted { options.stacks() } else { StackKind::None })
     }

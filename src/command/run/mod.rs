@@ -20,7 +20,7 @@ use super::program::Program;
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    options: options::Options,
+    options: options::OptionArguments,
     /// The library to preload; the default is the one in this command's folder, or installed with it
     #[arg(long)]
     library: Option<PathBuf>,

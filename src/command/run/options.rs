@@ -23,11 +23,11 @@ const FIRST: [(&str, &str); 4] = [
 
 /// The options that were given; later ones override earlier ones.
 #[derive(Clone, Default)]
-pub struct Options {
+pub struct OptionArguments {
     pairs: Vec<(String, String)>,
 }
 
-impl Options {
+impl OptionArguments {
     /// The options as environment variables. An option that cannot be read is an error here; the library in the
     /// program would only warn and continue.
     pub fn environment(&self) -> Result<Vec<(String, OsString)>> {
@@ -53,7 +53,7 @@ fn help(key: &str) -> Option<&'static str> {
     FIRST.iter().find(|(first, _)| *first == key).map(|(_, help)| *help)
 }
 
-impl Args for Options {
+impl Args for OptionArguments {
     fn augment_args(mut command: Command) -> Command {
         for key in KEYS {
             let mut argument = Arg::new(*key).long(*key).value_name("VALUE").help_heading("Allocator");
@@ -85,12 +85,12 @@ impl Args for Options {
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Options::augment_args(command)
+        OptionArguments::augment_args(command)
     }
 }
 
-impl FromArgMatches for Options {
-    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Options, ClapError> {
+impl FromArgMatches for OptionArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<OptionArguments, ClapError> {
         let mut pairs = Vec::new();
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         for item in text("options").iter().flat_map(|text| text.split(',')) {
@@ -106,11 +106,11 @@ impl FromArgMatches for Options {
         for (name, key) in named {
             pairs.extend(text(name).map(|value| (key.to_owned(), value)));
         }
-        Ok(Options { pairs })
+        Ok(OptionArguments { pairs })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), ClapError> {
-        *self = Options::from_arg_matches(matches)?;
+        *self = OptionArguments::from_arg_matches(matches)?;
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
-//! The simulated device as a [`Driver`]: a thin adapter over [`model`], which has the rules and lists them.
-//!
-//! It may depend on the driver trait and on `model`; `model` depends on neither.
+//! The simulated device as a [`Driver`]: an adapter over [`model`], which has the simulation and lists its rules. The
+//! model depends neither on this file nor on the driver trait.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -185,7 +185,8 @@ impl<'a> Cursor<'a> {
             .peekable();
         while let Some(first) = ranges.next() {
             let mut end = first.address + first.size;
-            let grows = |next: &&super::Range, end: u64| first.expandable && next.expandable && next.address == end;
+            let grows =
+                |next: &&super::MappedRange, end: u64| first.expandable && next.expandable && next.address == end;
             while let Some(next) = ranges.next_if(|next| grows(next, end)) {
                 end = next.address + next.size;
             }

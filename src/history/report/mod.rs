@@ -26,7 +26,7 @@ mod values;
 pub use cursor::Cursor;
 pub use model::Report;
 pub use refusal::Refusal;
-pub use timeline::{Life, Range, Timeline};
+pub use timeline::{Life, MappedRange, Timeline};
 
 /// The maximum size of a file, in bytes. The report refers to its values by numbers of 32 bits.
 const MAX_FILE: u64 = u32::MAX as u64;

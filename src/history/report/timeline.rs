@@ -37,7 +37,7 @@ pub struct Life {
 
 /// A range of addresses that memory backs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
+pub struct MappedRange {
     /// Its address.
     pub address: u64,
     /// Bytes.
@@ -56,7 +56,7 @@ pub struct Timeline {
     /// Blocks, those from before the history by address, then in the order of their allocation.
     pub lives: Vec<Life>,
     /// Mapped ranges, in the same order.
-    pub ranges: Vec<Range>,
+    pub ranges: Vec<MappedRange>,
     /// How many events cannot have happened as recorded, and were ignored.
     pub misfits: u64,
 }
@@ -160,7 +160,7 @@ impl Timeline {
     }
 
     fn range(&mut self, address: u64, end: u64, expandable: bool, start: u32, gone: u32) {
-        self.ranges.push(Range {
+        self.ranges.push(MappedRange {
             address,
             size: end - address,
             expandable,

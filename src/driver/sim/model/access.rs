@@ -1,6 +1,6 @@
 //! Which addresses work may access, the physical memory behind them, and the changes of contents.
 
-use super::memory::{MemorySource, MemoryState};
+use super::memory::{MappingSource, MemoryState};
 
 /// What work does to the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl MemoryState {
         let whole = self.pieces(address, bytes, |_, _, mapping| {
             let allowed = match access {
                 Access::Host => mapping.access != 0,
-                Access::Copy(_) if matches!(mapping.source, MemorySource::Malloc { .. }) => true,
+                Access::Copy(_) if matches!(mapping.source, MappingSource::Malloc { .. }) => true,
                 Access::Device(device) | Access::Copy(device) => mapping.access >> device & 1 != 0,
             };
             refused |= !allowed;

@@ -4,7 +4,7 @@ use super::Machine;
 use super::access::Access;
 use super::code::*;
 use super::functions::Call;
-use super::memory::MemorySource;
+use super::memory::MappingSource;
 use super::state::MachineState;
 
 /// What lies at an address.
@@ -35,7 +35,7 @@ impl MachineState {
             .memory
             .mappings
             .iter()
-            .filter(|(_, mapping)| mapping.device == device && matches!(mapping.source, MemorySource::Handle(_)))
+            .filter(|(_, mapping)| mapping.device == device && matches!(mapping.source, MappingSource::Handle(_)))
             .map(|(&address, &mapping)| (address, mapping))
             .collect();
         let mut gone = self.memory.unmap(&mapped).unwrap_or_default();
@@ -188,7 +188,7 @@ impl Machine {
         let (thread, mut state) = self.enter(Call::MemFree)?;
         state.current(thread)?;
         state.refuse_unsafe(thread)?;
-        let MemorySource::Malloc { context, .. } = state.memory.allocation(address)?.source else {
+        let MappingSource::Malloc { context, .. } = state.memory.allocation(address)?.source else {
             return Err(INVALID_VALUE);
         };
         let queues = state.contexts[context].queues.clone();
@@ -251,8 +251,8 @@ impl Machine {
         let state = self.state.lock();
         let (&base, mapping) = state.memory.mappings.range(..=address).next_back()?;
         let handle = match mapping.source {
-            MemorySource::Handle(handle) => handle,
-            MemorySource::Malloc { .. } => 0,
+            MappingSource::Handle(handle) => handle,
+            MappingSource::Malloc { .. } => 0,
         };
         let info = MemoryInfo {
             base,

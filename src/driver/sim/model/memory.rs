@@ -10,7 +10,7 @@ use super::host_memory::{self, BackingFile, PAGE};
 use super::state::NumberMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemorySource {
+pub(super) enum MappingSource {
     /// A mapping of a physical handle.
     Handle(u64),
     /// `malloc` memory, in the context of that index and id.
@@ -24,7 +24,7 @@ pub(super) struct Mapping {
     /// The offset in the backing file, which stands for physical memory.
     pub(super) offset: u64,
     pub(super) device: u32,
-    pub(super) source: MemorySource,
+    pub(super) source: MappingSource,
     /// Unique: distinguishes two mappings of the same memory.
     pub(super) alias: u32,
     /// A bit for each device that may access it.
@@ -234,12 +234,12 @@ impl MemoryState {
         if let Some(physical) = self.handles.get_mut(&handle) {
             physical.mappings += 1;
         }
-        let source = MemorySource::Handle(handle);
+        let source = MappingSource::Handle(handle);
         self.insert(address, size, physical.offset, physical.device, source, 0);
         Ok(())
     }
 
-    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, source: MemorySource, access: u64) {
+    fn insert(&mut self, address: u64, size: u64, offset: u64, device: u32, source: MappingSource, access: u64) {
         self.aliases = self.aliases.wrapping_add(1);
         let mapping = Mapping {
             size,
@@ -258,7 +258,7 @@ impl MemoryState {
         let mut at = address;
         let mut found = Vec::new();
         for (&start, &mapping) in self.mappings.range(address..end) {
-            if start != at || matches!(mapping.source, MemorySource::Malloc { .. }) {
+            if start != at || matches!(mapping.source, MappingSource::Malloc { .. }) {
                 return Err(INVALID_VALUE);
             }
             at += mapping.size;
@@ -273,7 +273,7 @@ impl MemoryState {
         for &(address, mapping) in found {
             host_memory::unmap(address, mapping.size).map_err(|_| OUT_OF_MEMORY)?;
             self.mappings.remove(&address);
-            if let MemorySource::Handle(handle) = mapping.source {
+            if let MappingSource::Handle(handle) = mapping.source {
                 if let Some(physical) = self.handles.get_mut(&handle) {
                     physical.mappings -= 1;
                 }
@@ -320,7 +320,7 @@ impl MemoryState {
             self.discharge(device, charged);
             return Err(OUT_OF_MEMORY);
         };
-        let source = MemorySource::Malloc { context, id, charged };
+        let source = MappingSource::Malloc { context, id, charged };
         self.insert(address, size, offset, device, source, 1 << device);
         Ok(address)
     }
@@ -341,14 +341,14 @@ impl MemoryState {
     pub(super) fn allocation(&self, address: u64) -> Result<Mapping> {
         let mapping = self.mappings.get(&address).ok_or(INVALID_VALUE)?;
         match mapping.source {
-            MemorySource::Malloc { .. } => Ok(*mapping),
-            MemorySource::Handle(_) => Err(INVALID_VALUE),
+            MappingSource::Malloc { .. } => Ok(*mapping),
+            MappingSource::Handle(_) => Err(INVALID_VALUE),
         }
     }
 
     pub(super) fn free(&mut self, address: u64) {
         if let Some(mapping) = self.mappings.remove(&address)
-            && let MemorySource::Malloc { charged, .. } = mapping.source
+            && let MappingSource::Malloc { charged, .. } = mapping.source
         {
             if let Some(arena) = &mut self.plain {
                 arena.give(address, mapping.size);
@@ -377,7 +377,7 @@ impl MemoryState {
             size,
             offset: address | super::access::FOREIGN,
             device: 0,
-            source: MemorySource::Handle(0),
+            source: MappingSource::Handle(0),
             alias: 0,
             access: u64::MAX,
         })
@@ -396,7 +396,7 @@ impl MemoryState {
         let (mut parts, mut malloc) = (0, false);
         self.pieces(address, bytes, |_, _, mapping| {
             parts += 1;
-            malloc |= matches!(mapping.source, MemorySource::Malloc { .. });
+            malloc |= matches!(mapping.source, MappingSource::Malloc { .. });
         });
         let pinned = self.pinned.range(..=address).next_back();
         let in_pinned = pinned.is_some_and(|(start, size)| address - start < *size);
@@ -405,7 +405,7 @@ impl MemoryState {
 
     /// All allocations of a context.
     pub(super) fn allocations_of(&self, context: usize, id: u64) -> Vec<(u64, Mapping)> {
-        let of = |source: MemorySource| matches!(source, MemorySource::Malloc { context: c, id: i, .. } if c == context && i == id);
+        let of = |source: MappingSource| matches!(source, MappingSource::Malloc { context: c, id: i, .. } if c == context && i == id);
         self.mappings
             .iter()
             .filter(|(_, mapping)| of(mapping.source))

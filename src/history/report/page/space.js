@@ -41,7 +41,7 @@ class Space {
       make("p", null, state.gaps.length
         ? `${bytes(state.free)} are free in ${count(state.gaps.length)} ${state.gaps.length === 1 ? "range" : "ranges"}; the `
           + `largest is ${bytes(state.largest)}. ${(100 * scattered).toFixed(1)} % of the free memory lies outside of it.`
-        : "Nothing that is held is free at this moment."),
+        : "No reserved memory is free at this moment."),
       make("div.columns", null,
         make("div.scroll", null, make("table", null, make("thead", null, make("tr", null, make("th.left", null, "range of"),
           make("th", null, "ranges"), make("th", null, "bytes"), make("th"))), make("tbody", null, ...rows))),
