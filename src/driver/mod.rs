@@ -24,7 +24,7 @@ pub use tools::Tools;
 /// How long [`Driver::event_wait`] polls without a pause. Most events that it waits for are about to complete.
 const SPIN: Duration = Duration::from_micros(20);
 /// The longest pause between two polls of [`Driver::event_wait`].
-const LONGEST_PAUSE: Duration = Duration::from_micros(50);
+const MAX_PAUSE: Duration = Duration::from_micros(50);
 
 /// A `CUcontext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -304,12 +304,12 @@ pub trait Driver: Send + Sync + 'static {
             }
             if waited < SPIN {
                 std::hint::spin_loop();
-            } else if pause < LONGEST_PAUSE / 8 {
+            } else if pause < MAX_PAUSE / 8 {
                 std::thread::yield_now();
                 pause *= 2;
             } else {
                 std::thread::sleep(pause.min(limit - waited));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }

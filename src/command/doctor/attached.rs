@@ -2,31 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use super::report::Report;
+use super::findings::Findings;
 
 /// Reports what `LD_PRELOAD` has done to this process. False where the loader ignored a library that it names.
-pub fn this_process(report: &mut Report) -> bool {
+pub fn this_process(findings: &mut Findings) -> bool {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let (library, _) = loaded("self").unwrap_or_default();
     match library {
         Some(path) => {
-            report.found("this process", &format!("has loaded {path}"));
-            report.advice(
+            findings.found("this process", &format!("has loaded {path}"));
+            findings.advice(
                 "In LD_PRELOAD it sets its pool on TensorRT's objects. A program linked with it needs TRTALLOC_INJECT=1, or \
                  setGpuAllocator.",
             );
         }
         None if preload.contains("trtalloc") => {
-            report.found(
+            findings.found(
                 "this process",
                 &format!("no, though LD_PRELOAD is {preload:?}: the loader did not take it"),
             );
-            report.advice("Is that path right, and the library for this machine? The loader only warns and continues.");
+            findings
+                .advice("Is that path right, and the library for this machine? The loader only warns and continues.");
             return false;
         }
         None => {
-            report.found("this process", "no");
-            report.advice(
+            findings.found("this process", "no");
+            findings.advice(
                 "`trtalloc run -- PROGRAM` attaches it to an unchanged program; `trtalloc doctor PROGRAM` says beforehand \
                  what that would catch. An application that can be changed gives the allocator to TensorRT: \
                  runtime->setGpuAllocator(trtalloc::tensorrt(memory)).",
@@ -37,12 +38,12 @@ pub fn this_process(report: &mut Report) -> bool {
 }
 
 /// Reports whether another process has loaded the library.
-pub fn process(pid: u32, report: &mut Report) -> bool {
+pub fn process(pid: u32, findings: &mut Findings) -> bool {
     let what = format!("process {pid}");
     match loaded(&pid.to_string()) {
         Err(error) => {
-            report.found(&what, &format!("cannot be inspected: {error}"));
-            report.advice("Is that its number, and is it yours? Otherwise run the doctor as root.");
+            findings.found(&what, &format!("cannot be inspected: {error}"));
+            findings.advice("Is that its number, and is it yours? Otherwise run the doctor as root.");
             false
         }
         Ok((library, tensorrt)) => {
@@ -52,10 +53,10 @@ pub fn process(pid: u32, report: &mut Report) -> bool {
                 false => tensorrt.join(", "),
             };
             match &library {
-                Some(path) => report.found(&what, &format!("has loaded {path}, and {with}")),
+                Some(path) => findings.found(&what, &format!("has loaded {path}, and {with}")),
                 None => {
-                    report.found(&what, &format!("has not loaded libtrtalloc.so; it has {with}"));
-                    report.advice(
+                    findings.found(&what, &format!("has not loaded libtrtalloc.so; it has {with}"));
+                    findings.advice(
                         "Is the program linked with it, and is it the library that is found at run time? Try ldd.",
                     );
                 }

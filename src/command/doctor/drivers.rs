@@ -2,51 +2,51 @@
 
 use trtalloc::driver::{Context, Descriptor, Driver, HandleKind, Result, Settings};
 
-use super::report::Report;
+use super::findings::Findings;
 use crate::command::table::size;
 
 /// Reports a driver and its devices. Returns whether there is a device to allocate on.
-pub fn driver(driver: &Descriptor, settings: &Settings, report: &mut Report) -> bool {
+pub fn driver(driver: &Descriptor, settings: &Settings, findings: &mut Findings) -> bool {
     let text = driver.kernel_module.and_then(|file| std::fs::read_to_string(file).ok());
     if let Some(text) = text {
-        report.found("kernel module", text.lines().next().unwrap_or_default());
+        findings.found("kernel module", text.lines().next().unwrap_or_default());
     }
     match (driver.open)(settings) {
-        Ok(open) => describe(driver, &*open, report),
+        Ok(open) => describe(driver, &*open, findings),
         Err(error) => {
-            report.found(driver.name, &format!("no: {error}"));
-            report.advice((driver.advice)(&error));
+            findings.found(driver.name, &format!("no: {error}"));
+            findings.advice((driver.advice)(&error));
             false
         }
     }
 }
 
 /// Reports what an open driver supports. Returns whether there is a device to allocate on.
-fn describe(descriptor: &Descriptor, driver: &dyn Driver, report: &mut Report) -> bool {
+fn describe(descriptor: &Descriptor, driver: &dyn Driver, findings: &mut Findings) -> bool {
     let (name, advice) = (descriptor.name, descriptor.advice);
     let tools = driver.tools();
     let words = tools.map_or_else(|| name.to_owned(), |tools| tools.description());
     let count = match driver.device_count() {
         Ok(0) => {
-            report.found(name, &format!("{words}; no devices"));
-            report.advice("Is CUDA_VISIBLE_DEVICES set to something else?");
+            findings.found(name, &format!("{words}; no devices"));
+            findings.advice("Is CUDA_VISIBLE_DEVICES set to something else?");
             return false;
         }
         Ok(count) => count,
         Err(error) => {
-            report.found(name, &format!("{words}; no devices: {error}"));
-            report.advice(advice(&error));
+            findings.found(name, &format!("{words}; no devices: {error}"));
+            findings.advice(advice(&error));
             return false;
         }
     };
-    report.found(name, &format!("yes: {words}; devices: {count}"));
+    findings.found(name, &format!("yes: {words}; devices: {count}"));
     let mut usable = false;
     for index in 0..count as i32 {
-        usable |= device_found(descriptor, driver, index, count as i32, report);
+        usable |= device_found(descriptor, driver, index, count as i32, findings);
     }
     let features = driver.features();
     let mut has = |what: &str, there: bool, yes: &str, no: &str| {
-        report.found(what, if there { yes } else { no });
+        findings.found(what, if there { yes } else { no });
     };
     has(
         "  stream ids",
@@ -67,19 +67,19 @@ fn describe(descriptor: &Descriptor, driver: &dyn Driver, report: &mut Report) -
         "no: memory of a CUDA graph is never reused by others",
     );
     if let Some(text) = tools.and_then(|tools| tools.advice()) {
-        report.advice(text);
+        findings.advice(text);
     }
     usable
 }
 
 /// Reports a device. Returns whether the driver answers for it.
-fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count: i32, report: &mut Report) -> bool {
+fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count: i32, findings: &mut Findings) -> bool {
     let what = format!("  device {index}");
     let info = match driver.device_info(index) {
         Ok(info) => info,
         Err(error) => {
-            report.found(&what, &format!("no: {error}"));
-            report.advice((descriptor.advice)(&error));
+            findings.found(&what, &format!("no: {error}"));
+            findings.advice((descriptor.advice)(&error));
             return false;
         }
     };
@@ -87,7 +87,7 @@ fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count:
         Ok((free, _)) => format!(", {} free", size(free)),
         Err(_) => String::new(),
     };
-    report.found(&what, &format!("{}, {}{free}", info.name, size(info.total)));
+    findings.found(&what, &format!("{}, {}{free}", info.name, size(info.total)));
     let (smallest, recommended) = info.granularity;
     let trial = |kind, devices: &[i32]| in_context(driver, index, |_| map_one(driver, index, smallest, kind, devices));
     let plain = match smallest {
@@ -95,14 +95,14 @@ fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count:
         _ => trial(HandleKind::default(), &[index]).map_err(|error| error.to_string()),
     };
     if let Err(reason) = plain {
-        report.found("    virtual memory", &format!("no: {reason}; backing=malloc is used"));
-        report.advice(
+        findings.found("    virtual memory", &format!("no: {reason}; backing=malloc is used"));
+        findings.advice(
             "Memory then comes from the driver's malloc: growing a block may copy it, and scattered free memory cannot be \
              joined. A newer driver, or a virtual machine that passes the whole GPU through, supports it.",
         );
         return true;
     }
-    report.found(
+    findings.found(
         "    virtual memory",
         &format!(
             "works by trial, handles of {}, {} recommended",
@@ -111,27 +111,27 @@ fn device_found(descriptor: &Descriptor, driver: &dyn Driver, index: i32, count:
         ),
     );
     if driver.tools().is_some_and(|tools| tools.shares_memory()) {
-        sharing(driver, index, count, smallest, report);
+        sharing(driver, index, count, smallest, findings);
     }
     true
 }
 
 /// Reports what virtual memory allows other devices, other processes and network cards.
-fn sharing(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut Report) {
+fn sharing(driver: &dyn Driver, index: i32, count: i32, bytes: u64, findings: &mut Findings) {
     let trial = |kind, devices: &[i32]| in_context(driver, index, |_| map_one(driver, index, bytes, kind, devices));
     let others: Vec<i32> = (0..count).filter(|other| *other != index).collect();
     if others.is_empty() {
-        report.found("    other devices", "none here");
+        findings.found("    other devices", "none here");
     } else {
         let (yes, no): (Vec<_>, Vec<_>) = others
             .iter()
             .partition(|other| trial(HandleKind::default(), &[index, **other]).is_ok());
-        report.found(
+        findings.found(
             "    other devices",
             &format!("can get access: {}; cannot: {}", list(&yes), list(&no)),
         );
         if !yes.is_empty() {
-            report.advice(
+            findings.advice(
                 "cudaDeviceEnablePeerAccess has no effect on this memory: set peers=auto, or name the devices.",
             );
         }
@@ -159,21 +159,21 @@ fn sharing(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut
         .collect();
     match works.is_empty() {
         true => {
-            report.found(
+            findings.found(
                 "    other processes",
                 "no: cudaIpcGetMemHandle does not take this memory, and it cannot be exported",
             );
-            report.advice("Where memory is passed to another process: set backing=malloc.");
+            findings.advice("Where memory is passed to another process: set backing=malloc.");
         }
         false => {
-            report.found(
+            findings.found(
                 "    other processes",
                 &format!(
                     "cudaIpcGetMemHandle does not take this memory; works by trial: {}",
                     works.join(", ")
                 ),
             );
-            report.advice("Only where memory is passed to another process: set one of these, or backing=malloc.");
+            findings.advice("Only where memory is passed to another process: set one of these, or backing=malloc.");
         }
     }
     let rdma = HandleKind {
@@ -182,12 +182,12 @@ fn sharing(driver: &dyn Driver, index: i32, count: i32, bytes: u64, report: &mut
     };
     match trial(rdma, &[index]) {
         Ok(()) => {
-            report.found("    RDMA", "works by trial with rdma=1");
-            report.advice("Only where a network or storage card reads this memory: set rdma=1.");
+            findings.found("    RDMA", "works by trial with rdma=1");
+            findings.advice("Only where a network or storage card reads this memory: set rdma=1.");
         }
         Err(error) => {
-            report.found("    RDMA", &format!("no: {error}"));
-            report.advice("Where a network or storage card reads this memory: set backing=malloc.");
+            findings.found("    RDMA", &format!("no: {error}"));
+            findings.advice("Where a network or storage card reads this memory: set backing=malloc.");
         }
     }
 }

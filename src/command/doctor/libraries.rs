@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use trtalloc::ffi::tensorrt::abi::AllocatorAbi;
 
-use super::report::Report;
+use super::findings::Findings;
 use crate::command::{Done, say};
 
 /// Names under which TensorRT and TensorRT-RTX are installed, before `.so`.
@@ -27,38 +27,38 @@ const MARK: &str = "trtalloc doctor: version ";
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reports the version of each library found, and whether trtalloc supports it.
-pub fn all(report: &mut Report) {
+pub fn all(findings: &mut Findings) {
     let found = search();
     if found.is_empty() {
-        report.found(
+        findings.found(
             "libraries",
             "none: no libnvinfer.so.N (TensorRT) and no libtensorrt_rtx.so.N (TensorRT-RTX)",
         );
-        report.advice(
+        findings.advice(
             "Searched: LD_LIBRARY_PATH, the loader's cache, and the packages of python3. Where it is elsewhere, put its \
              folder into LD_LIBRARY_PATH.",
         );
     }
     for (path, place) in found {
-        one(&path, report);
-        report.found("", &format!("{} ({place})", path.display()));
+        one(&path, findings);
+        findings.found("", &format!("{} ({place})", path.display()));
     }
 }
 
 /// Reports the version of one library, and whether trtalloc supports it.
-pub fn one(path: &Path, report: &mut Report) {
+pub fn one(path: &Path, findings: &mut Findings) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match version(path) {
         Ok(version) => match AllocatorAbi::of(version) {
-            Ok(_) => report.found(&name, &format!("{}: served", in_words(version))),
+            Ok(_) => findings.found(&name, &format!("{}: served", in_words(version))),
             Err(_) => {
-                report.found(&name, &format!("{}: its interface is not known", in_words(version)));
-                report.advice("A newer trtalloc may know it: trtalloc_tensorrt_allocator gives NULL for it here.");
+                findings.found(&name, &format!("{}: its interface is not known", in_words(version)));
+                findings.advice("A newer trtalloc may know it: trtalloc_tensorrt_allocator gives NULL for it here.");
             }
         },
         Err(reason) => {
-            report.found(&name, &format!("no: {reason}"));
-            report.advice("Programs that need it cannot start either: is its package whole, and for this machine?");
+            findings.found(&name, &format!("no: {reason}"));
+            findings.advice("Programs that need it cannot start either: is its package whole, and for this machine?");
         }
     }
 }

@@ -4,13 +4,13 @@
 //! that can be read, the library in a process, or a way to inject it into a program.
 //!
 //! `drivers` tests drivers and devices, `libraries` finds TensorRT, `attached` inspects a process, `program` inspects
-//! a program before it starts, `report` formats the findings.
+//! a program before it starts, `findings` formats the findings.
 
 mod attached;
 mod drivers;
+mod findings;
 mod libraries;
 mod program;
-mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use trtalloc::config::{Config, KEYS, Rule, nearest_option, variable_of};
 use trtalloc::driver::DRIVERS;
 use trtalloc::error::Result;
 
+use self::findings::Findings;
 pub use self::libraries::in_words as version_in_words;
-use self::report::Report;
 use super::{Done, say};
 
 #[derive(clap::Args)]
@@ -41,13 +41,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     if let Some(library) = &arguments.library {
         return Ok(libraries::print_version(library));
     }
-    let mut report = Report::new();
+    let mut findings = Findings::new();
     if let Some(name) = arguments.program.first() {
-        let done = program::examine(name, &mut report)?;
-        say(report.text());
+        let done = program::examine(name, &mut findings)?;
+        say(findings.text());
         return Ok(done);
     }
-    report.section("driver");
+    findings.section("driver");
     let settings = Config {
         // Of the device's memory, not of the library for media processing.
         rule: Rule::default(),
@@ -56,18 +56,18 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     .driver_settings();
     let with_devices = DRIVERS.iter().filter(|driver| !driver.external_only);
     let usable: Vec<_> = with_devices
-        .map(|driver| (drivers::driver(driver, &settings, &mut report), *driver))
+        .map(|driver| (drivers::driver(driver, &settings, &mut findings), *driver))
         .collect();
-    report.section("TensorRT");
-    libraries::all(&mut report);
-    report.section("attached");
-    let mut all = attached::this_process(&mut report);
+    findings.section("TensorRT");
+    libraries::all(&mut findings);
+    findings.section("attached");
+    let mut all = attached::this_process(&mut findings);
     if let Some(pid) = arguments.pid {
-        all &= attached::process(pid, &mut report);
+        all &= attached::process(pid, &mut findings);
     }
-    report.section("options");
-    let config = options(&mut report);
-    say(report.text());
+    findings.section("options");
+    let config = options(&mut findings);
+    say(findings.text());
     let wanted = config.driver.descriptor();
     // A driver for external memory needs no device.
     all &= usable.iter().all(|(usable, driver)| *usable || *driver != wanted);
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 }
 
 /// Reports the options in the environment, and those that cannot be read.
-fn options(report: &mut Report) -> Config {
+fn options(findings: &mut Findings) -> Config {
     let config = Config::from_environment();
     let mut any = false;
     let mut names: Vec<_> = std::env::vars_os()
@@ -88,25 +88,25 @@ fn options(report: &mut Report) -> Config {
         any = true;
         let key = name["TRTALLOC_".len()..].to_ascii_lowercase();
         if let Some(nearest) = nearest_option(&name) {
-            report.found(&name, &format!("is no option; the nearest is {}", variable_of(nearest)));
-            report.advice("If it is meant as one, see the README's list for how it is spelt.");
+            findings.found(&name, &format!("is no option; the nearest is {}", variable_of(nearest)));
+            findings.advice("If it is meant as one, see the README's list for how it is spelt.");
         } else if config.unread_bounds.iter().any(|(bound, _)| *bound == key) {
-            report.found(&name, &format!("cannot read `{value}`: every request fails"));
-            report.advice(
+            findings.found(&name, &format!("cannot read `{value}`: every request fails"));
+            findings.advice(
                 "A program that should have a limit does not run without one. See the README for how it is written.",
             );
         } else if value.trim().is_empty() {
-            report.found(&name, "empty, so the default holds");
+            findings.found(&name, "empty, so the default holds");
         } else if let Err(error) = Config::default().set(&key, &value)
             && KEYS.contains(&key.as_str())
         {
-            report.found(&name, &format!("{error}; the default holds"));
+            findings.found(&name, &format!("{error}; the default holds"));
         } else {
-            report.found(&name, &value);
+            findings.found(&name, &value);
         }
     }
     if !any {
-        report.found("environment", "no TRTALLOC_ variables, so the defaults hold");
+        findings.found("environment", "no TRTALLOC_ variables, so the defaults hold");
     }
     config
 }

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use trtalloc::error::{Error, Result};
 
+use super::findings::Findings;
 use super::libraries;
-use super::report::Report;
 use crate::command::Done;
 use crate::command::program::{CREATORS, Elf, Program};
 
@@ -48,36 +48,36 @@ impl Object {
 }
 
 /// Inspects the program without starting it. Returns [`Done::NotAll`] where TensorRT's calls cannot be caught.
-pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
+pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
     let program = Program::find(name).map_err(|error| {
         let hint = Program::hint(name, &error);
         Error::Io(format!("{}: {error}{hint}", name.to_string_lossy()))
     })?;
-    report.section("program");
-    report.found("file", &program.path.display().to_string());
+    findings.section("program");
+    findings.found("file", &program.path.display().to_string());
     if program.is_script() {
-        report.found("run by", &program.runs.display().to_string());
+        findings.found("run by", &program.runs.display().to_string());
     }
     if let Some(why) = program.refuses() {
-        report.found("preloading", &format!("no: {why}"));
-        report.advice(
+        findings.found("preloading", &format!("no: {why}"));
+        findings.advice(
             "Nothing can be injected into it. A program that it starts may be another matter: name that one. If it can be \
              changed, give its TensorRT the allocator with setGpuAllocator.",
         );
-        report_static(&program, report);
+        report_static(&program, findings);
         return Ok(Done::NotAll);
     }
     let Some(loader) = program.elf.as_ref().and_then(Elf::loader) else {
-        report.found("preloading", "unknown: the file cannot be read");
+        findings.found("preloading", "unknown: the file cannot be read");
         return Ok(Done::NotAll);
     };
-    report.found("preloading", "works");
-    let objects = at_start(&program.runs, loader, report);
+    findings.found("preloading", "works");
+    let objects = at_start(&program.runs, loader, findings);
 
-    report.section("TensorRT at its start");
-    let of_start = catches(&objects, report);
+    findings.section("TensorRT at its start");
+    let of_start = catches(&objects, findings);
     let mut caught = of_start;
-    report.section("TensorRT at run time");
+    findings.section("TensorRT at run time");
     let name = program
         .runs
         .file_name()
@@ -85,35 +85,35 @@ pub fn examine(name: &OsStr, report: &mut Report) -> Result<Done> {
         .to_string_lossy()
         .into_owned();
     if name.starts_with("python") {
-        caught &= python(&program.runs, report);
+        caught &= python(&program.runs, findings);
     } else if program.is_script() {
-        report.found(
+        findings.found(
             "script",
             &format!("the program that {name} starts is not known here; it inherits the library"),
         );
-        report.advice("To inspect the program that it starts, name that program instead.");
+        findings.advice("To inspect the program that it starts, name that program instead.");
     }
-    opened(&objects, report);
+    opened(&objects, findings);
     Ok(if caught { Done::All } else { Done::NotAll })
 }
 
 /// Reports a TensorRT that is linked into a program statically.
-fn report_static(program: &Program, report: &mut Report) {
+fn report_static(program: &Program, findings: &mut Findings) {
     if let Some(object) = Object::read(program.runs.clone()).filter(Object::contains) {
-        report.found("TensorRT", &format!("linked into {}: cannot be caught", object.name()));
+        findings.found("TensorRT", &format!("linked into {}: cannot be caught", object.name()));
     }
 }
 
 /// The program and the libraries that its loader loads at the start, as `ldd` lists them.
-fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
+fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> Vec<Object> {
     let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
     let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
     for line in list.lines().map(str::trim) {
         // A library that the program names by its path is listed without an arrow.
         let (name, place) = line.split_once(" => ").unwrap_or(("", line));
         if place.starts_with("not found") {
-            report.found(name, "no: it is not found, so the program cannot start");
-            report.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
+            findings.found(name, "no: it is not found, so the program cannot start");
+            findings.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
         } else if let Some((place, _)) = place.rsplit_once(" (") {
             objects.extend(Object::read(place.into()));
         }
@@ -122,21 +122,21 @@ fn at_start(path: &Path, loader: &Path, report: &mut Report) -> Vec<Object> {
 }
 
 /// Reports each file that uses TensorRT. Returns whether all their calls would be caught.
-fn catches(objects: &[Object], report: &mut Report) -> bool {
+fn catches(objects: &[Object], findings: &mut Findings) -> bool {
     let mut all = true;
     let mut any = false;
     for object in objects {
         if object.is_tensorrt() {
-            libraries::one(&object.path, report);
-            report.found("", &object.path.display().to_string());
+            libraries::one(&object.path, findings);
+            findings.found("", &object.path.display().to_string());
         } else if object.contains() {
-            report.found(&object.name(), "TensorRT is linked into it: cannot be caught");
-            report.advice(
+            findings.found(&object.name(), "TensorRT is linked into it: cannot be caught");
+            findings.advice(
                 "Its calls do not pass through the loader. Link TensorRT's shared library, or call setGpuAllocator.",
             );
             all = false;
         } else if object.uses_tensorrt() {
-            report.found(&object.name(), "linked with TensorRT: caught");
+            findings.found(&object.name(), "linked with TensorRT: caught");
         } else {
             continue;
         }
@@ -144,19 +144,19 @@ fn catches(objects: &[Object], report: &mut Report) -> bool {
     }
     if !any {
         let hidden = objects.first().is_some_and(|program| program.elf.is_stripped());
-        report.found("none", "no TensorRT is linked to it");
+        findings.found("none", "no TensorRT is linked to it");
         if hidden {
-            report.advice("It is stripped, so a TensorRT linked into it statically would not be found.");
+            findings.advice("It is stripped, so a TensorRT linked into it statically would not be found.");
         }
     }
     all
 }
 
 /// Reports what is known of libraries that are opened at run time.
-fn opened(objects: &[Object], report: &mut Report) {
+fn opened(objects: &[Object], findings: &mut Findings) {
     let openers: Vec<&Object> = objects.iter().filter(|object| opens(object)).collect();
     if openers.is_empty() {
-        report.found("none", "nothing in it opens libraries by itself");
+        findings.found("none", "nothing in it opens libraries by itself");
         return;
     }
     for object in &openers {
@@ -169,9 +169,9 @@ fn opened(objects: &[Object], report: &mut Report) {
             true => String::new(),
             false => format!("; it names {}", named.into_iter().collect::<Vec<_>>().join(", ")),
         };
-        report.found(&object.name(), &format!("opens libraries: {}{names}", how.join(", ")));
+        findings.found(&object.name(), &format!("opens libraries: {}{names}", how.join(", ")));
     }
-    report.advice(
+    findings.advice(
         "Caught: calls of such a library into a TensorRT that it is linked with, and functions looked up with dlsym. Not \
          caught, and not visible from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
          and what IRuntime::loadRuntime opens. `trtalloc run` reports at the end whether TensorRT was used.",
@@ -203,7 +203,7 @@ fn names_in(path: &Path) -> BTreeSet<String> {
 
 /// Reports an interpreter's packages that contain TensorRT or are linked with it. Returns whether all would be
 /// caught.
-fn python(interpreter: &Path, report: &mut Report) -> bool {
+fn python(interpreter: &Path, findings: &mut Findings) -> bool {
     let mut objects = Vec::new();
     for folder in libraries::folders_of_python(interpreter) {
         for package in libraries::entries(&folder) {
@@ -223,8 +223,8 @@ fn python(interpreter: &Path, report: &mut Report) -> bool {
         }
     }
     if objects.is_empty() {
-        report.found("packages", "none of its packages uses TensorRT");
+        findings.found("packages", "none of its packages uses TensorRT");
         return true;
     }
-    catches(&objects, report)
+    catches(&objects, findings)
 }

@@ -9,13 +9,13 @@ const INDENT: usize = 24;
 const WIDTH: usize = 110;
 
 /// The report so far.
-pub struct Report {
+pub struct Findings {
     text: String,
 }
 
-impl Report {
-    pub fn new() -> Report {
-        Report { text: String::new() }
+impl Findings {
+    pub fn new() -> Findings {
+        Findings { text: String::new() }
     }
 
     /// Begins a section.
