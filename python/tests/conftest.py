@@ -1,5 +1,5 @@
-"""Each test's program runs in a process of its own, for the process's allocator reads its options once, and a framework
-takes an allocator once.
+"""Each test runs its program in a separate process, since the process's allocator reads its options once, and a framework
+accepts an allocator once.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ def simulated():
 
 @pytest.fixture
 def anything():
-    """Runs a program and tells how it ended."""
+    """Runs a program; the result has its status and output."""
     return lambda command, **variables: _run(command, variables)
 
 
@@ -51,7 +51,7 @@ def _real_gpu():
 
 @pytest.fixture
 def over_cuda():
-    """Runs a program over the GPU that is here, or over stand-ins for CUDA's libraries (TRTALLOC_TEST_STANDIN: folders)."""
+    """Runs a program over this machine's GPU, or over stand-ins for CUDA's libraries (TRTALLOC_TEST_STANDIN: folders)."""
     standin = os.environ.get("TRTALLOC_TEST_STANDIN")
     variables = {"TRTALLOC_DRIVER": "cuda"}
     if standin:
@@ -63,7 +63,7 @@ def over_cuda():
 
 @pytest.fixture
 def gpu():
-    """Runs a program over the GPU that is here."""
+    """Runs a program over this machine's GPU."""
     if os.environ.get("TRTALLOC_TEST_STANDIN") or not _real_gpu():
         pytest.skip("no GPU")
     return lambda program, **more: _passed(program, {"TRTALLOC_DRIVER": "cuda", **more})

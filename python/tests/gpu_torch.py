@@ -1,5 +1,5 @@
 """A training step and a transformer's inference in PyTorch, through the pool and through PyTorch's own allocator: the
-results must be equal bit for bit; peak and time are printed beside each other.
+results must be equal bit for bit; a table compares peak and time.
 
     python gpu_torch.py
 """

@@ -1,11 +1,11 @@
-"""Real CuPy: it takes the functions; memory it gets only where its own CUDA runtime, which is linked in, finds a GPU."""
+"""Real CuPy. It accepts the functions everywhere, but allocates only with a GPU, since its CUDA runtime is linked statically."""
 
 from conftest import needs
 
 pytestmark = needs("cupy")
 
 
-def test_the_functions_are_taken(simulated):
+def test_cupy_accepts_the_functions(simulated):
     simulated(
         """
         import cupy, trtalloc
@@ -17,7 +17,7 @@ def test_the_functions_are_taken(simulated):
     )
 
 
-def test_arrays_are_the_pools(gpu):
+def test_arrays_come_from_the_pool(gpu):
     gpu(
         """
         import cupy, trtalloc

@@ -4,7 +4,7 @@ from conftest import needs
 
 pytestmark = needs("onnxruntime")
 
-# A model of one Identity node, as the few bytes of protobuf that it is.
+# A model of one Identity node, as protobuf.
 MODEL = """
 def varint(n):
     return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
@@ -25,7 +25,7 @@ model = count(1, 8) + field(7, graph) + field(8, field(1, b"") + count(2, 13))
 """
 
 
-def test_a_session_runs_on_the_pools_memory(over_cuda):
+def test_a_session_uses_the_pools_memory(over_cuda):
     over_cuda(
         MODEL
         + """
@@ -49,8 +49,8 @@ assert trtalloc.stats()["allocated"] >= 2 * 4096
     )
 
 
-def test_options_that_it_does_not_take_are_told(over_cuda):
-    """So that the test above is no accident: it parses the addresses."""
+def test_an_invalid_address_disables_the_cuda_provider(over_cuda):
+    """Shows that ONNX Runtime parses the addresses, so the test above depends on them."""
     over_cuda(
         MODEL
         + """

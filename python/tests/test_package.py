@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-def test_figures(simulated):
+def test_statistics_and_limits(simulated):
     simulated(
         """
         import trtalloc
@@ -65,7 +65,7 @@ def test_tags(simulated):
     )
 
 
-def test_errors_have_their_reason(simulated):
+def test_errors_have_a_status_and_a_reason(simulated):
     simulated(
         """
         import os, trtalloc
@@ -77,7 +77,7 @@ def test_errors_have_their_reason(simulated):
             assert error.name == "INVALID_ARGUMENT" and "device 5 of 1" in str(error), error
         else:
             raise SystemExit("no error")
-        # Text that cannot be had, too: here in the child of a fork.
+        # Functions that return text raise errors too, as in a forked child.
         child = os.fork()
         if child == 0:
             try:
@@ -91,7 +91,7 @@ def test_errors_have_their_reason(simulated):
 
 
 def test_history_and_snapshots(simulated):
-    """The library's own answer, whichever it is: it records, or says that this version does not."""
+    """History and snapshots work, or the library reports that this version does not support them."""
     simulated(
         """
         import os, tempfile, trtalloc
@@ -166,11 +166,11 @@ def test_a_library_of_another_version_is_refused_at_import(anything, simulated, 
         assert done.returncode == 1 and "ImportError: " in done.stderr, done
         last = done.stderr.strip().splitlines()[-1]
         assert f"trtalloc {version} (" in last and f"{library} is {other}" in last, last
-    # One of the same version that lacks a function, as one that was built from older sources.
+    # A library of the same version without one of the functions, as if built from older sources.
     library = _library(tmp_path, version, names[:-1])
     done = anything("import trtalloc", TRTALLOC_LIBRARY=str(library))
     assert done.returncode == 1 and f"{library} ({version}) has no {names[-1]}" in done.stderr, done
-    # Another patch of it serves.
+    # Another patch version is accepted.
     library = _library(tmp_path, f"{major}.{minor}.999", names)
     done = anything("from trtalloc import _library", TRTALLOC_LIBRARY=str(library))
     assert "ImportError" not in done.stderr, done

@@ -1,7 +1,7 @@
-"""TensorRT's own bindings on the pool. What needs no GPU: TensorRT-RTX makes its objects without one, and a lean runtime's
-bindings have the allocator's classes, which are called here as TensorRT's C++ calls them.
+"""TensorRT's own bindings with the pool, as far as no GPU is needed. TensorRT-RTX creates its objects without one. The bindings
+of a lean runtime have the allocator's classes, which these tests call as TensorRT's C++ code does.
 
-TRTALLOC_TEST_TENSORRT has the bindings that are tried, as a JSON list of [module, folders]; else those that are installed.
+TRTALLOC_TEST_TENSORRT lists the bindings to test, as JSON: [module, folders]. Without it, the installed bindings are tested.
 """
 
 import importlib.util
@@ -20,13 +20,13 @@ BINDINGS = NAMED or [
 
 pytestmark = pytest.mark.skipif(not BINDINGS, reason="no TensorRT")
 
-# Without a GPU these make their objects.
+# These create their objects without a GPU.
 WHOLE = [binding for binding in BINDINGS if "rtx" in binding[0]]
 
 CALLS = """
 import ctypes, importlib, threading
 def slots(allocator):
-    # pybind11's object has, behind Python's own part, a pointer to the C++ object; that begins with its table of functions.
+    # After Python's own fields, pybind11's object has a pointer to the C++ object, which begins with its table of functions.
     this = ctypes.c_void_p.from_address(id(allocator) + object.__basicsize__).value
     table = ctypes.c_void_p.from_address(this).value
     def slot(number, result, *arguments):
@@ -53,7 +53,7 @@ def _variables(binding, **more):
 
 
 @pytest.mark.parametrize("binding", WHOLE)
-def test_imported_before_tensorrt_it_is_in_its_way(anything, binding):
+def test_importing_trtalloc_first_attaches_runtimes(anything, binding):
     program = """
     import warnings; warnings.simplefilter("error")
     import trtalloc
@@ -79,7 +79,7 @@ def test_imported_before_tensorrt_it_is_in_its_way(anything, binding):
 
 
 @pytest.mark.parametrize("binding", WHOLE)
-def test_attach_takes_what_is_there_already(simulated, binding):
+def test_attach_accepts_existing_objects(simulated, binding):
     simulated(
         _program(
             binding,
@@ -94,7 +94,7 @@ def test_attach_takes_what_is_there_already(simulated, binding):
             runtime, builder = trt.Runtime(logger), trt.Builder(logger)
             before = sys.getrefcount(trtalloc.tensorrt_allocator(trt))
             allocator = trtalloc.attach(runtime)
-            # One for the whole of TensorRT, which each object keeps alive.
+            # There is one for all of TensorRT, and each object keeps it alive.
             assert trtalloc.attach(builder) is allocator is trtalloc.tensorrt_allocator(trt)
             assert isinstance(allocator, trt.IGpuAllocator)
             assert sys.getrefcount(allocator) == before + 3, sys.getrefcount(allocator)
@@ -104,7 +104,7 @@ def test_attach_takes_what_is_there_already(simulated, binding):
                 pass
             else:
                 raise SystemExit("gpu_allocator can be read: the documentation should say so")
-            # Why the subclass calls the base's __init__ by name.
+            # This is why the subclass calls the base's __init__ by name.
             class Without(trt.IGpuAllocator):
                 def __init__(self):
                     pass
@@ -126,7 +126,7 @@ def test_attach_takes_what_is_there_already(simulated, binding):
             gc.collect()
             memory = allocator.allocate(1 << 20, 256, 0)
             assert allocator.deallocate(memory) is True
-            # A class of the program's own, and twice.
+            # An object of the program's own subclass, attached twice.
             class Mine(trt.Runtime):
                 pass
             mine = Mine(logger)
@@ -159,8 +159,8 @@ def test_attach_takes_what_is_there_already(simulated, binding):
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_it_answers_as_the_interface_demands(simulated, binding):
-    """By hand, as the documentation has it, in both orders of the asynchronous call, and by the names of both generations."""
+def test_the_allocator_follows_the_documented_interface(simulated, binding):
+    """Calls the methods as documented: both argument orders of the asynchronous call, and the names of both generations."""
     simulated(
         _program(
             binding,
@@ -193,8 +193,8 @@ def test_it_answers_as_the_interface_demands(simulated, binding):
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_it_is_called_as_tensorrts_cpp_calls_it(simulated, binding):
-    """Through the table of functions that the bindings give TensorRT; also from four threads at once."""
+def test_cpp_calls_reach_the_pool(simulated, binding):
+    """Calls through the table of functions that the bindings pass to TensorRT; also from four threads at once."""
     simulated(
         CALLS
         + _program(
@@ -224,7 +224,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 [thread.join() for thread in threads]
 assert len(done) == 4 * 195 and trtalloc.stats()["allocated"] == 0
 
-# The stream and the flags arrive where they belong, in whichever order the bindings pass them.
+# The stream and the flags are distinguished in either order in which the bindings pass them.
 class Spy:
     asked = []
 
@@ -253,8 +253,8 @@ assert spy.asked == [
 
 
 @pytest.mark.parametrize("binding", WHOLE)
-def test_what_is_left_at_the_end_does_no_harm(simulated, binding):
-    """Objects in modules, in cycles and in threads that go on, as the interpreter is taken down; threads that attach at once."""
+def test_objects_left_at_exit_do_no_harm(simulated, binding):
+    """Objects in modules, in cycles and in running threads when the interpreter ends; and threads that attach at once."""
     done = simulated(
         _program(
             binding,
@@ -294,7 +294,7 @@ def test_what_is_left_at_the_end_does_no_harm(simulated, binding):
 
 
 @pytest.mark.parametrize("binding", BINDINGS[:1])
-def test_a_preloaded_library_is_the_one_that_is_used(anything, binding, tmp_path):
+def test_a_preloaded_library_is_used(anything, binding, tmp_path):
     path = anything("import trtalloc; print(trtalloc.library_path)").stdout.strip()
     other = shutil.copy(path, tmp_path / "libtrtalloc.so")
     done = anything("import trtalloc; print(trtalloc.library_path)", LD_PRELOAD=str(other))

@@ -1,4 +1,4 @@
-"""Real PyTorch over the pool: as its allocator, and as a MemPool's."""
+"""Real PyTorch with the pool: for all of its memory, and in a MemPool."""
 
 import textwrap
 
@@ -7,7 +7,7 @@ from conftest import needs
 pytestmark = needs("torch")
 
 
-def test_tensors_are_the_pools(over_cuda):
+def test_tensors_come_from_the_pool(over_cuda):
     over_cuda(
         """
         import torch, trtalloc
@@ -17,7 +17,7 @@ def test_tensors_are_the_pools(over_cuda):
         assert trtalloc.stats()["allocated"] == 2 << 20
         assert (there.cpu() == numbers).all()
 
-        # What a stream freed is its own again, and no other stream's.
+        # A stream reuses what it freed, and no other stream does.
         address = there.data_ptr()
         del there
         stream = torch.cuda.Stream()
@@ -37,7 +37,7 @@ def test_tensors_are_the_pools(over_cuda):
     )
 
 
-def test_out_of_memory_is_pytorchs_own_error(over_cuda):
+def test_out_of_memory_raises_pytorchs_own_error(over_cuda):
     over_cuda(
         """
         import threading, torch, trtalloc
@@ -67,7 +67,7 @@ def test_out_of_memory_is_pytorchs_own_error(over_cuda):
     )
 
 
-def test_a_memory_fraction_is_of_a_device_that_exists(over_cuda):
+def test_a_memory_fraction_of_a_missing_device_raises(over_cuda):
     over_cuda(
         """
         import torch, trtalloc
@@ -89,7 +89,7 @@ def test_a_memory_fraction_is_of_a_device_that_exists(over_cuda):
     )
 
 
-def test_pytorchs_figures_are_the_pools(over_cuda):
+def test_pytorch_reports_the_pools_statistics(over_cuda):
     keys = """
         import torch
         torch.empty(1, device="cuda")
@@ -140,7 +140,7 @@ def test_pytorchs_figures_are_the_pools(over_cuda):
     )
 
 
-def test_what_pytorch_refuses_is_here(over_cuda):
+def test_history_and_snapshots_work_where_pytorch_refuses_them(over_cuda):
     over_cuda(
         """
         import inspect, torch, trtalloc
@@ -152,7 +152,7 @@ def test_what_pytorch_refuses_is_here(over_cuda):
             assert "does not yet support" in str(error), error
         else:
             raise SystemExit("it works: this test and docs/frameworks.md are out of date")
-        # PyTorch's parameters, in its order; it has more of them by now.
+        # PyTorch's parameters in its order. Newer versions have more.
         theirs = list(inspect.signature(torch.cuda.memory._record_memory_history).parameters)
         ours = list(inspect.signature(trtalloc.memory._record_memory_history).parameters)
         assert ours == theirs[: len(ours)], (ours, theirs)
@@ -160,7 +160,7 @@ def test_what_pytorch_refuses_is_here(over_cuda):
     )
 
 
-def test_the_two_ways_exclude_each_other(over_cuda):
+def test_allocator_and_mem_pool_exclude_each_other(over_cuda):
     for first, second in (("use_for_torch", "torch_mem_pool"), ("torch_mem_pool", "use_for_torch")):
         over_cuda(
             f"""
@@ -176,7 +176,7 @@ def test_the_two_ways_exclude_each_other(over_cuda):
         )
 
 
-def test_too_late(over_cuda):
+def test_use_after_cuda_was_initialized_raises(over_cuda):
     over_cuda(
         """
         import torch, trtalloc
@@ -191,7 +191,7 @@ def test_too_late(over_cuda):
     )
 
 
-def test_a_mem_pool(over_cuda):
+def test_a_mem_pool_uses_the_pool(over_cuda):
     over_cuda(
         """
         import torch, trtalloc
@@ -202,7 +202,7 @@ def test_a_mem_pool(over_cuda):
         assert segment >= 4 << 20
         outside = torch.empty(1 << 20, device="cuda")
         assert trtalloc.stats()["allocated"] == segment
-        # PyTorch keeps what a living MemPool has cached, and looks at none of it where a request in it fails.
+        # PyTorch keeps what an existing MemPool has cached, and does not use it where a request in the MemPool fails.
         del inside
         torch.cuda.empty_cache()
         assert trtalloc.stats()["allocated"] == segment, "given back: this test and docs/frameworks.md are out of date"
@@ -242,7 +242,7 @@ def test_tensors_outlive_their_mem_pool(over_cuda):
     )
 
 
-def test_results_and_peak_beside_pytorchs_own(gpu):
+def test_results_equal_those_of_pytorchs_allocator(gpu):
     """Prints a table; see gpu_torch.py."""
     import sys
     from pathlib import Path

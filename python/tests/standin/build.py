@@ -1,6 +1,6 @@
-"""Builds stand-ins for NVIDIA's libraries, so that a framework can be loaded where there are none: the runtime of cudart.c,
-and for every other library one that has the names that are asked for, of which those that make or destroy something do nothing,
-and any other ends the program.
+"""Builds stand-ins for NVIDIA's libraries, so that a framework can be loaded without them: the runtime of cudart.c, and for
+every other library one with the names that the framework needs. Functions that create or destroy something do nothing, and any
+other function ends the program.
 
     python build.py OUT LIBRARY...        the framework's own libraries
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# By the soname's beginning: the names of functions that come from it, where they carry no version.
+# For each beginning of a soname: the names of that library's functions, where they have no version.
 PREFIXES = {
     "libcurand": "curand",
     "libcusparseLt": "cusparseLt",
@@ -35,7 +35,7 @@ REFUSE = """#include <stdio.h>
 static int refuse(const char *name) { fprintf(stderr, "stand-in: %s was called\\n", name); abort(); }
 """
 
-# What a framework calls as it starts: there is nothing to be made, set or given back.
+# Functions that a framework calls at its start, which need to do nothing here.
 QUIET = re.compile("Create|Destroy|SetStream|SetMathMode|GetVersion")
 
 
@@ -50,7 +50,7 @@ def output(*command):
 def main(out, libraries):
     out.mkdir(parents=True, exist_ok=True)
     present = {Path(library).name for library in libraries}
-    # What a library's names are versioned with: most of NVIDIA's with the soname.
+    # The versions of each library's names. Most of NVIDIA's libraries use their soname.
     versions = {}
     wanted, sonames = collections.defaultdict(set), set()
     loose = set()
@@ -68,7 +68,7 @@ def main(out, libraries):
         stem = soname.split(".so")[0]
         version = versions.get(soname, soname)
         names = set(wanted.get(version, ()))
-        # The longest beginning wins: cublasLt is not cublas.
+        # The longest beginning counts, since cublasLt is not cublas.
         for name in loose:
             owner = max((p for p in PREFIXES.values() if name.startswith(p)), key=len, default=None)
             if owner == PREFIXES[stem]:

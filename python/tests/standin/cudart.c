@@ -23,12 +23,12 @@ static void *driver(const char *name) {
     return function;
 }
 
-/* Calls a driver function of this name with these arguments, after it was made sure that a context is current. */
+/* Calls a driver function of this name with these arguments; CURRENT makes a context current first. */
 #define CALL(name, types, ...) set_last(((int(*) types)driver(name))(__VA_ARGS__))
 #define CURRENT(name, types, ...) (enter() ? last : CALL(name, types, __VA_ARGS__))
 
 static error set_last(int code) {
-    /* Driver and runtime agree on the codes that matter here. */
+    /* Driver and runtime use the same codes for the errors that can occur here. */
     if (code != SUCCESS && code != NOT_READY) last = code;
     return code;
 }
@@ -106,7 +106,7 @@ error cudaRuntimeGetVersion(int *version) { return *version = 12040, SUCCESS; }
 error cudaDeviceSynchronize(void) { return CURRENT("cuCtxSynchronize", (void), ); }
 error cudaMemGetInfo(size_t *free, size_t *total) { return CURRENT("cuMemGetInfo_v2", (size_t *, size_t *), free, total); }
 
-/* A driver function by its name, as the runtime passes it on to libraries that call the driver themselves. */
+/* Returns a driver function by its name, for libraries that call the driver themselves. */
 error cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *found) {
     (void)version, (void)flags;
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -153,7 +153,7 @@ error cudaEventRecord(void *event, void *stream) { return CURRENT("cuEventRecord
 error cudaEventQuery(void *event) { return CALL("cuEventQuery", (void *), event); }
 error cudaEventSynchronize(void *event) { return CALL("cuEventSynchronize", (void *), event); }
 
-/* PyTorch's own allocator, to which a MemPool belongs. */
+/* PyTorch's own allocator, which a MemPool uses. */
 error cudaMalloc(void **memory, size_t bytes) { return CURRENT("cuMemAlloc_v2", (void **, size_t), memory, bytes); }
 error cudaFree(void *memory) { return memory ? CURRENT("cuMemFree_v2", (void *), memory) : SUCCESS; }
 
@@ -169,7 +169,7 @@ error cudaMemsetAsync(void *to, int byte, size_t bytes, void *stream) {
     return CURRENT("cuMemsetD8Async", (void *, unsigned char, size_t, void *), to, (unsigned char)byte, bytes, stream);
 }
 
-/* What nvcc puts into every library, which runs as it is loaded. */
+/* Functions that nvcc's code calls when a library is loaded. */
 void **__cudaRegisterFatBinary(void *binary) {
     static void *handle;
     (void)binary;
