@@ -261,7 +261,7 @@ impl Allocator {
             })
             .collect();
         if named.is_empty() {
-            "nobody".into()
+            "no block".into()
         } else {
             named.join(", ")
         }
