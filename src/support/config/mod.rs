@@ -121,31 +121,31 @@ pub enum LogLevel {
 /// All options, with their defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `driver`
+    /// `driver`: which driver to open.
     pub driver: DriverChoice,
     /// `device`: `None` is the current one.
     pub device: Option<i32>,
-    /// `limit`
+    /// `limit` on the memory that each pool reserves.
     pub limit: Limit,
-    /// `backing`
+    /// `backing`: how memory is obtained from the driver.
     pub backing: Backing,
-    /// `release_threshold`
+    /// `release_threshold`: how much memory stays reserved when it becomes free.
     pub release_threshold: ReleaseThreshold,
     /// `streams=trusted`: streams outlive the allocator and never capture.
     pub streams_trusted: bool,
-    /// `peers`
+    /// `peers`: the other devices that may access the memory.
     pub peers: Peers,
-    /// `share`
+    /// `share`: how handles may be exported to other processes.
     pub share: Share,
-    /// `rdma`
+    /// `rdma`: whether network and storage cards may access the memory.
     pub rdma: bool,
-    /// `kind`
+    /// `kind` of memory: of the device, or pinned host memory.
     pub kind: Kind,
-    /// `rule`: cuda means ascend where [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
+    /// `rule` by which sizes and alignments are rounded. cuda means ascend where [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
     pub rule: Rule,
     /// `pad`: bytes after each Ascend segment.
     pub pad: u64,
-    /// `wait_ms`
+    /// `wait_ms`: the maximum wait, in milliseconds, before a request is refused.
     pub wait_ms: u64,
     /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`, as text. See
     /// [`Config::history`] and [`Config::snapshot_path`].
@@ -154,19 +154,19 @@ pub struct Config {
     pub stats: bool,
     /// `log`: one level for the process. The last one given counts.
     pub log: LogLevel,
-    /// `passthrough`
+    /// `passthrough`: every request is an allocation from the driver, without a pool.
     pub passthrough: bool,
-    /// `guard`
+    /// `guard`: an unmapped page follows each block, so that an access beyond the block faults.
     pub guard: bool,
-    /// `fill`
+    /// `fill`: the byte with which new memory is filled, and memory that is freed on a stream.
     pub fill: Option<u8>,
-    /// `inject`
+    /// `inject`: the interposed names attach the allocator, also where the library is not preloaded.
     pub inject: bool,
-    /// `disable`
+    /// `disable`: the interposed names never attach the allocator.
     pub disable: bool,
-    /// `sim_memory` in bytes.
+    /// `sim_memory`: bytes of memory of each simulated device.
     pub sim_memory: u64,
-    /// `sim_devices`
+    /// `sim_devices`: how many devices are simulated.
     pub sim_devices: u32,
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,

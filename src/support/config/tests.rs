@@ -1,3 +1,5 @@
+//! Options as text and in the environment, valid and invalid.
+
 use super::*;
 use crate::driver::{ascend, cuda, none, sim};
 
