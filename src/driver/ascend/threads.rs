@@ -72,6 +72,9 @@ pub(super) fn place(acl: &Acl) -> Result<Place> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Calls of AscendCL, whose result goes elsewhere.
+type Work = Box<dyn FnOnce(&Acl) -> Result<()> + Send>;
+
 /// A thread for calls in contexts that the calling thread does not have. The first such call creates it.
 #[derive(Default)]
 pub(super) struct Worker {
@@ -120,11 +123,21 @@ impl Worker {
         context: Option<Context>,
         job: impl FnOnce(&Acl) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let work = move |acl: &Acl| job(acl).map(|value| *slot.lock() = Some(value));
+        self.run_erased(acl, context, Box::new(work))?;
+        let value = result.lock().take();
+        value.ok_or_else(no_thread)
+    }
+
+    /// As [`Worker::run`]. It has no type parameter, so that the library has its channel and its closures once.
+    fn run_erased(&self, acl: &Arc<Acl>, context: Option<Context>, work: Work) -> Result<()> {
         let (sender, outcome) = sync_channel(1);
         let acl = acl.clone();
         self.hand_over(Box::new(move || {
             // The receiver waits below, and there is room for the one result.
-            let _ = sender.send(in_context(&acl, context, job));
+            let _ = sender.send(in_context(&acl, context, work));
         }))?;
         outcome.recv().map_err(|_| no_thread())?
     }
