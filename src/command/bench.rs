@@ -34,6 +34,9 @@ pub struct Arguments {
     /// The library to measure; the default is the one in this command's folder
     #[arg(long)]
     library: Option<PathBuf>,
+    /// Measure only the groups whose name contains this, as `library` or `history`
+    #[arg(long, value_name = "WORD", default_value = "")]
+    only: String,
     /// Load a library, print the nanoseconds that took, and do nothing else
     #[arg(long, hide = true, value_name = "LIBRARY")]
     time_load: Option<PathBuf>,
@@ -145,11 +148,11 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     ];
     let mut table = Table::words(&["what", "measured", "target", ""]);
     let mut done = Done::All;
-    for (what, measure) in measurements {
+    for (what, measure) in measurements.iter().filter(|(what, _)| what.contains(&arguments.only)) {
         let rows = measure(&bench).unwrap_or_else(|error| {
             done = Done::NotAll;
             vec![Row {
-                what: what.into(),
+                what: (*what).into(),
                 measured: error.to_string(),
                 target: String::new(),
                 verdict: Verdict::NotMeasured,

@@ -2,6 +2,7 @@
 // written to by the host.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -18,17 +19,27 @@ void keeps_its_bytes(Allocator* a, std::uint32_t resizable, TakeBack take_back) 
         state ^= state << 17;
         return state % end;
     };
+    std::vector<unsigned char> model;
+    // Writes what is added, a byte of its own to each MiB, so that no page can take another's place unnoticed.
+    auto extend = [&](unsigned char* block, std::uint64_t size) {
+        while (model.size() < size) {
+            std::uint64_t const at = model.size();
+            std::uint64_t const end = std::min(size, (at / mib + 1) * mib);
+            auto const byte = static_cast<unsigned char>(below(256));
+            std::memset(block + at, byte, end - at);
+            model.resize(end, byte);
+        }
+    };
     std::uint64_t size = 3 * mib + 5;
     auto* block = static_cast<unsigned char*>(a->allocate(size, 512, resizable));
     CHECK(block != nullptr);
-    std::vector<unsigned char> model(size);
-    std::memset(block, 0, size);
+    extend(block, size);
     int moves = 0;
     int refusals = 0;
     for (int round = 0; round < 60; ++round) {
         for (int i = 0; i < 20; ++i) {
             std::uint64_t const at = below(size);
-            std::uint64_t const end = at + 1 + below(size - at);
+            std::uint64_t const end = at + 1 + below(std::min(mib, size - at));
             auto const byte = static_cast<unsigned char>(below(256));
             std::memset(block + at, byte, end - at);
             std::memset(model.data() + at, byte, end - at);
@@ -42,12 +53,11 @@ void keeps_its_bytes(Allocator* a, std::uint32_t resizable, TakeBack take_back) 
         } else {
             moves += now != block ? 1 : 0;
             block = now;
-            std::uint64_t const before = size;
             size = wanted;
-            model.resize(size);
-            if (size > before) {
-                std::memset(block + before, 0, size - before);
+            if (size < model.size()) {
+                model.resize(size);
             }
+            extend(block, size);
         }
         CHECK(std::memcmp(block, model.data(), size) == 0);
     }

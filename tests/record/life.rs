@@ -1,6 +1,7 @@
 //! Histories of whole lives, replayed backwards as PyTorch's viewer does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use trtalloc::driver::{Driver, Stream};
 
@@ -218,16 +219,22 @@ impl Drop for Over<'_> {
 fn snapshots_while_eight_threads_allocate_and_recording_is_switched() {
     let program = Program::new("history=all,max_entries=5000");
     let over = AtomicBool::new(false);
+    // Nothing is tested while a snapshot is looked at.
+    let paused = AtomicBool::new(false);
     let context = program.application.context();
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
-            let (allocator, driver, over) = (&program.allocator, &program.driver, &over);
+            let (allocator, driver, over, paused) = (&program.allocator, &program.driver, &over, &paused);
             let stream = program.stream();
             scope.spawn(move || {
                 driver.context_push(context).unwrap();
                 let mut held: Vec<(u64, Option<Stream>)> = Vec::new();
                 let mut random = thread + 1;
                 while !over.load(Ordering::Relaxed) {
+                    if paused.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(1));
+                        continue;
+                    }
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let draw = random >> 40;
                     if held.len() < 20 && !draw.is_multiple_of(3) {
@@ -255,8 +262,12 @@ fn snapshots_while_eight_threads_allocate_and_recording_is_switched() {
         for round in 0..12 {
             let name = format!("switched-{}.pickle", round % 5);
             program.allocator.write_snapshot(&path(&name)).unwrap();
+            paused.store(true, Ordering::Relaxed);
             crate::viewer::open(&path(&name));
+            paused.store(false, Ordering::Relaxed);
             program.allocator.history(switches[round % switches.len()]).unwrap();
+            // Time in which every thread records something.
+            std::thread::sleep(Duration::from_millis(20));
         }
     });
     program.snapshot("switched-over");

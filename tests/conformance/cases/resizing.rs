@@ -148,6 +148,29 @@ pub fn with_work_pending(setup: &Setup) {
     world.finish();
 }
 
+/// Extends the model of a block to `size` bytes, and writes what was added: each MiB gets a byte of its own, so that no
+/// page can take another's place unnoticed.
+fn extend(world: &World, stream: usize, block: usize, model: &mut Vec<u8>, size: u64, random: &mut Random) {
+    let mut piece = vec![0; MIB as usize];
+    while (model.len() as u64) < size {
+        let from = model.len() as u64;
+        let bytes = size.min((from / MIB + 1) * MIB) - from;
+        let byte = random.below(256) as u8;
+        world.write(stream, block + from as usize, bytes, byte);
+        // Without optimization `resize` is slow.
+        piece.fill(byte);
+        model.extend_from_slice(&piece[..bytes as usize]);
+    }
+}
+
+/// Whether every byte of a block is what the model has. It is read in pieces, since a buffer of the block's size would cost
+/// more than the comparison.
+fn matches(world: &World, block: usize, model: &[u8]) -> bool {
+    const PIECE: usize = 4 << 20;
+    let mut pieces = model.chunks(PIECE).enumerate();
+    pieces.all(|(at, expected)| world.read(block + at * PIECE, expected.len() as u64) == expected)
+}
+
 /// Random growth, moves, shrinks and refusals of a few blocks. Every byte of each block is what was last written to it.
 fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
     let stream = world.stream();
@@ -162,14 +185,15 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
                 _ => world.try_get_on(stream, size, 0, RESIZABLE),
             };
             assert_ne!(block, 0, "{}", world.interface().last_error());
-            world.write(stream, block, size, 0);
-            blocks.push((block, vec![0; size as usize]));
+            let mut model = Vec::new();
+            extend(world, stream, block, &mut model, size, &mut random);
+            blocks.push((block, model));
         }
         let at = random.below(blocks.len() as u64) as usize;
         let (block, model) = &mut blocks[at];
         for _ in 0..6 {
             let from = random.below(model.len() as u64) as usize;
-            let bytes = 1 + random.below((model.len() - from) as u64) as usize;
+            let bytes = 1 + random.below(MIB.min((model.len() - from) as u64)) as usize;
             let byte = random.below(256) as u8;
             world.write(stream, *block + from, bytes as u64, byte);
             model[from..from + bytes].fill(byte);
@@ -188,12 +212,10 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
         } else {
             moves += u32::from(new != *block);
             *block = new;
-            model.resize(size as usize, 0);
-            if size > had {
-                world.write(stream, new + had as usize, size - had, 0);
-            }
+            model.truncate(size as usize);
+            extend(world, stream, new, model, size, &mut random);
         }
-        assert!(world.read(*block, model.len() as u64) == *model, "round {round}");
+        assert!(matches(world, *block, model), "round {round}");
         if random.below(6) == 0 {
             let (block, _) = blocks.swap_remove(at);
             match random.below(2) {
