@@ -3,8 +3,8 @@
 //! reports work on freed memory.
 
 mod common;
-#[path = "common/simcuda.rs"]
-mod simcuda;
+
+use common::simcuda;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -4,8 +4,8 @@
 extern crate trial;
 
 mod common;
-#[path = "common/simcuda.rs"]
-mod simcuda;
+
+use common::simcuda;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -4,8 +4,8 @@
 extern crate trial;
 
 mod common;
-#[path = "common/simcuda.rs"]
-mod simcuda;
+
+use common::simcuda;
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! streams of a process whose CUDA driver is the simulated libcuda.so.1 (with `TRTALLOC_TEST_DRIVER=cuda` the real one).
 
 mod common;
-#[path = "common/simcuda.rs"]
-mod simcuda;
+
+use common::simcuda;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -6,17 +6,12 @@
 extern crate trial;
 
 mod common;
-#[path = "common/simcuda.rs"]
-mod simcuda;
-#[path = "common/wheel.rs"]
-mod wheel;
+
+use common::{simcuda, wheel};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
-
-// tests/common/wheel.rs asks this before it fetches.
-use common::may_download;
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

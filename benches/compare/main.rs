@@ -16,8 +16,6 @@ mod pools;
 mod rmm;
 #[path = "../../tests/common/mod.rs"]
 mod tools;
-#[path = "../../tests/common/wheel.rs"]
-mod wheel;
 
 use std::hint::black_box;
 
@@ -25,11 +23,6 @@ use cases::{CASES, Case};
 use common::Rig;
 use rmm::Rmm;
 use trtalloc::driver::Driver;
-
-/// Before tests/common/wheel.rs fetches: RMM is opened only where it is asked for.
-fn may_download() -> Result<(), String> {
-    Ok(())
-}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

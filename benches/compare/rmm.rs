@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::pools::Pool;
 use crate::tools;
-use crate::wheel;
+use crate::tools::wheel;
 
 /// The wheels: RMM with most of what its headers need, and the CUDA runtime with the rest.
 const RMM: (&str, &str) = ("librmm-cu12", "24.12.1");
@@ -87,8 +87,8 @@ fn library() -> Result<PathBuf, String> {
 }
 
 fn compile(library: &Path) -> Result<(), String> {
-    let rmm = wheel::fetch(RMM.0, RMM.1)?.join("librmm/include");
-    let runtime = wheel::fetch(RUNTIME.0, RUNTIME.1)?.join("nvidia/cuda_runtime/include");
+    let rmm = wheel::fetch_unasked(RMM.0, RMM.1)?.join("librmm/include");
+    let runtime = wheel::fetch_unasked(RUNTIME.0, RUNTIME.1)?.join("nvidia/cuda_runtime/include");
     // Compiled to a temporary file and renamed, so other processes never load a partial file.
     let partial = library.with_extension(format!("partial-{}", std::process::id()));
     let mut compile = tools::cxx();

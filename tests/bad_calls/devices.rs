@@ -7,10 +7,10 @@ use trtalloc::allocator::Allocator;
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
 
-use super::{MIB, Place, World, run};
+use crate::{MIB, Place, World, run};
 
 /// -1 is the current device. Nothing else that is no device's number means one.
-pub fn devices_that_are_not_there(place: Place) {
+pub fn unknown_devices_are_refused(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
     let exported = ExportedAllocator::new(Allocator::create("driver=sim").unwrap());
@@ -46,7 +46,7 @@ pub fn devices_that_are_not_there(place: Place) {
 
 /// The process's own allocator touches no driver before its first allocation, so it cannot know how many devices there are;
 /// what is no device's number in any process is refused all the same.
-fn devices_of_an_allocator_at_rest(_: Place) {
+fn devices_of_an_unused_allocator(_: Place) {
     let own = c::trtalloc_default();
     let mut stats = c::trtalloc_stats::default();
     let (size, mut text) = (size_of::<c::trtalloc_stats>(), [0; 4096]);
@@ -74,11 +74,11 @@ fn devices_of_an_allocator_at_rest(_: Place) {
 }
 
 #[test]
-fn an_allocator_at_rest_refuses_what_is_no_devices_number() {
+fn an_unused_allocator_refuses_unknown_devices() {
     run(
         Place::Sim,
-        "devices::an_allocator_at_rest_refuses_what_is_no_devices_number",
-        devices_of_an_allocator_at_rest,
+        "devices::an_unused_allocator_refuses_unknown_devices",
+        devices_of_an_unused_allocator,
         &["device -2"],
         &[("TRTALLOC_DRIVER", "sim")],
     );

@@ -7,7 +7,7 @@ use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
 use trtalloc::ffi::tensorrt::client::Client;
 
-use super::{MIB, Place, run};
+use crate::{MIB, Place, run};
 
 /// What the environment says and cannot be read is one line, and so is a name that is no option's; the default holds.
 fn unreadable_environment(_: Place) {
@@ -22,10 +22,10 @@ fn unreadable_environment(_: Place) {
 }
 
 #[test]
-fn an_unreadable_variable() {
+fn an_unreadable_variable_is_logged() {
     run(
         Place::Sim,
-        "environment::an_unreadable_variable",
+        "environment::an_unreadable_variable_is_logged",
         unreadable_environment,
         &[
             "TRTALLOC_GUARD: cannot read `plenty`",

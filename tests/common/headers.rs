@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::table::Outcome;
+use super::table::Outcome;
 
 /// A folder of headers, and the TensorRT it is of.
 type Folder = (&'static str, &'static str);
@@ -30,7 +30,7 @@ const CRATES: &[(&str, &[Folder])] = &[
 /// The source folder of a version of trtx-sys, fetched where cargo does not have it yet; why not, where nothing may be
 /// downloaded.
 fn fetch(version: &str) -> Result<PathBuf, String> {
-    crate::common::may_download()?;
+    super::may_download()?;
     // Kept between runs, so that a second one needs no network.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("headers-{version}"));
     std::fs::create_dir_all(dir.join("src")).map_err(|error| error.to_string())?;

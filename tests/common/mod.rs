@@ -1,7 +1,13 @@
 //! What several test files need. Each uses a part of it.
 #![allow(dead_code, unused_imports)]
 
+pub mod cudasim;
 pub mod harness;
+pub mod headers;
+pub mod packages;
+pub mod simcuda;
+pub mod table;
+pub mod wheel;
 
 pub use harness::{in_full, may_download, required, skip, skip_part, slow, unsupported};
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::table::Outcome;
-use crate::wheel;
+use super::table::Outcome;
+use super::wheel;
 
 /// A wheel of libraries: its name, version, and the folder in it.
 pub struct Package {

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
-use crate::common;
+use super::harness::{Skipped, message};
+use super::{root, skip, skip_part};
 
 /// How a trial went.
 #[derive(Clone, Debug)]
@@ -36,12 +37,11 @@ impl Row {
         what: &'static str,
         body: impl FnOnce() -> Outcome,
     ) -> Row {
-        let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-            match payload.downcast::<common::harness::Skipped>() {
+        let outcome =
+            catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| match payload.downcast::<Skipped>() {
                 Ok(skipped) => Outcome::Skipped(skipped.what, skipped.reason),
-                Err(payload) => Outcome::Failed(common::harness::message(&*payload)),
-            }
-        });
+                Err(payload) => Outcome::Failed(message(&*payload)),
+            });
         Row {
             tensorrt: tensorrt.into(),
             language,
@@ -71,8 +71,8 @@ pub fn check(rows: &[Row]) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(failed, "TensorRT {tensorrt}, {language}, {with}, {what}: {reason}\n");
             }
-            Outcome::Skipped(missing, reason) if some_ran => common::skip_part(missing, reason),
-            Outcome::Skipped(missing, reason) => common::skip(missing, reason),
+            Outcome::Skipped(missing, reason) if some_ran => skip_part(missing, reason),
+            Outcome::Skipped(missing, reason) => skip(missing, reason),
         }
     }
     assert!(failed.is_empty(), "{failed}");
@@ -92,10 +92,10 @@ pub fn program(path: &std::path::Path) -> Command {
 pub fn keep(page: &str, text: &str, rows: &[Row], command: &str) {
     for row in rows {
         if let Outcome::Skipped(missing, reason) = &row.outcome {
-            common::skip(missing, reason);
+            skip(missing, reason);
         }
     }
-    let path = common::root().join(page);
+    let path = root().join(page);
     if std::env::var_os("TRTALLOC_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }

@@ -11,7 +11,12 @@ static FETCHING: Mutex<()> = Mutex::new(());
 /// The folder that a wheel of that name and version is unpacked in, fetched where it is not there yet; why not, where
 /// nothing may be downloaded.
 pub fn fetch(name: &str, version: &str) -> Result<PathBuf, String> {
-    crate::may_download()?;
+    super::may_download()?;
+    fetch_unasked(name, version)
+}
+
+/// The same for a program that the user started with a request for the wheel.
+pub fn fetch_unasked(name: &str, version: &str) -> Result<PathBuf, String> {
     let _one = FETCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{version}"));
     if dir.exists() {

@@ -19,20 +19,11 @@ mod eight;
 mod headers;
 mod installed;
 mod libraries;
-#[path = "../common/headers.rs"]
-mod nvidia;
-#[path = "../common/packages.rs"]
-mod packages;
-#[path = "../common/table.rs"]
-mod rows;
 mod snippets;
 mod table;
 mod versions;
-#[path = "../common/wheel.rs"]
-mod wheel;
 
-// tests/common/wheel.rs asks this before it fetches.
-use common::may_download;
+use common::{headers as nvidia, packages, table as rows, wheel};
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

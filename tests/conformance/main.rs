@@ -19,12 +19,8 @@ use trtalloc::driver::sim::model;
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/cudasim/mod.rs"]
-mod cudasim;
 #[path = "../ascend/over.rs"]
 mod over;
-#[path = "../common/simcuda.rs"]
-mod simcuda;
 #[path = "../ascend/standin/mod.rs"]
 mod standin;
 
@@ -32,6 +28,8 @@ mod cases;
 mod device;
 mod interface;
 mod world;
+
+use common::{cudasim, simcuda};
 
 use std::env;
 use std::path::PathBuf;

@@ -7,8 +7,8 @@ extern crate trial;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/simcuda.rs"]
-mod simcuda;
+
+use common::simcuda;
 
 use std::env;
 use std::ffi::c_void;

@@ -11,14 +11,6 @@ extern crate trial;
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/headers.rs"]
-mod headers;
-#[path = "../common/packages.rs"]
-mod packages;
-#[path = "../common/table.rs"]
-mod table;
-#[path = "../common/wheel.rs"]
-mod wheel;
 
 mod cases;
 mod many;
@@ -29,8 +21,7 @@ mod real;
 mod slots;
 mod standin;
 
-// tests/common/wheel.rs asks this before it fetches.
-use common::may_download;
+use common::{headers, packages, table, wheel};
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

@@ -6,27 +6,16 @@ extern crate trial;
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/headers.rs"]
-#[allow(dead_code)]
-mod headers;
-#[path = "../common/simcuda.rs"]
-mod simcuda;
 #[path = "../inject/standin.rs"]
 #[allow(dead_code)]
 mod standin;
-#[path = "../common/table.rs"]
-#[allow(dead_code)]
-mod table;
-#[path = "../common/wheel.rs"]
-mod wheel;
 
 mod provider;
 
+use common::{headers, simcuda, table, wheel};
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-// tests/common/wheel.rs asks this before it fetches.
-use common::may_download;
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

@@ -6,20 +6,16 @@ extern crate trial;
 #[path = "../common/mod.rs"]
 mod common;
 
-#[path = "../common/headers.rs"]
-#[allow(dead_code)]
-mod headers;
 #[path = "../inject/standin.rs"]
 #[allow(dead_code)]
 mod standin;
-#[path = "../common/table.rs"]
-#[allow(dead_code)]
-mod table;
 
 mod programs;
 mod signals;
 mod statistics;
 mod tensorrt;
+
+use common::{headers, table};
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -29,8 +29,6 @@ mod rounds;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/cudasim/mod.rs"]
-mod cudasim;
 #[path = "../stress/graphs.rs"]
 mod graphs;
 #[path = "../stress/play.rs"]
@@ -44,6 +42,8 @@ mod short_lived;
 mod viewer;
 #[path = "../stress/world.rs"]
 mod world;
+
+use common::cudasim;
 
 use std::env;
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! The second simulated driver, for tests that run over it in child processes: where it is, its functions for tests, and its
 //! clock. Each test file uses a part of it.
-#![allow(dead_code)]
 
 pub mod clock;
 pub mod functions;
@@ -8,15 +7,13 @@ pub mod functions;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common;
-
 /// The folder that has cudasim's libcuda.so.1, `old`: of a driver before CUDA 12. `TRTALLOC_TEST_CUDASIM` names the folder, as
 /// its `build` made it; .ci/run sets it where the driver's source lies beside the checkout. It is no part of this project, so
 /// .ci/run does not require it (`TRTALLOC_TEST_REQUIRE=all,-cudasim`) where the source is not there.
 pub fn folder(old: bool) -> PathBuf {
     let folder = std::env::var_os("TRTALLOC_TEST_CUDASIM").filter(|folder| !folder.is_empty());
     let Some(folder) = folder else {
-        common::skip("cudasim", "TRTALLOC_TEST_CUDASIM names no folder that has it");
+        super::skip("cudasim", "TRTALLOC_TEST_CUDASIM names no folder that has it");
     };
     let folder = PathBuf::from(folder);
     let folder = if old { folder.join("old") } else { folder };

@@ -1,0 +1,65 @@
+//! Arguments and options that are refused or reported.
+
+use crate::{SMALL, command, expect, file, stderr, stdout, trtalloc};
+
+#[test]
+fn arguments_without_meaning_are_refused() {
+    let path = file("arguments.csv", SMALL);
+    let path = path.to_str().unwrap();
+    let cases: [&[&str]; 7] = [
+        &[],
+        &["dance"],
+        &["replay", path, "--driver", "steam"],
+        &["replay", path, "--driver", "sim", "--limit", "lots"],
+        &["replay", path, "--driver", "sim", "--options", "colour=red"],
+        &["replay", path, "--driver", "sim", "--repeat", "0"],
+        &["trace", "nothing"],
+    ];
+    for arguments in cases {
+        let output = trtalloc(arguments);
+        expect(&output, 2);
+        assert!(!stderr(&output).is_empty(), "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_misspelt_subcommand_gets_a_hint() {
+    for (typed, meant) in [
+        ("rn", "run"),
+        ("dcotor", "doctor"),
+        ("reply", "replay"),
+        ("bnech", "bench"),
+    ] {
+        let output = trtalloc(&[typed]);
+        expect(&output, 2);
+        let said = stderr(&output);
+        assert!(said.contains(&format!("'{typed}'")), "{said}");
+        assert!(
+            said.contains(&format!("a similar subcommand exists: '{meant}'")),
+            "{said}"
+        );
+    }
+    let output = trtalloc(&["juggle"]);
+    expect(&output, 2);
+    assert!(!stderr(&output).contains("similar"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_misspelt_option_is_logged_with_the_nearest() {
+    let path = file("misspelt.csv", SMALL);
+    let replay = ["replay", path.to_str().unwrap(), "--driver", "sim"];
+    let output = command(&replay).env("TRTALLOC_LIMTI", "1GiB").output().unwrap();
+    expect(&output, 0);
+    let said = "trtalloc: warn: TRTALLOC_LIMTI is no option; the nearest is TRTALLOC_LIMIT\n";
+    assert_eq!(stderr(&output), said);
+    let output = trtalloc(&[&replay[..], &["--options", "limti=1GiB"]].concat());
+    expect(&output, 2);
+    assert!(stderr(&output).contains("unknown option `limti`: the nearest is `limit`"));
+    // A limit of the environment that cannot be read is no less than one that is typed.
+    let output = command(&replay).env("TRTALLOC_LIMIT", "much").output().unwrap();
+    expect(&output, 2);
+    assert!(stderr(&output).contains("TRTALLOC_LIMIT: cannot read `much`"));
+    let given = [&replay[..], &["--limit", "1GB"]].concat();
+    expect(&command(&given).env("TRTALLOC_LIMIT", "much").output().unwrap(), 0);
+}

@@ -1,0 +1,94 @@
+//! `trtalloc bench`.
+
+use crate::{SMALL, common, expect, file, stdout, through_libcuda, trtalloc};
+
+#[test]
+fn bench_prints_every_figure_with_its_target() {
+    let library = common::library_dir().join("libtrtalloc.so");
+    let bench = ["bench", "--driver", "sim", "--pairs", "1000", "--library"];
+    let small = file("bench.csv", SMALL);
+    let output = trtalloc(&[&bench[..], &[library.to_str().unwrap(), small.to_str().unwrap()]].concat());
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("simulated device 0"), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("machine  ") && line.contains(" cores, "))
+    );
+    let row = |what: &str| {
+        let found = text.lines().find(|line| line.starts_with(what));
+        found.unwrap_or_else(|| panic!("no row {what:?} in\n{text}"))
+    };
+    for times in [
+        "pair, streams=checked, 1 thread ",
+        "pair, streams=checked, 2 threads",
+        "pair, streams=trusted, 4 threads",
+        "miss with 10000 holes",
+        "reallocate inside committed pages",
+        "library, loading",
+    ] {
+        // Those of an unoptimized build mean nothing.
+        let verdicts = if cfg!(debug_assertions) {
+            ["not judged here"; 3]
+        } else {
+            ["  met", "MISSED", "not judged here"]
+        };
+        assert!(verdicts.iter().any(|verdict| row(times).ends_with(verdict)), "{text}");
+    }
+    for printed in [
+        "pair without a stream",
+        "pair, 2 threads",
+        "allocated on one stream, freed on another",
+        "the same by 2 threads",
+        "cuMemAlloc and cuMemFree ",
+        "cuMemAllocAsync and cuMemFreeAsync",
+        "history=all, no stacks",
+        "history with stacks of",
+        "glibc's backtrace()",
+        "100,000 events with stacks",
+    ] {
+        row(printed);
+    }
+    for promised in [
+        "pair, streams=checked: driver calls and queries",
+        "pair, streams=trusted: driver calls and queries",
+        "1,000 such, back and forth: driver calls",
+        "growing in place",
+        "moving, 48 to 512 MiB: bytes copied",
+    ] {
+        assert!(row(promised).ends_with("  met"), "{text}");
+    }
+    for trace in ["serving", "growing", "varying", "streams", "bench.csv"] {
+        for figure in ["reserved ÷ peak", "remaps", "requests refused", "a call"] {
+            row(&format!("{trace}: {figure}"));
+        }
+    }
+    // A figure that cannot be had is no success.
+    let output = trtalloc(&[&bench[..], &["/nowhere/libtrtalloc.so", "--only", "library"]].concat());
+    expect(&output, 1);
+    let text = stdout(&output);
+    let missing = text.lines().filter(|line| line.ends_with("NOT MEASURED")).count();
+    assert_eq!(missing, 2, "{text}");
+}
+
+#[test]
+fn bench_measures_the_drivers_own_allocators() {
+    common::slow("it takes 15 seconds, built without optimization");
+    let library = common::library_dir().join("libtrtalloc.so");
+    let output = through_libcuda(&["bench", "--pairs", "1000", "--library", library.to_str().unwrap()]);
+    expect(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("driver cuda"), "{text}");
+    let row = |what: &str| {
+        let found = text.lines().find(|line| line.starts_with(what));
+        found.unwrap_or_else(|| panic!("no row {what:?} in\n{text}"))
+    };
+    assert!(row("cuMemAlloc and cuMemFree ").ends_with(" ns"), "{text}");
+    // The simulated libcuda.so.1 has no memory pools.
+    assert!(row("cuMemAllocAsync").ends_with("not in this driver"), "{text}");
+    // What the driver's answers cost is none of ours.
+    assert!(
+        row("pair, streams=checked, 1 thread ").ends_with("not judged here"),
+        "{text}"
+    );
+}
