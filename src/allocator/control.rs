@@ -35,7 +35,7 @@ impl Allocator {
         }
         let cache = self.caches.get(key);
         self.leave_other_device(cache, pool.device);
-        let (id, capture) = self.query(stream)?;
+        let (id, capture) = self.query_stream(stream)?;
         let view = StreamView {
             cache,
             stream,
@@ -62,7 +62,7 @@ impl Allocator {
             return Ok(());
         };
         // A completion event on another stream with the same handle would not cover this stream's work.
-        let (now, capture) = self.query(stream)?;
+        let (now, capture) = self.query_stream(stream)?;
         pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Allocator {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         if process::usable().is_ok() {
-            self.finish();
+            self.release_closed();
         }
     }
 
@@ -141,7 +141,7 @@ impl Allocator {
     }
 
     #[cold]
-    pub(super) fn finish(&self) {
+    pub(super) fn release_closed(&self) {
         for pool in self.all_pools().filter(|pool| pool.is_idle()) {
             if !pool.shut_down() {
                 tracing::debug!(device = pool.device, "memory is still in use and stays for now");

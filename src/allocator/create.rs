@@ -76,7 +76,7 @@ impl Allocator {
             streams: driver.features().stream_ids || trusted,
             plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
-            rule: external::segment_rule(&config),
+            rule: external::rounding_rule(&config),
             config,
             memory,
             external_device,
@@ -86,7 +86,7 @@ impl Allocator {
             closed: AtomicBool::new(false),
             recorder,
             out_of_memory: out_of_memory::OutOfMemory::default(),
-            epilogue: false.into(),
+            write_at_exit: false.into(),
         });
         output_at_exit::register(&allocator);
         Ok(allocator)

@@ -28,7 +28,7 @@ impl Allocator {
     /// [`Allocator::over`] with a driver that is already open.
     pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         refuse_for_external(&config, &*driver)?;
-        check(base, bytes, &segment_rule(&config))?;
+        check(base, bytes, &rounding_rule(&config))?;
         let device = match config.device {
             Some(device) => device,
             None => driver.current_device()?.unwrap_or(0),
@@ -60,7 +60,7 @@ impl Allocator {
     /// Refuses a stream that cannot be queried, so that no memory counts as that stream's: without a driver, the handle
     /// may have come back as another stream.
     #[cold]
-    pub(super) fn known(&self, stream: Option<Stream>) -> Result<()> {
+    pub(super) fn check_stream_is_known(&self, stream: Option<Stream>) -> Result<()> {
         if stream.is_none() || self.streams || self.driver.knows_work() {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl Allocator {
 }
 
 /// The rounding rule that the options select.
-pub(super) fn segment_rule(config: &Config) -> RoundingRule {
+pub(super) fn rounding_rule(config: &Config) -> RoundingRule {
     match config.rule {
         Rule::Cuda => RoundingRule::CUDA,
         Rule::Ascend | Rule::AscendHost => RoundingRule::ascend(config.pad, 64),

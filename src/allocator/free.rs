@@ -39,7 +39,7 @@ impl Allocator {
                 }
                 taken?;
                 if self.closed.load(Ordering::Relaxed) {
-                    self.finish();
+                    self.release_closed();
                 }
                 return Ok(());
             }
@@ -113,7 +113,7 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
-        self.known(stream)?;
+        self.check_stream_is_known(stream)?;
         let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
         };
@@ -201,7 +201,7 @@ impl Allocator {
             return Err(foreign(address));
         }
         if self.closed.load(Ordering::Relaxed) {
-            self.finish();
+            self.release_closed();
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ impl Allocator {
         if process::exiting() {
             return Ok(());
         }
-        self.known(stream)?;
+        self.check_stream_is_known(stream)?;
         if let Some(pool) = self.pool_at(address) {
             pool.notify_freed(address);
             pool.untag_block(address);

@@ -65,7 +65,7 @@ pub struct Allocator {
     recorder: Arc<Recorder>,
     out_of_memory: out_of_memory::OutOfMemory,
     /// Whether the output at exit is still to be written.
-    epilogue: std::sync::atomic::AtomicBool,
+    write_at_exit: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
     making: Mutex<()>,
     closed: AtomicBool,
@@ -108,7 +108,7 @@ impl Allocator {
             crate::support::log::unknown_flags(request.flags & !RESIZABLE);
         }
         match request.stream {
-            Some(stream) if self.streams => self.allocate_on(want, request, stream),
+            Some(stream) if self.streams => self.allocate_on_stream(want, request, stream),
             _ => self.allocate_without_cache(want, request),
         }
     }
@@ -135,12 +135,12 @@ impl Allocator {
 
     /// The path of a hit: one lock, at most two queries, a pop.
     #[inline]
-    fn allocate_on(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+    fn allocate_on_stream(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
         let Some(key) = self.key(stream)? else {
             return self.allocate_in_primary(want, request);
         };
         let cache = self.caches.get(key);
-        let (id, capture) = match self.query(stream) {
+        let (id, capture) = match self.query_stream(stream) {
             Ok(answer) => answer,
             Err(error) => return Err(self.query_failed(cache, error)),
         };
@@ -175,7 +175,7 @@ impl Allocator {
     #[cold]
     #[inline(never)]
     fn miss(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
-        self.with_handler(request, || self.note_free_context(want, request, view))
+        self.with_handler(request, || self.allocate_missed(want, request, view))
     }
 
     /// Handles a failed query of a stream. If its context carries a sticky error, the pool becomes unusable.
@@ -201,7 +201,7 @@ impl Allocator {
         }
     }
 
-    fn note_free_context(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+    fn allocate_missed(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
         let known = view
             .cache
             .inner
@@ -251,7 +251,7 @@ impl Allocator {
         let device = self.device(request.device)?;
         let attempt = || match request.stream {
             Some(stream) if self.key(stream)?.is_none() => self.allocate_for_any_stream(want, request),
-            Some(stream) if self.streams => self.allocate_on(want, request, stream),
+            Some(stream) if self.streams => self.allocate_on_stream(want, request, stream),
             Some(stream) => self.allocate_with_per_free_events(want, request, stream),
             None => self.allocate_for_any_stream(want, request),
         };
@@ -290,7 +290,7 @@ impl Allocator {
 
     /// The id and the capture state of a stream; trusted streams are not queried.
     #[inline]
-    fn query(&self, stream: Stream) -> Result<(u64, Capture)> {
+    fn query_stream(&self, stream: Stream) -> Result<(u64, Capture)> {
         if self.config.streams_trusted {
             return Ok((1, Capture::None));
         }
@@ -375,7 +375,7 @@ impl Allocator {
 
 impl Drop for Allocator {
     fn drop(&mut self) {
-        self.epilogue();
+        self.write_at_exit();
         self.close();
     }
 }

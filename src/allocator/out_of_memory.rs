@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_again_and_too_many_in_a_row_are_quiet() {
+    fn repeated_and_frequent_refusals_are_not_logged() {
         let mut throttle = LogThrottle::default();
         let start = Instant::now();
         assert_eq!(throttle.raise(0, 100, start), Some(0));

@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use super::*;
 use crate::support::log;
 
-static WITH_EPILOGUE: Mutex<Vec<Weak<Allocator>>> = Mutex::new(Vec::new());
+static WITH_OUTPUT: Mutex<Vec<Weak<Allocator>>> = Mutex::new(Vec::new());
 
 /// Registers an allocator that writes statistics or a snapshot at exit.
 pub(super) fn register(allocator: &Arc<Allocator>) {
     let config = &allocator.config;
     if config.stats || config.snapshot_path("snapshot_at_exit").is_some() {
-        allocator.epilogue.store(true, Ordering::Relaxed);
-        let mut all = WITH_EPILOGUE.lock();
+        allocator.write_at_exit.store(true, Ordering::Relaxed);
+        let mut all = WITH_OUTPUT.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(allocator));
         process::at_last(at_last);
@@ -25,9 +25,9 @@ pub(super) fn register(allocator: &Arc<Allocator>) {
 
 fn at_last() {
     // The thread that the signal interrupted may hold the lock.
-    let Some(all) = WITH_EPILOGUE.try_lock() else { return };
+    let Some(all) = WITH_OUTPUT.try_lock() else { return };
     for allocator in all.iter().filter_map(Weak::upgrade) {
-        allocator.epilogue();
+        allocator.write_at_exit();
         // If this is the last reference, the allocator is not dropped: its memory ends with the process.
         std::mem::forget(allocator);
     }
@@ -35,8 +35,8 @@ fn at_last() {
 
 impl Allocator {
     /// Writes the summary and the snapshot that the options request, once.
-    pub(super) fn epilogue(&self) {
-        if !self.epilogue.swap(false, Ordering::Relaxed) || process::forked() {
+    pub(super) fn write_at_exit(&self) {
+        if !self.write_at_exit.swap(false, Ordering::Relaxed) || process::forked() {
             return;
         }
         if let Some(path) = self.config.snapshot_path("snapshot_at_exit")

@@ -7,7 +7,7 @@ impl Allocator {
     /// what it captures belongs to the graph.
     #[cold]
     pub(super) fn allocate_with_per_free_events(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
-        self.known(Some(stream))?;
+        self.check_stream_is_known(Some(stream))?;
         let Some(key) = self.key(stream)? else {
             return self.allocate_in_primary(want, request);
         };

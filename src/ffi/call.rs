@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_returns_the_failure_value() {
+    fn panic_returns_the_failure_value() {
         assert_eq!(guarded("test", 7, || panic!("of text")), 7);
         assert_eq!(last(), "panic: of text");
         let number = 3;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_remembered() {
+    fn error_is_stored_for_the_thread() {
         assert_eq!(guarded("test", 1, || Ok(2)), 2);
         assert_eq!(status("test", || Ok(())), 0);
         assert_eq!(status("test", || Err(Error::OutOfMemory("of 5 bytes".into()))), 2);

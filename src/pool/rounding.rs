@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ascends_example_and_cudas_granule() {
+    fn rounding_follows_ascends_example_and_cudas_granule() {
         let device = RoundingRule::ascend(32, 64);
         assert_eq!((device.extent(1000), device.stride(1000)), (Some(1056), Some(1088)));
         assert_eq!(RoundingRule::ascend(32, 128).stride(1000), Some(1152));

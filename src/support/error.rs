@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_is_kept_in_destructors_of_thread_locals() {
+    fn status_is_readable_in_destructors_of_thread_locals() {
         struct Late(std::sync::mpsc::Sender<i32>);
         impl Drop for Late {
             fn drop(&mut self) {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_number_and_a_thread_one_name() {
+    fn tag_has_one_number_and_a_thread_one_tag() {
         let one = intern("tags: one").unwrap();
         assert_eq!(intern("tags: one").unwrap(), one);
         assert_ne!(intern("tags: other").unwrap(), one);

@@ -66,7 +66,7 @@ mod tests {
     const THAT: &str = "that";
 
     #[test]
-    fn a_rule_is_broken_on_its_thread_until_the_work_ends() {
+    fn rule_is_broken_on_one_thread_until_the_work_ends() {
         breaking(THIS, || {
             assert!(broken(THIS) && !broken(THAT));
             assert_eq!(unless_broken(THIS, Ordering::Acquire), Ordering::Relaxed);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_is_found_among_others_unless_overwritten() {
+    fn variable_is_found_among_others_unless_overwritten() {
         let environment = b"A=1\0XLD_PRELOAD=/no\0LD_PRELOAD=/a b:/c\0LD_PRELOAD_2=x\0";
         assert_eq!(variable(environment), Some(&b"/a b:/c"[..]));
         assert_eq!(variable(b"LD_PRELOAD\0"), None);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_or_a_bare_name_is_recognised() {
+    fn library_is_recognized_by_path_or_name() {
         let own = Path::new("/opt/lib/libtrtalloc.so.0");
         for list in [
             &b"/opt/lib/libtrtalloc.so.0"[..],

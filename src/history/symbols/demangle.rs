@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpp_and_rust_symbols_are_demangled_and_others_kept() {
+    fn cpp_and_rust_symbols_are_demangled_and_others_unchanged() {
         assert_eq!(
             demangle("_ZN8nvinfer17Runtime4loadEPKcm"),
             "nvinfer1::Runtime::load(char const*, unsigned long)"

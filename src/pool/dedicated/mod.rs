@@ -45,7 +45,7 @@ pub struct Cell {
     /// The alignment that was requested.
     pub align: AtomicU64,
     /// 1: used on other streams than the one that will free it.
-    pub shared: AtomicU32,
+    pub stream_uses: AtomicU32,
     /// The tag under which it was allocated; 0 means none.
     pub tag: AtomicU32,
     block: Mutex<Option<Box<DedicatedMemory>>>,
@@ -64,7 +64,7 @@ impl Cell {
             state: AtomicU32::new(NONE),
             next: AtomicU32::new(0),
             align: AtomicU64::new(0),
-            shared: AtomicU32::new(0),
+            stream_uses: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             block: Mutex::new(None),
         }
@@ -268,7 +268,7 @@ impl DedicatedTable {
         cell.touched.store(0, Ordering::Relaxed);
         cell.resizes.store(0, Ordering::Relaxed);
         cell.align.store(align, Ordering::Relaxed);
-        cell.shared.store(0, Ordering::Relaxed);
+        cell.stream_uses.store(0, Ordering::Relaxed);
         cell.tag.store(0, Ordering::Relaxed);
         cell.update_limits(&block);
         let address = block.address;

@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn keeps_to_the_model(steps in prop::collection::vec(step(), 1..120)) {
+    fn free_space_equals_the_model(steps in prop::collection::vec(step(), 1..120)) {
         let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
         let owners = [COMMON, free_space.add_owner(), free_space.add_owner()];
         let letter = |owner: u8| b'0' + owner;
@@ -223,7 +223,7 @@ fn takes_the_smallest_range_that_fits() {
 }
 
 #[test]
-fn a_late_comer_waits_for_the_youngest_stamp() {
+fn late_free_waits_for_the_youngest_event() {
     let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
     let owner = free_space.add_owner();
     assert!(free_space.open(0, PAGE, COMMON, 0));
@@ -242,7 +242,7 @@ fn a_late_comer_waits_for_the_youngest_stamp() {
 }
 
 #[test]
-fn islands_are_apart_until_they_are_closed() {
+fn isolated_ranges_stay_apart_until_they_are_closed() {
     let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
     let owner = free_space.add_owner();
     // Whole pages, one behind the other, as segments of the driver's malloc may come.
@@ -316,7 +316,7 @@ proptest! {
 
     /// The model is a list of segments: every range lies in exactly one of them.
     #[test]
-    fn every_range_lies_in_one_island(steps in prop::collection::vec(on_islands(), 1..150)) {
+    fn every_range_lies_in_one_isolated_range(steps in prop::collection::vec(on_islands(), 1..150)) {
         let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
         let owners = [COMMON, free_space.add_owner(), free_space.add_owner()];
         let mut islands: Vec<(u64, u64)> = Vec::new();

@@ -337,7 +337,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_kept_handle_is_taken_once() {
+    fn cached_handle_is_taken_once() {
         for (cached, need, reserved) in [
             (&[2][..], 4, 4),
             (&[2, 2], 6, 6),

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_starts_only() {
+    fn index_finds_starts_only() {
         let index = Index::new(1 << 30, 512);
         index.set(1 << 20, 7);
         assert_eq!(index.get(1 << 20), 7);

@@ -102,7 +102,7 @@ impl Reclaimer {
         let number = block.capture.load(Ordering::Relaxed);
         // No single stream may reuse a block that was used on other streams too.
         let cache = freed_on.cache();
-        let own = cache.filter(|_| block.shared.load(Ordering::Relaxed) == 0);
+        let own = cache.filter(|_| block.stream_uses.load(Ordering::Relaxed) == 0);
         if number != 0 {
             // What a graph reads from host memory was written before its launch, so none of it is used twice.
             let own = own.filter(|_| !pool.options.pinned);

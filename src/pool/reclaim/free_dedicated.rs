@@ -22,7 +22,7 @@ impl Pool {
 
     /// As [`Pool::free_dedicated`].
     pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, freed_on: FreedOn<'_>) {
-        let shared = claimed.shared.load(Ordering::Relaxed) != 0;
+        let shared = claimed.stream_uses.load(Ordering::Relaxed) != 0;
         let resizes = claimed.resizes.load(Ordering::Relaxed);
         let Some(mut block) = self.dedicated.remove(claimed) else {
             return;

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_received_once() {
+    fn value_is_received_once() {
         let (sender, receiver) = channel::<u32>();
         assert_eq!(receiver.receive(Duration::ZERO), Ok(None));
         let thread = std::thread::spawn(move || sender.send(7));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_sender_closes_the_channel() {
+    fn dropped_sender_closes_the_channel() {
         let (sender, receiver) = channel::<u32>();
         drop(sender);
         assert_eq!(receiver.receive(Duration::MAX), Err(Closed));

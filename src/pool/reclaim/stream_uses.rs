@@ -26,14 +26,14 @@ impl Pool {
     pub fn add_unknown_use(&self, address: u64, context: Option<Context>) -> Result<bool> {
         let found = match self.find(address) {
             Some((_, block)) if block.is_live() => {
-                block.shared.store(UNKNOWN_USES, Ordering::Relaxed);
+                block.stream_uses.store(UNKNOWN_USES, Ordering::Relaxed);
                 true
             }
             Some(_) => false,
             None => self
                 .dedicated
                 .find(address)
-                .map(|block| block.shared.store(1, Ordering::Relaxed))
+                .map(|block| block.stream_uses.store(1, Ordering::Relaxed))
                 .is_some(),
         };
         if let Some(context) = context.filter(|_| found) {
@@ -62,7 +62,7 @@ impl Pool {
         if !uses.contains(&(view.cache.key, view.id)) {
             uses.push((view.cache.key, view.id));
         }
-        block.shared.fetch_max(1, Ordering::Relaxed);
+        block.stream_uses.fetch_max(1, Ordering::Relaxed);
         let mut inner = view.cache.inner.lock();
         if inner.pressure_epoch == AWAITED {
             reclaimer.record_stream_event(self, &mut inner, view.stream);
@@ -85,7 +85,7 @@ impl Reclaimer {
         let Some(freeing) = cache.inner.lock().served.as_ref().map(|of| of.id) else {
             return false;
         };
-        if pool.blocks.get(id).shared.load(Ordering::Relaxed) == UNKNOWN_USES {
+        if pool.blocks.get(id).stream_uses.load(Ordering::Relaxed) == UNKNOWN_USES {
             return false;
         }
         let mut behind = Vec::with_capacity(uses.len() + 1);

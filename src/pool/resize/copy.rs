@@ -67,7 +67,7 @@ impl Pool {
         self.counters.allocations.fetch_sub(1, Relaxed);
         let in_use = || {
             for (_, block) in self.find(address).into_iter().chain(self.find(new)) {
-                block.shared.store(UNKNOWN_USES, Relaxed);
+                block.stream_uses.store(UNKNOWN_USES, Relaxed);
             }
         };
         let copied = self.copy_resized(new, address, want, had, in_use);
@@ -98,7 +98,7 @@ impl Pool {
         }
         let new = self.allocate_dedicated(want, DedicatedKind::Passthrough { resizable: true }, None)?;
         self.counters.allocations.fetch_sub(1, Relaxed);
-        let copied = self.copy_resized(new, address, want, had, || block.shared.store(1, Relaxed));
+        let copied = self.copy_resized(new, address, want, had, || block.stream_uses.store(1, Relaxed));
         let gone = match copied {
             Ok(()) => {
                 self.fill_freed(address, block.size.load(Relaxed));

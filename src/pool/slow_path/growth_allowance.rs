@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_room_only_while_much_is_moved() {
+    fn allowance_grows_only_while_much_is_moved() {
         let (mut allowance, mut large) = (GrowthAllowance::default(), GrowthAllowance::default());
         let mut remaps = 0;
         let mut run = |allowance: &mut GrowthAllowance, every: u64, handles: u64| {

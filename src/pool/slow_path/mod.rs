@@ -118,7 +118,7 @@ impl Pool {
         block.size.store(want.size, Ordering::Relaxed);
         block.requested.store(want.requested, Ordering::Relaxed);
         block.capture.store(0, Ordering::Relaxed);
-        block.shared.store(0, Ordering::Relaxed);
+        block.stream_uses.store(0, Ordering::Relaxed);
         block.resizable.store(0, Ordering::Relaxed);
         block.hand_out(view.map(|view| view.cache));
         self.addresses.index.set(offset, id);

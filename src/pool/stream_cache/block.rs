@@ -35,7 +35,7 @@ pub enum State {
 
 const STATES: usize = 7;
 
-/// The value of [`Block::shared`] where some of the other streams are unknown.
+/// The value of [`Block::stream_uses`] where some of the other streams are unknown.
 pub const UNKNOWN_USES: u32 = 2;
 
 /// The block may be resized, by a copy.
@@ -62,7 +62,7 @@ pub struct Block {
     /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: AtomicU32,
     /// Not 0: `record_stream` declared uses on other streams than the one that frees the block. See [`UNKNOWN_USES`].
-    pub shared: AtomicU32,
+    pub stream_uses: AtomicU32,
     /// 0, [`RESIZABLE`], or [`RESIZING`].
     pub resizable: AtomicU32,
     /// The tag under which it was allocated; 0 means none.
@@ -80,13 +80,13 @@ impl Block {
     #[inline]
     pub fn is_plain(&self) -> bool {
         let is_0 = |word: &AtomicU32| word.load(Ordering::Relaxed) == 0;
-        is_0(&self.capture) && is_0(&self.shared) && is_0(&self.resizable)
+        is_0(&self.capture) && is_0(&self.stream_uses) && is_0(&self.resizable)
     }
 
     /// Whether work that is not ordered before the free may use the block: a graph's work, or work on other declared
     /// streams.
     pub fn has_other_users(&self) -> bool {
-        self.capture.load(Ordering::Relaxed) != 0 || self.shared.load(Ordering::Relaxed) != 0
+        self.capture.load(Ordering::Relaxed) != 0 || self.stream_uses.load(Ordering::Relaxed) != 0
     }
 
     /// Whether a resize has claimed the block just now; sleeps for a moment if so.
@@ -244,7 +244,7 @@ impl Block {
             way: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
-            shared: AtomicU32::new(0),
+            stream_uses: AtomicU32::new(0),
             resizable: AtomicU32::new(0),
             tag: AtomicU32::new(0),
         }

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_in_first_out_by_exact_size_and_alignment() {
+    fn classes_are_last_in_first_out_by_size_and_alignment() {
         let blocks = Blocks::default();
         let mut classes = Classes::default();
         for id in 1..=1000u32 {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_all_out_looks_where_something_is() {
+    fn drain_visits_only_sizes_that_have_blocks() {
         let blocks = Blocks::default();
         let mut classes = Classes::default();
         let ids = |classes: &mut Classes| {

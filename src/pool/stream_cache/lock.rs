@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_at_a_time() {
+    fn lock_has_one_holder_at_a_time() {
         let lock = Lock::new((0u64, 0u64));
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_it_back() {
+    fn panic_releases_the_lock() {
         let lock = Lock::new(7);
         let panicked = std::thread::scope(|scope| {
             let held = scope.spawn(|| {

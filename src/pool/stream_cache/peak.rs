@@ -107,7 +107,7 @@ mod tests {
 
     /// The peak is exact however the streams alternate, though no hit writes what another reads.
     #[test]
-    fn the_peak_is_the_highest_sum() {
+    fn peak_is_the_highest_sum() {
         let driver = SimDriver::new(SimConfig::default());
         let machine = driver.machine().clone();
         machine.context_push(machine.primary_retain(0).unwrap()).unwrap();

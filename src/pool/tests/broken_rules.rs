@@ -17,7 +17,7 @@ fn noticed(rule: &'static str, options: &str, work: fn(&Bench)) -> Vec<String> {
 }
 
 #[test]
-fn reuse_across_streams_without_an_order() {
+fn unordered_reuse_across_streams_is_noticed() {
     let wrong = noticed(
         "another stream's memory is taken behind its event",
         "limit=64MiB",
@@ -37,7 +37,7 @@ fn reuse_across_streams_without_an_order() {
 }
 
 #[test]
-fn reuse_in_the_cache_of_a_dead_stream() {
+fn reuse_in_the_cache_of_a_destroyed_stream_is_noticed() {
     let wrong = noticed("a stream is recognized by its id", "", |bench| {
         let dying = bench.stream();
         bench.use_and_free(dying, 4, 2 * MIB);
@@ -51,7 +51,7 @@ fn reuse_in_the_cache_of_a_dead_stream() {
 }
 
 #[test]
-fn unmapping_early() {
+fn early_unmap_is_noticed() {
     let wrong = noticed("what is in use is not unmapped", "", |bench| {
         let stream = bench.stream();
         bench.use_and_free(stream, 8, 4 * MIB);
@@ -64,7 +64,7 @@ fn unmapping_early() {
 }
 
 #[test]
-fn one_range_of_two_owners() {
+fn adjacent_ranges_of_two_owners_serve_one_request() {
     let wrong = noticed("what a stream freed stays its own", "", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         bench.use_and_free(first, 8, 4 * MIB);

@@ -13,7 +13,7 @@ fn reborn(bench: &Bench, dying: usize) -> usize {
 }
 
 #[test]
-fn releasing_a_handle_says_nothing_of_the_stream_that_had_it_before() {
+fn stream_release_covers_only_the_present_stream() {
     let bench = Bench::new("limit=64MiB,wait_ms=1");
     let dying = bench.stream();
     let kernel = bench.app(|machine| machine.launch_persistent(dying, &[])).unwrap();
@@ -32,7 +32,7 @@ fn releasing_a_handle_says_nothing_of_the_stream_that_had_it_before() {
 }
 
 #[test]
-fn freed_on_a_handle_that_came_back() {
+fn free_on_a_reused_handle_is_waited_for() {
     for flags in [0, RESIZABLE] {
         let bench = Bench::new("");
         let dying = bench.stream();
@@ -62,7 +62,7 @@ fn freed_on_a_handle_that_came_back() {
 }
 
 #[test]
-fn freed_on_a_stream_that_is_gone() {
+fn free_on_a_destroyed_stream_is_waited_for() {
     let bench = Bench::new("");
     let dying = bench.stream();
     let blocks: Vec<u64> = (0..100).map(|_| bench.get(MIB, Some(dying))).collect();
@@ -81,7 +81,7 @@ fn freed_on_a_stream_that_is_gone() {
 }
 
 #[test]
-fn a_context_that_goes_with_its_streams() {
+fn frees_of_a_destroyed_context_are_reclaimed() {
     let bench = Bench::new("limit=128MiB");
     let first = bench.stream();
     let near = bench.use_and_free(first, 4, 8 * MIB);
@@ -105,7 +105,7 @@ fn a_context_that_goes_with_its_streams() {
 }
 
 #[test]
-fn a_streams_place_is_its_own_though_its_context_is_gone() {
+fn stream_keeps_its_cache_after_its_context_is_destroyed() {
     let bench = Bench::new("");
     let context = bench.app(|machine| machine.context_create(0)).unwrap();
     let dying = bench.stream();
@@ -127,7 +127,7 @@ fn a_streams_place_is_its_own_though_its_context_is_gone() {
 }
 
 #[test]
-fn what_the_drivers_malloc_gave_outlives_the_context_it_was_asked_in() {
+fn memory_of_malloc_outlives_the_requesting_context() {
     for options in ["backing=malloc", "passthrough=1"] {
         let bench = Bench::new(options);
         let context = bench.app(|machine| machine.context_create(0)).unwrap();
@@ -146,7 +146,7 @@ fn what_the_drivers_malloc_gave_outlives_the_context_it_was_asked_in() {
 
 /// A handle names a stream of one device, and then one of the other.
 #[test]
-fn a_handle_that_changes_its_device() {
+fn stream_handle_may_change_its_device() {
     let config = SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -186,7 +186,7 @@ fn a_handle_that_changes_its_device() {
 }
 
 #[test]
-fn a_reset_device_is_dead_and_harmless() {
+fn reset_device_kills_the_pool_and_does_no_harm() {
     for options in ["", "backing=malloc", "guard=1"] {
         let bench = Bench::new(options);
         let stream = bench.stream();
@@ -225,7 +225,7 @@ fn a_reset_device_is_dead_and_harmless() {
 }
 
 #[test]
-fn a_sticky_error_kills_the_pool_and_nothing_else() {
+fn sticky_error_kills_only_its_pool() {
     let bench = Bench::new("");
     let stream = bench.stream();
     let block = bench.get(MIB, Some(stream));
@@ -242,7 +242,7 @@ fn a_sticky_error_kills_the_pool_and_nothing_else() {
 /// Without virtual memory, a resize waits for every context. A context that is destroyed during the wait took its work
 /// with it.
 #[test]
-fn a_context_that_goes_while_a_resize_looks_at_it() {
+fn resize_survives_a_context_that_is_destroyed_meanwhile() {
     for call in ["cuCtxRecordEvent", "cuEventCreate", "cuEventSynchronize"] {
         let bench = Bench::new("backing=malloc");
         let first = bench.stream();
@@ -270,7 +270,7 @@ fn a_context_that_goes_while_a_resize_looks_at_it() {
 
 /// A stream waited for work of another context, and its own context is destroyed, but the work goes on.
 #[test]
-fn a_dead_contexts_stream_had_waited_for_work_that_goes_on() {
+fn work_that_a_destroyed_stream_waited_for_is_waited_for() {
     for version in [11_080, 12_040, 12_090] {
         let config = SimConfig {
             version,

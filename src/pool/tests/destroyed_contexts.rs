@@ -25,7 +25,7 @@ fn destroyed(version: u32) -> (Bench, Context, DriverError) {
 }
 
 #[test]
-fn a_context_that_two_wait_for_is_gone_once() {
+fn context_that_two_requests_wait_for_is_dropped_once() {
     let (bench, gone, error) = destroyed(11_020);
     let pool = bench.allocator.pool_of(0);
     for requester in ["the first", "the second"] {
@@ -38,7 +38,7 @@ fn a_context_that_two_wait_for_is_gone_once() {
 }
 
 #[test]
-fn a_context_that_may_be_gone_is_nothing_to_die_of() {
+fn context_that_may_be_destroyed_does_not_kill_the_pool() {
     for (version, question) in [(11_020, "cuCtxPushCurrent"), (12_090, "cuCtxGetId")] {
         let (bench, gone, error) = destroyed(version);
         let pool = bench.allocator.pool_of(0);
@@ -54,7 +54,7 @@ fn a_context_that_may_be_gone_is_nothing_to_die_of() {
 }
 
 #[test]
-fn a_question_that_fails_once_does_not_kill_the_pool() {
+fn query_that_fails_once_does_not_kill_the_pool() {
     // The pool queries its home, then each context that has used it, then this context again.
     for failing in 1..=4 {
         let (bench, gone, error) = destroyed(12_090);
@@ -77,7 +77,7 @@ fn a_question_that_fails_once_does_not_kill_the_pool() {
 }
 
 #[test]
-fn a_context_without_a_known_id_may_have_changed() {
+fn unidentified_context_covers_nothing() {
     let bench = Bench::new("");
     let block = bench.get(MIB, None);
     bench.put(block, None);
@@ -121,7 +121,7 @@ fn freed_in_an_unidentified_context(bench: &Bench) -> (usize, u64) {
 }
 
 #[test]
-fn work_in_a_context_that_does_not_tell_its_id_is_waited_for() {
+fn work_in_an_unidentified_context_is_waited_for() {
     let bench = Bench::new("limit=64MiB,wait_ms=5");
     let (_, kernel) = freed_in_an_unidentified_context(&bench);
     for failing in [true, false] {
@@ -140,7 +140,7 @@ fn work_in_a_context_that_does_not_tell_its_id_is_waited_for() {
 
 /// Another context gets the handle of a known one, and the driver does not tell its id when the pool first asks.
 #[test]
-fn work_in_the_next_context_at_a_handle_is_waited_for() {
+fn work_in_the_next_context_at_a_reused_handle_is_waited_for() {
     for failing in 2..=8 {
         let bench = Bench::new("limit=64MiB,wait_ms=5");
         let gone = bench.app(|machine| machine.context_create(0)).unwrap();
@@ -150,8 +150,8 @@ fn work_in_the_next_context_at_a_handle_is_waited_for() {
         assert_eq!(born, gone, "the handle comes back");
         let stream = bench.stream();
         let kernel = bench.app(|machine| machine.launch_persistent(stream, &[(block, 48 * MIB)]).unwrap());
-        do_not_tell(&bench, 1);
-        do_not_tell(&bench, failing);
+        refuse_context_ids(&bench, 1);
+        refuse_context_ids(&bench, failing);
         bench.put(block, None);
         bench.machine.clear_failures();
         let pool = bench.allocator.pool_of(0);
@@ -174,7 +174,7 @@ fn work_in_the_next_context_at_a_handle_is_waited_for() {
 }
 
 #[test]
-fn memory_of_an_unidentified_context_that_is_gone_comes_back() {
+fn memory_of_a_destroyed_unidentified_context_is_reclaimed() {
     let bench = Bench::new("limit=64MiB,wait_ms=5");
     let (context, _) = freed_in_an_unidentified_context(&bench);
     bench.app(|machine| machine.context_destroy(context)).unwrap();
@@ -184,14 +184,14 @@ fn memory_of_an_unidentified_context_that_is_gone_comes_back() {
 }
 
 /// From now on, makes the `failing`-th query for a context's id fail.
-fn do_not_tell(bench: &Bench, failing: u64) {
+fn refuse_context_ids(bench: &Bench, failing: u64) {
     bench.machine.fail_nth(Some("cuCtxGetId"), failing, 999);
 }
 
 /// The handles of a context that is gone, and of its events, come back as the application's, and the driver does not
 /// return the ids.
 #[test]
-fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
+fn event_of_an_unidentified_context_is_left_alone() {
     for failing in 1..=8 {
         let bench = Bench::new("wait_ms=5");
         let blocks = [0; 6].map(|_| bench.get(MIB, None));
@@ -208,8 +208,8 @@ fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
         }
         let kernel = bench.app(|machine| machine.launch_persistent(other, &[]).unwrap());
         // The free cannot identify its context, either.
-        do_not_tell(&bench, 1);
-        do_not_tell(&bench, failing);
+        refuse_context_ids(&bench, 1);
+        refuse_context_ids(&bench, failing);
         blocks[3..].iter().for_each(|block| bench.put(*block, None));
         bench.machine.clear_failures();
         for event in events {
@@ -228,7 +228,7 @@ fn an_event_of_a_context_that_may_be_gone_is_left_alone() {
 
 /// As above: a completed event of the application is no evidence that the work behind the pool's event is complete.
 #[test]
-fn an_answer_from_a_context_that_may_be_gone_is_none() {
+fn answer_of_an_unidentified_context_is_none() {
     for failing in 1..=12 {
         let bench = Bench::new("limit=64MiB,wait_ms=5");
         let first = bench.stream();
@@ -253,7 +253,7 @@ fn an_answer_from_a_context_that_may_be_gone_is_none() {
             bench.app(|machine| machine.event_create()).unwrap();
         }
         bench.app(|machine| machine.context_pop()).unwrap();
-        do_not_tell(&bench, failing);
+        refuse_context_ids(&bench, failing);
         let early = bench.request(48 * MIB, 0, None);
         bench.machine.clear_failures();
         assert_eq!(bench.wrong(), Vec::<String>::new(), "{failing}");
@@ -268,7 +268,7 @@ fn an_answer_from_a_context_that_may_be_gone_is_none() {
 /// A context's work ends with it, and so do its streams' waits for other contexts. Another stream that the block is
 /// used on next has waited for nothing.
 #[test]
-fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
+fn block_waits_again_after_its_context_is_destroyed() {
     for version in [12_090, 12_040, 11_080] {
         for (options, flags) in [("limit=64MiB,wait_ms=5", 0), ("limit=64MiB,wait_ms=5", RESIZABLE)] {
             let config = SimConfig {
@@ -307,7 +307,7 @@ fn a_block_that_outlives_its_context_waits_for_its_memory_again() {
 
 /// As above, of two pieces of memory that are large enough only together, on a driver without stream ids.
 #[test]
-fn a_block_of_several_pieces_that_outlives_its_context_waits_again() {
+fn joined_block_waits_again_after_its_context_is_destroyed() {
     let config = SimConfig {
         version: 11_080,
         ..SimConfig::default()
@@ -338,7 +338,7 @@ fn a_block_of_several_pieces_that_outlives_its_context_waits_again() {
 /// cuCtxDestroy removes a context only from the stack of the calling thread. On other threads a destroyed context stays
 /// current.
 #[test]
-fn a_destroyed_context_that_is_current_kills_no_pool() {
+fn current_destroyed_context_does_not_kill_the_pool() {
     for version in [12_090, 12_040, 11_020] {
         for options in ["", "backing=malloc", "guard=1"] {
             let config = SimConfig {

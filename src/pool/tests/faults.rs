@@ -200,7 +200,7 @@ pub fn in_full() -> bool {
 }
 
 #[test]
-fn every_call_failed_once() {
+fn every_call_may_fail_once() {
     for (options, config) in options() {
         for (call, count) in calls(&config, options) {
             // The first calls fail each, later ones ever more rarely, because a run repeats itself.
@@ -225,7 +225,7 @@ fn every_call_failed_once() {
 }
 
 #[test]
-fn every_call_failing_often() {
+fn every_call_may_fail_often() {
     for (options, config) in options() {
         for (call, count) in calls(&config, options) {
             for every in [1, 4] {
@@ -245,7 +245,7 @@ fn every_call_failing_often() {
 }
 
 #[test]
-fn a_sticky_error_at_any_call() {
+fn sticky_error_at_any_call_kills_the_pool() {
     let (options, config) = ("limit=192MiB,wait_ms=100", SimConfig::default());
     for (call, count) in calls(&config, options) {
         for n in [1, 2, count / 2, count] {

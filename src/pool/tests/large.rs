@@ -112,12 +112,12 @@ fn refusals(mut mix: Mix, sizes: (u64, u64), most: u64, steps: usize) -> usize {
 }
 
 #[test]
-fn blocks_of_one_to_three_gib_are_met_while_memory_is_free() {
+fn requests_of_one_to_three_gib_succeed_while_memory_is_free() {
     assert_eq!(refusals(Mix::new(8000 * MIB), (GIB, 3 * GIB), 7200 * MIB, 1000), 0);
 }
 
 #[test]
-fn blocks_of_similar_size_are_met_up_to_near_the_limit() {
+fn requests_of_similar_size_succeed_up_to_near_the_limit() {
     let sizes = (1126 * MIB, 1536 * MIB);
     assert_eq!(refusals(Mix::new(6300 * MIB), sizes, 6000 * MIB, 2000), 0);
 }
@@ -201,7 +201,7 @@ fn every_call_of_an_exchange_fails_in_turn_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_capture_gives_no_mapped_handle_back() {
+fn capture_releases_no_mapped_handle() {
     let bench = limited();
     let stream = large_handles(&bench);
     // Another stream makes a request, so what the first one freed is covered and becomes common.
@@ -222,7 +222,7 @@ fn a_capture_gives_no_mapped_handle_back() {
 }
 
 #[test]
-fn nothing_goes_back_while_work_on_it_is_pending() {
+fn memory_with_pending_work_is_not_released() {
     let bench = limited();
     let first = bench.stream();
     let blocks = [GIB; 4].map(|size| bench.get(size, Some(first)));
@@ -254,7 +254,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn free_memory_meets_every_request_it_is_large_enough_for(
+    fn requests_that_fit_the_free_memory_succeed(
         steps in prop::collection::vec((size(), any::<bool>(), any::<usize>()), 1..300),
         limit in 3..12_u64,
     ) {
@@ -277,7 +277,7 @@ proptest! {
 
 /// The device is nearly full, and the driver sometimes refuses to take back what a failed attempt had created.
 #[test]
-fn a_refusal_ends_while_releases_fail_at_times() {
+fn refused_request_ends_although_releases_fail() {
     for (free, every, cached) in
         (1..6).flat_map(|free| (2..6).flat_map(move |every| (0..4).map(move |n| (free, every, n))))
     {
@@ -301,7 +301,7 @@ fn a_refusal_ends_while_releases_fail_at_times() {
 }
 
 #[test]
-fn a_request_larger_than_the_device_takes_nothing_from_the_pool() {
+fn request_larger_than_the_device_releases_nothing() {
     let bench = Bench::new("wait_ms=0");
     let block = bench.get(64 * MIB, None);
     bench.put(block, None);

@@ -7,7 +7,7 @@ use crate::driver::sim::model::capture::MODE_RELAXED;
 /// Freed memory is filled in the order of the stream that frees it, and of no other. Where others may still use it, it
 /// is not filled.
 #[test]
-fn what_others_may_still_use_is_not_filled() {
+fn memory_that_others_may_use_is_not_filled() {
     let bench = Bench::new("fill=0xcd,wait_ms=1");
     let (first, second) = (bench.stream(), bench.stream());
     let filled = |free: &dyn Fn()| {
@@ -62,7 +62,7 @@ fn what_others_may_still_use_is_not_filled() {
 
 /// The stream uses of a graph's block do not pass to the next block with its number.
 #[test]
-fn uses_of_a_graphs_block_go_with_it() {
+fn stream_uses_of_a_graphs_block_are_forgotten_with_it() {
     let bench = Bench::new("");
     let (first, second) = (bench.stream(), bench.stream());
     bench

@@ -21,7 +21,7 @@ fn bench(options: &str) -> Bench {
 }
 
 #[test]
-fn a_stream_has_its_own_again_while_the_work_is_pending() {
+fn stream_reuses_its_own_while_the_work_is_pending() {
     let bench = bench("");
     let stream = bench.stream();
     let first = bench.use_and_free(stream, 1, 3 * MIB)[0];
@@ -40,7 +40,7 @@ fn a_stream_has_its_own_again_while_the_work_is_pending() {
 }
 
 #[test]
-fn another_stream_has_it_behind_its_event() {
+fn other_stream_takes_memory_behind_the_event() {
     let bench = bench("limit=64MiB");
     let (first, second) = (bench.stream(), bench.stream());
     let start = bench.machine.now();
@@ -53,7 +53,7 @@ fn another_stream_has_it_behind_its_event() {
 }
 
 #[test]
-fn neighbours_that_are_pending_make_one_block() {
+fn pending_neighbours_join_for_one_block() {
     let bench = bench("limit=64MiB");
     let (first, second, third) = (bench.stream(), bench.stream(), bench.stream());
     let start = bench.machine.now();
@@ -77,7 +77,7 @@ fn neighbours_that_are_pending_make_one_block() {
 }
 
 #[test]
-fn a_caller_without_a_stream_waits_for_the_event_and_no_more() {
+fn request_without_a_stream_waits_for_the_event_only() {
     let bench = bench("limit=64MiB");
     let (stream, busy) = (bench.stream(), bench.stream());
     let start = bench.machine.now();
@@ -91,7 +91,7 @@ fn a_caller_without_a_stream_waits_for_the_event_and_no_more() {
 }
 
 #[test]
-fn a_handle_that_comes_back_changes_nothing() {
+fn resize_keeps_a_block_whose_handle_was_reused() {
     let bench = bench("limit=64MiB");
     for _ in 0..20 {
         let dying = bench.stream();
@@ -118,7 +118,7 @@ fn reuse_without_the_wait_is_noticed() {
 }
 
 #[test]
-fn no_more_events_than_there_may_be() {
+fn events_without_stream_ids_are_bounded() {
     let bench = bench("");
     let stream = bench.stream();
     let inspect = bench.app(|machine| machine.launch_persistent(stream, &[]).unwrap());
@@ -137,7 +137,7 @@ fn no_more_events_than_there_may_be() {
 }
 
 #[test]
-fn where_no_event_can_be_recorded_the_memory_waits_for_everything() {
+fn free_without_an_event_waits_for_all_contexts() {
     for call in [
         "cuEventRecord",
         "cuEventCreate",
@@ -162,7 +162,7 @@ fn where_no_event_can_be_recorded_the_memory_waits_for_everything() {
 }
 
 #[test]
-fn a_capture_is_left_alone() {
+fn events_do_not_end_a_capture() {
     let bench = bench("");
     let stream = bench.stream();
     let before = bench.get(4 * MIB, Some(stream));
@@ -189,7 +189,7 @@ fn a_capture_is_left_alone() {
 /// The event is recorded in the stream's context, whichever context is current. The memory comes back when that context
 /// is gone.
 #[test]
-fn streams_of_other_contexts() {
+fn streams_of_other_contexts_are_waited_for() {
     let bench = bench("limit=64MiB");
     let other = bench.app(|machine| machine.context_create(0)).unwrap();
     let stream = bench.stream();
@@ -210,7 +210,7 @@ fn streams_of_other_contexts() {
 
 /// A default stream of another device is not the one on which such memory is filled.
 #[test]
-fn filled_and_freed_on_a_default_stream_of_another_device() {
+fn fill_and_free_work_on_the_default_stream_of_another_device() {
     let config = SimConfig {
         version: 11_080,
         devices: 2,

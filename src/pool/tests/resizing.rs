@@ -179,7 +179,7 @@ fn every_call_of_a_resize_failed_in_turn() {
 /// From 2 MiB to 8 GiB in steps of 1 MiB: nothing is copied. A growth makes at most three calls. A move makes one
 /// reservation, a map for each handle, one access and what the growth needs.
 #[test]
-fn from_2_mib_to_8_gib() {
+fn driver_calls_of_growth_from_2_mib_to_8_gib() {
     let config = SimConfig {
         memory: 24 * GIB,
         ..SimConfig::default()
@@ -229,7 +229,7 @@ fn from_2_mib_to_8_gib() {
 }
 
 #[test]
-fn thousands_of_blocks() {
+fn thousands_of_resizable_blocks_are_served() {
     let config = SimConfig {
         memory: 24 * GIB,
         ..SimConfig::default()
@@ -265,7 +265,7 @@ fn thousands_of_blocks() {
 /// Blocks get less room where the address space is short. Where not even a block's own pages fit, the request is
 /// refused, and so is a move. Live blocks stay, and freed ones make room again.
 #[test]
-fn the_end_of_the_address_space() {
+fn address_space_may_run_out() {
     let config = SimConfig {
         memory: 4 * GIB,
         address_space: 16 * GIB + 2 * GIB + 62 * MIB,
@@ -306,7 +306,7 @@ fn the_end_of_the_address_space() {
 
 /// Threads resize their own blocks, while one inspects, trims and sets limits, and one declares uses.
 #[test]
-fn beside_other_calls() {
+fn resizes_and_other_calls_do_not_interfere() {
     let bench = Bench::new("limit=900MiB,wait_ms=20");
     let done = AtomicBool::new(false);
     let context = bench.machine.context_current().unwrap();

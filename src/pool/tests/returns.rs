@@ -54,7 +54,7 @@ fn cover(bench: &Bench) {
 }
 
 #[test]
-fn an_event_of_a_context_that_is_gone_is_not_the_applications() {
+fn event_of_a_destroyed_context_is_not_used() {
     let bench = Bench::new("");
     let (context, stream) = visit(&bench, 0);
     bench.use_and_free(stream, 4, MIB);
@@ -73,7 +73,7 @@ fn an_event_of_a_context_that_is_gone_is_not_the_applications() {
 }
 
 #[test]
-fn closing_destroys_no_event_of_the_applications() {
+fn close_destroys_no_event_of_the_application() {
     let bench = Bench::new("");
     let (context, stream) = visit(&bench, 0);
     bench.use_and_free(stream, 4, MIB);
@@ -88,7 +88,7 @@ fn closing_destroys_no_event_of_the_applications() {
 /// A stream that waited for another context's work is gone with its context. The application's events get the handles
 /// of the pool's. That they are complete is no evidence for that work.
 #[test]
-fn an_event_of_the_applications_covers_no_frees() {
+fn event_of_the_application_covers_no_frees() {
     let bench = Bench::new("limit=64MiB,wait_ms=1");
     let first = bench.stream();
     let block = bench.get(64 * MIB, Some(first));
@@ -115,7 +115,7 @@ fn an_event_of_the_applications_covers_no_frees() {
 
 /// A context of another device uses this one's memory, and then another context gets its handle.
 #[test]
-fn another_devices_context_is_not_the_one_before() {
+fn device_of_a_reused_context_handle_is_queried_again() {
     let config = SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -151,7 +151,7 @@ fn another_devices_context_is_not_the_one_before() {
 
 /// A caller that requests another device's memory without a stream uses it in the context that is current.
 #[test]
-fn a_caller_without_a_stream_in_another_devices_context() {
+fn request_without_a_stream_waits_for_the_context_of_another_device() {
     let config = SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -181,7 +181,7 @@ fn a_caller_without_a_stream_in_another_devices_context() {
 /// A resize by a copy waits for every context without a lock. Meanwhile one of them is destroyed, and another context
 /// gets its handle and uses the pool.
 #[test]
-fn an_event_that_was_waited_for_is_not_another_contexts() {
+fn awaited_event_is_not_reused_in_another_context() {
     let bench = Bench::new("backing=malloc");
     let block = bench.request(MIB, RESIZABLE, None).unwrap();
     // The memory that the resize takes is free already, so that its first query is the wait.
@@ -230,7 +230,7 @@ fn an_event_that_was_waited_for_is_not_another_contexts() {
 /// Without stream ids, the driver does not show that a context's handle came back, but an event's handle that comes
 /// back proves it.
 #[test]
-fn an_event_without_ids_is_one_frees_only() {
+fn event_without_stream_ids_covers_one_free() {
     let config = SimConfig {
         version: 11_080,
         ..SimConfig::default()
@@ -272,7 +272,7 @@ fn an_event_without_ids_is_one_frees_only() {
 /// Two threads notice at once that a handle has changed its device; the second one gets there when the first has
 /// joined.
 #[test]
-fn a_handle_that_serves_another_device_by_now_is_left_alone() {
+fn release_leaves_a_handle_of_another_device_alone() {
     let config = SimConfig {
         devices: 2,
         ..SimConfig::default()
@@ -331,7 +331,7 @@ fn request(size: u64, stream: Option<usize>) -> Request {
 /// A request for a dedicated allocation waits without the lock. Meanwhile its stream is released, and another stream
 /// gets its owner number.
 #[test]
-fn a_place_that_came_back_during_a_wait_is_another_streams() {
+fn request_that_waited_notices_that_its_stream_was_replaced() {
     let bench = Bench::new("limit=64MiB,wait_ms=1000");
     let (first, second, busy) = (bench.stream(), bench.stream(), bench.stream());
     let own = bench.get(2 * MIB, Some(first));
@@ -361,7 +361,7 @@ fn a_place_that_came_back_during_a_wait_is_another_streams() {
 
 /// The pool returns all memory to the driver while a call waits for one of the events.
 #[test]
-fn closing_takes_no_event_from_whom_it_is_waited_for_by() {
+fn close_keeps_events_with_waiters() {
     type Call = fn(&Bench) -> Result<u64>;
     let calls: [Call; 3] = [
         |bench| bench.allocator.trim(Some(0), 0),

@@ -102,7 +102,7 @@ fn random_blocks_lie_in_one_allocation_each() {
 }
 
 #[test]
-fn an_alignment_holds_wherever_the_driver_puts_its_memory() {
+fn alignment_holds_at_any_address_of_the_driver() {
     for addresses in POLICIES {
         for options in ["backing=malloc", "kind=pinned", "passthrough=1"] {
             let bench = bench(addresses, options);
@@ -129,7 +129,7 @@ fn an_alignment_holds_wherever_the_driver_puts_its_memory() {
 }
 
 #[test]
-fn a_segment_is_unknown_before_the_driver_has_its_addresses_back() {
+fn segment_is_forgotten_before_the_driver_reuses_its_addresses() {
     for options in ["backing=malloc", "kind=pinned"] {
         let bench = bench(Addresses::Returning, options);
         let block = bench.get(MIB, None);

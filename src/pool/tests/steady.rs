@@ -39,7 +39,7 @@ fn pairs(bench: &Bench, streams: &[usize], rounds: u64) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn a_pair_asks_three_times_and_submits_nothing() {
+fn pair_makes_three_queries_and_no_call() {
     for options in ["", "limit=1GiB"] {
         let bench = Bench::new(options);
         let streams = [bench.stream(), bench.stream(), bench.stream()];
@@ -59,7 +59,7 @@ fn a_pair_asks_three_times_and_submits_nothing() {
 }
 
 #[test]
-fn a_pair_of_trusted_streams_asks_nothing() {
+fn pair_on_a_trusted_stream_makes_no_query() {
     let bench = Bench::new("streams=trusted");
     let streams = [bench.stream(), bench.stream()];
     pairs(&bench, &streams, 3);
@@ -117,7 +117,7 @@ fn produce_and_consume(bench: &Bench, [producer, consumer]: [usize; 2], size: u6
 }
 
 #[test]
-fn no_host_waits_while_memory_may_grow() {
+fn requests_grow_before_they_wait() {
     for version in [12_090, 12_040, 11_080, 11_020] {
         let bench = timed(version, "");
         let streams = [bench.stream(), bench.stream()];
@@ -138,7 +138,7 @@ fn no_host_waits_while_memory_may_grow() {
 /// Under a limit that holds one block, no wait is longer than the kernels on that block, even while a third stream is
 /// busy with other work.
 #[test]
-fn under_a_cap_a_wait_is_as_long_as_the_work() {
+fn wait_under_a_limit_is_as_long_as_the_work() {
     for version in [12_090, 12_040, 11_080, 11_020] {
         let bench = timed(version, "limit=64MiB,wait_ms=60000");
         let streams = [bench.stream(), bench.stream()];

@@ -141,7 +141,7 @@ fn valid_options_are_parsed() {
 }
 
 #[test]
-fn an_invalid_option_is_named_in_the_error() {
+fn invalid_option_is_named_in_the_error() {
     let table = [
         ("limit", "`limit` is not key=value"),
         ("guard=1,oops", "`oops` is not key=value"),
@@ -248,7 +248,7 @@ fn environment(variables: &[(&str, &str)]) -> (Config, Vec<String>) {
 }
 
 #[test]
-fn an_invalid_variable_leaves_the_default() {
+fn invalid_variable_leaves_the_default() {
     let (config, unread) = environment(&[
         ("TRTALLOC_SHARE", "lots"),
         ("TRTALLOC_GUARD", "yes"),
@@ -263,7 +263,7 @@ fn an_invalid_variable_leaves_the_default() {
 }
 
 #[test]
-fn an_unreadable_limit_refuses_every_request() {
+fn unreadable_limit_refuses_every_request() {
     for value in ["lots", "4GBs", "-1", "18446745TB", "101%"] {
         let (mut config, unread) = environment(&[("TRTALLOC_LIMIT", value), ("TRTALLOC_GUARD", "1")]);
         assert!(config.guard);
@@ -287,7 +287,7 @@ fn an_unreadable_limit_refuses_every_request() {
 }
 
 #[test]
-fn a_variable_that_is_no_option_has_a_nearest_option() {
+fn misspelt_variable_has_a_nearest_option() {
     for name in [
         "TRTALLOC_LIMIT",
         "TRTALLOC_SNAPSHOT_AT_EXIT",
@@ -323,7 +323,7 @@ fn a_variable_that_is_no_option_has_a_nearest_option() {
 }
 
 #[test]
-fn the_python_package_knows_every_key() {
+fn python_package_has_every_key() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/trtalloc/_options.py");
     let text = std::fs::read_to_string(path).unwrap();
     let between = |from: &str| {
@@ -342,7 +342,7 @@ fn the_python_package_knows_every_key() {
 }
 
 #[test]
-fn an_error_changes_nothing() {
+fn failed_resize_changes_nothing() {
     let mut config = with(|c| c.limit = Limit::Bytes(1));
     assert!(config.set("limit", "much").is_err());
     assert_eq!(config, with(|c| c.limit = Limit::Bytes(1)));

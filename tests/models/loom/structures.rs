@@ -24,7 +24,7 @@ fn exclusion() {
 }
 
 #[test]
-fn one_holder_at_a_time() {
+fn lock_has_one_holder_at_a_time() {
     explore("lock, two threads", 5, exclusion);
 }
 

@@ -25,7 +25,7 @@ impl Pool {
         reclaimer.reclaim_graphs(self, memory);
         let number = block.capture.load(Ordering::Relaxed);
         let owner = match number {
-            0 if block.shared.load(Ordering::Relaxed) == 0 => {
+            0 if block.stream_uses.load(Ordering::Relaxed) == 0 => {
                 let recorded = reclaimer.record_event_behind(self, memory, stream);
                 recorded.map(|(context, event)| {
                     let owner = memory.free_space.add_owner();
@@ -66,7 +66,7 @@ impl Pool {
         let Some(claimed) = self.dedicated.claim(address) else {
             return false;
         };
-        let plain = claimed.shared.load(Ordering::Relaxed) == 0
+        let plain = claimed.stream_uses.load(Ordering::Relaxed) == 0
             && claimed.block().as_ref().is_some_and(|block| block.capture == 0);
         if self.is_dead() || !plain {
             self.free_claimed(claimed, FreedOn::Uncached);
