@@ -11,7 +11,7 @@ use crate::common;
 const ELSEWHERE: [(&str, &str); 9] = [
     ("cargo test", "this"),
     ("cargo build --release", ".ci/run"),
-    ("pip wheel ./python", "tests/python.rs, with pip's options"),
+    ("pip wheel ./python", "tests/python, with pip's options"),
     ("cmake -S cmake -B build", "tests/compatibility/installed.rs"),
     ("cmake --build build", "tests/compatibility/installed.rs"),
     ("cmake --install build --prefix", "tests/compatibility/installed.rs"),

@@ -25,7 +25,7 @@ mod gate;
 mod machine;
 mod rounds;
 
-#[path = "../stress/client.rs"]
+#[path = "../stress/client/mod.rs"]
 mod client;
 #[path = "../common/mod.rs"]
 mod common;

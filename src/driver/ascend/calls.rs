@@ -10,6 +10,7 @@ use super::super::{
     HandleKind, Result, Stream, Tools, UserObjectDestructor,
 };
 use super::AscendDriver;
+use super::arguments::{handle, pointer, size};
 use super::failure::{STREAM_CONTEXT, check};
 use super::functions::Acl;
 use super::mapping::{properties, refused, synchronize};
@@ -29,27 +30,6 @@ const DEVICE_TO_DEVICE: u32 = 3;
 const CAPTURE_STATUS_NONE: u32 = 0;
 /// `ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_STATUS_ACTIVE: u32 = 1;
-
-/// A stream's handle. The context's default stream is null. AscendCL has no per-thread default streams.
-fn handle(call: &'static str, stream: Stream) -> Result<usize> {
-    match stream {
-        Stream::LEGACY => Ok(0),
-        Stream::PER_THREAD => Err(refused(call, Failure::Other)),
-        Stream(handle) => Ok(handle),
-    }
-}
-
-fn size(call: &'static str, bytes: u64) -> Result<usize> {
-    usize::try_from(bytes).map_err(|_| refused(call, Failure::OutOfMemory))
-}
-
-/// Address 0 is not valid, and AscendCL refuses it, too.
-fn pointer(call: &'static str, address: u64) -> Result<*mut c_void> {
-    match address {
-        0 => Err(refused(call, Failure::Other)),
-        address => Ok(address as *mut c_void),
-    }
-}
 
 /// Free and total bytes of the current device, for the first kind of memory that it has.
 fn memory_info(acl: &Acl) -> Result<(u64, u64)> {

@@ -41,6 +41,7 @@ macro_rules! call {
     };
 }
 
+mod arguments;
 mod calls;
 mod failure;
 mod functions;

@@ -1,14 +1,13 @@
 //! One thread's work: a correct client, which orders all uses of a block behind one another and before its free.
 
-use std::sync::atomic::Ordering::Relaxed;
+mod surroundings;
 
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Stream;
 
 use crate::graphs::{Capture, Graph};
-use crate::machine::functions::{Call, CallKind};
 use crate::random::Random;
-use crate::world::{Parcel, World, carved, done};
+use crate::world::{Parcel, World, done};
 
 /// The maximum of blocks that a thread holds.
 const MAX_BLOCKS: usize = 48;
@@ -232,20 +231,6 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// A stream of any context of this device, or of the thread's own context where threads use only their own streams.
-    fn foreign_stream(&mut self) -> usize {
-        let device = self.device();
-        let own = &self.world.contexts[self.context];
-        let near = self.world.contexts.iter().filter(|context| match self.world.crossing {
-            true => context.device == device,
-            false => context.handle == own.handle,
-        });
-        let streams: Vec<usize> = near.flat_map(|context| context.streams.clone()).collect();
-        self.random
-            .pick(&streams)
-            .expect("the client's own context has streams")
-    }
-
     fn send(&mut self) {
         let Some(at) = self.block() else { return };
         let Block {
@@ -299,58 +284,6 @@ impl<'w> Client<'w> {
         });
     }
 
-    fn open_stream(&mut self) {
-        if self.streams.len() < 6 {
-            let non_blocking = !self.random.one_in(4);
-            let stream = self.world.app(|machine| machine.stream_create(non_blocking).unwrap());
-            self.streams.push(stream);
-            self.world.counts.streams.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Destroys a stream with work pending. Its blocks are freed before, moved to another stream before, or freed after
-    /// without a stream.
-    fn close_stream(&mut self) {
-        if self.world.trusted || self.streams.len() < 3 {
-            return;
-        }
-        let at = self.random.below(self.streams.len() as u64) as usize;
-        let dying = self.streams[at];
-        let heir = self.streams[(at + 1) % self.streams.len()];
-        if self.captures(dying) || self.captures(heir) || !self.order(dying, heir) {
-            return;
-        }
-        self.streams.swap_remove(at);
-        let mut after = Vec::new();
-        let mut kept = Vec::new();
-        for mut block in std::mem::take(&mut self.blocks) {
-            if block.home != dying {
-                kept.push(block);
-                continue;
-            }
-            match self.random.below(3) {
-                0 if block.pins == 0 => self.world.put(block.address, Some(dying)),
-                1 if block.pins == 0 => after.push(block.address),
-                _ => {
-                    block.home = heir;
-                    kept.push(block);
-                }
-            }
-        }
-        self.blocks = kept;
-        for graph in self.graphs.iter_mut().filter(|graph| graph.home == dying) {
-            graph.home = heir;
-        }
-        if self.random.one_in(4) {
-            let _ = self.world.ask(|allocator| allocator.stream_release(Stream(dying)));
-        }
-        // Blocks freed on it since `order` are not used any more.
-        self.world.app(|machine| machine.stream_destroy(dying).unwrap());
-        for address in after {
-            self.world.put(address, None);
-        }
-    }
-
     fn resize(&mut self) {
         let start = self.random.below(self.blocks.len().max(1) as u64) as usize;
         let free = |block: &Block| block.resizable && block.pins == 0 && !self.captures(block.home);
@@ -372,119 +305,6 @@ impl<'w> Client<'w> {
         }
         let Block { address, size, .. } = self.blocks[at];
         self.launch(home, &[(address, size)]);
-    }
-
-    fn wait(&mut self) {
-        let stream = self.stream();
-        match self.random.below(4) {
-            0 => {
-                done(self.world.app(|machine| machine.stream_synchronize(stream)));
-            }
-            1 => self.world.machine.advance(2_000_000),
-            2 => {
-                let event = self.world.app(|machine| machine.event_create().unwrap());
-                let recorded = done(self.world.app(|machine| machine.event_record(event, stream)));
-                if recorded {
-                    done(self.world.app(|machine| machine.event_query(event)));
-                }
-                self.world.app(|machine| machine.event_destroy(event).unwrap());
-            }
-            _ => self.world.machine.advance(100_000),
-        }
-    }
-
-    fn release(&mut self) {
-        if !self.world.trusted {
-            let stream = self.stream();
-            let _ = self.world.ask(|allocator| allocator.stream_release(Stream(stream)));
-        }
-    }
-
-    /// Allocates memory of a device by its number. Another device's memory is used where the options allow it.
-    fn allocate_by_device(&mut self) {
-        let stream = self.stream();
-        let device = self.random.below(self.world.mail.len() as u64) as i32;
-        let request = trtalloc::allocator::Request {
-            size: self.random.size(self.world.largest),
-            alignment: 0,
-            flags: 0,
-            stream: Some(Stream(stream)),
-            device: Some(device),
-        };
-        let Ok(address) = self.world.ask(|allocator| allocator.allocate(request)) else {
-            return;
-        };
-        let own = (device == self.device()).then_some(stream);
-        self.world
-            .machine
-            .checker()
-            .hand_out(address, carved(request.size), own);
-        if own.is_some() || self.world.peers {
-            self.launch(stream, &[(address, request.size)]);
-        }
-        let ordered = self.random.one_in(2);
-        self.world.put(address, ordered.then_some(stream));
-    }
-
-    fn inspect(&mut self) {
-        self.world.check();
-        let device = self.random.below(self.world.mail.len() as u64) as i32;
-        if let Ok(stats) = self.world.ask(|allocator| allocator.stats(Some(device))) {
-            assert!(stats.allocations >= stats.frees, "{stats:?}");
-        }
-        if self.random.one_in(50) {
-            self.world.allocator.validate().unwrap();
-        }
-    }
-
-    fn trim_or_limit(&mut self) {
-        let device = Some(self.device());
-        let bytes = (self.random.below(9) + 1) * (64 << 20);
-        let which = self.random.below(6);
-        if which > 3 {
-            return self.change_other_processes();
-        }
-        let _ = self.world.ask(|allocator| match which {
-            0 => allocator.trim(device, bytes).map(drop),
-            1 => allocator.trim(device, 0).map(drop),
-            2 => allocator.set_limit(device, 0),
-            _ => allocator.set_limit(device, bytes),
-        });
-    }
-
-    /// Lets other processes take a part of the device, take all that is free, or return it.
-    fn change_other_processes(&mut self) {
-        let device = self.device();
-        let bytes = match self.random.below(4) {
-            0 if self.world.failures => u64::MAX,
-            1 => self.random.below(1536 << 20),
-            _ => 0,
-        };
-        self.world.app(|machine| machine.others_hold(device, bytes).unwrap());
-    }
-
-    /// Makes driver calls fail: the n-th of a name, or each of a name for a while.
-    fn inject_failures(&mut self) {
-        if !self.world.failures {
-            return;
-        }
-        let machine = &self.world.machine;
-        match self.random.below(8) {
-            0..3 => machine.clear_failures(),
-            kind => {
-                let calls: Vec<Call> = Call::ALL.to_vec();
-                let call = self.random.pick(&calls).expect("there are calls");
-                let code = self.random.pick(&[2, 2, 1, 999]).expect("there are codes");
-                let n = 1 + self.random.below(12);
-                if call.kind() == CallKind::Application {
-                    machine.fail_nth(None, n, code);
-                } else if kind == 3 && call != Call::CtxPop {
-                    machine.fail_every(Some(call.name()), 1 + n % 3, code);
-                } else {
-                    machine.fail_nth(Some(call.name()), n, code);
-                }
-            }
-        }
     }
 
     /// Frees everything.

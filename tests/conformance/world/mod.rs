@@ -1,6 +1,9 @@
 //! A device, an allocator on it, and the expected statistics. Every call of a case goes through here, so the order
 //! checker is notified of it, and [`World::finish`] can check that nothing is lost.
 
+mod checks;
+mod setup;
+
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +11,13 @@ use std::sync::{Arc, Mutex};
 
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Features;
-use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::pool::rounding::RoundingRule;
 use trtalloc::stats::Stats;
 
-use crate::device::{Cuda, Device, Sim};
-use crate::interface::{self, Interface, Over, Way};
-use crate::over::open;
-use crate::standin::process::{Installed, exclusive};
+use crate::device::Device;
+use crate::interface::Interface;
+
+pub use setup::Setup;
 
 /// The number of simulated devices.
 pub const DEVICES: u32 = 2;
@@ -24,110 +26,6 @@ pub const MEMORY: u64 = 8 << 30;
 
 /// The number of attempts for a request that depends on the speed of another thread.
 const RETRIES: u32 = 50;
-
-/// The place and the interface of a case.
-pub struct Setup {
-    way: Way,
-    over: Over,
-    device: Arc<dyn Device>,
-    /// While this lives, AscendCL's functions act on this machine.
-    installed: Option<Installed>,
-}
-
-impl Setup {
-    pub fn ascend(way: Way) -> Setup {
-        let simulated = SimDriver::new(SimConfig {
-            devices: DEVICES,
-            memory: MEMORY,
-            ..SimConfig::default()
-        });
-        let installed = exclusive(simulated.machine().clone());
-        let driver = open(false).expect("the stand-in has every function");
-        Setup {
-            way,
-            over: Over::Driver(driver),
-            device: Arc::new(Sim(simulated)),
-            installed: Some(installed),
-        }
-    }
-
-    pub fn sim(way: Way, version: u32) -> Setup {
-        let driver = SimDriver::new(SimConfig {
-            devices: DEVICES,
-            memory: MEMORY,
-            version,
-            ..SimConfig::default()
-        });
-        Setup {
-            way,
-            over: Over::Driver(driver.clone()),
-            device: Arc::new(Sim(driver)),
-            installed: None,
-        }
-    }
-
-    pub fn cuda(way: Way) -> Setup {
-        Setup {
-            way,
-            over: Over::Cuda,
-            device: Arc::new(Cuda::new()),
-            installed: None,
-        }
-    }
-
-    pub fn device(&self) -> &dyn Device {
-        &*self.device
-    }
-
-    /// Makes device 0 current to this thread, and makes an allocator with `options`.
-    pub fn world(&self, options: &str) -> World {
-        self.device.enter(0);
-        self.outside(options)
-    }
-
-    /// As [`Setup::world`], without a current context.
-    pub fn outside(&self, options: &str) -> World {
-        self.make(options, None, RoundingRule::CUDA)
-    }
-
-    /// Makes an allocator over external memory.
-    pub fn over(&self, base: usize, bytes: u64, options: &str, rule: RoundingRule) -> World {
-        self.make(options, Some((base as u64, bytes)), rule)
-    }
-
-    /// Makes an allocator with a rounding rule of its own over the driver's memory.
-    pub fn by_rule(&self, options: &str, rule: RoundingRule) -> World {
-        self.device.enter(0);
-        self.make(options, None, rule)
-    }
-
-    fn make(&self, options: &str, given: Option<(u64, u64)>, rule: RoundingRule) -> World {
-        // AscendCL's allocations may begin where a block by CUDA's rule may not.
-        if self.installed.is_some() && options.contains("passthrough=1") {
-            let (options, ascend) = (
-                options.replace("passthrough=1", "passthrough=1,rule=ascend"),
-                RoundingRule::ascend(32, 64),
-            );
-            return self.made(&options, given, ascend);
-        }
-        self.made(options, given, rule)
-    }
-
-    fn made(&self, options: &str, given: Option<(u64, u64)>, rule: RoundingRule) -> World {
-        World {
-            device: self.device.clone(),
-            interface: interface::open(self.way, &self.over, options, given),
-            rule,
-            given: given.is_some(),
-            checked: !options.contains("streams=trusted"),
-            pinned: options.contains("kind=pinned"),
-            patient: !options.contains("wait_ms=0"),
-            captured: AtomicBool::new(false),
-            copies: options.contains("backing=malloc") || options.contains("passthrough=1"),
-            books: Mutex::default(),
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Live {
@@ -150,7 +48,7 @@ pub struct World {
     device: Arc<dyn Device>,
     interface: Box<dyn Interface>,
     rule: RoundingRule,
-    given: bool,
+    external: bool,
     checked: bool,
     /// The host may write to an allocated block at once, whatever the stream.
     pinned: bool,
@@ -209,7 +107,7 @@ impl World {
     /// Whether a closed allocator returns all its memory.
     fn returns_all(&self) -> bool {
         let synchronises = self.features().context_events || self.patient;
-        !self.given && !self.keeps_captures() && synchronises
+        !self.external && !self.keeps_captures() && synchronises
     }
 
     fn told(&self, address: usize, size: u64, device: i32, stream: Option<usize>) -> usize {
@@ -412,104 +310,5 @@ impl World {
         let edge = bytes.min(4096);
         self.write(stream, address, edge, byte);
         self.write(stream, address + (bytes - edge) as usize, edge, byte);
-    }
-
-    /// Checks that the statistics match the calls, and that the allocator's parts are consistent.
-    pub fn check_books(&self) {
-        let books = self.books.lock().unwrap();
-        let (mut counts, mut copied) = ([0; 4], 0);
-        for device in 0..self.device.count() {
-            let stats = self.interface.stats(device);
-            let here = || books.live.values().filter(|live| live.device == device);
-            let requested: u64 = here().map(|live| live.size).sum();
-            let allocated: u64 = here().map(|live| self.rule.stride(live.size).unwrap()).sum();
-            assert_eq!((stats.requested, stats.allocated), (requested, allocated), "{stats:?}");
-            assert!(stats.allocated + stats.pending <= stats.reserved, "{stats:?}");
-            assert_eq!(
-                stats.allocated + stats.pending + stats.cached,
-                stats.reserved,
-                "{stats:?}"
-            );
-            assert!(stats.allocated_peak >= stats.allocated && stats.reserved_peak >= stats.reserved);
-            copied += stats.bytes_copied;
-            counts[0] += stats.allocations;
-            counts[1] += stats.frees;
-            counts[2] += stats.reallocations;
-            counts[3] += stats.reallocations_in_place;
-        }
-        let expected = [
-            books.allocations,
-            books.frees,
-            books.reallocations,
-            books.reallocations_in_place,
-        ];
-        assert_eq!(copied, books.copied, "bytes copied");
-        assert_eq!(counts, expected, "allocations, frees, reallocations, in place");
-        self.interface.inside().validate().unwrap();
-    }
-
-    /// Ends a case: releases everything, and checks that nothing is left and nothing was wrong.
-    pub fn finish(self) {
-        self.check_books();
-        if !self.entered() {
-            self.enter(0);
-        }
-        let live: Vec<usize> = self.books.lock().unwrap().live.keys().copied().collect();
-        live.into_iter().for_each(|address| self.put(address));
-        self.check_books();
-        for device in 0..self.device.count() {
-            let stats = self.trimmed(device);
-            assert_eq!((stats.allocated, stats.requested), (0, 0), "{stats:?}");
-            if self.keeps_captures() {
-                continue;
-            }
-            // Without context events, what was freed without a stream waits until its memory is needed.
-            if !self.features().context_events && (self.given || !self.patient) {
-                continue;
-            }
-            assert_eq!(stats.pending, 0, "{stats:?}");
-            if !self.given {
-                assert_eq!((stats.reserved, stats.cached), (0, 0), "{stats:?}");
-            }
-        }
-        self.check_books();
-        self.interface.close();
-        assert_eq!(self.interface.allocate(64, 0, 0), 0, "closed");
-        self.right();
-        if let Some(machine) = self.device.machine().filter(|_| self.returns_all()) {
-            for device in 0..self.device.count() {
-                let (free, total) = machine.memory_info(device).unwrap();
-                assert_eq!(free, total, "memory is left on device {device}");
-            }
-            assert_eq!(machine.checker().live_blocks(), 0);
-        }
-    }
-
-    /// The statistics after everything that can be released was. A driver reports the end of a graph later, on a thread
-    /// of its own, and no call waits for that. For a driver without context events, a thread of the library waits.
-    fn trimmed(&self, device: i32) -> Stats {
-        let context_events = self.features().context_events;
-        let at_once = context_events && self.device.machine().is_some();
-        for again in (0..RETRIES).rev() {
-            let (status, _) = self.interface.trim(device, 0);
-            assert_eq!(status, 0, "{}", self.interface.last_error());
-            let stats = self.interface.stats(device);
-            if again == 0 || stats.pending == 0 || self.keeps_captures() || at_once {
-                return stats;
-            }
-            if !context_events && (self.given || !self.patient) {
-                return stats;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        unreachable!("the last round returns")
-    }
-
-    /// Checks that nothing was allocated, and no memory taken away, against the rules.
-    pub fn right(&self) {
-        if let Some(machine) = self.device.machine() {
-            assert_eq!(machine.checker().violations(), Vec::<String>::new());
-            assert_eq!(machine.faults(), Vec::<String>::new());
-        }
     }
 }

@@ -1,0 +1,109 @@
+//! Real PyTorch, ONNX Runtime and CuPy over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{self, simcuda};
+use crate::environment::{PYTEST, environment, pip, pytest, wheel};
+
+/// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
+const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
+/// The newest that is known, over CUDA 13: its exceptions, figures and MemPools are others than those of 2.6.
+const NEWEST: &[&str] = &["torch==2.15.0"];
+const NEEDED: &[&str] = &[
+    "coloredlogs==15.0.1",
+    "fastrlock==0.8.3",
+    "filelock==3.18.0",
+    "flatbuffers==25.2.10",
+    "fsspec==2025.5.1",
+    "humanfriendly==10.0",
+    "jinja2==3.1.6",
+    "markupsafe==3.0.2",
+    "mpmath==1.3.0",
+    "networkx==3.4.2",
+    "numpy==2.2.6",
+    "packaging==25.0",
+    "protobuf==6.31.1",
+    "sympy==1.13.1",
+    "typing_extensions==4.14.0",
+];
+
+/// An environment with frameworks, kept between runs in the build's folder.
+fn with_frameworks(frameworks: &[&str]) -> Result<PathBuf, String> {
+    let name = format!("frameworks-{}", frameworks[0].replace("==", "-"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let (python, whole) = (dir.join("bin/python"), dir.join("whole"));
+    common::may_download()?;
+    if whole.exists() {
+        return Ok(python);
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    environment(&dir)?;
+    let mut arguments = vec!["install", "--no-deps", "--no-compile", "--no-cache-dir"];
+    arguments.extend(frameworks.iter().chain(NEEDED));
+    let installed = pip(&python, &arguments).and_then(|()| pip(&python, &["install", PYTEST]));
+    if installed.is_err() {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    installed?;
+    std::fs::write(whole, "").map_err(|error| error.to_string())?;
+    Ok(python)
+}
+
+#[test]
+fn frameworks_take_the_hooks() {
+    take_the_hooks(
+        FRAMEWORKS,
+        &["torch/lib", "onnxruntime/capi"],
+        &["test_torch.py", "test_onnxruntime.py", "test_cupy.py"],
+    );
+}
+
+#[test]
+fn the_newest_pytorch_takes_the_hooks() {
+    take_the_hooks(NEWEST, &["torch/lib"], &["test_torch.py"]);
+}
+
+/// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
+fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
+    // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
+    if !cfg!(target_arch = "x86_64") {
+        common::skip("frameworks", "their wheels with CUDA are for x86-64");
+    }
+    let real = std::env::var("TRTALLOC_TEST_DRIVER").as_deref() == Ok("cuda");
+    if real {
+        // Kernels need all of NVIDIA's libraries; the interpreter with the application's own PyTorch is named instead.
+        common::skip(
+            "frameworks",
+            "on a GPU: pip install the wheel beside PyTorch, then pytest python/tests",
+        );
+    }
+    let python = match with_frameworks(frameworks) {
+        Ok(python) => python,
+        Err(reason) => common::skip("frameworks", &reason),
+    };
+    let dir = common::scratch(&frameworks[0].replace("==", "-"));
+    let wheel = match wheel(&dir) {
+        Ok(wheel) => wheel,
+        Err(reason) => common::skip("hatchling", &reason),
+    };
+    let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
+    pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
+
+    let mut find = Command::new(&python);
+    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
+    let mut build = Command::new(&python);
+    build
+        .arg(common::root().join("python/tests/standin/build.py"))
+        .arg(dir.join("standin"));
+    for folder in folders {
+        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
+    }
+    common::run(&mut build);
+    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
+    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
+}
