@@ -75,7 +75,7 @@ fn library(folder: &Path, file: &str, source: &str) {
 const VERSION: &str = "int getInferLibVersion(void);\nint getInferLibVersion(void) { return ";
 
 #[test]
-fn what_is_not_here_comes_with_advice() {
+fn missing_parts_come_with_advice() {
     let text = doctor(&[], &[]);
     says(&about(&text, "sim"), &["simulated", "devices: 1"]);
     says(&about(&text, "virtual memory"), &["works by trial, handles of 2.0 MiB"]);
@@ -274,7 +274,7 @@ fn status(arguments: &[&str], environment: &[(&str, &str)]) -> i32 {
 }
 
 #[test]
-fn its_status_says_whether_something_is_missing() {
+fn the_status_is_1_where_something_is_missing() {
     // No AscendCL is here, whatever else is.
     assert_eq!(status(&[], &[("TRTALLOC_DRIVER", "ascend")]), 1);
     assert_eq!(status(&[], &[SIM]), 0);

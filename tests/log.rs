@@ -34,7 +34,7 @@ fn speak() {
 }
 
 #[test]
-fn a_level_lets_through_what_is_as_grave() {
+fn a_level_passes_what_is_at_least_as_grave() {
     if let Ok(role) = std::env::var(ROLE) {
         let levels = match role.as_str() {
             "off" => vec![LogLevel::Off],
@@ -63,7 +63,7 @@ fn a_level_lets_through_what_is_as_grave() {
         // The last level given holds.
         ("again", [&all[..2], &all[..], &all[..1]].concat()),
     ] {
-        let output = child("a_level_lets_through_what_is_as_grave", role);
+        let output = child("a_level_passes_what_is_at_least_as_grave", role);
         assert!(output.status.success(), "{role}: {output:?}");
         assert_eq!(lines(&output), expected, "{role}");
         let stdout = String::from_utf8_lossy(&output.stdout);
@@ -106,7 +106,7 @@ fn a_thread_may_log_while_it_ends() {
 
 /// A program that writes nothing itself would not end because its reader has gone.
 #[test]
-fn a_reader_that_has_gone_does_no_harm() {
+fn a_closed_pipe_does_no_harm() {
     if std::env::var_os(ROLE).is_some() {
         trtalloc::log::init(LogLevel::Warn);
         let mut ends = [0; 2];
@@ -116,7 +116,7 @@ fn a_reader_that_has_gone_does_no_harm() {
             libc::close(ends[0]);
             libc::dup2(ends[1], libc::STDERR_FILENO);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            tracing::warn!(target: "trtalloc::test", "nobody hears");
+            tracing::warn!(target: "trtalloc::test", "not written");
             let (mut blocked, mut pending) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked);
             libc::sigpending(&mut pending);
@@ -125,6 +125,6 @@ fn a_reader_that_has_gone_does_no_harm() {
             libc::_exit(77);
         }
     }
-    let output = child("a_reader_that_has_gone_does_no_harm", "gone");
+    let output = child("a_closed_pipe_does_no_harm", "gone");
     assert_eq!(output.status.code(), Some(77), "{output:?}");
 }

@@ -9,7 +9,7 @@ use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Error;
 
 #[test]
-fn what_means_nothing_for_the_hosts_memory_is_refused() {
+fn options_without_meaning_for_host_memory_are_refused() {
     for options in [
         "backing=vmm",
         "guard=1",

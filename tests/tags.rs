@@ -82,7 +82,7 @@ fn each_way_in_and_out_is_counted_for_the_tag_it_was_allocated_under() {
     assert_eq!(world.get(5000, Some(0), 0).unwrap(), hit);
     held.push((hit, Some(0)));
     tags::set(None).unwrap();
-    let beside = world.get(1 << 20, Some(0), 0).unwrap();
+    let untagged = world.get(1 << 20, Some(0), 0).unwrap();
     let engine = world.of("ways: engine");
     assert_eq!(
         (engine.allocated, engine.allocations, engine.frees),
@@ -99,7 +99,7 @@ fn each_way_in_and_out_is_counted_for_the_tag_it_was_allocated_under() {
         world.put(*address, if at % 2 == 0 { *stream } else { None }).unwrap();
         assert!(world.put(*address, *stream).is_err());
     }
-    world.put(beside, Some(0)).unwrap();
+    world.put(untagged, Some(0)).unwrap();
     tags::set(None).unwrap();
     let engine = world.of("ways: engine");
     assert_eq!((engine.allocated, engine.allocations, engine.frees), (0, 8, 8));
@@ -111,7 +111,7 @@ fn each_way_in_and_out_is_counted_for_the_tag_it_was_allocated_under() {
 }
 
 #[test]
-fn a_limit_refuses_what_is_beyond_it_and_nothing_else() {
+fn a_limit_refuses_only_what_exceeds_it() {
     let world = world("");
     world.allocator.set_tag_limit(Some(0), "limit: model", 1 << 20).unwrap();
     tags::set(Some("limit: model")).unwrap();
@@ -127,8 +127,8 @@ fn a_limit_refuses_what_is_beyond_it_and_nothing_else() {
     assert_eq!(world.of("limit: model").out_of_memory, 3);
     // Others are not concerned.
     tags::set(None).unwrap();
-    let beside = world.get(1 << 21, Some(0), 0).unwrap();
-    world.put(beside, Some(0)).unwrap();
+    let untagged = world.get(1 << 21, Some(0), 0).unwrap();
+    world.put(untagged, Some(0)).unwrap();
     tags::set(Some("limit: model")).unwrap();
     world.put(first, Some(0)).unwrap();
     let again = world.get(1 << 19, Some(0), 0).unwrap();
@@ -175,7 +175,7 @@ fn a_block_that_is_copied_to_grow_keeps_its_tag() {
     tags::set(Some(tag)).unwrap();
     let block = world.get(1 << 20, Some(0), RESIZABLE).unwrap();
     tags::set(None).unwrap();
-    let beside = world.get(1 << 20, Some(0), 0).unwrap();
+    let untagged = world.get(1 << 20, Some(0), 0).unwrap();
     let grown = world.allocator.reallocate(block, 0, 9 << 20).unwrap();
     assert_ne!(grown, block);
     assert_eq!(world.of(tag).allocated, 9 << 20);
@@ -184,7 +184,7 @@ fn a_block_that_is_copied_to_grow_keeps_its_tag() {
     world.put(again, None).unwrap();
     assert_eq!((world.of(tag).allocated, world.of(tag).frees), (9 << 20, 0));
     world.put(grown, Some(0)).unwrap();
-    world.put(beside, Some(0)).unwrap();
+    world.put(untagged, Some(0)).unwrap();
     assert_eq!((world.of(tag).allocated, world.of(tag).frees), (0, 1));
 }
 

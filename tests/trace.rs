@@ -116,7 +116,7 @@ fn errors_name_the_line_and_what_is_wrong() {
 }
 
 #[test]
-fn what_is_written_reads_as_the_same_trace() {
+fn a_written_trace_reads_as_the_same_trace() {
     for (name, _) in NAMES {
         let trace = generate(name, 11).unwrap();
         assert_eq!(read(&text_of(&trace)).unwrap(), trace, "{name}");
@@ -297,7 +297,7 @@ fn refusals_are_counted_and_survived() {
 }
 
 #[test]
-fn what_the_trace_leaves_is_given_back() {
+fn blocks_left_by_a_trace_are_freed() {
     let trace = read("op,id,bytes\nalloc,0,600\nalloc,1,100\nrealloc,1,3000\n").unwrap();
     let memory = Naive::with_limit(u64::MAX);
     let pass = replay(&trace, &memory, &STREAMS, &mut ()).unwrap();

@@ -32,11 +32,11 @@ pub fn foreign_pointers_are_refused(place: Place) {
 pub fn interior_pointers_are_refused(place: Place) {
     let world = World::new(place, "");
     let block = world.get(4 * MIB);
-    let special = world.interface.allocate(4 * MIB, 0, RESIZABLE);
+    let resizable = world.interface.allocate(4 * MIB, 0, RESIZABLE);
     for inside in [1, 256, 512, 4096, 2 << 20] {
-        refused_blocks(&world, &[block + inside, special + inside]);
+        refused_blocks(&world, &[block + inside, resizable + inside]);
     }
-    assert!(world.interface.deallocate(block) && world.interface.deallocate(special));
+    assert!(world.interface.deallocate(block) && world.interface.deallocate(resizable));
     world.finish();
 }
 
@@ -44,12 +44,12 @@ pub fn double_frees_are_refused(place: Place) {
     let world = World::new(place, "");
     let stream = world.device.stream();
     let ordered = world.interface.allocate_async(MIB, 0, 0, stream);
-    let (plain, special) = (world.get(MIB), world.interface.allocate(MIB, 0, RESIZABLE));
+    let (plain, resizable) = (world.get(MIB), world.interface.allocate(MIB, 0, RESIZABLE));
     assert!(world.interface.deallocate_async(ordered, stream));
     // The pool knows it as a block until it collects what has completed.
     assert!(!world.interface.deallocate_async(ordered, stream));
-    assert!(world.interface.deallocate(plain) && world.interface.deallocate(special));
-    refused_blocks(&world, &[ordered, plain, special]);
+    assert!(world.interface.deallocate(plain) && world.interface.deallocate(resizable));
+    refused_blocks(&world, &[ordered, plain, resizable]);
     // Twice at once.
     for _ in 0..200 {
         let block = world.get(MIB);

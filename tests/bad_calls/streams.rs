@@ -45,7 +45,7 @@ pub fn requests_after_a_context_reset_are_refused(place: Place) {
         // SAFETY: the test's own device; nothing of its context is used after this.
         None => assert_eq!(unsafe { cudarc::driver::sys::cuDevicePrimaryCtxReset_v2(0) } as u32, 0),
     }
-    world.device.leave_what_is_gone();
+    world.device.pop_destroyed_context();
     world.device.enter(0);
     let stream = world.device.stream();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-/* What a tool should be told of, on stderr in the words of nvtx_tool.c. */
+/* What a tool should receive, on stderr in the words of nvtx_tool.c. */
 #include "check.h"
 
 #include <stdio.h>

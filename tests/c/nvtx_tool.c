@@ -1,4 +1,4 @@
-/* A tool in NVTX's sense, compiled with NVIDIA's own headers: it writes what it is told to stderr, a line each. */
+/* A tool in NVTX's sense, compiled with NVIDIA's own headers: it writes what it receives to stderr, a line each. */
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExtMem.h>
 

@@ -60,6 +60,6 @@ fn a_misspelt_option_is_logged_with_the_nearest() {
     let output = command(&replay).env("TRTALLOC_LIMIT", "much").output().unwrap();
     expect(&output, 2);
     assert!(stderr(&output).contains("TRTALLOC_LIMIT: cannot read `much`"));
-    let given = [&replay[..], &["--limit", "1GB"]].concat();
-    expect(&command(&given).env("TRTALLOC_LIMIT", "much").output().unwrap(), 0);
+    let arguments = [&replay[..], &["--limit", "1GB"]].concat();
+    expect(&command(&arguments).env("TRTALLOC_LIMIT", "much").output().unwrap(), 0);
 }

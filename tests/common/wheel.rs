@@ -1,4 +1,4 @@
-//! Packages from PyPI. What is fetched is somebody else's: it is unpacked into the build's folder when it is needed, and
+//! Packages from PyPI. What is fetched belongs to others: it is unpacked into the build's folder when it is needed, and
 //! never kept here.
 
 use std::path::{Path, PathBuf};

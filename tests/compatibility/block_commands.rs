@@ -127,7 +127,7 @@ fn run_ours(place: &str, dir: &Path, words: &[String]) {
 }
 
 #[test]
-fn commands_are_what_the_programs_take() {
+fn documented_commands_are_accepted() {
     let blocks = blocks::of("sh");
     assert!(blocks.len() >= 9);
     let mut own = 0;

@@ -371,7 +371,7 @@ fn a_package_of_another_version_is_not_taken() {
 }
 
 #[test]
-fn what_was_installed_can_be_taken_away() {
+fn installed_files_can_be_removed() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
         common::skip(what, &reason);
     }

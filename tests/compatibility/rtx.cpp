@@ -53,7 +53,7 @@ void build() {
     CHECK(trtalloc::created(runtime.get()));
     std::unique_ptr<IBuilder> builder{nvinfer1::createInferBuilder(logger)};
     CHECK(trtalloc::created(builder.get()));
-    // Another one, the default, and ours: what is set last holds, and nobody minds.
+    // Another one, the default, and ours: what is set last holds.
     for (auto* each : {trtalloc::tensorrt(other), static_cast<nvinfer1::IGpuAllocator*>(nullptr),
                        trtalloc::tensorrt(trtalloc_default()), trtalloc::tensorrt(memory)}) {
         runtime->setGpuAllocator(each);

@@ -34,7 +34,7 @@ pub trait Device: Send + Sync {
     /// Undoes the last `enter`.
     fn leave(&self);
     /// As `leave`, where the current context may have been reset.
-    fn leave_what_is_gone(&self);
+    fn pop_destroyed_context(&self);
     /// Whether a context is current to this thread.
     fn entered(&self) -> bool;
     /// A stream that is not ordered with the default stream.
@@ -66,7 +66,7 @@ pub trait Device: Send + Sync {
     fn destroy_graph(&self, graph: usize);
     fn destroy_executable(&self, executable: usize);
     /// Waits until the destructors of the objects that graphs held have run.
-    fn settle_graphs(&self);
+    fn wait_for_graph_destructors(&self);
     /// The simulated machine in this process, if there is one.
     fn machine(&self) -> Option<&Arc<Machine>>;
 }
@@ -100,7 +100,7 @@ impl Device for Sim {
         self.on().primary_release(device).unwrap();
     }
 
-    fn leave_what_is_gone(&self) {
+    fn pop_destroyed_context(&self) {
         self.on().context_pop().unwrap();
     }
 
@@ -185,7 +185,7 @@ impl Device for Sim {
         self.on().graph_exec_destroy(executable).unwrap();
     }
 
-    fn settle_graphs(&self) {
+    fn wait_for_graph_destructors(&self) {
         self.on().drain_user_objects();
     }
 
@@ -229,7 +229,7 @@ impl Cuda {
 const HOLD: u64 = 600_000_000_000;
 
 unsafe extern "C" fn reached(flag: *mut c_void) {
-    // SAFETY: `settle_graphs` gave up this reference.
+    // SAFETY: `wait_for_graph_destructors` gave up this reference.
     unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, Ordering::Release);
 }
 
@@ -271,7 +271,7 @@ impl Device for Cuda {
         ok(unsafe { sys::cuCtxPopCurrent_v2(&mut context) });
     }
 
-    fn leave_what_is_gone(&self) {
+    fn pop_destroyed_context(&self) {
         self.leave();
     }
 
@@ -410,7 +410,7 @@ impl Device for Cuda {
         ok(unsafe { sys::cuGraphExecDestroy(executable as sys::CUgraphExec) });
     }
 
-    fn settle_graphs(&self) {
+    fn wait_for_graph_destructors(&self) {
         if self.second.is_some() {
             // The driver runs its destructors and host functions one after the other.
             self.wait_for_all();

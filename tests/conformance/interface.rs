@@ -49,19 +49,19 @@ pub enum Over {
     Cuda,
 }
 
-/// Makes an allocator with `options`, over the external memory `given` if there is any.
-pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> Box<dyn Interface> {
+/// Makes an allocator with `options`, over the external memory `external` if there is any.
+pub fn open(way: Way, over: &Over, options: &str, external: Option<(u64, u64)>) -> Box<dyn Interface> {
     match (way, over) {
-        (Way::Rust, over) => Box::new(Rust(in_rust(over, options, given))),
+        (Way::Rust, over) => Box::new(Rust(in_rust(over, options, external))),
         // The test makes the simulated device, so the allocator over it is made in Rust and used through C.
         (_, Over::Driver(_)) => functions(
             way,
-            std::ptr::from_ref(ExportedAllocator::new(in_rust(over, options, given))),
+            std::ptr::from_ref(ExportedAllocator::new(in_rust(over, options, external))),
         ),
         (_, Over::Cuda) => {
             let text = CString::new(format!("driver=cuda,{options}")).expect("options have no null byte");
             let mut out = std::ptr::null_mut();
-            let status = match given {
+            let status = match external {
                 // SAFETY: a C string, and a local variable to write to.
                 None => unsafe { c::trtalloc_create(text.as_ptr(), &mut out) },
                 // SAFETY: as above; the memory is the test's and outlives the allocator.
@@ -75,10 +75,10 @@ pub fn open(way: Way, over: &Over, options: &str, given: Option<(u64, u64)>) -> 
     }
 }
 
-fn in_rust(over: &Over, options: &str, given: Option<(u64, u64)>) -> Arc<Allocator> {
+fn in_rust(over: &Over, options: &str, external: Option<(u64, u64)>) -> Arc<Allocator> {
     let prefix = if matches!(over, Over::Cuda) { "driver=cuda," } else { "" };
     let config = Config::parse(&format!("{prefix}{options}")).expect("the options can be read");
-    let made = match (over, given) {
+    let made = match (over, external) {
         (Over::Driver(driver), None) => Allocator::with_driver(driver.clone(), config),
         (Over::Driver(driver), Some((base, bytes))) => Allocator::over_with_driver(driver.clone(), base, bytes, config),
         (Over::Cuda, None) => Allocator::from_config(config),
@@ -110,7 +110,7 @@ fn last_error() -> String {
 struct Rust(Arc<Allocator>);
 
 /// Returns a value, or stores the reason as the C functions do and returns the default.
-fn kept<T: Default>(result: trtalloc::error::Result<T>) -> T {
+fn logged<T: Default>(result: trtalloc::error::Result<T>) -> T {
     result.unwrap_or_else(|error| {
         trtalloc::error::remember(&error);
         T::default()
@@ -140,7 +140,7 @@ impl Rust {
             stream: stream.map(Stream),
             device,
         };
-        kept(self.0.allocate(request)) as usize
+        logged(self.0.allocate(request)) as usize
     }
 }
 
@@ -158,7 +158,7 @@ impl Interface for Rust {
     }
 
     fn reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize {
-        kept(self.0.reallocate(address as u64, alignment, new_size)) as usize
+        logged(self.0.reallocate(address as u64, alignment, new_size)) as usize
     }
 
     fn deallocate(&self, address: usize) -> bool {

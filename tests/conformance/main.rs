@@ -144,7 +144,7 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
         ));
     }
     if place == Place::Ascend && NOT_ON_ASCEND.iter().any(|case| name.ends_with(case)) {
-        common::unsupported("AscendCL does not tell what this asks for");
+        common::unsupported("AscendCL does not report what this needs");
     }
     if matches!(place, Place::Second(_)) && NOT_ON_SECOND.iter().any(|case| name.ends_with(case)) {
         common::unsupported("the second simulated driver does not do what this asks for");
@@ -176,19 +176,19 @@ fn in_child(name: &str, environment: impl FnOnce(&mut Command)) {
         .env(ROLE, name);
     environment(&mut command);
     let output = command.output().expect("a child process starts");
-    let (told, complaints) = (
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
     assert!(
-        output.status.success() && told.contains("1 passed"),
-        "{name}: {}\n{told}\n{complaints}",
+        output.status.success() && stdout.contains("1 passed"),
+        "{name}: {}\n{stdout}\n{stderr}",
         output.status
     );
     // The child prints a line if memory is taken away under pending work, or if work is out of bounds.
     assert!(
-        !complaints.contains("simcuda:") && !complaints.contains("cudasim:"),
-        "{name}:\n{complaints}"
+        !stderr.contains("simcuda:") && !stderr.contains("cudasim:"),
+        "{name}:\n{stderr}"
     );
 }
 
@@ -247,7 +247,7 @@ suite! { @libraries
     streams {
         another_stream_waits_its_turn, mixed_ways_to_allocate_and_free, a_stream_dies_while_it_owns_freed_memory,
         a_handle_comes_back_with_work_pending, a_released_stream_serves_others, a_block_used_on_other_streams,
-        addresses_come_back_on_many_threads, contents_are_nobody_elses,
+        addresses_come_back_on_many_threads, blocks_keep_their_own_contents,
         a_caller_without_a_stream_waits_for_the_work, freed_without_a_stream_waits_for_the_work
     }
     limits { growth_under_a_limit, trimming }
@@ -285,7 +285,7 @@ suite! {
         a_released_stream_serves_others,
         a_block_used_on_other_streams,
         addresses_come_back_on_many_threads,
-        contents_are_nobody_elses,
+        blocks_keep_their_own_contents,
     }
     sharing {
         a_shared_block_comes_back_behind_its_streams,

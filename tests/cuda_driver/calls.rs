@@ -79,8 +79,8 @@ fn devices_and_contexts() {
 }
 
 #[test]
-fn a_context_that_is_gone() {
-    if !in_child("calls::a_context_that_is_gone", &[]) {
+fn a_destroyed_context_is_noticed() {
+    if !in_child("calls::a_destroyed_context_is_noticed", &[]) {
         return;
     }
     let driver = open();
@@ -90,7 +90,7 @@ fn a_context_that_is_gone() {
         .stream_ids
         .then(|| driver.context_id(primary).unwrap());
     let event = driver.event_create().unwrap();
-    // SAFETY: nothing but the event is used after this, and only to be told that it is gone.
+    // SAFETY: nothing but the event is used after this, and only to see that it is destroyed.
     ok(unsafe { sys::cuDevicePrimaryCtxReset_v2(0) });
     assert_eq!(
         driver.event_query(event).unwrap_err().failure,
@@ -101,7 +101,7 @@ fn a_context_that_is_gone() {
         assert_ne!(
             driver.context_id(again),
             Ok(old),
-            "a context at an old handle is told apart"
+            "a context at an old handle has another id"
         );
     }
 }

@@ -155,7 +155,7 @@ fn other_functions_are_forwarded_unchanged() {
 
 /// dlsym's special handles mean what they mean to the caller, and its errors go to the caller.
 #[test]
-fn special_handles_are_resolved_for_the_caller() {
+fn pseudo_handles_are_resolved_for_the_caller() {
     let needed = build("special.cpp", "libneeded.so", &["-shared", "-fPIC", "-DNEEDED"]);
     let rpath = format!("-Wl,-rpath,{}", needed.parent().unwrap().display());
     let library = [

@@ -217,7 +217,7 @@ fn a_ring_that_holds_little() {
 
 /// The viewer has no streams then, and what events map does not become one with what is there at the end.
 #[test]
-fn nobody_has_a_stream() {
+fn requests_without_streams_agree() {
     for (name, options) in [
         ("streamless", "history=all,max_entries=300"),
         ("streamless-malloc", "history=all,max_entries=300,backing=malloc"),

@@ -100,7 +100,7 @@ fn whole(file: &Path) {
 }
 
 #[test]
-fn an_ordinary_end_a_handlers_exit_and_what_is_closed_leave_a_snapshot() {
+fn snapshots_are_left_at_exit_and_close() {
     for preload in [false, true] {
         for (way, code) in [
             ("return", 0),
@@ -184,7 +184,7 @@ fn each_allocator_has_a_file_of_its_own() {
 }
 
 #[test]
-fn where_it_cannot_be_written_that_is_said_and_nothing_is_left() {
+fn a_failed_write_is_logged_and_leaves_no_file() {
     for file in ["none/left.pickle", "left.text"] {
         let ended = Ended::by("return", file, false);
         let stderr = ended.stderr();

@@ -49,7 +49,7 @@ fn several_streams_with_pending_blocks() {
 }
 
 #[test]
-fn memory_of_the_drivers_malloc_and_special_blocks() {
+fn malloc_backing_and_dedicated_allocations_replay() {
     for options in ["backing=malloc", "passthrough=1", "guard=1", "fill=7"] {
         let program = Program::new(&format!("history=all,{options}"));
         let stream = Some(program.stream());
@@ -102,7 +102,7 @@ fn a_resizable_blocks_life() {
 }
 
 #[test]
-fn what_a_ring_has_forgotten_is_said() {
+fn dropped_events_are_counted() {
     let program = Program::new("history=all,max_entries=100");
     let stream = Some(program.stream());
     let kept = program.get(4 << 20, stream);
@@ -161,7 +161,7 @@ fn a_graphs_memory_is_pending() {
 /// Two neighbours that a graph's capture freed are one piece until the graph is gone, and free from then on: not only when the
 /// snapshot is written.
 #[test]
-fn what_a_graph_leaves_is_free_when_the_graph_is_gone() {
+fn memory_of_a_destroyed_graph_is_free() {
     for destroyed in [false, true] {
         let program = Program::new("history=all");
         let stream = program.stream();

@@ -91,9 +91,9 @@ fn lines_of(test: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_log_says_who_holds_the_memory_and_is_not_flooded() {
+fn refusals_are_logged_with_holders_and_throttled() {
     if std::env::var_os("TRTALLOC_TEST_ROLE").is_none() {
-        let lines = lines_of("memory_short::the_log_says_who_holds_the_memory_and_is_not_flooded");
+        let lines = lines_of("memory_short::refusals_are_logged_with_holders_and_throttled");
         assert_eq!(
             lines.len(),
             1,

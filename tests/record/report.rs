@@ -166,7 +166,7 @@ fn the_summary_is_what_the_allocator_counted() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_is_a_failure() {
+fn impossible_work_fails_with_a_reason() {
     let dir = common::scratch("report-bad");
     let bad = dir.join("bad.pickle");
     std::fs::write(&bad, b"\x80\x04X\x09\x00\x00\x00cut").unwrap();

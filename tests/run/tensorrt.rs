@@ -119,7 +119,7 @@ fn doctor(program: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn doctor_predicts_what_would_be_caught() {
+fn doctor_predicts_which_calls_are_interposed() {
     let Some(built) = built("8.6") else { return };
     let (status, said) = doctor(&built.linked("linked", &[]));
     assert_eq!(status, Some(0), "{said}");

@@ -41,7 +41,7 @@ pub fn captured_memory_is_the_graphs(setup: &Setup) {
     world.launch(executable, stream);
     world.wait(stream);
     world.destroy_executable(executable);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }
 
@@ -70,7 +70,7 @@ pub fn reuse_inside_a_capture(setup: &Setup) {
     world.wait(stream);
     world.destroy_executable(executable);
     world.destroy_graph(graph);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     // The memory is free now: a second capture of the same shape needs no more memory than there is.
     let held = world.stats().reserved;
     world.begin_capture(stream);
@@ -80,7 +80,7 @@ pub fn reuse_inside_a_capture(setup: &Setup) {
     let graph = world.end_capture(stream).expect("nothing ended the capture");
     assert!(world.stats().reserved <= held + 4 * MIB, "{:?}", world.stats());
     world.destroy_graph(graph);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }
 
@@ -101,7 +101,7 @@ pub fn memory_allocated_before_a_capture(setup: &Setup) {
     world.destroy_graph(graph);
     world.put_on(stream, block);
     world.put_on(stream, plain);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }
 
@@ -116,7 +116,7 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
         world.put_on(stream, inside);
         let graph = world.end_capture(stream).expect("nothing ended the capture");
         world.destroy_graph(graph);
-        world.settle_graphs();
+        world.wait_for_graph_destructors();
         // A block that is still allocated is an ordinary one from now on.
         world.write_edges(stream, outlives, MIB, 7);
         assert!(world.holds(outlives, MIB, 7));
@@ -151,7 +151,7 @@ pub fn frees_without_a_stream_wait_for_a_capture(setup: &Setup) {
     world.put_on(blocking, captured);
     let graph = world.end_capture(blocking).expect("nothing ended the capture");
     world.destroy_graph(graph);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }
 
@@ -223,7 +223,7 @@ pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
             world.wait(stream);
             world.destroy_executable(executable);
         }
-        world.settle_graphs();
+        world.wait_for_graph_destructors();
         for _ in 0..3 {
             if graph_first {
                 world.launch(executable, stream);
@@ -236,7 +236,7 @@ pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
         } else {
             world.destroy_graph(graph);
         }
-        world.settle_graphs();
+        world.wait_for_graph_destructors();
         // The memory is ordinary memory now.
         let held = world.stats().reserved;
         let all = [0; 2].map(|_| world.get(3 * MIB));
@@ -284,7 +284,7 @@ pub fn several_captures_at_once(setup: &Setup) {
         world.destroy_graph(graph);
         world.destroy_executable(executable);
     }
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }
 
@@ -303,7 +303,7 @@ pub fn a_capture_that_fails(setup: &Setup) {
             world.put_on(stream, out);
         }
         assert_eq!(world.end_capture(stream), None);
-        world.settle_graphs();
+        world.wait_for_graph_destructors();
         if round % 2 == 1 {
             world.write_edges(stream, out, 3 * MIB, 2);
             assert!(world.holds(out, 3 * MIB, 2));
@@ -334,7 +334,7 @@ pub fn a_graph_inside_a_graph(setup: &Setup) {
     world.destroy_executable(executable);
     world.destroy_graph(inner);
     out.into_iter().for_each(|block| world.put(block));
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     let executable = world.instantiate(outer);
     for _ in 0..3 {
         world.launch(executable, stream);
@@ -343,6 +343,6 @@ pub fn a_graph_inside_a_graph(setup: &Setup) {
     world.wait(stream);
     world.destroy_graph(outer);
     world.destroy_executable(executable);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }

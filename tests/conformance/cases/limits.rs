@@ -57,9 +57,9 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
         return world.finish();
     };
     let first = world.get_on(stream, 4 * MIB);
-    let special = world.get_resizable(MIB);
+    let resizable = world.get_resizable(MIB);
     world.write_edges(stream, first, 4 * MIB, 1);
-    world.write_edges(stream, special, MIB, 2);
+    world.write_edges(stream, resizable, MIB, 2);
     for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"] {
         if machine.count(call) == 0 {
             // This driver needs no such call: mapping gives it access.
@@ -73,13 +73,13 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
                 assert_eq!(world.try_get(64 * MIB, 0, 0), 0, "{call}");
             }
             assert_eq!(world.try_get(64 * MIB, 0, RESIZABLE), 0, "{call}");
-            assert_eq!(world.try_resize(special, 100 * MIB), 0, "{call}");
+            assert_eq!(world.try_resize(resizable, 100 * MIB), 0, "{call}");
             machine.clear_failures();
             world.check_books();
             assert!(world.stats().reserved <= before.max(256 * MIB), "{call}");
         }
     }
-    assert!(world.holds(first, 4 * MIB, 1) && world.holds(special, MIB, 2));
+    assert!(world.holds(first, 4 * MIB, 1) && world.holds(resizable, MIB, 2));
     // The whole limit is still available.
     let all = world.get(240 * MIB);
     world.put(all);
@@ -264,7 +264,7 @@ pub fn closing(setup: &Setup) {
         let world = setup.world(options);
         let stream = world.stream();
         let (plain, ordered) = (world.get(MIB), world.get_on(stream, MIB));
-        let special = world.get_resizable(MIB);
+        let resizable = world.get_resizable(MIB);
         let cached = world.get_on(stream, 20 * MIB);
         world.put_on(stream, cached);
         world.interface().close();
@@ -277,12 +277,12 @@ pub fn closing(setup: &Setup) {
             assert_eq!(refused, 0);
         }
         world.interface().close();
-        for block in [plain, ordered, special] {
+        for block in [plain, ordered, resizable] {
             world.write_edges(stream, block, MIB, 4);
             assert!(world.holds(block, MIB, 4), "still valid");
         }
         world.put(plain);
-        world.put_on(stream, special);
+        world.put_on(stream, resizable);
         world.put_on(stream, ordered);
         world.interface().close();
         if let Some(machine) = world.machine() {

@@ -236,6 +236,6 @@ pub fn pinned_memory_of_a_graph(setup: &Setup) {
     world.launch(executable, stream);
     world.wait(stream);
     world.destroy_executable(executable);
-    world.settle_graphs();
+    world.wait_for_graph_destructors();
     world.finish();
 }

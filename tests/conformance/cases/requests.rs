@@ -209,7 +209,7 @@ pub fn unknown_addresses_do_no_harm(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.get_on(stream, 2 * MIB);
-    let special = world.get_resizable(2 * MIB);
+    let resizable = world.get_resizable(2 * MIB);
     world.write_edges(stream, block, 2 * MIB, 5);
     let own = world.malloc(4096);
     let local = 0u8;
@@ -224,7 +224,7 @@ pub fn unknown_addresses_do_no_harm(setup: &Setup) {
         block + 1,
         block + 512,
         block + 1_000_000,
-        special + 512,
+        resizable + 512,
         block.wrapping_sub(512),
     ] {
         assert!(!world.interface().deallocate(address), "{address:#x}");
@@ -270,8 +270,8 @@ pub fn no_context_is_needed_and_none_is_left(setup: &Setup) {
     assert!(!world.entered());
     let block = world.get(MIB);
     assert!(!world.entered());
-    let special = world.get_resizable(MIB);
-    let moved = world.resize(special, 100 * MIB);
+    let resizable = world.get_resizable(MIB);
+    let moved = world.resize(resizable, 100 * MIB);
     let on_default = world.get_on(0, 3 * KIB);
     assert!(!world.entered());
     world.put(moved);

@@ -8,14 +8,14 @@
 //! | AllocationsAreDifferent | `requests::two_live_blocks_differ` |
 //! | RandomAllocations on four threads | `requests::random_sizes_on_four_threads`, and `threads_on_one_stream` |
 //! | AllocFreeDifferentThreads, same and different streams | `streams::producer_and_consumer_*`, and here on default streams |
-//! | PoolTest.ForceGrowth | `limits::growth_under_a_limit`, `given::six_thousand_bytes` |
+//! | PoolTest.ForceGrowth | `limits::growth_under_a_limit`, `external::six_thousand_bytes` |
 //! | limiting adaptor: a cap rolled back when upstream fails | `limits::a_cap_is_rolled_back_when_the_driver_fails` |
 //! | PoolTest.DeletedStream, cuML #2632 | `streams::a_stream_dies_while_it_owns_freed_memory`, and here |
 //! | #649, #2251: a handle comes back as another stream | `streams::a_handle_comes_back_with_work_pending` |
 //! | PoolTest.MultidevicePool | `requests::several_devices` |
 //! | tracking and limiting adaptors: an address that comes back during a slow free | `streams::addresses_come_back_on_many_threads` |
 //! | tracking adaptor: unknown frees, no underflow | `requests::unknown_addresses_do_no_harm`, `requests::freed_twice` |
-//! | InitialAndMaxPoolSizeEqual, NonAlignedPoolSize | `given::an_odd_base` |
+//! | InitialAndMaxPoolSizeEqual, NonAlignedPoolSize | `external::an_odd_base` |
 
 use std::sync::mpsc::channel;
 

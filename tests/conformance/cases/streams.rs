@@ -314,7 +314,7 @@ pub fn addresses_come_back_on_many_threads(setup: &Setup) {
     world.finish();
 }
 
-pub fn contents_are_nobody_elses(setup: &Setup) {
+pub fn blocks_keep_their_own_contents(setup: &Setup) {
     let world = setup.world("limit=128MiB");
     let streams: Vec<usize> = (0..4).map(|_| world.stream()).collect();
     let mut random = Random::new(77);

@@ -110,7 +110,7 @@ impl World {
         !self.external && !self.keeps_captures() && synchronises
     }
 
-    fn told(&self, address: usize, size: u64, device: i32, stream: Option<usize>) -> usize {
+    fn handed_out(&self, address: usize, size: u64, device: i32, stream: Option<usize>) -> usize {
         if address == 0 {
             return 0;
         }
@@ -131,7 +131,7 @@ impl World {
 
     /// Allocates without a stream on the current device; 0 if refused.
     pub fn try_get(&self, size: u64, alignment: u64, flags: u32) -> usize {
-        self.told(self.interface.allocate(size, alignment, flags), size, 0, None)
+        self.handed_out(self.interface.allocate(size, alignment, flags), size, 0, None)
     }
 
     /// Repeats `attempt` for seconds while it is refused. Without context events, a thread of the library waits for
@@ -163,7 +163,7 @@ impl World {
     /// Allocates for a stream; 0 if refused.
     pub fn try_get_on(&self, stream: usize, size: u64, alignment: u64, flags: u32) -> usize {
         let address = self.interface.allocate_async(size, alignment, flags, stream);
-        self.told(address, size, 0, Some(stream))
+        self.handed_out(address, size, 0, Some(stream))
     }
 
     pub fn get_on(&self, stream: usize, size: u64) -> usize {
@@ -174,7 +174,7 @@ impl World {
 
     /// Allocates without a stream on `device`, which is current.
     pub fn get_there(&self, device: i32, size: u64) -> usize {
-        let address = self.persist(|| self.told(self.interface.allocate(size, 0, 0), size, device, None));
+        let address = self.persist(|| self.handed_out(self.interface.allocate(size, 0, 0), size, device, None));
         assert_ne!(address, 0, "{size} bytes on {device}: {}", self.interface.last_error());
         address
     }
@@ -183,7 +183,7 @@ impl World {
     pub fn get_of(&self, device: i32, stream: usize, size: u64, theirs: bool) -> usize {
         let address = self.persist(|| {
             let taken = self.interface.allocate_on(device, size, stream);
-            self.told(taken, size, device, Some(stream).filter(|_| !theirs))
+            self.handed_out(taken, size, device, Some(stream).filter(|_| !theirs))
         });
         assert_ne!(address, 0, "{size} bytes on {device}: {}", self.interface.last_error());
         address
@@ -193,7 +193,7 @@ impl World {
         self.get_flagged(size, RESIZABLE)
     }
 
-    fn gone(&self, address: usize, stream: Option<usize>) {
+    fn freed(&self, address: usize, stream: Option<usize>) {
         let mut books = self.books.lock().unwrap();
         books.live.remove(&address).expect("the block is out");
         books.frees += 1;
@@ -204,12 +204,12 @@ impl World {
     }
 
     pub fn put(&self, address: usize) {
-        self.gone(address, None);
+        self.freed(address, None);
         assert!(self.interface.deallocate(address), "{}", self.interface.last_error());
     }
 
     pub fn put_on(&self, stream: usize, address: usize) {
-        self.gone(address, Some(stream));
+        self.freed(address, Some(stream));
         assert!(
             self.interface.deallocate_async(address, stream),
             "{}",

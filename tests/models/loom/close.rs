@@ -34,7 +34,7 @@ fn close(warm: bool) -> impl Fn() {
         let (free, total) = world.machine.memory_info(0).unwrap();
         assert_eq!(free, total, "memory is left");
         let given_back = world.machine.memory_unreserve(taken, WINDOW);
-        assert_eq!(given_back, Ok(()), "somebody else's range was used");
+        assert_eq!(given_back, Ok(()), "another allocator's range was used");
     }
 }
 
@@ -125,6 +125,6 @@ fn a_close_and_a_first_request() {
 
 #[test]
 fn a_request_after_the_end() {
-    let words = ["memory is left", "somebody else's range was used"];
+    let words = ["memory is left", "another allocator's range was used"];
     caught("a closed pool is left alone", &words, || explore("", 2, close(true)));
 }

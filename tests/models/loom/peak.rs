@@ -62,7 +62,7 @@ fn looked_at_one_after_the_other() {
 }
 
 #[test]
-fn a_charge_that_nobody_looks_at() {
+fn a_charge_that_is_never_read() {
     let words = ["both were out"];
     caught("a charge that may be a peak is checked", &words, || {
         explore("", 2, taken_together_and_given_back)

@@ -82,12 +82,12 @@ fn trim() {
 }
 
 #[test]
-fn a_cover_and_a_free() {
+fn a_context_event_covers_only_earlier_frees() {
     explore("reclaim, context event", 2, cover);
 }
 
 #[test]
-fn a_stamp_a_free_and_a_taker() {
+fn an_event_covers_only_earlier_frees() {
     explore("reclaim, completion event", 2, record_event);
 }
 
@@ -106,10 +106,10 @@ fn rules_of_reclaiming_broken() {
     caught("what is freed after a context event is not covered", UNORDERED, || {
         explore("", 2, cover)
     });
-    caught("what is freed after a completion event is not covered", UNORDERED, || {
-        explore("", 2, record_event)
-    });
-    caught("a hit compares the stream's id", UNORDERED, || {
-        explore("", 1, served)
-    });
+    caught(
+        "what is freed after a completion event is not covered",
+        UNORDERED,
+        || explore("", 2, record_event),
+    );
+    caught("a hit compares the stream's id", UNORDERED, || explore("", 1, served));
 }

@@ -94,7 +94,7 @@ fn index() {
 }
 
 #[test]
-fn what_the_index_names_is_there() {
+fn indexed_entries_are_complete() {
     explore("index", 3, index);
 }
 
@@ -140,9 +140,11 @@ fn a_lock_without_order() {
 fn a_claim_of_any_number() {
     let words = ["the owner of the second block", "freed != other"];
     caught("a claim compares the address", &words, || explore("", 3, reused_number));
-    caught("the owner's free waits for a thread that checks the block", &words, || {
-        explore("", 3, reused_number)
-    });
+    caught(
+        "the owner's free waits for a thread that checks the block",
+        &words,
+        || explore("", 3, reused_number),
+    );
     caught("a claim of a block without a home is one step", &words, || {
         explore("", 3, reused_number)
     });

@@ -48,14 +48,14 @@ pub fn caught(rule: &'static str, words: &[&str], model: impl FnOnce() + UnwindS
     let Err(panic) = std::panic::catch_unwind(|| breaking(rule, model)) else {
         panic!("{rule} was broken and no model noticed")
     };
-    let told = panic
+    let message = panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or(panic.downcast_ref::<&str>().copied());
-    let told = told.unwrap_or_default();
+    let message = message.unwrap_or_default();
     assert!(
-        words.iter().any(|word| told.contains(word)),
-        "{rule} was noticed for another reason: {told}"
+        words.iter().any(|word| message.contains(word)),
+        "{rule} was noticed for another reason: {message}"
     );
 }
 

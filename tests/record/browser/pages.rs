@@ -49,7 +49,7 @@ fn a_page_is_opened_asked_and_used() {
 }
 
 #[test]
-fn what_goes_wrong_in_a_page_is_told() {
+fn errors_in_a_page_are_shown() {
     let mut browser = Browser::start("browser-wrong");
     let page = common::scratch("browser-wrong-page").join("page.html");
     let body = r#"<!doctype html><link rel="icon" href="data:,"><img src="https://example.org/none.png">

@@ -240,7 +240,7 @@ fn a_resizable_blocks_life() {
 }
 
 #[test]
-fn other_kinds_of_memory_and_what_a_ring_forgot() {
+fn other_kinds_of_memory_and_dropped_events_are_shown() {
     let mut viewer = Viewer::start("kinds");
     for (name, options) in [
         ("malloc", "history=all,backing=malloc"),

@@ -33,10 +33,10 @@ impl Client<'_> {
         }
         self.streams.swap_remove(at);
         let mut after = Vec::new();
-        let mut kept = Vec::new();
+        let mut remaining = Vec::new();
         for mut block in std::mem::take(&mut self.blocks) {
             if block.home != dying {
-                kept.push(block);
+                remaining.push(block);
                 continue;
             }
             match self.random.below(3) {
@@ -44,11 +44,11 @@ impl Client<'_> {
                 1 if block.pins == 0 => after.push(block.address),
                 _ => {
                     block.home = heir;
-                    kept.push(block);
+                    remaining.push(block);
                 }
             }
         }
-        self.blocks = kept;
+        self.blocks = remaining;
         for graph in self.graphs.iter_mut().filter(|graph| graph.home == dying) {
             graph.home = heir;
         }
