@@ -38,7 +38,7 @@ pub enum Freed {
     },
 }
 
-/// The completion events of one owner of free space, that is, of one generation of a stream.
+/// The completion events of one owner of free space, that is, of one stream.
 struct CompletionEvents {
     context: Context,
     /// Recorded and not known to be complete, oldest first.

@@ -92,7 +92,7 @@ impl Reclaimer {
         for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
             let mut inner = pool.caches.get(key).inner.lock();
             let mut same = inner.served.iter().filter(|of| of.id == stream);
-            // The cache has another generation: the stream is gone, and nothing can be recorded on it.
+            // The cache serves another stream: the declared one is gone, and nothing can be recorded on it.
             let Some(owner) = same.find(|of| of.device == pool.device).map(|of| of.owner) else {
                 return false;
             };

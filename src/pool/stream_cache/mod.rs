@@ -1,11 +1,10 @@
 //! What a stream has freed and may reuse, behind a lock of its own.
 //!
-//! A cache is found by the stream's handle. It belongs to one *generation* of the handle: the stream with the id that
-//! the last allocation saw. A stream may be destroyed and its handle may come back as another stream. The next
-//! allocation then sees another id. The old generation's blocks become an orphan's, and only completion events can
-//! release them. So a block that is freed into a dead generation's cache is never handed out too early. A free names no
-//! stream to the driver. It asks which context is current, so that reclamation also waits for the work of the new
-//! stream's context.
+//! A cache is found by the stream's handle, and serves the stream with the id that the last allocation saw. A stream may
+//! be destroyed, and its handle may come back as another stream. The next allocation then sees another id. The blocks of
+//! the earlier stream become an orphan's, and only completion events can release them. So a block that is freed into the
+//! cache of a destroyed stream is never handed out too early. A free does not name its stream to the driver. It queries
+//! which context is current, so that reclamation also waits for the work of the new stream's context.
 //!
 //! Uses: free_space.
 
@@ -25,13 +24,12 @@ use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use block::Block;
 
-/// What a stream handle means. Special handles (default streams) are complete only with the current context and the
-/// thread.
+/// What a stream handle means. The handle of a default stream is complete only with the current context and the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The handle; null is [`Stream::LEGACY`].
     pub stream: Stream,
-    /// The current context for special handles; otherwise 0.
+    /// The current context for default streams; otherwise 0.
     pub context: usize,
     /// The thread for the per-thread default stream; otherwise 0.
     pub thread: usize,
@@ -69,7 +67,7 @@ pub struct ServedStream {
 pub struct Inner {
     /// None until the first allocation on the handle.
     pub served: Option<ServedStream>,
-    /// Whether the cache ever had a generation.
+    /// Whether the cache ever served a stream.
     pub joined: bool,
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::note_free_context`].
@@ -113,7 +111,7 @@ pub const AWAITED: u64 = u64::MAX;
 const EAGER_FREES: u32 = 256;
 
 /// A completion event is due after this many foreign frees on a stream.
-const MANY: u64 = 16;
+const MAX_FOREIGN_FREES: u64 = 16;
 
 /// The cache of one stream handle. Two caches share no cache line, and no pair of lines that the processor fetches
 /// together.
@@ -204,7 +202,7 @@ impl Inner {
     /// blocks may never allocate, and the other stream needs what it frees.
     pub fn is_event_due(&mut self, pool: &Pool) -> bool {
         self.foreign_frees += 1;
-        self.foreign_frees >= MANY
+        self.foreign_frees >= MAX_FOREIGN_FREES
             || self.uncovered >= pool.foreign_bytes_due.load(Ordering::Relaxed)
             || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed)
     }

@@ -85,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// A cache leaves its generation: the pool itself counts from now on what the cache had handed out.
+    /// A cache leaves its stream: the pool itself counts from now on what the cache had handed out.
     pub(in crate::pool) fn take_over_charge(&self, inner: &mut Inner) {
         self.balance_charge(inner);
         (inner.balance, inner.charged) = (0, 0);
