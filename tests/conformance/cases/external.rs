@@ -58,7 +58,7 @@ fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
     world.check_books();
 }
 
-pub fn over_memory_of_the_caller(setup: &Setup) {
+pub fn external_memory_serves_requests(setup: &Setup) {
     let bytes = 8 * MIB;
     let base = memory(setup, bytes);
     let world = setup.over(base, bytes, "wait_ms=100", RoundingRule::CUDA);
@@ -87,7 +87,7 @@ pub fn over_memory_of_the_caller(setup: &Setup) {
 }
 
 /// RMM's numbers, unchanged.
-pub fn six_thousand_bytes(setup: &Setup) {
+pub fn six_thousand_external_bytes_serve_requests(setup: &Setup) {
     let base = memory(setup, 6000);
     for (options, rule) in [
         ("wait_ms=200", RoundingRule::CUDA),
@@ -140,7 +140,7 @@ fn keeps_to(world: World, options: &str, rule: RoundingRule) {
     world.finish();
 }
 
-pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
+pub fn pools_follow_ascends_rule(setup: &Setup) {
     for (options, rule) in [
         ("rule=ascend", RoundingRule::ascend(32, 64)),
         ("rule=ascend-media,pad=16", RoundingRule::ascend(16, 128)),
@@ -152,7 +152,7 @@ pub fn pools_of_our_own_by_ascends_rule(setup: &Setup) {
 }
 
 /// The memory belongs to one device, and requests on another device share the one pool.
-pub fn one_pool_for_every_device(setup: &Setup) {
+pub fn external_memory_has_one_pool_for_all_devices(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
     let world = setup.over(base, bytes, "wait_ms=100", RoundingRule::CUDA);
@@ -186,7 +186,7 @@ pub fn one_pool_for_every_device(setup: &Setup) {
 
 /// Work of another device's stream counts too, whichever context is current: here in host memory, which every device
 /// may use.
-pub fn a_stream_of_another_device(setup: &Setup) {
+pub fn stream_of_another_device_gets_external_memory(setup: &Setup) {
     let own = setup.world("");
     // On Ascend, a stream can be named only while its own context is current.
     if own.count() < 2 || own.interface().inside().driver().name() == "ascend" {
@@ -223,7 +223,7 @@ pub fn a_stream_of_another_device(setup: &Setup) {
     own.finish();
 }
 
-pub fn by_ascends_rule(setup: &Setup) {
+pub fn external_memory_follows_ascends_rule(setup: &Setup) {
     assert_eq!(RoundingRule::ascend(32, 64).stride(1000), Some(1088));
     by_rule(setup, "rule=ascend", RoundingRule::ascend(32, 64));
     by_rule(setup, "rule=ascend,pad=16", RoundingRule::ascend(16, 64));
@@ -231,13 +231,13 @@ pub fn by_ascends_rule(setup: &Setup) {
     by_rule(setup, "rule=ascend-host", RoundingRule::ascend(32, 64));
 }
 
-pub fn by_ascends_media_rule(setup: &Setup) {
+pub fn external_memory_follows_ascends_media_rule(setup: &Setup) {
     assert_eq!(RoundingRule::ascend(32, 128).stride(1000), Some(1152));
     by_rule(setup, "rule=ascend-media", RoundingRule::ascend(32, 128));
 }
 
 /// Neither the start nor the end is a multiple of the granule.
-pub fn an_odd_base(setup: &Setup) {
+pub fn external_memory_may_start_anywhere(setup: &Setup) {
     let bytes = MIB;
     let base = memory(setup, bytes);
     let (odd, less) = (base + 100, bytes - 300);

@@ -3,7 +3,7 @@
 use super::{MIB, Random};
 use crate::world::{Setup, World};
 
-pub fn captured_memory_is_the_graphs(setup: &Setup) {
+pub fn captured_memory_belongs_to_the_graph(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     world.begin_capture(stream);
@@ -45,7 +45,7 @@ pub fn captured_memory_is_the_graphs(setup: &Setup) {
     world.finish();
 }
 
-pub fn reuse_inside_a_capture(setup: &Setup) {
+pub fn capture_reuses_its_own_memory(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     // The capture must not get what the stream freed before.
@@ -84,7 +84,7 @@ pub fn reuse_inside_a_capture(setup: &Setup) {
     world.finish();
 }
 
-pub fn memory_allocated_before_a_capture(setup: &Setup) {
+pub fn memory_from_before_a_capture_is_usable_in_its_graph(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.get_on(stream, 2 * MIB);
@@ -105,7 +105,7 @@ pub fn memory_allocated_before_a_capture(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
+pub fn dropped_graph_returns_its_memory(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for round in 0..6 {
@@ -134,7 +134,7 @@ pub fn a_graph_dropped_before_it_is_made_executable(setup: &Setup) {
     world.finish();
 }
 
-pub fn frees_without_a_stream_wait_for_a_capture(setup: &Setup) {
+pub fn frees_without_a_stream_do_not_end_a_capture(setup: &Setup) {
     let world = setup.world("wait_ms=300");
     let (blocking, other) = (world.blocking_stream(), world.stream());
     let blocks = [0; 6].map(|_| world.get(3 * MIB));
@@ -203,7 +203,7 @@ fn capture(world: &World, stream: usize) -> (usize, Theirs, [usize; 2]) {
 
 /// While the graph or the executable exists, whichever goes first, no request gets its memory. This holds between
 /// launches, and where the owner frees it during one.
-pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
+pub fn replayed_graph_keeps_its_memory_while_the_pool_is_busy(setup: &Setup) {
     for graph_first in [true, false] {
         let world = setup.world("");
         let (stream, others) = (world.stream(), [world.stream(), world.stream()]);
@@ -247,7 +247,7 @@ pub fn a_graph_is_replayed_while_the_pool_is_busy(setup: &Setup) {
     }
 }
 
-pub fn several_captures_at_once(setup: &Setup) {
+pub fn captures_at_once_do_not_share_memory(setup: &Setup) {
     let world = setup.world("");
     let streams = [0; 4].map(|_| world.stream());
     let free = world.stream();
@@ -289,7 +289,7 @@ pub fn several_captures_at_once(setup: &Setup) {
 }
 
 /// A capture that something ends leaves no graph. Its memory is released, and allocated blocks stay their owner's.
-pub fn a_capture_that_fails(setup: &Setup) {
+pub fn failed_capture_returns_its_memory(setup: &Setup) {
     let world = setup.world("");
     let (stream, outside) = (world.stream(), world.stream());
     for round in 0..4 {
@@ -323,7 +323,7 @@ pub fn a_capture_that_fails(setup: &Setup) {
 }
 
 /// A graph's memory belongs to every graph that contains it.
-pub fn a_graph_inside_a_graph(setup: &Setup) {
+pub fn child_graph_keeps_its_memory(setup: &Setup) {
     let world = setup.world("");
     let (stream, other) = (world.stream(), world.stream());
     let (inner, theirs, out) = capture(&world, stream);

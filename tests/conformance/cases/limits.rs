@@ -6,7 +6,7 @@ use super::{KIB, MIB};
 use crate::world::{Setup, World};
 
 /// RMM's numbers, in units of 16 KiB.
-pub fn growth_under_a_limit(setup: &Setup) {
+pub fn growth_stops_at_the_limit(setup: &Setup) {
     const UNIT: u64 = 16 * KIB;
     for options in ["", ",backing=malloc", ",passthrough=1"] {
         let world = setup.world(&format!("limit={},wait_ms=500{options}", 6000 * UNIT));
@@ -36,7 +36,7 @@ pub fn growth_under_a_limit(setup: &Setup) {
     }
 }
 
-pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
+pub fn limit_holds_when_the_driver_fails(setup: &Setup) {
     let world = setup.world("limit=1TiB,wait_ms=0");
     let first = world.get(4 * MIB);
     let before = world.stats().reserved;
@@ -86,7 +86,7 @@ pub fn a_cap_is_rolled_back_when_the_driver_fails(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_limit_set_later(setup: &Setup) {
+pub fn limit_set_later_releases_free_memory(setup: &Setup) {
     let world = setup.world("wait_ms=1000");
     let stream = world.stream();
     let blocks = [0; 3].map(|_| world.get(32 * MIB));
@@ -111,7 +111,7 @@ pub fn a_limit_set_later(setup: &Setup) {
     world.finish();
 }
 
-pub fn pending_memory_counts(setup: &Setup) {
+pub fn pending_memory_counts_towards_the_limit(setup: &Setup) {
     let world = setup.world("limit=32MiB,wait_ms=300");
     let stream = world.stream();
     for flags in [0, RESIZABLE] {
@@ -132,7 +132,7 @@ pub fn pending_memory_counts(setup: &Setup) {
     world.finish();
 }
 
-pub fn trimming(setup: &Setup) {
+pub fn trim_releases_free_memory(setup: &Setup) {
     for options in ["", "backing=malloc"] {
         let world = setup.world(options);
         let stream = world.stream();
@@ -170,7 +170,7 @@ pub fn trimming(setup: &Setup) {
     }
 }
 
-pub fn peaks(setup: &Setup) {
+pub fn peaks_are_exact_and_can_be_reset(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let blocks = [0; 4].map(|_| world.get_on(stream, 8 * MIB));
@@ -197,7 +197,7 @@ fn nudge(world: &World) {
     world.put(block);
 }
 
-pub fn keep_nothing(setup: &Setup) {
+pub fn threshold_0_keeps_nothing(setup: &Setup) {
     for options in ["release_threshold=0", "release_threshold=0,backing=malloc"] {
         let world = setup.world(options);
         let stream = world.stream();
@@ -220,7 +220,7 @@ pub fn keep_nothing(setup: &Setup) {
     }
 }
 
-pub fn keep_some(setup: &Setup) {
+pub fn threshold_keeps_that_many_bytes(setup: &Setup) {
     let world = setup.world("release_threshold=64MiB");
     let blocks = [0; 16].map(|_| world.get(16 * MIB));
     assert!(world.stats().reserved >= 256 * MIB);
@@ -231,7 +231,7 @@ pub fn keep_some(setup: &Setup) {
     world.finish();
 }
 
-pub fn keep_all(setup: &Setup) {
+pub fn threshold_all_keeps_everything(setup: &Setup) {
     let world = setup.world("release_threshold=all");
     let blocks = [0; 8].map(|_| world.get(64 * MIB));
     let before = world.stats().reserved;
@@ -241,7 +241,7 @@ pub fn keep_all(setup: &Setup) {
     world.finish();
 }
 
-pub fn large_blocks_go_back(setup: &Setup) {
+pub fn large_blocks_are_released(setup: &Setup) {
     let world = setup.world("");
     let small = [0; 8].map(|_| world.get(8 * MIB));
     let large = world.get(256 * MIB);
@@ -259,7 +259,7 @@ pub fn large_blocks_go_back(setup: &Setup) {
     world.finish();
 }
 
-pub fn closing(setup: &Setup) {
+pub fn close_releases_everything(setup: &Setup) {
     for options in ["", "backing=malloc"] {
         let world = setup.world(options);
         let stream = world.stream();

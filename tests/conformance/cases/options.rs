@@ -39,7 +39,7 @@ fn mixed(world: &World, rounds: u64, largest: u64) {
     }
 }
 
-pub fn malloc_backing(setup: &Setup) {
+pub fn backing_malloc_serves_requests(setup: &Setup) {
     let world = setup.world("backing=malloc");
     mixed(&world, 300, 9 * MIB);
     for shift in 0..=21 {
@@ -52,7 +52,7 @@ pub fn malloc_backing(setup: &Setup) {
     world.finish();
 }
 
-pub fn passthrough(setup: &Setup) {
+pub fn passthrough_calls_the_driver_for_each_request(setup: &Setup) {
     let world = setup.world("passthrough=1");
     let stream = world.stream();
     let count = |call| world.machine().map(|machine| machine.count(call));
@@ -83,7 +83,7 @@ pub fn passthrough(setup: &Setup) {
     world.finish();
 }
 
-pub fn guard(setup: &Setup) {
+pub fn guard_leaves_a_page_unmapped(setup: &Setup) {
     let world = setup.world("guard=1");
     let stream = world.stream();
     for size in [1, 511, 512, 100 * KIB, 2 * MIB, 5 * MIB + 700] {
@@ -111,7 +111,7 @@ pub fn guard(setup: &Setup) {
     world.finish();
 }
 
-pub fn fill(setup: &Setup) {
+pub fn fill_overwrites_new_and_freed_memory(setup: &Setup) {
     let world = setup.world("fill=0xAB");
     let stream = world.stream();
     let fresh = [
@@ -135,7 +135,7 @@ pub fn fill(setup: &Setup) {
     world.finish();
 }
 
-pub fn trusted_streams(setup: &Setup) {
+pub fn trusted_streams_are_not_queried(setup: &Setup) {
     let world = setup.world("streams=trusted");
     let stream = world.stream();
     let block = world.get_on(stream, MIB);
@@ -160,7 +160,7 @@ fn host_writes(address: usize, bytes: u64, byte: u8) {
     unsafe { std::ptr::write_bytes(address as *mut u8, byte, bytes as usize) };
 }
 
-pub fn pinned(setup: &Setup) {
+pub fn pinned_memory_serves_requests(setup: &Setup) {
     let world = setup.world("kind=pinned");
     mixed(&world, 300, 9 * MIB);
     for shift in 0..=21 {
@@ -215,7 +215,7 @@ pub fn pinned_memory_waits_for_the_stream_that_used_it(setup: &Setup) {
     world.finish();
 }
 
-pub fn pinned_memory_of_a_graph(setup: &Setup) {
+pub fn pinned_memory_of_a_graph_is_used_once(setup: &Setup) {
     let world = setup.world("kind=pinned");
     let stream = world.stream();
     // With free memory, the capture need not call the driver for it.

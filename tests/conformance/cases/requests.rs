@@ -5,7 +5,7 @@ use trtalloc::allocator::RESIZABLE;
 use super::{KIB, MIB, Random};
 use crate::world::Setup;
 
-pub fn zero_bytes(setup: &Setup) {
+pub fn request_for_zero_bytes_is_refused(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for alignment in [0, 256, 3] {
@@ -22,7 +22,7 @@ pub fn zero_bytes(setup: &Setup) {
     world.finish();
 }
 
-pub fn from_4_bytes_to_1_gib(setup: &Setup) {
+pub fn sizes_from_4_bytes_to_1_gib_are_served(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let mut size = 4;
@@ -66,7 +66,7 @@ pub fn from_4_bytes_to_1_gib(setup: &Setup) {
     world.finish();
 }
 
-pub fn every_alignment(setup: &Setup) {
+pub fn every_alignment_is_kept(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for shift in 0..=21 {
@@ -94,7 +94,7 @@ pub fn every_alignment(setup: &Setup) {
     world.finish();
 }
 
-pub fn bad_alignments(setup: &Setup) {
+pub fn bad_alignments_are_refused(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for alignment in [3, 24, 500, 513, 4 * MIB, 1 << 32, 1 << 63, u64::MAX] {
@@ -115,7 +115,7 @@ pub fn bad_alignments(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_pebibyte_fails_cleanly(setup: &Setup) {
+pub fn request_for_a_pebibyte_is_refused(setup: &Setup) {
     let world = setup.world("wait_ms=0");
     let stream = world.stream();
     let block = world.get_on(stream, MIB);
@@ -141,7 +141,7 @@ pub fn a_pebibyte_fails_cleanly(setup: &Setup) {
     world.finish();
 }
 
-pub fn two_live_blocks_differ(setup: &Setup) {
+pub fn live_blocks_do_not_overlap(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let first = [world.get(8), world.get_on(stream, 8), world.try_get(8, 0, RESIZABLE)];
@@ -156,7 +156,7 @@ pub fn two_live_blocks_differ(setup: &Setup) {
     world.finish();
 }
 
-pub fn random_sizes_on_four_threads(setup: &Setup) {
+pub fn random_sizes_on_four_threads_keep_their_contents(setup: &Setup) {
     let world = setup.world("");
     std::thread::scope(|scope| {
         for seed in 1..=4 {
@@ -194,7 +194,7 @@ pub fn random_sizes_on_four_threads(setup: &Setup) {
     world.finish();
 }
 
-pub fn null_is_taken_back(setup: &Setup) {
+pub fn null_may_be_freed(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     assert!(world.interface().deallocate(0) && world.interface().deallocate_async(0, stream));
@@ -205,7 +205,7 @@ pub fn null_is_taken_back(setup: &Setup) {
     world.finish();
 }
 
-pub fn unknown_addresses_do_no_harm(setup: &Setup) {
+pub fn unknown_addresses_are_refused(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.get_on(stream, 2 * MIB);
@@ -244,7 +244,7 @@ pub fn unknown_addresses_do_no_harm(setup: &Setup) {
     world.finish();
 }
 
-pub fn freed_twice(setup: &Setup) {
+pub fn second_free_is_refused(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     for flags in [0, RESIZABLE] {
@@ -265,7 +265,7 @@ pub fn freed_twice(setup: &Setup) {
     world.finish();
 }
 
-pub fn no_context_is_needed_and_none_is_left(setup: &Setup) {
+pub fn requests_work_without_a_context_and_leave_none(setup: &Setup) {
     let world = setup.outside("");
     assert!(!world.entered());
     let block = world.get(MIB);
@@ -284,7 +284,7 @@ pub fn no_context_is_needed_and_none_is_left(setup: &Setup) {
     world.finish();
 }
 
-pub fn default_streams(setup: &Setup) {
+pub fn default_streams_reuse_their_memory(setup: &Setup) {
     let world = setup.world("");
     for &stream in world.default_streams() {
         let block = world.get_on(stream, 64 * KIB);
@@ -318,7 +318,7 @@ pub fn default_streams(setup: &Setup) {
     world.finish();
 }
 
-pub fn several_devices(setup: &Setup) {
+pub fn each_device_has_its_pool(setup: &Setup) {
     let world = setup.world("");
     if world.count() < 2 {
         return world.finish();
@@ -359,7 +359,7 @@ pub fn several_devices(setup: &Setup) {
     world.finish();
 }
 
-pub fn sizes_of_no_device(setup: &Setup) {
+pub fn sizes_beyond_any_device_are_refused(setup: &Setup) {
     let world = setup.world("wait_ms=0");
     let stream = world.stream();
     for size in [1 << 47, 1 << 62, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX] {

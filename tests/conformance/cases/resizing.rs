@@ -9,9 +9,9 @@ use trtalloc::allocator::RESIZABLE;
 use super::{KIB, MIB, Random};
 use crate::world::Setup;
 
-pub use contents::{byte_for_byte, byte_for_byte_by_copies};
+pub use contents::{random_resizes_by_copies_keep_every_byte, random_resizes_keep_every_byte};
 
-pub fn in_place(setup: &Setup) {
+pub fn growth_in_place_copies_nothing(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.get_resizable(MIB);
@@ -34,7 +34,7 @@ pub fn in_place(setup: &Setup) {
     world.finish();
 }
 
-pub fn moving_keeps_the_bytes(setup: &Setup) {
+pub fn move_keeps_the_bytes(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let mut block = world.try_get_on(stream, 5 * MIB, 0, RESIZABLE);
@@ -55,7 +55,7 @@ pub fn moving_keeps_the_bytes(setup: &Setup) {
     world.finish();
 }
 
-pub fn shrinking(setup: &Setup) {
+pub fn shrink_keeps_the_address(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.get_resizable(40 * MIB);
@@ -70,7 +70,7 @@ pub fn shrinking(setup: &Setup) {
     world.finish();
 }
 
-pub fn by_small_amounts(setup: &Setup) {
+pub fn small_growth_makes_few_driver_calls(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let mut size = 32 * MIB;
@@ -89,7 +89,7 @@ pub fn by_small_amounts(setup: &Setup) {
     world.finish();
 }
 
-pub fn failure_leaves_the_block(setup: &Setup) {
+pub fn failed_resize_leaves_the_block(setup: &Setup) {
     let world = setup.world("limit=96MiB,wait_ms=500");
     let stream = world.stream();
     let block = world.get_resizable(32 * MIB);
@@ -107,7 +107,7 @@ pub fn failure_leaves_the_block(setup: &Setup) {
     world.finish();
 }
 
-pub fn only_what_was_asked_resizable(setup: &Setup) {
+pub fn only_resizable_blocks_are_resized(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let plain = world.get(MIB);
@@ -127,7 +127,7 @@ pub fn only_what_was_asked_resizable(setup: &Setup) {
     world.finish();
 }
 
-pub fn with_work_pending(setup: &Setup) {
+pub fn resize_with_work_pending_keeps_the_bytes(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let block = world.try_get_on(stream, 16 * MIB, 0, RESIZABLE);
@@ -154,7 +154,7 @@ pub fn with_work_pending(setup: &Setup) {
 
 /// A copy comes after all work that may still write to the old block, on any stream, and is complete when the call
 /// returns.
-pub fn a_copy_waits_for_the_work(setup: &Setup) {
+pub fn copy_waits_for_the_work(setup: &Setup) {
     for options in ["backing=malloc,wait_ms=500", "passthrough=1,wait_ms=500"] {
         let world = setup.world(options);
         let (stream, other) = (world.stream(), world.stream());
@@ -176,7 +176,7 @@ pub fn a_copy_waits_for_the_work(setup: &Setup) {
     }
 }
 
-pub fn a_copy_ends_no_capture(setup: &Setup) {
+pub fn copy_does_not_end_a_capture(setup: &Setup) {
     let world = setup.world("backing=malloc,wait_ms=300");
     let capturing = world.blocking_stream();
     let block = world.get_resizable(MIB);
@@ -190,7 +190,7 @@ pub fn a_copy_ends_no_capture(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_graph_keeps_the_old_address(setup: &Setup) {
+pub fn graph_keeps_the_old_address(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let old = world.try_get_on(stream, 5 * MIB, 0, RESIZABLE);
@@ -219,7 +219,7 @@ pub fn a_graph_keeps_the_old_address(setup: &Setup) {
     world.finish();
 }
 
-pub fn whole_handles_go_back(setup: &Setup) {
+pub fn shrink_releases_whole_handles(setup: &Setup) {
     let world = setup.world("release_threshold=0");
     let stream = world.stream();
     let block = world.try_get_on(stream, 4 * MIB, 0, RESIZABLE);
@@ -264,7 +264,7 @@ pub fn whole_handles_go_back(setup: &Setup) {
 }
 
 /// A server's loop: blocks are allocated, grow and are freed, and earlier blocks serve later requests.
-pub fn a_loop_needs_no_mapping(setup: &Setup) {
+pub fn repeated_resizes_make_no_mapping(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     if world.machine().is_some() && !world.features().stream_ids {
@@ -312,7 +312,7 @@ pub fn a_loop_needs_no_mapping(setup: &Setup) {
     world.finish();
 }
 
-pub fn another_alignment(setup: &Setup) {
+pub fn resize_with_another_alignment_is_refused(setup: &Setup) {
     let world = setup.world("");
     let block = world.try_get(MIB, 4096, RESIZABLE);
     for alignment in [8192, 2 * MIB, 3, 5 << 20] {
@@ -334,7 +334,7 @@ pub fn another_alignment(setup: &Setup) {
 }
 
 /// One thread resizes a block that another frees: the free comes before or after, and nothing is lost.
-pub fn with_a_free_at_the_same_time(setup: &Setup) {
+pub fn resize_and_free_at_once_take_turns(setup: &Setup) {
     for options in ["", "backing=malloc"] {
         let world = setup.world(options);
         let mut random = Random::new(7);

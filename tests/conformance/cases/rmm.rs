@@ -23,7 +23,7 @@ use super::{MIB, Random};
 use crate::world::{Setup, World};
 
 /// PoolTest.AllocateNinetyPercent and TwoLargeBuffers. Other processes may hold a part of a real device.
-pub fn most_of_the_device(setup: &Setup) {
+pub fn most_of_the_device_can_be_allocated(setup: &Setup) {
     let world = setup.world("");
     let total = world.total(0);
     let most = if world.machine().is_some() {
@@ -41,7 +41,7 @@ pub fn most_of_the_device(setup: &Setup) {
 }
 
 /// mr_ref_test_mt's RandomAllocations and MixedRandomAllocationFree on one stream, and on the default one.
-pub fn threads_on_one_stream(setup: &Setup) {
+pub fn threads_share_one_stream(setup: &Setup) {
     let world = setup.world("");
     let own = world.stream();
     for stream in [0, own] {
@@ -76,7 +76,7 @@ fn mixed(world: &World, stream: usize, seed: u64) {
 }
 
 /// AllocFreeDifferentThreadsDefaultStream and …PerThreadDefaultStream: the latter is another stream on each thread.
-pub fn producer_and_consumer_on_default_streams(setup: &Setup) {
+pub fn consumer_on_a_default_stream_reuses_what_it_frees(setup: &Setup) {
     let world = setup.world("");
     for &stream in world.default_streams() {
         let (give, take) = channel::<(usize, u64)>();
@@ -111,7 +111,7 @@ pub fn producer_and_consumer_on_default_streams(setup: &Setup) {
 
 /// PoolTest.DeletedStream, and cuML's forest (#2632): many streams that own freed memory are destroyed when the default
 /// stream allocates.
-pub fn deleted_streams(setup: &Setup) {
+pub fn destroyed_streams_lose_no_memory(setup: &Setup) {
     for count in [1, 10] {
         let world = setup.world("limit=64MiB");
         let streams: Vec<usize> = (0..count).map(|_| world.stream()).collect();

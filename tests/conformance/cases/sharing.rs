@@ -4,7 +4,7 @@ use super::MIB;
 use crate::world::Setup;
 
 /// PyTorch's pattern: allocated on one stream, declared for another, freed on the first while the other works.
-pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
+pub fn declared_block_is_reused_behind_its_streams(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=100");
     let (main, side, busy) = (world.stream(), world.stream(), world.stream());
     // While this lasts, no context event completes: all reuse is behind completion events of the streams.
@@ -23,7 +23,7 @@ pub fn a_shared_block_comes_back_behind_its_streams(setup: &Setup) {
 
 /// PyTorch's loader threads do this: a thread without a context declares the default stream, which means that of the
 /// device's primary context.
-pub fn a_block_declared_for_the_default_stream_without_a_context_comes_back(setup: &Setup) {
+pub fn block_declared_for_the_default_stream_without_a_context_is_reused(setup: &Setup) {
     let world = setup.outside("");
     // The pool retains the primary context.
     let first = world.get(MIB);
@@ -47,7 +47,7 @@ pub fn a_block_declared_for_the_default_stream_without_a_context_comes_back(setu
     world.finish();
 }
 
-pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
+pub fn declared_block_waits_for_its_streams(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=300");
     let (main, side) = (world.stream(), world.stream());
     let block = world.get_on(main, 64 * MIB);
@@ -67,7 +67,7 @@ pub fn a_shared_block_waits_for_its_streams(setup: &Setup) {
 }
 
 /// Work outlives its stream, and the handle comes back as other streams: their work does not cover it.
-pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
+pub fn declared_block_waits_for_a_destroyed_stream(setup: &Setup) {
     let world = setup.world("limit=72MiB,wait_ms=100");
     let (main, side) = (world.stream(), world.stream());
     let blocks: Vec<usize> = (0..6).map(|_| world.get_on(main, 8 * MIB)).collect();
@@ -98,7 +98,7 @@ pub fn a_shared_block_outlives_the_stream_it_was_declared_for(setup: &Setup) {
 }
 
 /// A block is allocated on one stream and freed on another that never allocates.
-pub fn a_consumer_that_never_allocates(setup: &Setup) {
+pub fn frees_of_a_stream_that_never_allocates_are_reclaimed(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=100");
     let (producer, consumer, busy) = (world.stream(), world.stream(), world.stream());
     let hold = world.hold(busy);
@@ -115,7 +115,7 @@ pub fn a_consumer_that_never_allocates(setup: &Setup) {
 
 /// Two streams that take turns under a limit wait for each other on the device, not on the host, once the host had to
 /// wait.
-pub fn two_streams_that_take_turns_under_a_cap(setup: &Setup) {
+pub fn two_streams_share_memory_under_a_limit(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let streams = [world.stream(), world.stream()];
     for round in 0..8 {

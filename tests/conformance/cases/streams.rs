@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use super::{KIB, MIB, Random};
 use crate::world::Setup;
 
-pub fn producer_and_consumer_on_one_stream(setup: &Setup) {
+pub fn consumer_on_the_same_stream_reuses_at_once(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let (give, take) = channel::<(usize, u64)>();
@@ -35,7 +35,7 @@ pub fn producer_and_consumer_on_one_stream(setup: &Setup) {
     world.finish();
 }
 
-pub fn producer_and_consumer_on_two_streams(setup: &Setup) {
+pub fn consumer_on_another_stream_waits_for_the_producer(setup: &Setup) {
     let world = setup.world("");
     let (first, second) = (world.stream(), world.stream());
     let (give, take) = channel::<(usize, u64)>();
@@ -65,7 +65,7 @@ pub fn producer_and_consumer_on_two_streams(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_stream_reuses_what_it_freed_without_a_driver_call(setup: &Setup) {
+pub fn stream_reuses_what_it_freed_without_a_driver_call(setup: &Setup) {
     let world = setup.world("");
     let stream = world.stream();
     let sizes = [512, 100 * KIB, 3 * MIB];
@@ -95,7 +95,7 @@ fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u
     blocks.into_iter().for_each(|block| world.put_on(stream, block));
 }
 
-pub fn another_stream_waits_its_turn(setup: &Setup) {
+pub fn other_stream_takes_freed_memory_behind_its_event(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=5000");
     let (first, second) = (world.stream(), world.stream());
     // At first, a request finds all memory on another stream, and waits. From then on, streams record a completion
@@ -113,7 +113,7 @@ pub fn another_stream_waits_its_turn(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_caller_without_a_stream_waits_for_the_work(setup: &Setup) {
+pub fn request_without_a_stream_waits_for_the_work(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=300");
     let stream = world.stream();
     let block = world.get_on(stream, 64 * MIB);
@@ -130,7 +130,7 @@ pub fn a_caller_without_a_stream_waits_for_the_work(setup: &Setup) {
     world.finish();
 }
 
-pub fn freed_without_a_stream_waits_for_the_work(setup: &Setup) {
+pub fn free_without_a_stream_waits_for_the_work(setup: &Setup) {
     let world = setup.world("limit=64MiB,wait_ms=300");
     let (first, second) = (world.stream(), world.stream());
     let block = world.get_on(first, 64 * MIB);
@@ -151,7 +151,7 @@ pub fn freed_without_a_stream_waits_for_the_work(setup: &Setup) {
     world.finish();
 }
 
-pub fn mixed_ways_to_allocate_and_free(setup: &Setup) {
+pub fn allocations_and_frees_with_and_without_streams_mix(setup: &Setup) {
     let world = setup.world("");
     let (first, second) = (world.stream(), world.stream());
     for round in 0..20u64 {
@@ -186,7 +186,7 @@ pub fn mixed_ways_to_allocate_and_free(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_stream_dies_while_it_owns_freed_memory(setup: &Setup) {
+pub fn memory_of_a_destroyed_stream_is_reclaimed(setup: &Setup) {
     let world = setup.world("limit=64MiB");
     for _ in 0..10 {
         let stream = world.stream();
@@ -200,7 +200,7 @@ pub fn a_stream_dies_while_it_owns_freed_memory(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_handle_comes_back_with_work_pending(setup: &Setup) {
+pub fn reused_stream_handle_waits_for_the_earlier_stream(setup: &Setup) {
     let world = setup.world("");
     let mut seen = 0;
     for _ in 0..8 {
@@ -229,7 +229,7 @@ pub fn a_handle_comes_back_with_work_pending(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_released_stream_serves_others(setup: &Setup) {
+pub fn memory_of_a_released_stream_serves_others(setup: &Setup) {
     let world = setup.world("limit=64MiB");
     let other = world.stream();
     for round in 0..4 {
@@ -255,7 +255,7 @@ pub fn a_released_stream_serves_others(setup: &Setup) {
     world.finish();
 }
 
-pub fn a_block_used_on_other_streams(setup: &Setup) {
+pub fn block_used_on_other_streams_waits_for_them(setup: &Setup) {
     let world = setup.world("");
     let (home, other) = (world.stream(), world.stream());
     for resizable in [false, true] {
@@ -278,7 +278,7 @@ pub fn a_block_used_on_other_streams(setup: &Setup) {
     world.finish();
 }
 
-pub fn addresses_come_back_on_many_threads(setup: &Setup) {
+pub fn addresses_are_reused_on_many_threads(setup: &Setup) {
     let world = setup.world("limit=256MiB");
     let passed: Mutex<Vec<usize>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -314,7 +314,7 @@ pub fn addresses_come_back_on_many_threads(setup: &Setup) {
     world.finish();
 }
 
-pub fn blocks_keep_their_own_contents(setup: &Setup) {
+pub fn blocks_keep_their_contents(setup: &Setup) {
     let world = setup.world("limit=128MiB");
     let streams: Vec<usize> = (0..4).map(|_| world.stream()).collect();
     let mut random = Random::new(77);

@@ -85,14 +85,14 @@ fn random_resizes(world: &World, rounds: u64, largest: u64, too_much: u64) {
     assert!(moves > 0 && refusals > 0, "{moves} {refusals}");
 }
 
-pub fn byte_for_byte(setup: &Setup) {
+pub fn random_resizes_keep_every_byte(setup: &Setup) {
     let world = setup.world("limit=600MiB,wait_ms=300");
     random_resizes(&world, 60, 150 * MIB, 700 * MIB);
     assert_eq!(world.stats().bytes_copied, 0);
     world.finish();
 }
 
-pub fn byte_for_byte_by_copies(setup: &Setup) {
+pub fn random_resizes_by_copies_keep_every_byte(setup: &Setup) {
     for options in [
         "backing=malloc,limit=160MiB,wait_ms=1000",
         "passthrough=1,limit=160MiB,wait_ms=1000",
