@@ -184,6 +184,7 @@ impl Pool {
 
     /// Takes the pool's lock for a request: the pool is alive and open, its context exists, and what graphs that are
     /// gone leave is reclaimed.
+    #[inline]
     fn admit(&self) -> Result<MutexGuard<'_, Core>> {
         self.alive()?;
         let mut core = self.core.lock();

@@ -28,7 +28,10 @@ fn the_demo_violates_no_invariant_on_the_simulated_device() {
         .strip_prefix("trtalloc: warn: out of memory on device 0: ")
         .unwrap_or_default();
     assert_eq!(line.lines().count(), 1, "{text}");
-    assert!(line.contains(" from trtalloc::command::demo::caller::Caller::"), "{text}");
+    assert!(
+        line.contains(" from trtalloc::command::demo::caller::Caller::"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -147,13 +147,15 @@ impl Captures {
         None
     }
 
+    /// Whether graphs have gone since the last call of [`Captures::take_gone`].
+    #[inline]
+    fn has_gone(&self) -> bool {
+        self.count.load(Ordering::Acquire) != self.seen
+    }
+
     /// What the graphs that have gone since the last call leave.
-    pub fn gone(&mut self) -> Vec<Remains> {
-        let count = self.count.load(Ordering::Acquire);
-        if count == self.seen {
-            return Vec::new();
-        }
-        self.seen = count;
+    fn take_gone(&mut self) -> Vec<Remains> {
+        self.seen = self.count.load(Ordering::Acquire);
         self.captures
             .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
             .map(|(_, capture)| Remains {
@@ -189,8 +191,16 @@ impl Reclaimer {
     /// Reclaims what graphs that are gone leave. Memory freed on a stream of the capture counts as freed on that stream
     /// just now, because the free may have come after the capture, behind work that still runs. The rest stays pending
     /// like anything freed without a stream.
+    #[inline]
     pub(in crate::pool) fn reclaim_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
-        for remains in self.graphs.gone() {
+        if self.graphs.has_gone() {
+            self.reclaim_gone_graphs(pool, memory);
+        }
+    }
+
+    #[cold]
+    fn reclaim_gone_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
+        for remains in self.graphs.take_gone() {
             for (key, owner, id) in remains.owners {
                 let mut inner = pool.caches.get(key).inner.lock();
                 let event_number = inner.next_event;

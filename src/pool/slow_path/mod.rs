@@ -85,6 +85,7 @@ impl Pool {
         Ok(address)
     }
 
+    #[inline]
     fn requester<'a>(&self, core: &mut Core, view: Option<&'a StreamView<'a>>) -> Result<Requester<'a>> {
         let Core { memory, reclaimer, .. } = core;
         let free_space = &mut memory.free_space;
@@ -139,7 +140,8 @@ struct SlowPath<'a, 'c> {
 
 impl SlowPath<'_, '_> {
     /// Goes through the steps until there is memory, or no more to wait for.
-    fn find(mut self) -> Result<NodeId> {
+    #[inline]
+    fn find(&mut self) -> Result<NodeId> {
         self.record_due_event();
         if let Some(id) = self.take_behind_event(Reach::Exact) {
             return Ok(id);

@@ -20,6 +20,7 @@ const FOREIGN_PART: u64 = 16;
 impl SlowPath<'_, '_> {
     /// Records a completion event where a stream that misses has freed much since its last one, and collects what has
     /// completed. So freed memory and common free space coalesce before both are split further.
+    #[inline]
     pub(super) fn record_due_event(&mut self) {
         let Requester::Stream(view, _) = self.requester else {
             return;
@@ -71,6 +72,7 @@ impl SlowPath<'_, '_> {
 
     /// Steps 2 and 3: the best fit of the requester's own free space, coalesced with what its cache held, and of common
     /// free space.
+    #[inline]
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
         let (pool, want) = (self.pool, self.want);
         let free_space = &mut self.core.memory.free_space;
@@ -174,12 +176,13 @@ impl SlowPath<'_, '_> {
     }
 
     /// Steps 1, 2 and 7 for a stream without an id.
+    #[inline]
     pub(super) fn take_behind_event(&mut self, reach: Reach) -> Option<NodeId> {
+        let Requester::PerFreeEvents(view) = self.requester else {
+            return None;
+        };
         let Core { memory, reclaimer, .. } = &mut **self.core;
-        match self.requester {
-            Requester::PerFreeEvents(view) => reclaimer.take_behind_free(self.pool, memory, self.want, view, reach),
-            _ => None,
-        }
+        reclaimer.take_behind_free(self.pool, memory, self.want, view, reach)
     }
 
     /// Step 9 for a stream without an id.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
 use trtalloc::pool::Lock;
-use trtalloc::pool::stream_cache::block::{Blocks, State};
 use trtalloc::pool::index::Index;
+use trtalloc::pool::stream_cache::block::{Blocks, State};
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 
 use std::sync::atomic::Ordering;
