@@ -44,7 +44,7 @@ fn several_threads_under_the_order_checker() {
             scope.spawn(move || {
                 machine.context_push(context).unwrap();
                 let own = machine.stream_create(true).unwrap();
-                let beside = machine.stream_create(true).unwrap();
+                let second_stream = machine.stream_create(true).unwrap();
                 let mut random = thread * 7 + 1;
                 let mut met = 0;
                 for _ in 0..600 {
@@ -70,8 +70,8 @@ fn several_threads_under_the_order_checker() {
                     machine.write(block, &vec![thread as u8; size as usize]).unwrap();
                     machine.copy_async(device, block, size, own).unwrap();
                     if draw.is_multiple_of(7) {
-                        machine.copy_async(device, block, size, beside).unwrap();
-                        allocator.record_stream(block, Stream(beside)).unwrap();
+                        machine.copy_async(device, block, size, second_stream).unwrap();
+                        allocator.record_stream(block, Stream(second_stream)).unwrap();
                     }
                     if draw.is_multiple_of(11) {
                         // Somebody else will free it, without a stream.

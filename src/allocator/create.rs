@@ -167,7 +167,7 @@ fn refuse_for_pinned(config: &Config) -> Result<()> {
             "a limit in percent, which is of the device's memory,",
         ),
     ];
-    match refused.iter().find(|(given, _)| *given) {
+    match refused.iter().find(|(set, _)| *set) {
         Some((_, option)) => Err(Error::Unsupported(format!("{option} with kind=pinned"))),
         None => Ok(()),
     }

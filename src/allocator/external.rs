@@ -49,9 +49,9 @@ impl Allocator {
     /// Refuses other devices than that of the external memory. One pool serves it for all: two would own each byte
     /// twice.
     pub(super) fn check_external_device(&self, device: i32) -> Result<()> {
-        match self.external_device.filter(|given| *given != device) {
-            Some(given) => Err(Error::InvalidArgument(format!(
-                "device {device}: the memory is device {given}'s"
+        match self.external_device.filter(|own| *own != device) {
+            Some(own) => Err(Error::InvalidArgument(format!(
+                "device {device}: the memory is device {own}'s"
             ))),
             None => Ok(()),
         }
@@ -109,11 +109,11 @@ fn check(base: u64, bytes: u64, rule: &RoundingRule) -> Result<()> {
 
 /// Refuses options that have no meaning for memory of a fixed size, or without a driver.
 fn refuse_for_external(config: &Config, driver: &dyn Driver) -> Result<()> {
-    let (given, no_driver) = ("memory of the caller's", "no driver");
+    let (external, no_driver) = ("memory of the caller's", "no driver");
     let knows = driver.knows_work();
     let refused = [
-        (config.passthrough, "passthrough=1", given),
-        (config.guard, "guard=1", given),
+        (config.passthrough, "passthrough=1", external),
+        (config.guard, "guard=1", external),
         (!knows && config.fill.is_some(), "fill", no_driver),
         (
             !knows && matches!(config.limit, Limit::Percent(_)),

@@ -51,14 +51,14 @@ impl PhysicalMemory {
             return self.grow(free_space, owner, size, align, sources);
         }
         let lacking = plan.need - sources.create;
-        let mut given = self.release_cached(self.reserved.saturating_sub(lacking));
-        if given < lacking && sources.exchange {
-            given += self.exchange(free_space, &plan, size, lacking - given)?;
+        let mut released = self.release_cached(self.reserved.saturating_sub(lacking));
+        if released < lacking && sources.exchange {
+            released += self.exchange(free_space, &plan, size, lacking - released)?;
         }
-        if given == 0 {
+        if released == 0 {
             return Ok(Grown::Short);
         }
-        let create = sources.create + given;
+        let create = sources.create + released;
         self.grow(free_space, owner, size, align, Sources { create, ..sources })
     }
 
@@ -98,18 +98,18 @@ impl PhysicalMemory {
             return Ok(0);
         }
         left.sort_unstable_by_key(|idle| idle.size);
-        let mut given = 0;
-        while given < bytes {
+        let mut released = 0;
+        while released < bytes {
             // The smallest handle that is enough, otherwise the largest.
-            let at = left.partition_point(|idle| idle.size < bytes - given);
+            let at = left.partition_point(|idle| idle.size < bytes - released);
             if left.is_empty() {
                 break;
             }
             let idle = left.remove(at.min(left.len() - 1));
-            given += self.release_idle(free_space, idle)?;
+            released += self.release_idle(free_space, idle)?;
             self.remaps += 1;
         }
-        Ok(given)
+        Ok(released)
     }
 
     /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.

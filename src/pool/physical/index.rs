@@ -56,8 +56,8 @@ mod tests {
         let index = Index::new(1 << 30, 512);
         index.set(1 << 20, 7);
         assert_eq!(index.get(1 << 20), 7);
-        for stranger in [0, 512, (1 << 20) + 512, (1 << 20) + 1, 1 << 30, u64::MAX] {
-            assert_eq!(index.get(stranger), 0);
+        for other in [0, 512, (1 << 20) + 512, (1 << 20) + 1, 1 << 30, u64::MAX] {
+            assert_eq!(index.get(other), 0);
         }
         index.set(1 << 20, 0);
         assert_eq!(index.get(1 << 20), 0);

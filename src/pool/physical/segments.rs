@@ -13,9 +13,9 @@ impl PhysicalMemory {
         most: u64,
     ) -> Result<bool> {
         // The driver aligns addresses to 256 only; 512 is the granule of the free-space bookkeeping.
-        let slack = if align > 512 { align } else { 512 };
+        let padding = if align > 512 { align } else { 512 };
         let Some(least) = size
-            .checked_add(slack)
+            .checked_add(padding)
             .and_then(|size| size.checked_next_multiple_of(self.page))
         else {
             return Ok(false);

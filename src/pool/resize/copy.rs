@@ -164,7 +164,7 @@ impl Pool {
             }
             (context, event)
         };
-        let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + LEAST));
+        let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + MIN_WAIT));
         self.core.lock().reclaimer.give_event(context, event);
         came.map_err(|error| self.failed(error))
             .and_then(in_time)
@@ -254,4 +254,4 @@ fn in_time(came: bool) -> Result<()> {
 }
 
 /// The shortest wait for a copy that was queued.
-const LEAST: Duration = Duration::from_millis(100);
+const MIN_WAIT: Duration = Duration::from_millis(100);

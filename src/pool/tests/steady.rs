@@ -27,10 +27,10 @@ fn pairs(bench: &Bench, streams: &[usize], rounds: u64) -> [(u64, u64); 2] {
             let taken = cost(bench, || {
                 blocks = SIZES.iter().map(|size| bench.get(*size, Some(*stream))).collect();
             });
-            let given = cost(bench, || {
+            let freed = cost(bench, || {
                 blocks.iter().for_each(|block| bench.put(*block, Some(*stream)))
             });
-            for (sum, cost) in sums.iter_mut().zip([taken, given]) {
+            for (sum, cost) in sums.iter_mut().zip([taken, freed]) {
                 *sum = (sum.0 + cost.0, sum.1 + cost.1);
             }
         }

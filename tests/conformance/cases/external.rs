@@ -24,7 +24,7 @@ fn inside(base: usize, bytes: u64, block: usize, size: u64) -> bool {
 }
 
 /// Allocates and frees until all of the memory has been in use, without writing to it.
-fn churn(world: &World, base: usize, bytes: u64, rounds: u64) {
+fn random_work(world: &World, base: usize, bytes: u64, rounds: u64) {
     let streams = [world.stream(), world.stream(), 0];
     let mut random = Random::new(bytes);
     let mut live = Vec::new();
@@ -79,7 +79,7 @@ pub fn external_memory_serves_requests(setup: &Setup) {
         assert!(inside(base, bytes, block, 1000));
         world.put(block);
     }
-    churn(&world, base, bytes, 500);
+    random_work(&world, base, bytes, 500);
     assert_eq!(world.trim(0), 0, "it is not the allocator's to give back");
     world.finish();
     assert!(untouched(setup, base, bytes), "never touched, never freed");
@@ -179,7 +179,7 @@ pub fn external_memory_has_one_pool_for_all_devices(setup: &Setup) {
     world.leave();
     world.put_on(near, here);
     assert_eq!(world.interface().stats(1), Default::default());
-    churn(&world, base, bytes, 100);
+    random_work(&world, base, bytes, 100);
     world.finish();
     setup.device().free(base);
 }
@@ -253,7 +253,7 @@ pub fn external_memory_may_start_anywhere(setup: &Setup) {
             held <= reserved && held + rule.start >= reserved,
             "{held} of {reserved}"
         );
-        churn(&world, odd, less, 300);
+        random_work(&world, odd, less, 300);
         // Memory of a fixed size supports no resizing.
         let block = world.try_get(4096, 0, RESIZABLE);
         assert!(block != 0 && world.try_resize(block, 8192) == 0);

@@ -25,8 +25,8 @@ pub fn captured_memory_belongs_to_the_graph(setup: &Setup) {
         world.get_on(0, 3 * MIB),
     ];
     let apart = |other: usize, size: u64| {
-        let beside = |at: usize, len: u64| other as u64 + size <= at as u64 || at as u64 + len <= other as u64;
-        beside(block, 5 * MIB) && beside(kept, 3 * MIB)
+        let apart = |at: usize, len: u64| other as u64 + size <= at as u64 || at as u64 + len <= other as u64;
+        apart(block, 5 * MIB) && apart(kept, 3 * MIB)
     };
     assert!(apart(others[0], 5 * MIB) && apart(others[1], 3 * MIB));
     assert!(apart(others[2], 5 * MIB) && apart(others[3], 3 * MIB));
@@ -161,8 +161,8 @@ struct Theirs(Vec<(usize, u64)>);
 impl Theirs {
     /// Whether a block overlaps none of them.
     fn spare(&self, block: usize, size: u64) -> bool {
-        let beside = |(at, len): &(usize, u64)| block as u64 + size <= *at as u64 || *at as u64 + len <= block as u64;
-        self.0.iter().all(beside)
+        let apart = |(at, len): &(usize, u64)| block as u64 + size <= *at as u64 || *at as u64 + len <= block as u64;
+        self.0.iter().all(apart)
     }
 
     /// Allocates and frees on `streams` and checks that no block overlaps the graph's memory.
