@@ -196,7 +196,7 @@ impl Allocator {
                 device,
                 size = request.size,
                 most,
-                "more was asked for than there can be"
+                "the request exceeds the limit or the device"
             );
             return;
         }
@@ -214,8 +214,8 @@ impl Allocator {
             };
             let holders = self.holders(pool);
             tracing::warn!(
-                "out of memory on device {device}: {} bytes asked for; limit {limit}, allocated {}, cached {}, pending {}, \
-                 reserved {}, free on the device {free}; held by {holders}; refusals not said since the last: {unreported}; the \
+                "out of memory on device {device}: {} bytes requested; limit {limit}, allocated {}, cached {}, pending {}, \
+                 reserved {}, free on the device {free}; held by {holders}; refusals not logged since: {unreported}; the \
                  reason: {reason}",
                 request.size,
                 stats.allocated,

@@ -101,7 +101,7 @@ fn refusals_are_logged_with_holders_and_throttled() {
         );
         let line = &lines[0];
         for part in [
-            "warn: out of memory on device 0: 16777216 bytes asked for",
+            "warn: out of memory on device 0: 16777216 bytes requested",
             "limit 67108864",
             "allocated 56623104",
             "cached 0",
