@@ -32,6 +32,7 @@ KEYS = (
     "sim_memory",
     "sim_devices",
     "sim_driver",
+    "sim_latency",
 )
 
 OTHERS = ("LIBRARY", "BLESS")

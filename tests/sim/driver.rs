@@ -93,6 +93,17 @@ fn older_driver_lacks_newer_functions() {
 }
 
 #[test]
+fn latency_option_sets_how_long_calls_take() {
+    for (value, expected) in [("short", 1_000), ("a100", 30_000)] {
+        let allocator = Allocator::create(&format!("driver=sim,sim_latency={value}")).unwrap();
+        let machine = allocator.driver().tools().unwrap().simulation().unwrap();
+        let before = machine.now();
+        allocator.driver().create(0, 2 * MIB, HandleKind::default()).unwrap();
+        assert_eq!(machine.now() - before, expected, "{value}");
+    }
+}
+
+#[test]
 fn version_option_sets_the_driver_version() {
     for (version, known) in [("11.2", 0), ("11.8", 1), ("12.4", 2), ("12.9", 3)] {
         let allocator = Allocator::create(&format!("driver=sim,sim_driver={version}")).unwrap();

@@ -1,5 +1,5 @@
-use trtalloc::driver::sim::SimConfig;
 use trtalloc::driver::sim::model::code::*;
+use trtalloc::driver::sim::{Latencies, SimConfig};
 
 use crate::{MIB, aborts, in_child, machine, machine_with};
 
@@ -56,6 +56,67 @@ fn latency_is_settable() {
     assert!(m.set_latency("cuStreamGetId", 70));
     m.stream_id(s).unwrap();
     assert_eq!(m.now(), before + 70);
+}
+
+#[test]
+fn memory_calls_take_as_long_as_published_for_an_a100() {
+    let m = machine_with(SimConfig {
+        latencies: Latencies::A100,
+        ..SimConfig::default()
+    });
+    let time = |call: &dyn Fn() -> u64| {
+        let before = m.now();
+        let result = call();
+        (result, m.now() - before)
+    };
+    let address = m.memory_reserve(2 * MIB, 0).unwrap();
+    let (handle, created) = time(&|| m.memory_create(0, 2 * MIB).unwrap());
+    let steps: [(&dyn Fn() -> u64, u64); 6] = [
+        (&|| m.memory_map(address, 2 * MIB, 0, handle).map_or(1, |()| 0), 1_500),
+        (
+            &|| m.memory_set_access(address, 2 * MIB, &[0], true).map_or(1, |()| 0),
+            36_000,
+        ),
+        (&|| m.memory_unmap(address, 2 * MIB).map_or(1, |()| 0), 26_000),
+        (&|| m.memory_release(handle).map_or(1, |()| 0), 10_000),
+        (
+            &|| m.memory_malloc(512).map_or(1, |at| m.memory_free(at).map_or(1, |()| 0)),
+            270_000,
+        ),
+        (&|| m.stream_create(true).map_or(1, |_| 0), 200),
+    ];
+    assert_eq!(created, 30_000);
+    for (at, (call, expected)) in steps.into_iter().enumerate() {
+        assert_eq!(time(call), (0, expected), "step {at}");
+    }
+}
+
+#[test]
+fn work_ends_is_known_without_a_wait() {
+    let m = machine();
+    let s = m.stream_create(true).unwrap();
+    assert_eq!(m.work_ends(s).unwrap(), m.now());
+    m.launch(s, 1_000_000, &[]).unwrap();
+    let begun = m.now();
+    m.launch(s, 500, &[]).unwrap();
+    assert_eq!(m.work_ends(s).unwrap(), begun + 1_000_500);
+    assert!(!m.stream_query(s).unwrap());
+    let waits = m.launch_persistent(s, &[]).unwrap();
+    assert_eq!(m.work_ends(s).unwrap(), u64::MAX);
+    assert!(m.release_persistent(waits));
+}
+
+#[test]
+fn memory_used_counts_handles_and_allocations() {
+    let m = machine();
+    assert_eq!(m.memory_used(0).unwrap(), 0);
+    let handle = m.memory_create(0, 2 * MIB).unwrap();
+    let block = m.memory_malloc(512).unwrap();
+    m.others_hold(0, MIB).unwrap();
+    assert_eq!(m.memory_used(0).unwrap(), 2 * MIB + 512);
+    m.memory_release(handle).unwrap();
+    m.memory_free(block).unwrap();
+    assert_eq!(m.memory_used(0).unwrap(), 0);
 }
 
 #[test]

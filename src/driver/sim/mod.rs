@@ -13,6 +13,7 @@ use super::{
 pub mod model;
 mod tools;
 
+pub use model::functions::Latencies;
 pub use model::{Addresses, Machine, MachineConfig as SimConfig};
 
 use model::code;

@@ -5,7 +5,7 @@
 //! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
 //! colons, since commas separate the pairs.
 
-use crate::driver::sim::SimConfig;
+use crate::driver::sim::{Latencies, SimConfig};
 use crate::driver::{DriverChoice, Settings};
 use crate::support::error::{Error, Result};
 use crate::support::process;
@@ -170,6 +170,8 @@ pub struct Config {
     pub sim_devices: u32,
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,
+    /// `sim_latency`
+    pub sim_latency: Latencies,
     /// Limits from the environment that could not be read, with the reason: see [`Config::bounds_hold`].
     pub unread_bounds: Vec<(&'static str, String)>,
 }
@@ -201,6 +203,7 @@ impl Default for Config {
             sim_memory: 24 << 30,
             sim_devices: 1,
             sim_driver: 12_090,
+            sim_latency: Latencies::Short,
             unread_bounds: Vec::new(),
         }
     }
@@ -237,6 +240,7 @@ pub const KEYS: &[&str] = &[
     "sim_memory",
     "sim_devices",
     "sim_driver",
+    "sim_latency",
 ];
 
 impl Config {
@@ -354,6 +358,13 @@ impl Config {
                     .filter(|n| *n > 0)?
             }
             "sim_driver" => self.sim_driver = value::driver_version(word)?,
+            "sim_latency" => {
+                self.sim_latency = match word {
+                    "short" => Latencies::Short,
+                    "a100" => Latencies::A100,
+                    _ => return None,
+                }
+            }
             _ => return None,
         }
         Some(())
@@ -368,6 +379,7 @@ impl Config {
                 devices: self.sim_devices,
                 memory: self.sim_memory,
                 version: self.sim_driver,
+                latencies: self.sim_latency,
                 ..SimConfig::default()
             },
             usable: || process::usable().is_ok(),

@@ -131,6 +131,8 @@ fn valid_options_are_parsed() {
         ("sim_devices=4", with(|c| c.sim_devices = 4)),
         ("sim_driver=11.2", with(|c| c.sim_driver = 11_020)),
         ("sim_driver=12.4", with(|c| c.sim_driver = 12_040)),
+        ("sim_latency=A100", with(|c| c.sim_latency = Latencies::A100)),
+        ("sim_latency=a100,sim_latency=short", Config::default()),
     ];
     for (options, expected) in table {
         match Config::parse(options) {
@@ -213,6 +215,10 @@ fn invalid_option_is_named_in_the_error() {
         ("sim_memory=0", "option `sim_memory`"),
         ("sim_devices=0", "option `sim_devices`"),
         ("sim_driver=12.0", "option `sim_driver`"),
+        (
+            "sim_latency=h100",
+            "option `sim_latency`: cannot read `h100` (short or a100)",
+        ),
     ];
     for (options, named) in table {
         match Config::parse(options) {
@@ -230,7 +236,7 @@ fn every_key_can_be_set_and_has_its_variable() {
             assert!(refused.is_err(), "{key}");
         }
         let value = [
-            "1", "11.8", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off",
+            "1", "11.8", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off", "short",
         ]
         .into_iter()
         .find(|value| Config::default().set(key, value).is_ok());

@@ -159,6 +159,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",
         "sim_devices" => " (a number above 0)",
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
+        "sim_latency" => " (short or a100)",
         _ => " (1, 0, true, false, yes, no, on or off)",
     };
     Cow::Borrowed(text)

@@ -91,6 +91,12 @@ impl Machine {
         Ok(state.memory.info(self.device(device)?))
     }
 
+    /// How many bytes of a device are allocated here. Not a driver call.
+    pub fn memory_used(&self, device: i32) -> Result<u64> {
+        let device = self.device(device)?;
+        Ok(self.state.lock().memory.used(device))
+    }
+
     /// Sets how many bytes of a device other processes hold, at most what is free. Returns how many. Not a driver call.
     pub fn others_hold(&self, device: i32, bytes: u64) -> Result<u64> {
         let device = self.device(device)?;

@@ -12,6 +12,33 @@ pub enum CallKind {
     Application,
 }
 
+/// How long calls take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Latencies {
+    /// [`Call::default_latency`]: at most a microsecond.
+    #[default]
+    Short,
+    /// Memory calls take as long as was published for an A100. Other calls are as in `Short`.
+    A100,
+}
+
+impl Latencies {
+    /// The simulated nanoseconds that `call` takes.
+    pub fn of(self, call: Call) -> u64 {
+        match (self, call) {
+            (Latencies::Short, _) => call.default_latency(),
+            (Latencies::A100, Call::MemCreate) => 30_000,
+            (Latencies::A100, Call::MemMap) => 1_500,
+            (Latencies::A100, Call::MemSetAccess) => 36_000,
+            (Latencies::A100, Call::MemUnmap) => 26_000,
+            (Latencies::A100, Call::MemRelease) => 10_000,
+            (Latencies::A100, Call::MemAlloc) => 120_000,
+            (Latencies::A100, Call::MemFree) => 150_000,
+            (Latencies::A100, _) => call.default_latency(),
+        }
+    }
+}
+
 macro_rules! calls {
     ($($variant:ident $name:literal $kind:ident $latency:literal,)*) => {
         /// One driver function.

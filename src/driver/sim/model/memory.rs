@@ -116,6 +116,11 @@ impl MemoryState {
         (device.free(), device.total)
     }
 
+    /// How many bytes this process has allocated.
+    pub(super) fn used(&self, device: usize) -> u64 {
+        self.devices[device].used
+    }
+
     /// Sets how many bytes other processes hold, at most what is free. Returns how many.
     pub(super) fn others_hold(&mut self, device: usize, bytes: u64) -> u64 {
         let device = &mut self.devices[device];

@@ -78,7 +78,7 @@ pub use addresses::Addresses;
 
 use code::Result;
 use failures::Failures;
-use functions::Call;
+use functions::{Call, Latencies};
 use state::MachineState;
 use tables::Tables;
 use threads::{ThreadState, Threads};
@@ -110,6 +110,8 @@ pub struct MachineConfig {
     pub addresses: Addresses,
     /// Simulated nanoseconds from the end of a user object's last use to the call of its destructor.
     pub user_object_delay: u64,
+    /// How long calls take until [`Machine::set_latency`] changes it.
+    pub latencies: Latencies,
 }
 
 impl Default for MachineConfig {
@@ -127,6 +129,7 @@ impl Default for MachineConfig {
             address_space: 128 << 40,
             addresses: Addresses::Drawn(0),
             user_object_delay: 10_000,
+            latencies: Latencies::Short,
         }
     }
 }
@@ -196,7 +199,7 @@ impl Machine {
             threads: Threads::new(number),
             tables,
             failures: Failures::default(),
-            latencies: std::array::from_fn(|at| AtomicU64::new(Call::ALL[at].default_latency())),
+            latencies: std::array::from_fn(|at| AtomicU64::new(config.latencies.of(Call::ALL[at]))),
             state: Mutex::new(state),
             released: Condvar::new(),
             callbacks: objects::Callbacks::default(),

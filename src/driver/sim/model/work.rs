@@ -68,6 +68,16 @@ impl Machine {
         state.work(slot, work, 0)
     }
 
+    /// When the work that is queued on `stream` now completes, in simulated nanoseconds; `u64::MAX` behind a persistent
+    /// kernel. Not a driver call, so it neither waits nor counts as observing the work.
+    pub fn work_ends(&self, stream: usize) -> Result<u64> {
+        let thread = self.threads.here();
+        let mut state = self.state.lock();
+        let slot = self.stream_slot(&mut state, thread, stream)?;
+        let tail = state.queues.tail(state.streams[slot as usize].queue);
+        Ok(state.queues.done_at(&[tail]).max(self.tables.now()))
+    }
+
     /// A kernel that runs until [`Machine::release_persistent`] is called with the number this returns.
     pub fn launch_persistent(&self, stream: usize, ranges: &[(u64, u64)]) -> Result<u64> {
         let (thread, mut state) = self.enter(Call::LaunchKernel)?;
