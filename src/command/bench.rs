@@ -6,6 +6,7 @@ mod history;
 mod machine;
 mod memory;
 mod pairs;
+mod serve;
 mod time;
 
 use std::path::PathBuf;
@@ -23,7 +24,10 @@ use super::table::Table;
 use super::{AllocatorArguments, Done, say};
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     #[command(flatten)]
     allocator: AllocatorArguments,
     /// How many pairs to time for each figure
@@ -40,6 +44,13 @@ pub struct Arguments {
     /// Load a library, print the nanoseconds that took, and do nothing else
     #[arg(long, hide = true, value_name = "LIBRARY")]
     time_load: Option<PathBuf>,
+}
+
+/// A measurement of its own.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits
+    Serve(serve::Arguments),
 }
 
 /// How a figure compares with its target.
@@ -110,6 +121,9 @@ struct Bench<'a> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
+    if let Some(Other::Serve(arguments)) = &arguments.other {
+        return serve::run(arguments);
+    }
     if let Some(library) = &arguments.time_load {
         say(&binary::load(library)?.as_nanos().to_string());
         return Ok(Done::All);

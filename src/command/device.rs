@@ -111,6 +111,11 @@ impl Device {
         self.simulation.is_some()
     }
 
+    /// The simulated device itself.
+    pub fn simulation(&self) -> Option<&Arc<Machine>> {
+        self.simulation.as_ref()
+    }
+
     /// Switches the simulated device's order checker, which is on initially.
     pub fn check_order(&self, on: bool) {
         if let Some(simulation) = &self.simulation {

@@ -10,6 +10,7 @@ mod arguments;
 mod bench;
 mod demo;
 mod replay;
+mod serve;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -1,0 +1,209 @@
+//! `trtalloc bench serve`: what the allocator costs a server whose work is pending and whose memory calls take as long
+//! as on a GPU. It runs on the simulated device with `sim_latency=a100`.
+
+mod measure;
+mod run;
+mod table;
+mod workload;
+
+use trtalloc::allocator::Allocator;
+use trtalloc::config::{Config, Limit, LogLevel};
+use trtalloc::driver::DriverChoice;
+use trtalloc::driver::sim::{self, Latencies};
+use trtalloc::error::{Error, Result};
+
+use super::super::device::{Device, Fallback};
+use super::super::{AllocatorArguments, Done, progress, say};
+use measure::Figures;
+use run::Run;
+use workload::{Client, Kind, MIB, Sizes};
+
+/// How many violations are printed of each row.
+const PRINTED: usize = 3;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    allocator: AllocatorArguments,
+    /// How many requests of each stream are measured
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    requests: u32,
+    /// How many requests of each stream come before those
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    warm: u32,
+    /// Where the requests are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The simulated device's memory in GiB
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    memory: u64,
+    /// A limit for each row, as a multiple of its needs
+    #[arg(long, conflicts_with = "limit")]
+    cap: Option<f64>,
+    /// Only rows whose workload has this text
+    #[arg(long)]
+    rows: Option<String>,
+    /// Only rows with so many streams
+    #[arg(long)]
+    only_streams: Option<usize>,
+}
+
+/// One workload.
+#[derive(Clone, Copy)]
+struct Row {
+    kind: Kind,
+    sizes: Sizes,
+    streams: usize,
+    /// How many requests of a stream the host queues before it waits for the first of them.
+    ahead: usize,
+}
+
+impl Row {
+    fn name(&self) -> String {
+        format!("{}, {}", self.kind.name(), self.sizes.name())
+    }
+}
+
+/// A row with its figures.
+struct Measured {
+    row: Row,
+    figures: Figures,
+    /// The device time without an allocator.
+    ideal: f64,
+    needs: u64,
+}
+
+impl Measured {
+    fn allocators_part(&self) -> f64 {
+        self.figures.device_time / self.ideal
+    }
+
+    fn memory(&self) -> f64 {
+        self.figures.memory as f64 / self.needs as f64
+    }
+}
+
+const SMALL: Sizes = Sizes::Shapes(32 * MIB);
+const LARGE: Sizes = Sizes::Shapes(256 * MIB);
+const SMALL_ANY: Sizes = Sizes::Any(9 * MIB / 4, 32 * MIB);
+const LARGE_ANY: Sizes = Sizes::Any(28 * MIB, 280 * MIB);
+
+fn rows() -> Vec<Row> {
+    let row = |kind, sizes, streams, ahead| Row {
+        kind,
+        sizes,
+        streams,
+        ahead,
+    };
+    let mut rows = Vec::new();
+    for sizes in [SMALL, LARGE, SMALL_ANY, LARGE_ANY] {
+        rows.extend([1, 2, 4, 8].map(|streams| row(Kind::Plain, sizes, streams, 2)));
+    }
+    for ahead in [1, 4] {
+        rows.extend([1, 4].map(|streams| row(Kind::Plain, LARGE, streams, ahead)));
+    }
+    for kind in [Kind::TwoContexts, Kind::Outputs, Kind::Weights] {
+        rows.extend([LARGE, LARGE_ANY].map(|sizes| row(kind, sizes, 1, 2)));
+    }
+    rows.push(row(Kind::Outputs, LARGE, 4, 2));
+    rows.extend([2, 4].map(|streams| row(Kind::ForeignFrees, LARGE, streams, 4)));
+    rows.extend([1, 4].map(|streams| row(Kind::Growth, LARGE, streams, 2)));
+    rows.extend([1, 2].map(|streams| row(Kind::RareLargest, LARGE, streams, 2)));
+    rows.extend([1, 2].map(|streams| row(Kind::Engines, LARGE, streams, 2)));
+    rows.extend([1, 2].map(|streams| row(Kind::Graph, LARGE, streams, 2)));
+    rows
+}
+
+pub fn run(arguments: &Arguments) -> Result<Done> {
+    let mut config = arguments.allocator.config()?;
+    if ![DriverChoice::Auto, DriverChoice::Named(&sim::DRIVER)].contains(&config.driver) {
+        let why = "bench serve counts calls and time of the simulated device: --driver sim";
+        return Err(Error::InvalidArgument(why.into()));
+    }
+    let limited = arguments.cap.is_some() || config.limit != Limit::None;
+    if limited && config.log == LogLevel::Warn {
+        // The table counts refusals.
+        trtalloc::log::init(LogLevel::Error);
+    }
+    config.driver = DriverChoice::Named(&sim::DRIVER);
+    config.sim_latency = Latencies::A100;
+    config.sim_memory = arguments.memory << 30;
+    let mut chosen = rows();
+    chosen.retain(|row| {
+        let named = arguments.rows.as_ref().is_none_or(|text| row.name().contains(text));
+        named && arguments.only_streams.is_none_or(|streams| streams == row.streams)
+    });
+    if chosen.is_empty() {
+        return Err(Error::InvalidArgument(
+            "no row is meant by --rows and --only-streams".into(),
+        ));
+    }
+    say(&format!(
+        "device       simulated, {} GiB, memory calls as long as on an A100; one thread makes all calls",
+        arguments.memory
+    ));
+    say(&format!(
+        "measured     {} requests of each stream after {}, seed {}",
+        arguments.requests, arguments.warm, arguments.seed
+    ));
+    say(table::LEGEND);
+    let bar = progress::bar(chosen.len() as u64);
+    let (mut done, mut measured) = (Done::All, Vec::new());
+    for row in chosen {
+        bar.set_message(row.kind.name());
+        measured.push(measure(row, arguments, &config)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    say(&table::table(&measured, limited).text());
+    let (mut checked, mut violations) = (0, 0);
+    for Measured { row, figures, .. } in &measured {
+        checked += figures.checked;
+        violations += figures.violations.len();
+        for violation in figures.violations.iter().take(PRINTED) {
+            say(&format!(
+                "VIOLATION in {}, {} streams: {violation}",
+                row.name(),
+                row.streams
+            ));
+        }
+        if let Some(reason) = figures.reason.as_ref().filter(|_| !limited) {
+            done = Done::NotAll;
+            say(&format!(
+                "refused: {} in {}, the first: {reason}",
+                figures.refused,
+                row.name()
+            ));
+        }
+    }
+    say(&format!("{violations} violations in {checked} allocations"));
+    if violations > 0 {
+        done = Done::NotAll;
+    }
+    Ok(done)
+}
+
+/// Runs a row twice, with the allocator and with none.
+fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured> {
+    let requests = arguments.requests as usize + arguments.warm as usize;
+    let clients = workload::clients(row.kind, row.sizes, row.streams, requests, arguments.seed);
+    let needs = clients.iter().map(Client::needs).sum();
+    let mut config = config.clone();
+    if let Some(cap) = arguments.cap {
+        config.limit = Limit::Bytes((needs as f64 * cap) as u64);
+    }
+    let warm = arguments.warm as usize;
+    let ideal = {
+        let device = Device::open(&config, Fallback::Fail)?;
+        Run::new(&device, None, &clients, row.ahead, warm)?.run()?.device_time
+    };
+    let device = Device::open(&config, Fallback::Fail)?;
+    let allocator = Allocator::with_driver(device.driver(), config)?;
+    let figures = Run::new(&device, Some(&allocator), &clients, row.ahead, warm)?.run()?;
+    Ok(Measured {
+        row,
+        figures,
+        ideal,
+        needs,
+    })
+}

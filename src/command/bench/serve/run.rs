@@ -1,0 +1,359 @@
+//! Runs a workload on the simulated device.
+//!
+//! One thread of the host makes the calls of all clients, in simulated time: the next call is of the client that has
+//! been ready for longest. A stream's client is ready for a request once the request `ahead` places before it has
+//! completed, also where another stream uses its blocks. So every run is the same, and a call's time delays every client, as behind a driver's lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use trtalloc::allocator::{Allocator, RESIZABLE, Request};
+use trtalloc::driver::Stream;
+use trtalloc::driver::sim::Machine;
+use trtalloc::driver::sim::model::capture::MODE_THREAD_LOCAL;
+use trtalloc::error::{Error, Result};
+
+use super::super::super::device::Device;
+use super::measure::{Counts, Figures, Progress};
+use super::workload::{Client, Step};
+
+/// A block and its size.
+type Place = (u64, u64);
+
+/// A client as it runs.
+struct Running<'a> {
+    client: &'a Client,
+    stream: Stream,
+    next: usize,
+    /// When the next request may begin.
+    ready: u64,
+    /// The events of requests that the host has not waited for, and when they complete.
+    queued: VecDeque<(usize, u64)>,
+    blocks: Vec<Option<Place>>,
+    executable: Option<(usize, usize)>,
+    capturing: bool,
+    /// When another stream has used what this one passed to it.
+    passed: u64,
+    progress: Progress,
+}
+
+impl Running<'_> {
+    fn is_over(&self) -> bool {
+        self.next == self.client.requests.len()
+    }
+}
+
+/// A run of one workload.
+pub struct Run<'a> {
+    device: &'a Device,
+    machine: &'a Machine,
+    /// `None` runs the work alone, without memory.
+    allocator: Option<&'a Arc<Allocator>>,
+    ahead: usize,
+    warm: usize,
+    clients: Vec<Running<'a>>,
+    figures: Figures,
+    measured: bool,
+}
+
+impl<'a> Run<'a> {
+    /// A run of `clients`, of whose requests the first `warm` are not measured.
+    pub fn new(
+        device: &'a Device,
+        allocator: Option<&'a Arc<Allocator>>,
+        clients: &'a [Client],
+        ahead: usize,
+        warm: usize,
+    ) -> Result<Run<'a>> {
+        let Some(machine) = device.simulation() else {
+            return Err(Error::Unsupported("this needs the simulated device".into()));
+        };
+        let running = |client| {
+            Ok(Running {
+                client,
+                stream: device.application().create_stream()?,
+                next: 0,
+                ready: 0,
+                queued: VecDeque::new(),
+                blocks: vec![None; client.blocks],
+                executable: None,
+                capturing: false,
+                passed: 0,
+                progress: Progress::default(),
+            })
+        };
+        Ok(Run {
+            device,
+            machine,
+            allocator,
+            ahead,
+            warm,
+            clients: clients.iter().map(running).collect::<Result<_>>()?,
+            figures: Figures::default(),
+            measured: false,
+        })
+    }
+
+    /// Runs all requests of the streams, then frees what is left.
+    pub fn run(mut self) -> Result<Figures> {
+        let mut last = 0;
+        loop {
+            let over = |running: &Running| running.client.pause.is_some() || running.is_over();
+            if self.clients.iter().all(over) {
+                break;
+            }
+            let count = self.clients.len();
+            // Of several that are ready since the same time, the one after the last goes first.
+            let order = (0..count).map(|turn| (last + 1 + turn) % count);
+            let waiting = order.filter(|&at| !self.clients[at].is_over());
+            let Some(next) = waiting.min_by_key(|&at| self.clients[at].ready) else {
+                break;
+            };
+            last = next;
+            self.request(next)?;
+        }
+        self.end()
+    }
+
+    fn request(&mut self, at: usize) -> Result<()> {
+        let now = self.machine.now();
+        self.machine.advance(self.clients[at].ready.saturating_sub(now));
+        let streams_are_warm = |running: &Running| running.client.pause.is_some() || running.next >= self.warm;
+        let running = &mut self.clients[at];
+        if running.queued.len() >= self.ahead
+            && let Some((event, _)) = running.queued.pop_front()
+        {
+            let _exempt = self.machine.exempt();
+            done(self.machine.event_synchronize(event))?;
+            done(self.machine.event_destroy(event))?;
+        }
+        self.measured = match running.client.pause {
+            Some(_) => self.clients.iter().all(streams_are_warm),
+            None => running.next >= self.warm,
+        };
+        let before = Counts::of(self.machine);
+        let client = self.clients[at].client;
+        for step in &client.requests[self.clients[at].next] {
+            self.step(at, step)?;
+        }
+        if self.measured {
+            self.figures.add(before, Counts::of(self.machine));
+        }
+        self.finish_request(at)
+    }
+
+    /// Notes when the request completes, and when the next one may begin.
+    fn finish_request(&mut self, at: usize) -> Result<()> {
+        let (warm, ahead) = (self.warm, self.ahead);
+        let running = &mut self.clients[at];
+        running.next += 1;
+        if let Some(pause) = running.client.pause {
+            running.ready = self.machine.now() + pause;
+            return Ok(());
+        }
+        let ends = done(self.machine.work_ends(running.stream.0))?;
+        let event = {
+            let _exempt = self.machine.exempt();
+            let event = done(self.machine.event_create())?;
+            done(self.machine.event_record(event, running.stream.0))?;
+            event
+        };
+        // A stream does not run away from the one that uses its blocks.
+        running.queued.push_back((event, ends.max(running.passed)));
+        running.ready = match running.queued.front() {
+            Some((_, first)) if running.queued.len() >= ahead => *first,
+            _ => 0,
+        };
+        if running.next <= warm {
+            running.progress = Progress {
+                begun: ends,
+                ..Progress::default()
+            };
+        } else {
+            self.figures.requests += 1;
+        }
+        running.progress.ended = ends;
+        Ok(())
+    }
+
+    fn step(&mut self, at: usize, step: &Step) -> Result<()> {
+        let stream = self.clients[at].stream;
+        match *step {
+            Step::Allocate {
+                block,
+                bytes,
+                resizable,
+            } => self.allocate(at, block, bytes, resizable),
+            Step::Resize { block, bytes } => self.resize(at, block, bytes),
+            Step::Work {
+                nanoseconds,
+                ref blocks,
+            } => {
+                let places: Option<Vec<Place>> = blocks.iter().map(|&block| self.clients[at].blocks[block]).collect();
+                // A request that was refused memory does no work.
+                match places {
+                    Some(places) => self.work(at, nanoseconds, &places),
+                    None => Ok(()),
+                }
+            }
+            Step::Free { block } => {
+                let on = self.clients[at].client.pause.is_none().then_some(stream);
+                self.free(at, block, on)
+            }
+            Step::Pass { block, nanoseconds } => self.pass(at, block, nanoseconds),
+            Step::BeginCapture => {
+                self.clients[at].capturing = true;
+                done(self.machine.stream_begin_capture(stream.0, MODE_THREAD_LOCAL))
+            }
+            Step::EndCapture => {
+                self.clients[at].capturing = false;
+                let graph = done(self.machine.stream_end_capture(stream.0))?;
+                let executable = done(self.machine.graph_instantiate(graph))?;
+                self.clients[at].executable = Some((graph, executable));
+                Ok(())
+            }
+            Step::LaunchGraph { nanoseconds } => {
+                let Some((_, executable)) = self.clients[at].executable else {
+                    return Ok(());
+                };
+                self.clients[at].progress.work += nanoseconds;
+                done(self.machine.graph_launch(executable, stream.0))
+            }
+        }
+    }
+
+    /// Makes one call of the allocator, and notes how long it took and how much memory there is then.
+    fn call<T>(&mut self, call: impl FnOnce(&Allocator) -> Result<T>) -> Option<Result<T>> {
+        let begun = self.machine.now();
+        let result = call(self.allocator?);
+        if self.measured {
+            let figures = &mut self.figures;
+            figures.longest = figures.longest.max(self.machine.now() - begun);
+            let memory = self.machine.memory_used(0).unwrap_or(0);
+            figures.memory = figures.memory.max(memory);
+        }
+        Some(result)
+    }
+
+    /// Counts a refusal; another error ends the run.
+    fn refused(&mut self, error: Error) -> Result<()> {
+        if !matches!(error, Error::OutOfMemory(_)) {
+            return Err(error);
+        }
+        self.figures.refused += 1;
+        self.figures.reason.get_or_insert(error.to_string());
+        Ok(())
+    }
+
+    fn allocate(&mut self, at: usize, block: usize, size: u64, resizable: bool) -> Result<()> {
+        let on = self.clients[at]
+            .client
+            .pause
+            .is_none()
+            .then_some(self.clients[at].stream);
+        let request = Request {
+            size,
+            alignment: 0,
+            flags: if resizable { RESIZABLE } else { 0 },
+            stream: on,
+            device: None,
+        };
+        match self.call(|allocator| allocator.allocate(request)) {
+            Some(Ok(address)) => {
+                self.device.handed_out(address, size, on);
+                self.clients[at].blocks[block] = Some((address, size));
+            }
+            Some(Err(error)) => self.refused(error)?,
+            None => self.clients[at].blocks[block] = Some((0, size)),
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, at: usize, block: usize, size: u64) -> Result<()> {
+        let Some((old, _)) = self.clients[at].blocks[block] else {
+            return Ok(());
+        };
+        match self.call(|allocator| allocator.reallocate(old, 0, size)) {
+            Some(Ok(new)) => {
+                self.device.resized(old, new, size);
+                self.clients[at].blocks[block] = Some((new, size));
+            }
+            Some(Err(error)) => self.refused(error)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, at: usize, nanoseconds: u64, places: &[Place]) -> Result<()> {
+        let ranges = if self.allocator.is_some() { places } else { &[] };
+        if !self.clients[at].capturing {
+            self.clients[at].progress.work += nanoseconds;
+        }
+        done(self.machine.launch(self.clients[at].stream.0, nanoseconds, ranges))
+    }
+
+    fn free(&mut self, at: usize, block: usize, on: Option<Stream>) -> Result<()> {
+        let Some((address, _)) = self.clients[at].blocks[block].take() else {
+            return Ok(());
+        };
+        if self.allocator.is_some() {
+            self.device.giving_back(address, on);
+        }
+        self.call(|allocator| allocator.deallocate(address, on))
+            .unwrap_or(Ok(()))
+    }
+
+    /// The next stream waits for this one, uses a block of it and frees it.
+    fn pass(&mut self, at: usize, block: usize, nanoseconds: u64) -> Result<()> {
+        let to = (at + 1) % self.clients.len();
+        let (from, stream) = (self.clients[at].stream, self.clients[to].stream);
+        {
+            let _exempt = self.machine.exempt();
+            self.device.application().order(from, stream)?;
+        }
+        if let Some(place) = self.clients[at].blocks[block] {
+            self.work(to, nanoseconds, &[place])?;
+            self.clients[at].passed = done(self.machine.work_ends(stream.0))?;
+        }
+        self.free(at, block, Some(stream))
+    }
+
+    /// Frees what is left, closes the allocator, and destroys graphs, events and streams.
+    fn end(mut self) -> Result<Figures> {
+        self.measured = false;
+        let exempt = self.machine.exempt();
+        done(self.machine.context_synchronize())?;
+        for at in 0..self.clients.len() {
+            if let Some((graph, executable)) = self.clients[at].executable.take() {
+                done(self.machine.graph_destroy(graph))?;
+                done(self.machine.graph_exec_destroy(executable))?;
+            }
+            for block in 0..self.clients[at].blocks.len() {
+                self.free(at, block, Some(self.clients[at].stream))?;
+            }
+            let events: Vec<_> = self.clients[at].queued.drain(..).collect();
+            for (event, _) in events {
+                done(self.machine.event_destroy(event))?;
+            }
+        }
+        // Trusted streams outlive the allocator.
+        if let Some(allocator) = self.allocator {
+            allocator.close();
+        }
+        for running in &self.clients {
+            self.device.application().destroy_stream(running.stream)?;
+        }
+        drop(exempt);
+        let streams = self.clients.iter().filter(|running| running.client.pause.is_none());
+        let times = streams.map(|running| running.progress.device_time());
+        self.figures.device_time = times.fold(0.0, f64::max);
+        self.figures.checked = self.device.checked();
+        self.figures.violations = self.device.violations();
+        Ok(self.figures)
+    }
+}
+
+/// The result of an application's call of the simulated device.
+fn done<T>(result: std::result::Result<T, u32>) -> Result<T> {
+    result.map_err(|code| Error::Unsupported(format!("the simulated device refused an application's call: {code}")))
+}
