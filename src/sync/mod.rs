@@ -22,4 +22,7 @@ pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use rule::breaking;
 pub use rule::{broken, unless_broken};
 #[cfg(not(loom))]
-pub use std::{cell::UnsafeCell, collections::HashMap, hint, sync::atomic, thread};
+pub use std::{cell::UnsafeCell, hint, sync::atomic, thread};
+/// A map whose order is the same in every run, so that a run on one thread repeats exactly.
+#[cfg(not(loom))]
+pub type HashMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;
