@@ -88,15 +88,15 @@ impl FreeSpace {
                 event_number,
                 ..
             } = self.nodes[id as usize];
-            let Some(dedicated) = [before, after]
+            let Some(neighbour) = [before, after]
                 .into_iter()
-                .find(|dedicated| self.common(*dedicated).is_some())
+                .find(|neighbour| self.common(*neighbour).is_some())
             else {
                 return id;
             };
-            self.unlink(dedicated);
-            self.nodes[dedicated as usize].state = State::Used;
-            id = self.release(dedicated, owner, event_number);
+            self.unlink(neighbour);
+            self.nodes[neighbour as usize].state = State::Used;
+            id = self.release(neighbour, owner, event_number);
         }
     }
 

@@ -2,20 +2,20 @@
 //!
 //! | RMM | here |
 //! |---|---|
-//! | zero-size allocations | `requests::zero_bytes` |
-//! | AllocateWord … AllocateGB, 256-byte alignment | `requests::from_4_bytes_to_1_gib`, `requests::every_alignment` |
-//! | AllocateTooMuch (1 PiB) | `requests::a_pebibyte_fails_cleanly` |
-//! | AllocationsAreDifferent | `requests::two_live_blocks_differ` |
-//! | RandomAllocations on four threads | `requests::random_sizes_on_four_threads`, and `threads_on_one_stream` |
-//! | AllocFreeDifferentThreads, same and different streams | `streams::producer_and_consumer_*`, and here on default streams |
-//! | PoolTest.ForceGrowth | `limits::growth_under_a_limit`, `external::six_thousand_bytes` |
-//! | limiting adaptor: a cap rolled back when upstream fails | `limits::a_cap_is_rolled_back_when_the_driver_fails` |
-//! | PoolTest.DeletedStream, cuML #2632 | `streams::a_stream_dies_while_it_owns_freed_memory`, and here |
-//! | #649, #2251: a handle comes back as another stream | `streams::a_handle_comes_back_with_work_pending` |
-//! | PoolTest.MultidevicePool | `requests::several_devices` |
-//! | tracking and limiting adaptors: an address that comes back during a slow free | `streams::addresses_come_back_on_many_threads` |
-//! | tracking adaptor: unknown frees, no underflow | `requests::unknown_addresses_do_no_harm`, `requests::freed_twice` |
-//! | InitialAndMaxPoolSizeEqual, NonAlignedPoolSize | `external::an_odd_base` |
+//! | zero-size allocations | `requests::request_for_zero_bytes_is_refused` |
+//! | AllocateWord … AllocateGB, 256-byte alignment | `requests::sizes_from_4_bytes_to_1_gib_are_served`, `requests::every_alignment_is_kept` |
+//! | AllocateTooMuch (1 PiB) | `requests::request_for_a_pebibyte_is_refused` |
+//! | AllocationsAreDifferent | `requests::live_blocks_do_not_overlap` |
+//! | RandomAllocations on four threads | `requests::random_sizes_on_four_threads_keep_their_contents`, and `threads_share_one_stream` |
+//! | AllocFreeDifferentThreads, same and different streams | `streams::consumer_on_*`, and here on default streams |
+//! | PoolTest.ForceGrowth | `limits::growth_stops_at_the_limit`, `external::six_thousand_external_bytes_serve_requests` |
+//! | limiting adaptor: a cap rolled back when upstream fails | `limits::limit_holds_when_the_driver_fails` |
+//! | PoolTest.DeletedStream, cuML #2632 | `streams::memory_of_a_destroyed_stream_is_reclaimed`, and here |
+//! | #649, #2251: a handle comes back as another stream | `streams::reused_stream_handle_waits_for_the_earlier_stream` |
+//! | PoolTest.MultidevicePool | `requests::each_device_has_its_pool` |
+//! | tracking and limiting adaptors: an address that comes back during a slow free | `streams::addresses_are_reused_on_many_threads` |
+//! | tracking adaptor: unknown frees, no underflow | `requests::unknown_addresses_are_refused`, `requests::second_free_is_refused` |
+//! | InitialAndMaxPoolSizeEqual, NonAlignedPoolSize | `external::external_memory_may_start_anywhere` |
 
 use std::sync::mpsc::channel;
 
