@@ -23,8 +23,7 @@ impl Pool {
         let mut owners = HashSet::new();
         for cache in self.caches.all() {
             let inner = cache.inner.lock();
-            let mine = inner.served.as_ref().filter(|of| of.device == self.device);
-            if let Some(owner) = mine.map(|of| of.owner)
+            if let Some(owner) = inner.owner_on(self.device)
                 && (!owners.insert(owner) || !core.reclaimer.pending.is_streams(owner))
             {
                 return Err(format!("{owner:?} is not one stream's own"));

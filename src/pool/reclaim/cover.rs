@@ -25,12 +25,7 @@ impl Reclaimer {
         let (mut owners, mut uncovered) = (Vec::new(), Vec::new());
         for cache in pool.caches.all() {
             let mut inner = cache.inner.lock();
-            let owner = inner
-                .served
-                .as_ref()
-                .filter(|served| served.device == pool.device)
-                .map(|g| g.owner);
-            if let Some(owner) = owner {
+            if let Some(owner) = inner.owner_on(pool.device) {
                 pool.flush(&mut memory.free_space, &mut inner, owner);
                 owners.push((owner, inner.next_event));
                 inner.next_event += u64::from(!broken("what is freed after a context event is not covered"));

@@ -192,8 +192,7 @@ impl Reclaimer {
 fn free_to_stream(pool: &Pool, memory: &mut Memory, id: NodeId, cache: &StreamCache) -> bool {
     let mut inner = cache.inner.lock();
     let event_number = inner.next_event;
-    let served = inner.served.as_ref().filter(|served| served.device == pool.device);
-    let Some(owner) = served.map(|served| served.owner) else {
+    let Some(owner) = inner.owner_on(pool.device) else {
         return false;
     };
     let (_, size) = memory.free_space.span(id);

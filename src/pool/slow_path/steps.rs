@@ -187,11 +187,11 @@ impl SlowPath<'_, '_> {
 
     /// Step 9 for a stream without an id.
     pub(super) fn take_joined_behind_events(&mut self) -> Option<NodeId> {
+        let Requester::PerFreeEvents(view) = self.requester else {
+            return None;
+        };
         let Core { memory, reclaimer, .. } = &mut **self.core;
-        match self.requester {
-            Requester::PerFreeEvents(view) => reclaimer.take_joined_behind_frees(self.pool, memory, self.want, view),
-            _ => None,
-        }
+        reclaimer.take_joined_behind_frees(self.pool, memory, self.want, view)
     }
 
     /// Step 9: returns cached handles to the driver. Where the driver has refused to create more, it then returns

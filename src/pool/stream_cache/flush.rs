@@ -34,12 +34,7 @@ impl Pool {
     pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
-            let owner = inner
-                .served
-                .as_ref()
-                .filter(|served| served.device == self.device)
-                .map(|g| g.owner);
-            if let Some(owner) = owner {
+            if let Some(owner) = inner.owner_on(self.device) {
                 self.flush(free_space, &mut inner, owner);
             }
         }

@@ -154,6 +154,12 @@ impl StreamCache {
 }
 
 impl Inner {
+    /// The owner of what this cache's stream freed, if the stream is of that device.
+    pub fn owner_on(&self, device: i32) -> Option<Owner> {
+        let served = self.served.as_ref().filter(|served| served.device == device);
+        served.map(|served| served.owner)
+    }
+
     /// Whether this cache may hold blocks of that device.
     #[inline]
     pub fn serves(&self, device: i32) -> bool {

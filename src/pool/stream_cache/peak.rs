@@ -63,7 +63,7 @@ impl Pool {
     pub fn in_use(&self) -> u64 {
         let mut held: Vec<_> = self.caches.all().map(|cache| cache.inner.lock()).collect();
         for inner in &mut held {
-            if inner.served.as_ref().is_some_and(|served| served.device == self.device) {
+            if inner.serves(self.device) {
                 self.balance_charge(inner);
             }
         }

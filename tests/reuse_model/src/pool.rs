@@ -22,7 +22,7 @@ impl Model {
         state.known[at] = if has_id { Known::Present } else { Known::Any };
     }
 
-    /// `Grace::context_gone`: the context was destroyed, with its events and its own work.
+    /// `PendingFrees::context_gone`: the context was destroyed, with its events and its own work.
     pub fn forget_context(&self, state: &mut State, context: u8) {
         let at = context as usize;
         state.known[at] = Known::No;
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// `Grace::new_event`, and a driver that reuses handles at once.
+    /// `PendingFrees::new_event`, and a driver that reuses handles at once.
     fn new_event(&self, state: &mut State, context: u8) -> Option<u8> {
         let event = state
             .make_event(context, true)
@@ -125,7 +125,7 @@ impl Model {
         Some(event)
     }
 
-    /// `Grace::event`: a reusable event, or a new one.
+    /// `PendingFrees::event`: a reusable event, or a new one.
     fn event(&self, state: &mut State, context: u8) -> Option<u8> {
         let spare = state.spare[context as usize];
         if spare == 0 {
@@ -283,7 +283,7 @@ impl Model {
 }
 
 impl State {
-    /// `Grace::forget_event`: removes data on a handle that the driver has given to a new event.
+    /// `PendingFrees::forget_event`: removes data on a handle that the driver has given to a new event.
     fn forget_event(&mut self, event: u8, waits_outlive: bool) {
         self.spare.iter_mut().for_each(|spare| *spare &= !(1 << event));
         for place in &mut self.pieces {
