@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
+use trtalloc::allocator::Allocator;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Capture, CaptureMode, Driver, Event, Failure, HandleKind, Stream};
+use trtalloc::error::Error;
 
-use crate::{begin_capture, end_capture, in_child, new_stream, ok, open, real_driver};
+use crate::{begin_capture, end_capture, in_child, needs_simulation, new_stream, ok, open, real_driver};
 
 fn synchronize(stream: Stream) {
     // SAFETY: a living stream.
@@ -21,6 +23,21 @@ fn read_back(address: u64, bytes: usize) -> Vec<u8> {
     // SAFETY: the buffer has that many bytes.
     ok(unsafe { sys::cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), address, bytes) });
     data
+}
+
+#[test]
+fn driver_without_a_device_is_unsupported() {
+    needs_simulation();
+    let name = "calls::driver_without_a_device_is_unsupported";
+    if !in_child(name, &[("SIMCUDA_DEVICES", "0")]) {
+        return;
+    }
+    for options in ["", "driver=cuda"] {
+        match Allocator::create(options) {
+            Err(Error::Unsupported(text)) => assert!(text.contains("driver=cuda knows no device"), "{text}"),
+            other => panic!("{options:?}: {:?}", other.err()),
+        }
+    }
 }
 
 #[test]
