@@ -19,7 +19,7 @@ pub static DRIVERS: &[&Descriptor] = &[
 pub struct Descriptor {
     /// The value of the option `driver`, and [`Driver::name`].
     pub name: &'static str,
-    /// Opens the driver. It may find no device: [`Driver::device_count`] is then 0.
+    /// Opens the driver. It may find no device: [`Driver::device_count`] is then 0, or this fails.
     pub open: fn(&Settings) -> Result<Arc<dyn Driver>>,
     /// Whether the driver allocates no memory, so that it only serves a pool over external memory.
     pub external_only: bool,
@@ -119,18 +119,13 @@ pub fn open_for_external(choice: DriverChoice, settings: &Settings) -> Result<Ar
     if choice != DriverChoice::Auto {
         return open(choice, settings);
     }
-    let opened = open(choice, settings).and_then(|driver| Ok((driver.device_count()?, driver)));
-    match opened {
-        Ok((0, _)) => without_driver("no device"),
-        Ok((_, driver)) => Ok(driver),
-        Err(error) if cuda::CudaDriver::is_absent(&error) => without_driver(error),
-        Err(error) => Err(error),
+    match open(choice, settings) {
+        Err(error) if cuda::CudaDriver::is_absent(&error) => {
+            tracing::info!(%error, "no driver: a free says that every use of the memory is over");
+            open(DriverChoice::Named(&none::DRIVER), settings)
+        }
+        opened => opened,
     }
-}
-
-fn without_driver(reason: impl std::fmt::Display) -> Result<Arc<dyn Driver>> {
-    tracing::info!(%reason, "no driver: a free says that every use of the memory is over");
-    open(DriverChoice::Named(&none::DRIVER), &Settings::default())
 }
 
 #[cfg(test)]

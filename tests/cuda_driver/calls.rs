@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use trtalloc::allocator::Allocator;
+use trtalloc::config::Config;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::driver::{Capture, CaptureMode, Driver, Event, Failure, HandleKind, Stream};
 use trtalloc::error::Error;
@@ -25,19 +26,23 @@ fn read_back(address: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
+/// On most machines without a device `cuInit` fails with this error already.
 #[test]
-fn driver_without_a_device_is_unsupported() {
+fn driver_without_a_device_is_refused_and_not_needed_for_external_memory() {
     needs_simulation();
-    let name = "calls::driver_without_a_device_is_unsupported";
+    let name = "calls::driver_without_a_device_is_refused_and_not_needed_for_external_memory";
     if !in_child(name, &[("SIMCUDA_DEVICES", "0")]) {
         return;
     }
     for options in ["", "driver=cuda"] {
         match Allocator::create(options) {
-            Err(Error::Unsupported(text)) => assert!(text.contains("driver=cuda knows no device"), "{text}"),
+            Err(Error::Driver(error)) => assert_eq!((error.code, error.failure), (100, Failure::Unsupported)),
             other => panic!("{options:?}: {:?}", other.err()),
         }
     }
+    let over = |options| Allocator::over(1 << 21, 1 << 20, Config::parse(options).unwrap());
+    assert!(!over("").unwrap().driver().knows_work());
+    assert!(over("driver=cuda").is_err());
 }
 
 #[test]

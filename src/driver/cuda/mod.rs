@@ -33,14 +33,31 @@ use std::sync::Arc;
 
 use self::failure::check;
 use self::functions::{Functions, LIBRARY};
-use super::{Descriptor, DriverError, Failure, Features, Result};
+use super::{Descriptor, Driver, DriverError, Failure, Features, Result};
 
 /// `driver=cuda`.
 pub static DRIVER: Descriptor = Descriptor {
     advice: tools::advice,
     kernel_module: Some("/proc/driver/nvidia/version"),
-    ..Descriptor::new("cuda", |_| Ok(CudaDriver::open()?))
+    ..Descriptor::new("cuda", |_| open_with_device())
 };
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: u32 = 100;
+
+/// Opens the driver where it has a device. Without one, most drivers let `cuInit` fail with `CUDA_ERROR_NO_DEVICE`; one
+/// that only counts no devices is refused alike.
+fn open_with_device() -> Result<Arc<dyn Driver>> {
+    let driver = CudaDriver::open()?;
+    match driver.device_count()? {
+        0 => Err(DriverError {
+            call: "cuDeviceGetCount",
+            code: NO_DEVICE,
+            failure: Failure::Unsupported,
+        }),
+        _ => Ok(driver),
+    }
+}
 
 /// The driver of NVIDIA GPUs. Opening it initializes CUDA and makes no context.
 pub struct CudaDriver {
@@ -83,9 +100,9 @@ impl CudaDriver {
         Ok(Arc::new(driver))
     }
 
-    /// Whether an error of [`CudaDriver::open`] or of its count of devices means that this process cannot use an NVIDIA device at all: the library
-    /// is missing, or it has no device that it can drive. Any other error may be temporary, or concern only what this
-    /// crate requires of the driver.
+    /// Whether an error of opening this driver means that this process cannot use an NVIDIA device at all: the library is
+    /// missing, or it has no device that it can drive. Any other error may be temporary, or concern only what this crate
+    /// requires of the driver.
     pub fn is_absent(error: &DriverError) -> bool {
         match error.failure {
             Failure::Missing => error.call == LIBRARY,
