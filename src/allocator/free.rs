@@ -27,8 +27,8 @@ impl Allocator {
         self.deallocate_as::<false>(address, stream)
     }
 
-    /// With `RECORDED`, the recorder is notified of a block before its stream may reuse it. Without it, the recorder is not
-    /// queried.
+    /// With `RECORDED`, the recorder is notified of a block before its stream may reuse it. Without it, the recorder is
+    /// not queried.
     #[inline]
     pub(super) fn deallocate_as<const RECORDED: bool>(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         for pool in self.all_pools() {

@@ -140,7 +140,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Physical memory in bytes.
     pub total: u64,
-    /// Minimum and recommended granularity of handles in bytes (`cuMemGetAllocationGranularity`); 0 without virtual memory.
+    /// Minimum and recommended granularity of handles in bytes (`cuMemGetAllocationGranularity`); 0 without virtual
+    /// memory.
     pub granularity: (u64, u64),
     /// Whether the device reports virtual memory management. Only a trial shows that it works.
     pub virtual_memory: bool,

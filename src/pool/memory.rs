@@ -22,10 +22,7 @@ impl Memory {
     /// Returns memory that is free for every caller to the driver until at most `keep` bytes are reserved. External
     /// memory is never returned. Returns the bytes.
     pub fn release(&mut self, keep: u64) -> u64 {
-        match self.physical.is_external {
-            true => 0,
-            false => self.physical.release(&mut self.free_space, keep),
-        }
+        self.physical.release(&mut self.free_space, keep)
     }
 
     /// Takes a node back that was taken from `owner` and not handed out.

@@ -4,7 +4,8 @@
 pub(crate) fn line(text: &str) {
     // A message is one line, even if it quotes text with line feeds.
     let line = text.replace('\n', " ") + "\n";
-    // SAFETY: the sets and the time are on this stack frame, and the buffer is valid for its length. stderr may be closed.
+    // SAFETY: the sets and the time are on this stack frame, and the buffer is valid for its length. stderr may be
+    // closed.
     unsafe {
         // If stderr is a closed pipe, SIGPIPE must not end the program, which may never write there itself.
         let (mut pipe, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();

@@ -1,7 +1,7 @@
 //! Rules that tests and models break on purpose, to see that they detect it.
 //!
-//! Code that keeps a rule queries [`broken`] with the rule's name. In the library every rule is kept: the functions here are
-//! constants, and the compiler removes them.
+//! Code that keeps a rule queries [`broken`] with the rule's name. In the library every rule is kept: the functions
+//! here are constants, and the compiler removes them.
 
 use std::sync::atomic::Ordering;
 

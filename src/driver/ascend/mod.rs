@@ -28,8 +28,9 @@
 /// Calls a function of AscendCL and returns its result.
 macro_rules! code {
     ($acl:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
-        // SAFETY: the function's type is the documented one of its name. Pointers passed are null where that is allowed, or
-        // lead to locals that outlive the call. Handles come from the trait's caller, which guarantees that they are valid.
+        // SAFETY: the function's type is the documented one of its name. Pointers passed are null where that is
+        // allowed, or lead to locals that outlive the call. Handles come from the trait's caller, which guarantees that
+        // they are valid.
         unsafe { ($acl.functions.$function)($($argument),*) }
     };
 }
@@ -87,9 +88,9 @@ pub struct AscendDriver {
 }
 
 impl AscendDriver {
-    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `settings.media`, memory comes from
-    /// `acldvppMalloc` of libacl_dvpp.so or, where that is missing, from `hi_mpi_dvpp_malloc` of libacl_dvpp_mpi.so,
-    /// and there is no virtual memory. No device is opened.
+    /// Opens libascendcl.so, looks its functions up and initializes it (`aclInit`). With `settings.media`, memory comes
+    /// from `acldvppMalloc` of libacl_dvpp.so or, where that is missing, from `hi_mpi_dvpp_malloc` of
+    /// libacl_dvpp_mpi.so, and there is no virtual memory. No device is opened.
     ///
     /// # Errors
     ///
@@ -100,8 +101,8 @@ impl AscendDriver {
         AscendDriver::initialize(acl, media, settings.usable)
     }
 
-    /// As [`AscendDriver::open`], in a process that may always make calls, with functions that `find` looks up by name: AscendCL's, and the media libraries'
-    /// where the second is true.
+    /// As [`AscendDriver::open`], in a process that may always make calls, with functions that `find` looks up by name:
+    /// AscendCL's, and the media libraries' where the second is true.
     ///
     /// # Safety
     ///

@@ -1,9 +1,10 @@
 //! CUDA through libcuda.so.1, which is opened at run time: the crate builds and loads without it.
 //!
-//! `functions` finds the driver's functions, `calls` has the trait's methods, `failure` says what a result code means to
-//! the pool, `handles` has what cuMemCreate and user objects take, `tools` has an application's calls. Types and constants come from `cudarc::driver::sys`;
-//! none of its functions is called. Results and enums that the driver *returns* are taken as numbers, so that a newer
-//! driver's unknown value is an ordinary value. Depends on the trait in `crate::driver` only.
+//! `functions` finds the driver's functions, `calls` has the trait's methods, `failure` says what a result code means
+//! to the pool, `handles` has what cuMemCreate and user objects take, `tools` has an application's calls. Types and
+//! constants come from `cudarc::driver::sys`; none of its functions is called. Results and enums that the driver
+//! *returns* are taken as numbers, so that a newer driver's unknown value is an ordinary value. Depends on the trait in
+//! `crate::driver` only.
 
 /// Calls a driver function and returns its result code.
 macro_rules! code {
@@ -70,8 +71,8 @@ impl CudaDriver {
     /// Opens libcuda.so.1, looks its functions up and initializes it (`cuInit`). No context is made or made current.
     ///
     /// # Errors
-    /// [`Missing`](super::Failure::Missing) names the missing library or function. Other errors are those of `cuInit`, for
-    /// example without a device.
+    /// [`Missing`](super::Failure::Missing) names the missing library or function. Other errors are those of `cuInit`,
+    /// for example without a device.
     pub fn open() -> Result<Arc<CudaDriver>> {
         let functions = Functions::open()?;
         let mut driver = CudaDriver {

@@ -1,9 +1,9 @@
 //! No driver: for a pool over external memory, on a machine without a driver.
 //!
 //! There is one device, without properties, and one context, which is always current. Queries succeed. Calls that would
-//! obtain, map, copy or fill memory are [`Unsupported`](super::Failure::Unsupported), and so is recording an event. The driver cannot know
-//! whether work has completed, so [`Driver::knows_work`] is false. A stream is only its handle, so the allocator takes
-//! streams here only if the application has declared that they outlive it (`streams=trusted`).
+//! obtain, map, copy or fill memory are [`Unsupported`](super::Failure::Unsupported), and so is recording an event. The
+//! driver cannot know whether work has completed, so [`Driver::knows_work`] is false. A stream is only its handle, so
+//! the allocator takes streams here only if the application has declared that they outlive it (`streams=trusted`).
 
 use std::sync::Arc;
 

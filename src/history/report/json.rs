@@ -1,8 +1,8 @@
 //! Reads JSON, written by this library or by others.
 //!
-//! It is not serde_json, since the files may be hostile: serde_json's values recurse, so it refuses deep files by a limit on
-//! the nesting, and a small file may become a tree many times its size. Here no function recurses, and values are numbers
-//! into tables ([`Values`]) that grow no larger than the file.
+//! It is not serde_json, since the files may be hostile: serde_json's values recurse, so it refuses deep files by a
+//! limit on the nesting, and a small file may become a tree many times its size. Here no function recurses, and values
+//! are numbers into tables ([`Values`]) that grow no larger than the file.
 
 use std::borrow::Cow;
 

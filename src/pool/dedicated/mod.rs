@@ -76,8 +76,8 @@ impl Cell {
         self.spare.store(block.spare(), Ordering::Relaxed);
     }
 
-    /// See `DedicatedMemory::extent`. A thread that changes the block just now may wait for a lock that the caller holds, so
-    /// this only tries the block's lock. If that fails, it returns the values that the cell has.
+    /// See `DedicatedMemory::extent`. A thread that changes the block just now may wait for a lock that the caller
+    /// holds, so this only tries the block's lock. If that fails, it returns the values that the cell has.
     pub fn extent(&self) -> (u64, u64, bool) {
         let size = self.size.load(Ordering::Relaxed);
         let known = self.block.try_lock();

@@ -15,8 +15,8 @@ impl FreeSpace {
         self.take_covered(owner, size, align, u64::MAX)
     }
 
-    /// As [`FreeSpace::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as `cut`
-    /// says, because memory that is complete can be unmapped, in whole extents only.
+    /// As [`FreeSpace::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as
+    /// `cut` says, because memory that is complete can be unmapped, in whole extents only.
     pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
         let own = if owner == COMMON {
             None

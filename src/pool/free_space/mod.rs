@@ -181,8 +181,8 @@ impl FreeSpace {
         self.release(id, owner, event_number);
     }
 
-    /// Moves every range of `from` whose `event_number` is at most `through` to the owner `to`, behind `event_number`; returns the
-    /// bytes.
+    /// Moves every range of `from` whose `event_number` is at most `through` to the owner `to`, behind `event_number`;
+    /// returns the bytes.
     pub fn transfer(&mut self, from: Owner, to: Owner, through: u64, event_number: u64) -> u64 {
         let mut moved = 0;
         loop {

@@ -17,7 +17,8 @@
 //! [`SlowPath`] is one request on its way through these steps; `steps.rs` has each of them.
 //!
 //! A capturing stream uses its capture's own free space and steps 3–6, 8 and 9 only. A stream without an id has no free
-//! space of its own. What was freed on its handle takes that place, each piece behind its event (`reclaim/per_free_events.rs`).
+//! space of its own. What was freed on its handle takes that place, each piece behind its event
+//! (`reclaim/per_free_events.rs`).
 //!
 //! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 

@@ -1,4 +1,5 @@
-//! Contexts that are destroyed: calls in them that fail, their handles and events that come back, and blocks that outlive them.
+//! Contexts that are destroyed: calls in them that fail, their handles and events that come back, and blocks that
+//! outlive them.
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::sim::SimConfig;

@@ -141,7 +141,8 @@ pub struct Config {
     pub rdma: bool,
     /// `kind` of memory: of the device, or pinned host memory.
     pub kind: Kind,
-    /// `rule` by which sizes and alignments are rounded. cuda means ascend where [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
+    /// `rule` by which sizes and alignments are rounded. cuda means ascend where
+    /// [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
     pub rule: Rule,
     /// `pad`: bytes after each Ascend segment.
     pub pad: u64,

@@ -37,7 +37,8 @@ impl SharedFile {
         let start = map_whole(&descriptor).ok_or_else(Error::last_os_error)?;
         // SAFETY: mapped writable and aligned by `map_whole`; no other process knows the file yet.
         unsafe { (&raw mut (*start).magic).write(magic()) };
-        // SAFETY: the mapping is never removed. It is zeroed except for `magic`, and only atomics are written from now on.
+        // SAFETY: the mapping is never removed. It is zeroed except for `magic`, and only atomics are written from now
+        // on.
         let shared = unsafe { &*start };
         Ok(SharedFile { descriptor, shared })
     }

@@ -2,7 +2,8 @@
 //!
 //! One thread of the host makes the calls of all clients, in simulated time: the next call is of the client that has
 //! been ready for longest. A stream's client is ready for a request once the request `ahead` places before it has
-//! completed, also where another stream uses its blocks. So every run is the same, and a call's time delays every client, as behind a driver's lock.
+//! completed, also where another stream uses its blocks. So every run is the same, and a call's time delays every
+//! client, as behind a driver's lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
