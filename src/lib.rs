@@ -6,14 +6,13 @@
 //! * [`Allocator`](allocator::Allocator) allocates, resizes and frees blocks. It has one pool for each device, and any
 //!   thread may use it. Its options are those of the README, as text or as a [`Config`](config::Config).
 //! * [`Request`](allocator::Request) describes an allocation: size, alignment, flags, stream and device.
-//! * [`ExportedAllocator`](ffi::ExportedAllocator) exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`,
-//! and
+//! * [`ExportedAllocator`](ffi::ExportedAllocator) exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`, and
 //!   to C.
 //! * [`Stats`](stats::Stats) are the statistics of one pool.
 //! * [`Error`](error::Error) is the error of every call.
 //!
-//! A block is an address. Work on the request's stream may use it at once. A block that is freed on a stream may be
-//! reused by later work of that stream, and by other streams once the work queued before the free has completed.
+//! A block is an address. Work on the request's stream may use it at once. A block that is freed on a stream may be reused
+//! by later work of that stream, and by other streams once the work queued before the free has completed.
 //!
 //! ```
 //! use trtalloc::allocator::{Allocator, RESIZABLE, Request};

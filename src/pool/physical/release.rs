@@ -5,13 +5,6 @@ use std::cmp::Reverse;
 use super::*;
 
 impl PhysicalMemory {
-    /// Returns cached handles and ranges beyond the limit to the driver.
-    pub fn release_beyond_limit(&mut self) {
-        if self.limit != 0 && self.reserved > self.limit {
-            self.release_cached(self.limit);
-        }
-    }
-
     /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved; returns
     /// the bytes.
     pub fn release_cached(&mut self, keep: u64) -> u64 {

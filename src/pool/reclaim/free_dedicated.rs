@@ -88,6 +88,5 @@ impl Reclaimer {
         block.cut(&mut memory.physical, tail.cut);
         pool.record_cut(block, before);
         claimed.update_limits(block);
-        memory.physical.release_beyond_limit();
     }
 }

@@ -92,8 +92,6 @@ impl Reclaimer {
                     let keep = memory.physical.reserved().saturating_sub(bytes);
                     memory.physical.release_cached(keep);
                 }
-                // A dedicated allocation is a request like any other: memory beyond the limit does not stay.
-                memory.physical.release_beyond_limit();
             }
         }
     }
@@ -101,8 +99,12 @@ impl Reclaimer {
     fn keep_to_threshold(&self, pool: &Pool, memory: &mut Memory) {
         let threshold = match pool.options.release_threshold {
             ReleaseThreshold::Bytes(bytes) => bytes,
-            _ if memory.physical.limit != 0 => memory.physical.limit,
-            _ => return,
+            _ => u64::MAX,
+        };
+        // Memory beyond the limit does not stay, whatever the threshold keeps otherwise.
+        let threshold = match memory.physical.limit {
+            0 => threshold,
+            limit => threshold.min(limit),
         };
         if memory.physical.reserved() > threshold
             && !memory.physical.is_external

@@ -87,7 +87,13 @@ pub fn limit_holds_when_the_driver_fails(setup: &Setup) {
 }
 
 pub fn limit_set_later_releases_free_memory(setup: &Setup) {
-    let world = setup.world("wait_ms=1000");
+    for options in ["wait_ms=1000", "wait_ms=1000,release_threshold=1GiB"] {
+        limit_set_later(setup.world(options));
+        setup.device().leave();
+    }
+}
+
+fn limit_set_later(world: World) {
     let stream = world.stream();
     let blocks = [0; 3].map(|_| world.get(32 * MIB));
     world.write_edges(stream, blocks[0], 32 * MIB, 1);
@@ -105,6 +111,8 @@ pub fn limit_set_later_releases_free_memory(setup: &Setup) {
     world.put(blocks[1]);
     world.wait_for_all();
     assert_eq!(world.try_get(32 * MIB, 0, 0), 0);
+    // What is freed later goes back, whatever the threshold keeps otherwise.
+    assert!(world.stats().reserved <= 36 * MIB, "{:?}", world.stats());
     assert_eq!(world.interface().set_limit(0, 0), 0);
     let again = world.get(320 * MIB);
     world.put(again);
