@@ -332,6 +332,11 @@ fn request(size: u64, stream: Option<usize>) -> Request {
 /// gets its owner number.
 #[test]
 fn request_that_waited_notices_that_its_stream_was_replaced() {
+    [false, true].into_iter().for_each(stream_replaced_during_a_wait);
+}
+
+/// With `another`, the handle is another stream's by the time the request goes on, and that stream has allocated.
+fn stream_replaced_during_a_wait(another: bool) {
     let bench = Bench::new("limit=64MiB,wait_ms=1000");
     let (first, second, busy) = (bench.stream(), bench.stream(), bench.stream());
     let own = bench.get(2 * MIB, Some(first));
@@ -341,6 +346,12 @@ fn request_that_waited_notices_that_its_stream_was_replaced() {
     bench.put(held, Some(busy));
     let done = while_waiting(&bench, move |machine, allocator| {
         allocator.stream_release(Stream(first)).unwrap();
+        if another {
+            machine.stream_destroy(first).unwrap();
+            assert_eq!(machine.stream_create(true).unwrap(), first);
+            let block = allocator.allocate(request(512, Some(first))).unwrap();
+            allocator.deallocate(block, Some(Stream(first))).unwrap();
+        }
         let block = allocator.allocate(request(512, None)).unwrap();
         allocator.deallocate(block, None).unwrap();
         let block = allocator.allocate(request(512, Some(second))).unwrap();
@@ -353,6 +364,7 @@ fn request_that_waited_notices_that_its_stream_was_replaced() {
     assert!(done.load(Relaxed), "it waits");
     assert_eq!(bench.wrong(), Vec::<String>::new());
     bench.machine.clear_failures();
+    assert!(!another || block.is_err(), "{block:?}");
     if let Ok(block) = block {
         bench.put(block, Some(first));
     }
