@@ -123,7 +123,7 @@ impl Pool {
     ) -> Result<(AddressSpace, u64)> {
         let room = info
             .total
-            .saturating_mul(4)
+            .saturating_mul(8)
             .next_power_of_two()
             .clamp(64 << 20, MAX_ADDRESS_RANGE);
         let backing = match memory {

@@ -16,11 +16,13 @@ impl Pool {
         let mut core = self.admit()?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
+        core.memory.free_space.lower_peaks();
         let (mut wait, mut released) = (Wait::default(), 0);
         loop {
             let Core { memory, reclaimer, .. } = &mut *core;
             self.flush_all(&mut memory.free_space);
             reclaimer.poll(self, memory)?;
+            reclaimer.share_completed(memory, None);
             if broken("what is in use is not unmapped") {
                 for owner in reclaimer.pending.owners() {
                     memory.free_space.transfer(owner, COMMON, u64::MAX, 0);

@@ -1,5 +1,6 @@
 //! A pool's memory: what is free in its address range, and the physical memory behind it.
 
+use crate::driver::Failure;
 use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::physical::{Grown, PhysicalMemory, Sources};
 
@@ -14,7 +15,13 @@ pub struct Memory {
 impl Memory {
     /// Maps free space in which `owner` can take `size` bytes at `align`: see [`PhysicalMemory::grow`].
     pub fn grow(&mut self, owner: Owner, size: u64, align: u64, sources: Sources) -> crate::driver::Result<Grown> {
+        let before = self.physical.reserved();
         let grown = self.physical.grow(&mut self.free_space, owner, size, align, sources);
+        if self.physical.reserved() > before {
+            self.physical.driver_refused = false;
+        } else if grown.as_ref().is_err_and(|error| error.failure == Failure::OutOfMemory) {
+            self.physical.driver_refused = true;
+        }
         self.physical.note_peak();
         grown
     }

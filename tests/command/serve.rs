@@ -76,6 +76,27 @@ fn bench_serve_prints_a_row_for_each_workload() {
     assert_eq!(stderr(&output), "");
 }
 
+/// Streams that serve one request at a time make no memory call, hold what they need, and do not wait for each other.
+#[test]
+fn streams_that_serve_one_request_at_a_time_meet_the_targets() {
+    let rows = [
+        "--rows",
+        "one request at a time, 29",
+        "--requests",
+        "200",
+        "--warm",
+        "200",
+    ];
+    let text = stdout(&trtalloc(&[&["bench", "serve"][..], &rows].concat()));
+    let table = cells(&text);
+    assert_eq!(table.len(), 5, "{text}");
+    for row in &table[1..] {
+        assert_eq!(row.get(9), None, "a target is missed: {row:?}");
+        assert_eq!(row[3], "0", "memory calls: {row:?}");
+        assert!(row[6].parse::<f64>().unwrap() <= 1.05, "memory: {row:?}");
+    }
+}
+
 #[test]
 fn bench_serve_repeats_a_seed() {
     let run = |seed| {

@@ -85,7 +85,7 @@ fn memory_without_a_stream_waits_for_its_work() {
     let second = allocator.allocate(request(MIB, None)).unwrap();
     assert_ne!(second, first, "the work has not completed");
     driver.complete();
-    assert_eq!(allocator.allocate(request(MIB, None)).unwrap(), first);
+    assert_eq!(allocator.allocate(request(MIB, Some(stream))).unwrap(), first);
     for block in [first, second] {
         allocator.deallocate(block, None).unwrap();
     }

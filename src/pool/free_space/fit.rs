@@ -1,10 +1,14 @@
 //! Which range serves a request, and how it is cut.
 
 use super::bins::Bins;
-use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State};
+use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State, fits};
 
 /// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
+
+/// A stream takes blocks of this size or more from the range at the lowest offset that fits, and smaller ones from the
+/// best fit (docs/measurements).
+const LARGE: u64 = 32 << 20;
 
 /// Pieces smaller than this are taken from the end of a range.
 pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
@@ -18,12 +22,19 @@ impl FreeSpace {
     /// As [`FreeSpace::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as
     /// `cut` says, because memory that is complete can be unmapped, in whole extents only.
     pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
+        if owner != COMMON
+            && size >= LARGE
+            && let Some(id) = self.find_lowest(owner, size, align)
+        {
+            let start = self.span(id).0.next_multiple_of(align.max(1));
+            return Some((self.carve(id, size, start), owner));
+        }
         let own = if owner == COMMON {
             None
         } else {
-            self.find(owner, size, align, u64::MAX, Cut::Any)
+            self.find(owner, size, align, Cut::Any, |node| node.home == owner)
         };
-        let common = self.find(COMMON, size, align, u64::MAX, cut);
+        let common = self.find(COMMON, size, align, cut, |_| true);
         let (id, from, cut) = match (own, common) {
             (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => {
                 (common, COMMON, cut)
@@ -43,7 +54,7 @@ impl FreeSpace {
 
     /// As [`FreeSpace::take`], from ranges whose `event_number` is at most `through`.
     pub fn take_covered(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
-        let id = self.find(owner, size, align, through, Cut::Any)?;
+        let id = self.find(owner, size, align, Cut::Any, |node| node.event_number <= through)?;
         self.carve_end(id, size, align, Cut::Any)
     }
 
@@ -57,11 +68,12 @@ impl FreeSpace {
             while id != 0 && looked < 8 * LOOKS {
                 looked += 1;
                 let node = &self.nodes[id as usize];
+                let guest = node.home != owner;
                 let start = self.common(node.before).map_or(node.offset, |common| common.offset);
                 let end = self
                     .common(node.after)
                     .map_or(node.offset + node.size, |common| common.offset + common.size);
-                if self.can_cut((start, end), size, align, cut) {
+                if !guest && self.can_cut((start, end), size, align, cut) {
                     let id = self.annex(id, owner);
                     return self.carve_end(id, size, align, cut);
                 }
@@ -100,16 +112,38 @@ impl FreeSpace {
         }
     }
 
+    /// The range at the lowest offset that fits.
+    fn find_lowest(&self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
+        let space = &self.spaces[owner.0 as usize];
+        if size == 0 || size > space.bytes {
+            return None;
+        }
+        let mut lowest: Option<(u64, NodeId)> = None;
+        let mut bin = space.bins.next(Bins::of(size / self.granule));
+        while let Some(at) = bin {
+            let mut id = space.bins.head(at);
+            while id != 0 {
+                let node = &self.nodes[id as usize];
+                let lower = node.home == owner && lowest.is_none_or(|(offset, _)| node.offset < offset);
+                if lower && fits(node.offset, node.size, size, align) {
+                    lowest = Some((node.offset, id));
+                }
+                id = node.bin_after;
+            }
+            bin = space.bins.next(at + 1);
+        }
+        Some(lowest?.1)
+    }
+
     /// The best of the first few ranges that fit. It checks every range before it returns none.
-    fn find(&self, owner: Owner, size: u64, align: u64, through: u64, cut: Cut) -> Option<NodeId> {
+    fn find(&self, owner: Owner, size: u64, align: u64, cut: Cut, may_take: impl Fn(&Node) -> bool) -> Option<NodeId> {
         let space = &self.spaces[owner.0 as usize];
         if size == 0 || size > space.bytes {
             return None;
         }
         let first = Bins::of(size / self.granule);
-        let fits = |node: &Node| {
-            node.event_number <= through && self.can_cut((node.offset, node.offset + node.size), size, align, cut)
-        };
+        let fits =
+            |node: &Node| may_take(node) && self.can_cut((node.offset, node.offset + node.size), size, align, cut);
         self.find_in(space, first, LOOKS, fits)
             .or_else(|| self.find_in(space, first, usize::MAX, fits))
     }
@@ -163,7 +197,12 @@ impl FreeSpace {
             self.nodes[id as usize].size = front;
             if back > 0 {
                 let rest = self.insert_after(used, start + size, back, State::Free(owner));
-                self.nodes[rest as usize].event_number = self.nodes[id as usize].event_number;
+                let Node { event_number, home, .. } = self.nodes[id as usize];
+                (self.nodes[rest as usize].event_number, self.nodes[rest as usize].home) = (event_number, home);
+                if home != owner {
+                    self.spaces[owner.0 as usize].guests += 1;
+                    self.spaces[home.0 as usize].named += 1;
+                }
                 self.link_younger(owner, id, rest);
                 self.add_to_bin(rest, owner);
             }

@@ -1,7 +1,7 @@
 //! The lists that a node is in: address order, bin, age.
 
 use super::bins::Bins;
-use super::{FreeSpace, Node, NodeId, Owner, State};
+use super::{COMMON, FreeSpace, Node, NodeId, Owner, State};
 
 impl FreeSpace {
     /// Takes a free node out of its owner's bin, age list and byte count.
@@ -13,6 +13,11 @@ impl FreeSpace {
         let Node {
             older, younger, size, ..
         } = self.nodes[id as usize];
+        let home = self.nodes[id as usize].home;
+        if home != owner {
+            self.spaces[owner.0 as usize].guests -= 1;
+            self.end_name(home);
+        }
         let space = &mut self.spaces[owner.0 as usize];
         space.bytes -= size;
         match older {
@@ -93,6 +98,9 @@ impl FreeSpace {
             older: 0,
             younger: 0,
             event_number: 0,
+            held_by: None,
+            in_use: false,
+            home: COMMON,
         };
         let id = match self.spare.pop() {
             Some(id) => {

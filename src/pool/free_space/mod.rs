@@ -4,6 +4,9 @@
 //! that no memory backs. Adjacent free nodes of one owner always coalesce, and so do adjacent holes. Free nodes of
 //! different owners never coalesce, because what is safe for one owner need not be safe for the other.
 //!
+//! Each owner has an *arena*: memory that its requests take, and that goes back to it (`needs`, `place`). A range that was
+//! handed out in the name of one owner and given to another is a *guest* there until it goes home.
+//!
 //! [`COMMON`] is the owner of what every caller may have. Each free node carries a *stamp*: the number of the
 //! completion event that covers it. Within an owner, stamps never decrease from older to younger nodes, so what an
 //! event has completed is at the head of the owner's age list.
@@ -15,10 +18,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+#[cfg(test)]
+mod arena_tests;
 mod bins;
 mod cut;
 mod fit;
 mod links;
+mod needs;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -75,6 +81,11 @@ struct Node {
     older: NodeId,
     younger: NodeId,
     event_number: u64,
+    /// The owner in whose name a used node was handed out, and whether it still counts as in use.
+    held_by: Option<Owner>,
+    in_use: bool,
+    /// Of a free node, the owner to whom it goes back once its work has completed: another one for a guest.
+    home: Owner,
 }
 
 struct OwnerSpace {
@@ -83,6 +94,15 @@ struct OwnerSpace {
     oldest: NodeId,
     youngest: NodeId,
     alive: bool,
+    /// Bytes handed out in the owner's name, and their peak: see `needs`.
+    used: u64,
+    used_peak: u64,
+    /// How many of its free nodes are guests.
+    guests: usize,
+    /// How many nodes name it as the arena that they go back to. Its number serves no other owner before there is none.
+    named: usize,
+    /// Where the owner's arena ends: a hole starts there, in which the arena grows. None where there is no arena yet.
+    front: Option<u64>,
 }
 
 impl OwnerSpace {
@@ -93,6 +113,11 @@ impl OwnerSpace {
             oldest: 0,
             youngest: 0,
             alive: true,
+            used: 0,
+            used_peak: 0,
+            guests: 0,
+            named: 0,
+            front: None,
         }
     }
 }
@@ -106,6 +131,12 @@ pub struct FreeSpace {
     spaces: Vec<OwnerSpace>,
     spare_spaces: VecDeque<Owner>,
     holes: BTreeMap<u64, NodeId>,
+    /// The owners whose arenas end at a hole, by that offset.
+    fronts: BTreeMap<u64, Owner>,
+    /// The sum of every owner's `used_peak`.
+    needs: u64,
+    /// An arena begins in the middle of a hole if each half has at least this size.
+    arena_room: u64,
     /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
     extents: BTreeMap<u64, u64>,
 }
@@ -125,6 +156,9 @@ impl FreeSpace {
             older: 0,
             younger: 0,
             event_number: 0,
+            held_by: None,
+            in_use: false,
+            home: COMMON,
         };
         let hole = Node {
             size,
@@ -139,6 +173,9 @@ impl FreeSpace {
             spaces: vec![OwnerSpace::new()],
             spare_spaces: VecDeque::new(),
             holes: BTreeMap::from([(0, 1)]),
+            fronts: BTreeMap::new(),
+            needs: 0,
+            arena_room: size / 16,
             extents: BTreeMap::new(),
         }
     }
@@ -160,7 +197,11 @@ impl FreeSpace {
             return false;
         }
         space.alive = false;
-        self.spare_spaces.push_back(owner);
+        if let Some(front) = space.front.take() {
+            self.fronts.remove(&front);
+        }
+        self.lower_peak(owner);
+        self.reuse_number(owner);
         true
     }
 
@@ -175,10 +216,19 @@ impl FreeSpace {
         self.spaces[owner.0 as usize].bytes
     }
 
-    /// Gives a used node to `owner`'s free space behind `event_number`; it coalesces with `owner`'s adjacent ranges.
+    /// Gives a used node to `owner`'s free space behind `event_number`; it coalesces with `owner`'s adjacent ranges. A
+    /// node that was handed out in another owner's name becomes a guest, which the owner itself does not take.
     pub fn give(&mut self, id: NodeId, owner: Owner, event_number: u64) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);
-        self.release(id, owner, event_number);
+        let home = self.end_hold(id).filter(|_| owner != COMMON);
+        self.release_to(id, owner, event_number, home.unwrap_or(owner));
+    }
+
+    /// Gives an idle used node back to the arena that it was handed out from; to common free space where there is none.
+    pub fn give_home(&mut self, id: NodeId) {
+        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        let home = self.end_hold(id);
+        self.release(id, home.unwrap_or(COMMON), 0);
     }
 
     /// Moves every range of `from` whose `event_number` is at most `through` to the owner `to`, behind `event_number`;
@@ -193,6 +243,38 @@ impl FreeSpace {
             moved += self.nodes[id as usize].size;
             self.unlink(id);
             self.nodes[id as usize].state = State::Used;
+            self.release(id, to, event_number);
+        }
+    }
+
+    /// Sends the guests of `owner` home whose `event_number` is at most `through`.
+    pub fn send_guests_home(&mut self, owner: Owner, through: u64) {
+        self.move_guests(owner, through, |free_space, home| {
+            match free_space.spaces[home.0 as usize].alive {
+                true => home,
+                false => COMMON,
+            }
+        });
+    }
+
+    /// Makes the guests of `owner` its own.
+    pub fn adopt_guests(&mut self, owner: Owner) {
+        self.move_guests(owner, u64::MAX, |_, _| owner);
+    }
+
+    fn move_guests(&mut self, owner: Owner, through: u64, to: impl Fn(&FreeSpace, Owner) -> Owner) {
+        if self.spaces[owner.0 as usize].guests == 0 {
+            return;
+        }
+        let covered = self.ranges_through(owner, through).map(|(id, ..)| id);
+        let guests: Vec<NodeId> = covered.filter(|id| self.nodes[*id as usize].home != owner).collect();
+        for id in guests {
+            let Node { event_number, home, .. } = self.nodes[id as usize];
+            self.unlink(id);
+            self.nodes[id as usize].state = State::Used;
+            let to = to(self, home);
+            // What goes home is idle, and keeps no number of another owner's events.
+            let event_number = if to == owner { event_number } else { 0 };
             self.release(id, to, event_number);
         }
     }
@@ -227,6 +309,12 @@ impl FreeSpace {
         })
     }
 
+    /// As [`FreeSpace::ranges`], up to the first range whose `event_number` is higher than `through`.
+    pub fn ranges_through(&self, owner: Owner, through: u64) -> impl Iterator<Item = (NodeId, u64, u64)> + '_ {
+        let covered = move |(id, ..): &(NodeId, u64, u64)| self.nodes[*id as usize].event_number <= through;
+        self.ranges(owner).take_while(covered)
+    }
+
     /// Every used and free range, in the order of offsets.
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
         let is_first = |id: &usize| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0;
@@ -252,18 +340,31 @@ impl FreeSpace {
     }
 
     /// Puts a used node into `owner`'s free space, and coalesces; returns the node that holds it then.
-    fn release(&mut self, mut id: NodeId, owner: Owner, event_number: u64) -> NodeId {
-        let mut event_number = event_number;
+    fn release(&mut self, id: NodeId, owner: Owner, event_number: u64) -> NodeId {
+        self.release_to(id, owner, event_number, owner)
+    }
+
+    fn release_to(&mut self, mut id: NodeId, owner: Owner, mut event_number: u64, home: Owner) -> NodeId {
         let (before, after) = (self.nodes[id as usize].before, self.nodes[id as usize].after);
-        if before != 0 && self.nodes[before as usize].state == State::Free(owner) {
-            event_number = event_number.max(self.nodes[before as usize].event_number);
+        // The `event_number` never decreases along the age list: a node that comes later with an older one gets the
+        // youngest's.
+        let youngest = self.spaces[owner.0 as usize].youngest;
+        if youngest != 0 {
+            event_number = event_number.max(self.nodes[youngest as usize].event_number);
+        }
+        // No request is cut from guests. So that they go home as early as possible, those behind different events do not
+        // coalesce.
+        let joins = |node: &Node| {
+            let same = home == owner || node.event_number == event_number;
+            node.state == State::Free(owner) && node.home == home && same
+        };
+        if before != 0 && joins(&self.nodes[before as usize]) {
             self.unlink(before);
             self.nodes[before as usize].size += self.nodes[id as usize].size;
             self.drop_node(id);
             id = before;
         }
-        if after != 0 && self.nodes[after as usize].state == State::Free(owner) {
-            event_number = event_number.max(self.nodes[after as usize].event_number);
+        if after != 0 && joins(&self.nodes[after as usize]) {
             self.unlink(after);
             self.nodes[id as usize].size += self.nodes[after as usize].size;
             self.drop_node(after);
@@ -271,15 +372,13 @@ impl FreeSpace {
         let youngest = self.spaces[owner.0 as usize].youngest;
         let node = &mut self.nodes[id as usize];
         node.state = State::Free(owner);
+        node.home = home;
         node.event_number = event_number;
-        self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
-        // The `event_number` never decreases along the age list: a node that comes later with an older one gets the
-        // youngest's.
-        if youngest != 0 {
-            let floor = self.nodes[youngest as usize].event_number;
-            let node = &mut self.nodes[id as usize];
-            node.event_number = node.event_number.max(floor);
+        if home != owner {
+            self.spaces[owner.0 as usize].guests += 1;
+            self.spaces[home.0 as usize].named += 1;
         }
+        self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
         self.link_younger(owner, youngest, id);
         self.add_to_bin(id, owner);
         id

@@ -19,12 +19,34 @@ pub struct Place {
 
 impl FreeSpace {
     /// The cheapest place for `size` bytes at `align`, in whole pages of `page` bytes. It lies next to free ranges of
-    /// `owner`, or common ones, that already hold a part of the request, where that is a fair cut. None where the
-    /// address range is exhausted.
+    /// `owner`, or common ones, that already hold a part of the request, where that is a fair cut; otherwise at the end
+    /// of `owner`'s arena. No place lies at the end of another owner's arena, unless the address range is nearly
+    /// exhausted. None where it is exhausted.
     pub fn place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
+        let best = self.best_place(owner, size, align, page, |hole| {
+            self.fronts.get(&hole).is_none_or(|of| *of == owner)
+        });
+        let front = self.spaces[owner.0 as usize].front;
+        // Where the arena has an end, or another place needs less than a new arena would.
+        if best.is_some_and(|best| best.size < size || front == Some(best.offset)) {
+            return best;
+        }
+        self.new_arena(owner, size, align, page)
+            .or(best)
+            .or_else(|| self.best_place(owner, size, align, page, |_| true))
+    }
+
+    fn best_place(
+        &self,
+        owner: Owner,
+        size: u64,
+        align: u64,
+        page: u64,
+        may_use: impl Fn(u64) -> bool,
+    ) -> Option<Place> {
         let mut best: Option<Place> = None;
-        for id in self.holes.values() {
-            for owner in [COMMON, owner] {
+        for (_, id) in self.holes.iter().filter(|(offset, _)| may_use(**offset)) {
+            for owner in [owner, COMMON] {
                 let place = self.place_at(*id, owner, size, align, page);
                 if let Some(place) = place.filter(|place| {
                     best.is_none_or(|best| {
@@ -38,10 +60,33 @@ impl FreeSpace {
         best
     }
 
-    /// As [`FreeSpace::place`], where there is the most room, whatever is free next to it.
+    /// A place that begins an arena of `owner`: in the middle of the largest hole, so that the arena before the hole
+    /// can grow as well, or at the start of a hole where no arena ends.
+    fn new_arena(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
+        let step = page.max(align);
+        let places = self.holes.values().filter_map(|id| {
+            let hole = &self.nodes[*id as usize];
+            let end = (hole.offset + hole.size) / page * page;
+            let is_front = self.fronts.contains_key(&hole.offset);
+            let skipped = if is_front { hole.size / 2 } else { 0 };
+            let start = (hole.offset + skipped).next_multiple_of(step);
+            let size = size.checked_next_multiple_of(page)?;
+            let room = end.checked_sub(start)?;
+            (size <= room && (!is_front || room >= self.arena_room)).then_some(Place {
+                offset: start,
+                size,
+                room,
+                owner,
+                start,
+            })
+        });
+        places.max_by_key(|place| place.room)
+    }
+
+    /// As [`FreeSpace::place`], where there is the most room, whatever is free next to it: at the end of `owner`'s
+    /// arena if `size` bytes fit there.
     pub fn roomiest_place(&self, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
-        let holes = self.holes.values().map(|id| &self.nodes[*id as usize]);
-        let places = holes.filter_map(|hole| {
+        let at = |hole: &Node| {
             let end = (hole.offset + hole.size) / page * page;
             let start = hole.offset.next_multiple_of(page.max(align));
             let size = size.checked_next_multiple_of(page)?;
@@ -52,13 +97,20 @@ impl FreeSpace {
                 owner,
                 start,
             })
-        });
-        places.max_by_key(|place| place.room)
+        };
+        let front = self.spaces[owner.0 as usize].front;
+        let own = front.and_then(|front| at(&self.nodes[*self.holes.get(&front)? as usize]));
+        let holes = self.holes.values().map(|id| &self.nodes[*id as usize]);
+        own.or_else(|| self.new_arena(owner, size, align, page))
+            .or_else(|| holes.filter_map(at).max_by_key(|place| place.room))
     }
 
     fn place_at(&self, id: NodeId, owner: Owner, size: u64, align: u64, page: u64) -> Option<Place> {
         let hole = &self.nodes[id as usize];
-        let free = |id: NodeId| Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(owner));
+        let free = |id: NodeId| {
+            let node = &self.nodes[id as usize];
+            (node.state == State::Free(owner) && node.home == owner).then_some(node)
+        };
         let begin = hole.offset.next_multiple_of(page);
         let end = (hole.offset + hole.size) / page * page;
         if begin >= end {
@@ -67,7 +119,8 @@ impl FreeSpace {
         let mut best = None;
         let mut consider = |offset: u64, stop: u64, start: u64| {
             let smaller = |best: Place| stop - offset < best.size;
-            if offset < stop && stop <= end && best.is_none_or(smaller) && self.is_fair(start, size) {
+            let fair = owner != COMMON || self.is_fair(start, size);
+            if offset < stop && stop <= end && best.is_none_or(smaller) && fair {
                 best = Some(Place {
                     offset,
                     size: stop - offset,
@@ -110,8 +163,27 @@ impl FreeSpace {
     /// Turns `[offset, offset + size)` inside a hole, where memory was mapped, into `owner`'s free space behind
     /// `event_number`.
     pub fn open(&mut self, offset: u64, size: u64, owner: Owner, event_number: u64) -> bool {
-        let id = self.withhold(offset, size);
-        id.is_some_and(|id| self.release(id, owner, event_number) != 0)
+        let Some(id) = self.withhold(offset, size) else {
+            return false;
+        };
+        self.move_front(owner, offset, offset + size);
+        self.release(id, owner, event_number);
+        true
+    }
+
+    /// Notes that `owner` got memory from `offset` to `end`: its arena ends there, if that is its first memory, the
+    /// memory continues its arena, or nothing can continue the arena any more.
+    fn move_front(&mut self, owner: Owner, offset: u64, end: u64) {
+        let front = self.spaces[owner.0 as usize].front;
+        let continues = front.is_none_or(|front| front <= offset || !self.holes.contains_key(&front));
+        if !continues || !self.holes.contains_key(&end) || self.fronts.contains_key(&end) {
+            return;
+        }
+        if let Some(front) = front {
+            self.fronts.remove(&front);
+        }
+        self.fronts.insert(end, owner);
+        self.spaces[owner.0 as usize].front = Some(end);
     }
 
     /// Makes `[offset, offset + size)`, inside a hole, a used node, so that nothing will be mapped there.
@@ -121,7 +193,7 @@ impl FreeSpace {
             return None;
         }
         self.holes.remove(&at);
-        let id = self.cut(id, offset, size);
+        let id = self.cut(id, offset, size, (COMMON, 0));
         self.nodes[id as usize].state = State::Used;
         Some(id)
     }
@@ -134,22 +206,26 @@ impl FreeSpace {
     }
 
     /// Turns `[offset, offset + size)` into a hole, because its memory is going to be unmapped. It lies wholly inside
-    /// the common free range `id`. What lies before it in the range keeps the number `id`, so several pieces are closed
-    /// from the last to the first.
+    /// the free range `id`. What lies before it in the range keeps the number `id`, so several pieces are closed from the
+    /// last to the first.
     pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
         let Node {
             offset: from,
             size: whole,
             state,
+            event_number,
             ..
         } = self.nodes[id as usize];
-        if state != State::Free(COMMON) || offset < from || offset + size > from + whole {
+        let State::Free(owner) = state else {
+            return false;
+        };
+        if offset < from || offset + size > from + whole {
             return false;
         }
         self.unlink(id);
         self.nodes[id as usize].state = State::Used;
         self.drop_extent(offset);
-        let middle = self.cut(id, offset, size);
+        let middle = self.cut(id, offset, size, (owner, event_number));
         self.nodes[middle as usize].state = State::Hole;
         self.join_hole(middle);
         true
@@ -169,9 +245,19 @@ impl FreeSpace {
         self.open(offset, size, COMMON, 0).then_some(offset)
     }
 
+    /// The end of an arena at `from` goes down to `to`, unless another arena ends there.
+    fn lower_front(&mut self, from: u64, to: u64) {
+        let Some(owner) = self.fronts.remove(&from) else { return };
+        let taken = self.fronts.contains_key(&to);
+        self.spaces[owner.0 as usize].front = (!taken).then_some(to);
+        if !taken {
+            self.fronts.insert(to, owner);
+        }
+    }
+
     /// Cuts `[offset, offset + size)` out of a node that is a hole or used. What is left of a hole stays a hole, and
-    /// what is left of a used node becomes common free space. Returns the node of the cut.
-    fn cut(&mut self, id: NodeId, offset: u64, size: u64) -> NodeId {
+    /// what is left of a used node becomes free space of `rest_of`, behind its event. Returns the node of the cut.
+    fn cut(&mut self, id: NodeId, offset: u64, size: u64, rest_of: (Owner, u64)) -> NodeId {
         let Node {
             offset: from,
             size: whole,
@@ -187,19 +273,19 @@ impl FreeSpace {
         self.nodes[middle as usize].size = size;
         if back > 0 {
             let rest = self.insert_after(middle, offset + size, back, state);
-            self.poll(rest, state);
+            self.keep_rest(rest, state, rest_of);
         }
         if front > 0 {
-            self.poll(id, state);
+            self.keep_rest(id, state, rest_of);
         }
         middle
     }
 
-    fn poll(&mut self, id: NodeId, state: State) {
+    fn keep_rest(&mut self, id: NodeId, state: State, (owner, event_number): (Owner, u64)) {
         if state == State::Hole {
             self.holes.insert(self.nodes[id as usize].offset, id);
         } else {
-            self.release(id, COMMON, 0);
+            self.release(id, owner, event_number);
         }
     }
 
@@ -213,6 +299,7 @@ impl FreeSpace {
         }
         if after != 0 && self.nodes[after as usize].state == State::Hole {
             self.holes.remove(&self.nodes[after as usize].offset);
+            self.lower_front(self.nodes[after as usize].offset, self.nodes[id as usize].offset);
             self.nodes[id as usize].size += self.nodes[after as usize].size;
             self.drop_node(after);
         }

@@ -12,6 +12,11 @@ impl FreeSpace {
         };
         let (mut id, mut at, mut last) = (first, 0, None);
         let mut free = vec![0; self.spaces.len()];
+        let (mut guests, mut named, mut used) = (
+            vec![0; self.spaces.len()],
+            vec![0; self.spaces.len()],
+            vec![0; self.spaces.len()],
+        );
         let mut holes = 0;
         let mut seen = 0;
         while id != 0 {
@@ -25,10 +30,21 @@ impl FreeSpace {
             }
             match node.state {
                 State::Unused => return Err(format!("node {id} is linked and unused")),
-                State::Used => {}
+                State::Used => {
+                    if let Some(owner) = node.held_by {
+                        named[owner.0 as usize] += 1;
+                    }
+                    if let Some(owner) = node.held_by.filter(|_| node.in_use) {
+                        used[owner.0 as usize] += node.size;
+                    }
+                }
                 State::Free(owner) => {
                     free[owner.0 as usize] += node.size;
-                    if last == Some(node.state) {
+                    if node.home != owner {
+                        guests[owner.0 as usize] += 1;
+                        named[node.home.0 as usize] += 1;
+                    }
+                    if last == Some((node.state, node.home, guest_behind(node))) {
                         return Err(format!("free neighbours of owner {} at {at:#x}", owner.0));
                     }
                     if !self.in_bin(id as u32, node, owner.0 as usize) {
@@ -37,12 +53,13 @@ impl FreeSpace {
                 }
                 State::Hole => {
                     holes += 1;
-                    if last == Some(State::Hole) || self.holes.get(&at) != Some(&(id as u32)) {
+                    if last.is_some_and(|(state, ..)| state == State::Hole) || self.holes.get(&at) != Some(&(id as u32))
+                    {
                         return Err(format!("hole at {at:#x} is unknown or has a hole beside it"));
                     }
                 }
             }
-            last = Some(node.state);
+            last = Some((node.state, node.home, guest_behind(node)));
             at += node.size;
             id = node.after as usize;
         }
@@ -52,7 +69,22 @@ impl FreeSpace {
         if seen + self.spare.len() + 1 != self.nodes.len() {
             return Err("nodes were lost".into());
         }
+        if self.needs != self.spaces.iter().map(|space| space.used_peak).sum::<u64>() {
+            return Err("the needs are not the sum of the owners' peaks".into());
+        }
         for (owner, space) in self.spaces.iter().enumerate() {
+            if (space.used, space.guests, space.named) != (used[owner], guests[owner], named[owner]) {
+                return Err(format!(
+                    "owner {owner} counts {} bytes in use and {} guests",
+                    space.used, space.guests
+                ));
+            }
+            if space
+                .front
+                .is_some_and(|front| self.fronts.get(&front) != Some(&super::Owner(owner as u32)))
+            {
+                return Err(format!("the end of owner {owner}'s arena is unknown"));
+            }
             if space.bytes != free[owner] {
                 return Err(format!(
                     "owner {owner} has {} bytes free, says {}",
@@ -97,5 +129,13 @@ impl FreeSpace {
     /// The largest common free range in bytes.
     pub fn largest_common(&self) -> u64 {
         self.ranges(COMMON).map(|(_, _, size)| size).max().unwrap_or(0)
+    }
+}
+
+/// The event that a guest is behind; 0 for other nodes. Guests behind different events do not coalesce.
+fn guest_behind(node: &Node) -> u64 {
+    match node.state {
+        State::Free(owner) if node.home != owner => node.event_number,
+        _ => 0,
     }
 }

@@ -36,7 +36,7 @@ impl PhysicalMemory {
         ];
         let mut short = None;
         for place in places.into_iter().flatten() {
-            let plan = self.plan(free_space, place, size, sources);
+            let plan = self.plan(free_space, owner, place, size, sources);
             if plan.need <= sources.create {
                 self.fill(free_space, plan, size)?;
                 return Ok(Grown::At(place.start, place.owner));
@@ -53,7 +53,8 @@ impl PhysicalMemory {
         let lacking = plan.need - sources.create;
         let mut released = self.release_cached(self.reserved.saturating_sub(lacking));
         if released < lacking && sources.exchange {
-            released += self.exchange(free_space, &plan, size, lacking - released)?;
+            let idle = self.idle(free_space, owner, sources.complete);
+            released += self.exchange(free_space, idle, &plan, size, lacking - released)?;
         }
         if released == 0 {
             return Ok(Grown::Short);
@@ -63,7 +64,7 @@ impl PhysicalMemory {
     }
 
     /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
-    fn plan(&self, free_space: &FreeSpace, mut place: Place, size: u64, sources: Sources) -> Plan {
+    fn plan(&self, free_space: &FreeSpace, owner: Owner, mut place: Place, size: u64, sources: Sources) -> Plan {
         let mut need = place.size;
         let mut cached = self.fitting_cached(&mut need);
         // Handles are not split. Where only a larger one exists, the place becomes larger.
@@ -74,7 +75,8 @@ impl PhysicalMemory {
         }
         let mut idle = Vec::new();
         if need > 0 && sources.remap {
-            idle = self.fitting_idle(free_space, &place, size, &mut need, room);
+            let all = self.idle(free_space, owner, sources.complete);
+            idle = fitting_idle(all, &place, size, &mut need, room);
             place.size = place
                 .size
                 .max(idle.iter().map(|idle| idle.size).sum::<u64>() + cached.iter().sum::<u64>());
@@ -88,11 +90,17 @@ impl PhysicalMemory {
     }
 
     /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
-    /// handles that are complete for every caller and that neither `plan` nor the request itself will use. It releases
-    /// nothing where there are not so many. Returns the bytes.
-    fn exchange(&mut self, free_space: &mut FreeSpace, plan: &Plan, size: u64, bytes: u64) -> Result<u64> {
+    /// handles of `left` that neither `plan` nor the request itself will use. It releases nothing where there are not so
+    /// many. Returns the bytes.
+    fn exchange(
+        &mut self,
+        free_space: &mut FreeSpace,
+        mut left: Vec<Idle>,
+        plan: &Plan,
+        size: u64,
+        bytes: u64,
+    ) -> Result<u64> {
         let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
-        let mut left: Vec<Idle> = self.idle(free_space);
         left.retain(|idle| !idle.overlaps(plan.place.start, size) && !taken(idle));
         if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
             return Ok(0);
@@ -132,60 +140,34 @@ impl PhysicalMemory {
         (size - need <= room).then_some(*size)
     }
 
-    /// Mapped handles that are complete for every caller: those of small ranges first, and of each range by offset.
-    fn idle(&self, free_space: &FreeSpace) -> Vec<Idle> {
-        let mut ranges: Vec<(u64, NodeId, u64)> = free_space
-            .ranges(COMMON)
-            .filter(|(_, _, bytes)| *bytes >= self.page)
-            .map(|(id, offset, bytes)| (bytes, id, offset))
+    /// The idle handles: those of small ranges first, and of each range by offset. What `owner` has freed counts up to
+    /// the event `complete`.
+    fn idle(&self, free_space: &FreeSpace, owner: Owner, complete: Option<u64>) -> Vec<Idle> {
+        let common = free_space.ranges(COMMON).map(|range| (COMMON, range));
+        let own = complete.filter(|_| owner != COMMON);
+        let own = own
+            .into_iter()
+            .flat_map(|through| free_space.ranges_through(owner, through));
+        let mut ranges: Vec<(u64, NodeId, u64, Owner)> = common
+            .chain(own.map(|range| (owner, range)))
+            .filter(|(_, (_, _, bytes))| *bytes >= self.page)
+            .map(|(owner, (id, offset, bytes))| (bytes, id, offset, owner))
             .collect();
         ranges.sort_unstable();
         let mut idle = Vec::new();
-        for (bytes, range, offset) in ranges {
+        for (bytes, range, offset, owner) in ranges {
             let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
             let movable = inside.filter(|mapped| {
                 matches!(mapped.origin, Origin::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
             });
             idle.extend(movable.map(|mapped| Idle {
                 range,
+                owner,
                 offset: mapped.offset,
                 size: mapped.size,
             }));
         }
         idle
-    }
-
-    /// Idle handles that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
-    /// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
-    fn fitting_idle(&self, free_space: &FreeSpace, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
-        let (mut chosen, mut larger) = (Vec::new(), Vec::new());
-        for idle in self.idle(free_space) {
-            if *need == 0 {
-                return chosen;
-            }
-            if idle.overlaps(place.start, size) {
-                continue;
-            }
-            if idle.size <= *need {
-                *need -= idle.size;
-                chosen.push(idle);
-            } else {
-                larger.push(idle);
-            }
-        }
-        let last = larger
-            .into_iter()
-            .filter(|idle| *need > 0 && idle.size - *need <= room)
-            .min_by_key(|idle| idle.size);
-        if let Some(last) = last {
-            *need = 0;
-            // It goes among its range's handles, in the order of offsets, because they are taken out in reverse.
-            let at = chosen
-                .iter()
-                .position(|idle: &Idle| idle.range == last.range && idle.offset > last.offset);
-            chosen.insert(at.unwrap_or(chosen.len()), last);
-        }
-        chosen
     }
 
     /// Maps cached, moved and new handles at `place`, one behind the other.
@@ -328,6 +310,39 @@ impl PhysicalMemory {
     }
 }
 
+/// Of idle handles, those that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
+/// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
+fn fitting_idle(all: Vec<Idle>, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
+    let (mut chosen, mut larger) = (Vec::new(), Vec::new());
+    for idle in all {
+        if *need == 0 {
+            return chosen;
+        }
+        if idle.overlaps(place.start, size) {
+            continue;
+        }
+        if idle.size <= *need {
+            *need -= idle.size;
+            chosen.push(idle);
+        } else {
+            larger.push(idle);
+        }
+    }
+    let last = larger
+        .into_iter()
+        .filter(|idle| *need > 0 && idle.size - *need <= room)
+        .min_by_key(|idle| idle.size);
+    if let Some(last) = last {
+        *need = 0;
+        // It goes among its range's handles, in the order of offsets, because they are taken out in reverse.
+        let at = chosen
+            .iter()
+            .position(|idle: &Idle| idle.range == last.range && idle.offset > last.offset);
+        chosen.insert(at.unwrap_or(chosen.len()), last);
+    }
+    chosen
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +381,7 @@ mod tests {
             let sources = Sources {
                 remap: false,
                 create: u64::MAX,
+                complete: None,
                 exchange: false,
             };
             let grown = physical.grow(&mut free_space, COMMON, need * MIB, 512, sources);

@@ -31,6 +31,8 @@ mod segments;
 /// from being moved or returned.
 const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
+/// Reserved memory is near the limit if less than one part in this many of the limit is left.
+const NEAR: u64 = 16;
 /// The most bytes that a segment has beyond its request.
 const MAX_SEGMENT_SURPLUS: u64 = 32 << 20;
 
@@ -53,11 +55,12 @@ enum Origin {
     Stuck(Handle, NodeId),
 }
 
-/// A mapped handle or segment that is complete for every caller, that is, all of it is common free space: its free
-/// range, and where it lies.
+/// A mapped handle or segment that is idle: all of it is free, and all work that used it has completed. Its free range
+/// and that range's owner, and where it lies.
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     range: NodeId,
+    owner: Owner,
     offset: u64,
     size: u64,
 }
@@ -65,11 +68,13 @@ struct Idle {
 /// Where memory for a place may come from.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources {
-    /// Whether to move handles that are complete for every caller.
+    /// Whether to move idle handles.
     pub remap: bool,
+    /// What the requester has freed is idle up to this event number; none where only common free space is.
+    pub complete: Option<u64>,
     /// The most bytes of new memory.
     pub create: u64,
-    /// Whether to return handles that are complete for every caller and do not fit, and to create others for them.
+    /// Whether to return idle handles that do not fit, and to create others for them.
     pub exchange: bool,
 }
 
@@ -109,6 +114,8 @@ pub struct PhysicalMemory {
     pub remaps: u64,
     /// The limit of reserved memory, in bytes; 0 means none.
     pub limit: u64,
+    /// The driver refused more memory when it was last asked for some.
+    pub driver_refused: bool,
     /// The most bytes reserved since creation or the last reset.
     pub reserved_peak: u64,
     /// The memory is external, which fixes its size.
@@ -143,6 +150,7 @@ impl PhysicalMemory {
             stuck: 0,
             remaps: 0,
             limit: 0,
+            driver_refused: false,
             reserved_peak: 0,
             is_external: false,
             recorder,
@@ -160,6 +168,13 @@ impl PhysicalMemory {
             0 => u64::MAX,
             limit => limit.saturating_sub(self.reserved),
         }
+    }
+
+    /// Whether the pool can hardly get more memory: reserved memory is near the limit, the driver refused more, or the
+    /// memory is external. All free memory is used then, whatever that costs.
+    pub fn is_short(&self) -> bool {
+        let near_limit = self.limit != 0 && self.room_below_limit() < (self.limit / NEAR).max(self.page);
+        near_limit || self.driver_refused || self.is_external
     }
 
     /// Raises the peak to what is reserved now.
@@ -219,7 +234,7 @@ impl PhysicalMemory {
         self.cached_handle_bytes += size;
     }
 
-    /// Unmaps a handle that is complete for every caller; its range becomes a hole.
+    /// Unmaps an idle handle; its range becomes a hole.
     fn detach(&mut self, free_space: &mut FreeSpace, idle: Idle) -> Result<Handle> {
         let Some(Mapped {
             origin: Origin::Handle(handle),

@@ -46,6 +46,7 @@ impl PhysicalMemory {
                 if inside && !matches!(mapped.origin, Origin::External) {
                     let piece = Idle {
                         range,
+                        owner: COMMON,
                         offset: mapped.offset,
                         size: mapped.size,
                     };
@@ -74,7 +75,7 @@ impl PhysicalMemory {
         };
         // A larger neighbour may have split this range since, so its number is looked up again.
         let range = free_space
-            .ranges(COMMON)
+            .ranges(idle.owner)
             .find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
         let Some((range, ..)) = range else { return Ok(0) };
         match mapped.origin {

@@ -99,6 +99,7 @@ impl Pool {
 impl Reclaimer {
     /// Files a block that is counted as freed.
     fn free(&mut self, pool: &Pool, memory: &mut Memory, id: NodeId, block: &Block, freed_on: FreedOn<'_>) {
+        memory.free_space.end_use(id);
         let number = block.capture.load(Ordering::Relaxed);
         // No single stream may reuse a block that was used on other streams too.
         let cache = freed_on.cache();

@@ -70,8 +70,6 @@ pub enum Awaited {
 /// What every stream may use now.
 #[derive(Default)]
 pub struct Polled {
-    /// Owners' frees up to a completion event.
-    pub owners: Vec<(Owner, u64)>,
     /// Single blocks and tails.
     pub freed: Vec<Freed>,
     /// Contexts whose events were queried, and that are gone.
@@ -221,6 +219,11 @@ impl PendingFrees {
         })
     }
 
+    /// The highest number whose completion event is known to be complete.
+    pub fn complete(&self, owner: Owner) -> u64 {
+        self.completion_events.get(&owner).map_or(0, |events| events.complete)
+    }
+
     /// The last completion event recorded for `owner`, with its context; none if it is known to be complete.
     pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
         let events = self.completion_events.get(&owner)?;
@@ -328,11 +331,6 @@ impl PendingFrees {
             }
             self.batches.pop_front();
         }
-        polled.owners = self
-            .completion_events
-            .iter()
-            .map(|(owner, events)| (*owner, events.complete))
-            .collect();
         let completion_events = &self.completion_events;
         let is_over = |(owner, event_number): &(Owner, u64)| {
             completion_events

@@ -3,7 +3,7 @@
 use crate::history::Action;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::pending::{Freed, PendingFrees};
 use crate::pool::stream_cache::block::State;
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
@@ -15,11 +15,8 @@ impl Reclaimer {
     pub(in crate::pool) fn poll(&mut self, pool: &Pool, memory: &mut Memory) -> Result<()> {
         let Reclaimer { pending, contexts, .. } = self;
         let polled = pending.poll(&pool.calls, |context| contexts.is_there(&pool.calls, context));
-        for (owner, complete) in polled.owners {
-            if memory.free_space.transfer(owner, COMMON, complete, 0) > 0 || memory.free_space.free_bytes(owner) == 0 {
-                self.forget_orphan(memory, owner);
-            }
-        }
+        let everything = pool.options.pinned || memory.physical.is_short() || self.is_over_threshold(pool, memory);
+        self.share(memory, |pending, owner| everything || !pending.is_streams(owner));
         for freed in polled.freed {
             self.return_freed(pool, memory, freed);
         }
@@ -44,6 +41,29 @@ impl Reclaimer {
         }
     }
 
+    /// Gives guests whose work has completed back to the arenas that they were handed out from.
+    pub(in crate::pool) fn send_guests_home(&mut self, memory: &mut Memory) {
+        self.share(memory, |_, _| false);
+    }
+
+    /// Makes what other streams than `keep` have freed common free space, as far as it has completed.
+    pub(in crate::pool) fn share_completed(&mut self, memory: &mut Memory, keep: Option<Owner>) {
+        self.share(memory, |_, owner| Some(owner) != keep);
+    }
+
+    fn share(&mut self, memory: &mut Memory, of: impl Fn(&PendingFrees, Owner) -> bool) {
+        for owner in self.pending.owners() {
+            let complete = self.pending.complete(owner);
+            if !of(&self.pending, owner) {
+                memory.free_space.send_guests_home(owner, complete);
+                continue;
+            }
+            if memory.free_space.transfer(owner, COMMON, complete, 0) > 0 || memory.free_space.free_bytes(owner) == 0 {
+                self.forget_orphan(memory, owner);
+            }
+        }
+    }
+
     fn forget_orphan(&mut self, memory: &mut Memory, owner: Owner) {
         if memory.free_space.free_bytes(owner) == 0 && self.pending.remove(owner) {
             memory.free_space.remove_owner(owner);
@@ -62,7 +82,10 @@ impl Reclaimer {
                     _ => pool.record_range_completed(offset, size),
                 }
                 pool.end_block(&memory.free_space, id);
-                memory.free_space.give(id, COMMON, 0);
+                match pool.options.pinned {
+                    true => memory.free_space.give(id, COMMON, 0),
+                    false => memory.free_space.give_home(id),
+                }
                 if give_back
                     && !memory.physical.is_external
                     && let Ok(_entered) = pool.enter(&self.contexts)
@@ -96,21 +119,28 @@ impl Reclaimer {
         }
     }
 
+    fn is_over_threshold(&self, pool: &Pool, memory: &Memory) -> bool {
+        memory.physical.reserved() > threshold(pool, memory) && !memory.physical.is_external
+    }
+
     fn keep_to_threshold(&self, pool: &Pool, memory: &mut Memory) {
-        let threshold = match pool.options.release_threshold {
-            ReleaseThreshold::Bytes(bytes) => bytes,
-            _ => u64::MAX,
-        };
-        // Memory beyond the limit does not stay, whatever the threshold keeps otherwise.
-        let threshold = match memory.physical.limit {
-            0 => threshold,
-            limit => threshold.min(limit),
-        };
-        if memory.physical.reserved() > threshold
-            && !memory.physical.is_external
+        if self.is_over_threshold(pool, memory)
             && let Ok(_entered) = pool.enter(&self.contexts)
         {
-            memory.release(threshold);
+            memory.release(threshold(pool, memory));
         }
+    }
+}
+
+/// The most bytes that stay reserved once they are free.
+fn threshold(pool: &Pool, memory: &Memory) -> u64 {
+    let threshold = match pool.options.release_threshold {
+        ReleaseThreshold::Bytes(bytes) => bytes,
+        _ => u64::MAX,
+    };
+    // Memory beyond the limit does not stay, whatever the threshold keeps otherwise.
+    match memory.physical.limit {
+        0 => threshold,
+        limit => threshold.min(limit),
     }
 }

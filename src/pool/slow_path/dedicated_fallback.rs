@@ -4,7 +4,7 @@
 
 use crate::driver::{self, Failure};
 use crate::pool::dedicated::{DedicatedTable, Try};
-use crate::pool::free_space::Owner;
+use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Memory, Pool, StreamView, Want};
@@ -40,7 +40,7 @@ impl DedicatedFallback<'_, '_> {
                 if give_back {
                     make_room(pool, core, want.size, self.stream)?;
                 }
-                let allowance = pool.growth_allowance(core, want);
+                let allowance = pool.growth_allowance(core, COMMON, want);
                 let physical = &core.memory.physical;
                 let create = if within_allowance {
                     allowance
@@ -79,6 +79,7 @@ fn make_room(pool: &Pool, core: &mut Core, bytes: u64, stream: Option<(&StreamVi
     }
     pool.flush_all(&mut memory.free_space);
     reclaimer.poll(pool, memory)?;
+    reclaimer.share_completed(memory, None);
     reclaim_ahead(pool, &pool.dedicated, &mut memory.physical, bytes);
     release_for(memory, bytes);
     Ok(())

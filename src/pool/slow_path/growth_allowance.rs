@@ -5,6 +5,7 @@
 //! costs tens of microseconds each on a GPU. Such a pool gets a larger allowance, step by step, for as long as that
 //! continues. Moves for blocks that are large enough to be worth them do not count.
 
+use crate::pool::free_space::Owner;
 use crate::pool::{Core, Pool, Want};
 
 /// The smallest growth allowance beyond the peak in use. At 1.04 × a few pages, moving handles would scatter the mapped
@@ -68,10 +69,12 @@ impl GrowthAllowance {
 }
 
 impl Pool {
-    /// Bytes that a request may create beyond what is reserved: step 5 of the slow path.
-    pub(in crate::pool) fn growth_allowance(&self, core: &Core, want: &Want) -> u64 {
-        let peak = (self.in_use() + want.size).max(self.in_use.peak());
+    /// Bytes that a request in the name of `owner` may create beyond what is reserved: step 5 of the slow path.
+    pub(in crate::pool) fn growth_allowance(&self, core: &Core, owner: Owner, want: &Want) -> u64 {
         let physical = &core.memory.physical;
+        let peak = (self.in_use() + want.size)
+            .max(self.in_use.peak())
+            .max(core.memory.free_space.needs_with(owner, want.size));
         (peak + (peak / core.allowance.part()).max(MIN_ALLOWANCE))
             .saturating_sub(physical.reserved())
             .min(physical.room_below_limit())

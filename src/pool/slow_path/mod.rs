@@ -1,30 +1,36 @@
 //! The slow path: the steps that look for a request's memory, in this order.
 //!
 //!  1. the stream's own cache, exact size (in `allocator/mod.rs`, under the stream's lock alone)
-//!  2. the best fit of the stream's own free space, coalesced, and of common free space
-//!  3. what has completed since, and step 2 again, also where only adjacent free ranges of both are large enough
-//!     together
+//!  2. the stream's own arena, and common free space
+//!  3. what has completed since: guests that go home, common free space; then step 2 again, also where only adjacent free
+//!     ranges of both are large enough together
 //!  4. cached handles
-//!  5. new handles, while reserved memory stays within 1.04 × the peak in use with this request, and within the limit
-//!  6. complete free handles, moved, or returned in exchange for new ones that fit
-//!  7. other streams' free space, behind their completion event
-//!  8. new handles, up to the limit; then a part of a large handle that smaller blocks leave whole
-//!  9. cached handles are returned, and where the driver refused new ones complete free handles too; then step 8 again
-//! 10. a bounded wait for pending memory; then step 3 and the following ones again
-//! 11. out-of-memory handlers (in `allocator`, which also records the refusal)
-//! 12. null, with the reason
+//!  5. new handles at the end of the arena, while reserved memory stays within 1.04 × the needs, and within the limit
+//!  6. idle handles of the arena and of common free space, moved, or returned in exchange for new ones that fit
+//!  7. what other streams have freed, as far as it has completed: it becomes common free space; then steps 2 and 6 again
+//!  8. new handles, up to the limit, with idle ones moved
+//!  9. guests, then other streams' free space behind their completion event
+//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then cached handles
+//!     are returned, and where the driver refused new ones idle handles too
+//! 11. a bounded wait for pending memory; then step 3 and the following ones again
+//! 12. out-of-memory handlers (in `allocator`, which also records the refusal)
+//! 13. null, with the reason
 //!
 //! [`SlowPath`] is one request on its way through these steps; `steps.rs` has each of them.
 //!
-//! A capturing stream uses its capture's own free space and steps 3–6, 8 and 9 only. A stream without an id has no free
-//! space of its own. What was freed on its handle takes that place, each piece behind its event
-//! (`reclaim/per_free_events.rs`).
+//! No step before 9 makes a stream wait. Where memory is short ([`PhysicalMemory::is_short`]), streams record completion
+//! events more often and share what has completed at once, so that steps 2 to 7 find it.
+//!
+//! A capturing stream uses its capture's own free space, common free space with what every stream has finished with, and
+//! steps 4 to 6, 8 and 10 only. A stream without an id has no arena. What was freed on its handle takes that place, each
+//! piece behind its event (`reclaim/per_free_events.rs`).
+//!
+//! [`PhysicalMemory::is_short`]: crate::pool::physical::PhysicalMemory::is_short
 //!
 //! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};
-use crate::pool::physical::Sources;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::stream_cache::block::Blocks;
@@ -42,6 +48,7 @@ mod steps;
 
 use refusal::capture_invalidated;
 use requester::Requester;
+use steps::Moves;
 
 /// For this many pressure epochs after a request had to wait, taking memory from another stream still counts as a
 /// shortage.
@@ -68,6 +75,7 @@ impl Pool {
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }
         let address = self.make_block(&core, id, &want, view)?;
+        core.memory.free_space.hold(id, requester.arena(self.options.pinned));
         match requester {
             Requester::Capture(_, number) => {
                 self.blocks.get(id).capture.store(number, Ordering::Relaxed);
@@ -166,45 +174,62 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Steps 3 to 9.
+    /// Steps 3 to 10.
     fn attempt(&mut self) -> Result<Option<NodeId>> {
         if let Requester::Stream(view, owner) = self.requester {
             view.check_owner(owner)?;
         }
-        self.record_event();
         self.poll()?;
+        if self.requester.is_capture() {
+            // A capture records no event. What its stream and others have freed serves it as far as it has completed,
+            // and they record events for the rest at their next request.
+            self.raise_pressure();
+            self.share_completed();
+        }
+        // What other streams' caches hold counts as in use until it is flushed, and may be guests that go home.
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        self.pool.flush_all(&mut memory.free_space);
+        reclaimer.send_guests_home(memory);
         if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
             return Ok(Some(id));
         }
         if let Some(id) = self.take_behind_event(Reach::Own) {
             return Ok(Some(id));
         }
-        let epoch = self.raise_pressure();
-        let allowance = self.pool.growth_allowance(self.core, self.want);
-        // A capture moves handles, and returns no mapped ones to the driver.
-        let exchange = !self.requester.is_capture();
-        let sources = |remap, create| Sources {
-            remap,
-            create,
-            exchange,
-        };
-        for sources in [sources(false, 0), sources(false, allowance), sources(true, allowance)] {
-            if let Some(id) = self.grow(sources)? {
+        let allowance = self.growth_allowance();
+        for create in [0, allowance] {
+            if let Some(id) = self.grow(Moves::None, create)? {
                 return Ok(Some(id));
             }
         }
+        self.record_event();
+        self.poll()?;
+        if let Some(id) = self.grow(Moves::All, allowance)? {
+            return Ok(Some(id));
+        }
+        let epoch = self.raise_pressure();
         if matches!(self.requester, Requester::NoStream) {
             // A request without a stream may do what cudaMalloc would: events cover everything, so that no free memory
             // stays out of reach.
             self.wait.cover(self.pool, self.core);
         }
         if !self.requester.is_capture() {
-            self.pool.flush_all(&mut self.core.memory.free_space);
             self.poll()?;
+            self.share_completed();
             if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
                 return Ok(Some(id));
             }
-            if let Some(id) = self.grow(sources(true, allowance))? {
+            if let Some(id) = self.grow(Moves::All, allowance)? {
+                return Ok(Some(id));
+            }
+        }
+        let room = self.core.memory.physical.room_below_limit();
+        if let Some(id) = self.grow(Moves::Only, room)? {
+            return Ok(Some(id));
+        }
+        if let Requester::Stream(_, owner) = self.requester {
+            self.core.memory.free_space.adopt_guests(owner);
+            if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
                 return Ok(Some(id));
             }
         }
@@ -217,7 +242,7 @@ impl SlowPath<'_, '_> {
         if let Some(id) = self.take_behind_event(Reach::Any) {
             return Ok(Some(id));
         }
-        if let Some(id) = self.grow_to_limit(exchange)? {
+        if let Some(id) = self.grow_to_limit()? {
             return Ok(Some(id));
         }
         if let Some(id) = self.take_joined_behind_events() {
@@ -227,17 +252,13 @@ impl SlowPath<'_, '_> {
         Ok(None)
     }
 
-    /// Step 8 and 9. They are repeated while that lowers reserved memory: a driver may take back memory that a failed
+    /// Step 10. It is repeated while that lowers reserved memory: a driver may take back memory that a failed
     /// attempt created anew.
-    fn grow_to_limit(&mut self, exchange: bool) -> Result<Option<NodeId>> {
+    fn grow_to_limit(&mut self) -> Result<Option<NodeId>> {
         let mut least = self.core.memory.physical.reserved();
         loop {
-            let sources = Sources {
-                remap: true,
-                create: self.core.memory.physical.room_below_limit(),
-                exchange,
-            };
-            if let Some(id) = self.grow(sources)? {
+            let room = self.core.memory.physical.room_below_limit();
+            if let Some(id) = self.grow(Moves::All, room)? {
                 return Ok(Some(id));
             }
             if let Some(id) = self.take_fit_or_joined(Cut::Any) {

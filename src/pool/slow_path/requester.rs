@@ -29,6 +29,14 @@ impl Requester<'_> {
         }
     }
 
+    /// The owner in whose name the requester's blocks are handed out: the arena that they go back to.
+    pub(super) fn arena(&self, pinned: bool) -> Owner {
+        match self {
+            Requester::Stream(_, owner) if !pinned => *owner,
+            _ => COMMON,
+        }
+    }
+
     /// Whether the request belongs to a capture.
     pub(super) fn is_capture(&self) -> bool {
         matches!(self, Requester::Capture(..))

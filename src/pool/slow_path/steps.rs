@@ -11,15 +11,27 @@ use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
-/// A stream whose cache misses records a completion event once it has freed this part of reserved memory.
+/// Where memory is short, a stream whose cache misses records a completion event once it has freed this part of reserved
+/// memory.
 const UNCOVERED_PART: u64 = 256;
 
 /// A stream records a completion event once its foreign frees reach this part of reserved memory.
 const FOREIGN_PART: u64 = 16;
 
+/// Which handles a growth may move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moves {
+    /// None.
+    None,
+    /// Idle handles that fit.
+    Only,
+    /// Idle handles that fit, and those that do not fit in exchange for new ones.
+    All,
+}
+
 impl SlowPath<'_, '_> {
-    /// Records a completion event where a stream that misses has freed much since its last one, and collects what has
-    /// completed. So freed memory and common free space coalesce before both are split further.
+    /// Records a completion event where others need what the requester's stream has freed, or where memory is short and
+    /// it has freed much, and collects what has completed.
     #[inline]
     pub(super) fn record_due_event(&mut self) {
         let Requester::Stream(view, _) = self.requester else {
@@ -31,7 +43,8 @@ impl SlowPath<'_, '_> {
             let wanted = inner.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed) && inner.uncovered > 0;
             // Pinned memory becomes reusable only behind a completion event.
             let wanted = wanted || pool.options.pinned && inner.uncovered > 0;
-            if !wanted && inner.uncovered < (physical.reserved() / UNCOVERED_PART).max(physical.page) {
+            let due = || inner.uncovered >= (physical.reserved() / UNCOVERED_PART).max(physical.page);
+            if !(wanted || physical.is_short() && due()) {
                 return;
             }
         }
@@ -70,7 +83,7 @@ impl SlowPath<'_, '_> {
         epoch
     }
 
-    /// Steps 2 and 3: the best fit of the requester's own free space, coalesced with what its cache held, and of common
+    /// Steps 2 and 3: takes memory of the requester's own free space, coalesced with what its cache held, or of common
     /// free space.
     #[inline]
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
@@ -101,10 +114,17 @@ impl SlowPath<'_, '_> {
         })
     }
 
-    /// Steps 4, 5, 6 and 8. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
+    /// Steps 4, 5, 6, 8 and 10. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
     /// on.
-    pub(super) fn grow(&mut self, sources: Sources) -> Result<Option<NodeId>> {
+    pub(super) fn grow(&mut self, moves: Moves, create: u64) -> Result<Option<NodeId>> {
         let (pool, want) = (self.pool, self.want);
+        let sources = Sources {
+            remap: moves != Moves::None,
+            complete: self.complete(),
+            create,
+            // A capture moves handles, and returns no mapped ones to the driver.
+            exchange: moves == Moves::All && !self.requester.is_capture(),
+        };
         let memory = &mut self.core.memory;
         if memory.physical.is_external {
             return Ok(None);
@@ -134,7 +154,33 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Step 7: takes a range of another stream of the same context, behind that stream's completion event. The contexts
+    /// The number up to which what the requester's stream has freed is idle.
+    fn complete(&self) -> Option<u64> {
+        match self.requester {
+            Requester::Stream(_, owner) => Some(self.core.reclaimer.pending.complete(owner)),
+            _ => None,
+        }
+    }
+
+    /// Step 7: makes what other streams have freed common free space, as far as it has completed.
+    pub(super) fn share_completed(&mut self) {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        let own = match self.requester {
+            Requester::Stream(_, owner) => Some(owner),
+            _ => None,
+        };
+        reclaimer.share_completed(memory, own);
+    }
+
+    /// Bytes that the request may create beyond what is reserved. What other streams' caches hold was flushed before,
+    /// since it counts as in use.
+    pub(super) fn growth_allowance(&mut self) -> u64 {
+        let owner = self.requester.arena(self.pool.options.pinned);
+        self.core.memory.free_space.raise_peak(owner, self.want.size);
+        self.pool.growth_allowance(self.core, owner, self.want)
+    }
+
+    /// Step 9: takes a range of another stream of the same context, behind that stream's completion event. The contexts
     /// must be the same. Otherwise the taker's context can be destroyed, and its wait with it, while the awaited work
     /// goes on. The block may then be freed on a third stream, which has waited for nothing.
     pub(super) fn take_from_other_stream(&mut self) -> Option<NodeId> {
@@ -175,7 +221,7 @@ impl SlowPath<'_, '_> {
         None
     }
 
-    /// Steps 1, 2 and 7 for a stream without an id.
+    /// Steps 1, 2 and 9 for a stream without an id.
     #[inline]
     pub(super) fn take_behind_event(&mut self, reach: Reach) -> Option<NodeId> {
         let Requester::PerFreeEvents(view) = self.requester else {
@@ -185,7 +231,7 @@ impl SlowPath<'_, '_> {
         reclaimer.take_behind_free(self.pool, memory, self.want, view, reach)
     }
 
-    /// Step 9 for a stream without an id.
+    /// Step 10 for a stream without an id.
     pub(super) fn take_joined_behind_events(&mut self) -> Option<NodeId> {
         let Requester::PerFreeEvents(view) = self.requester else {
             return None;
@@ -194,7 +240,7 @@ impl SlowPath<'_, '_> {
         reclaimer.take_joined_behind_frees(self.pool, memory, self.want, view)
     }
 
-    /// Step 9: returns cached handles to the driver. Where the driver has refused to create more, it then returns
+    /// Step 10: returns cached handles to the driver. Where the driver has refused to create more, it then returns
     /// complete free handles, until reserved memory is below `least` by as many bytes as are wanted, if the device has
     /// enough memory then. Without virtual memory, it returns complete free segments.
     pub(super) fn release_for_growth(&mut self, least: u64) {

@@ -24,8 +24,9 @@ fn unordered_reuse_across_streams_is_noticed() {
         |bench| {
             let (first, second) = (bench.stream(), bench.stream());
             bench.use_and_free(first, 32, MIB);
-            // This request misses, so the stream records a completion event for what it freed so far, and only for
-            // that.
+            // Memory is short, so the first stream records a completion event at its next request, and only for what it
+            // freed so far.
+            bench.use_and_free(second, 1, 48 * MIB);
             bench.use_and_free(first, 1, 2 * MIB);
             bench.use_and_free(first, 32, MIB);
             let block = bench.get(32 * MIB, Some(second));
