@@ -7,6 +7,7 @@ impl PhysicalMemory {
     /// Caches a block that is reusable now, and gives up its old ranges.
     pub fn cache_range(&mut self, mut block: DedicatedMemory) {
         block.leave_old_ranges(self);
+        block.pending_tail = None;
         self.cached_ranges.push(block);
     }
 
@@ -24,6 +25,18 @@ impl PhysicalMemory {
     /// Whether there is such a block.
     pub fn has_cached_range(&self, size: u64) -> bool {
         self.cached_ranges.iter().any(|block| block.fits(size, self.page))
+    }
+
+    /// The smallest cached block that is larger than a block of `size` bytes. The handles that it has beyond are
+    /// cached.
+    pub fn take_larger(&mut self, size: u64) -> Option<DedicatedMemory> {
+        let page = self.page;
+        let larger = self.cached_ranges.iter().enumerate();
+        let larger = larger.filter_map(|(at, block)| Some((at, block.committed(), block.cut_for(size, page)?)));
+        let (at, _, cut) = larger.min_by_key(|(_, committed, _)| *committed)?;
+        let mut block = self.cached_ranges.remove(at);
+        block.cut(self, cut);
+        Some(block)
     }
 
     /// The largest cached block that can grow in place to `size` bytes.

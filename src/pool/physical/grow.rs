@@ -371,9 +371,7 @@ mod tests {
             let mut free_space = FreeSpace::new(size, 512, page);
             let (access, recorder) = (vec![0], Arc::default());
             let mut physical = PhysicalMemory::new(calls, space, 0, page, HandleKind::default(), access, recorder);
-            let made = cached
-                .iter()
-                .map(|size| physical.handle(size * MIB, u64::MAX).unwrap().unwrap());
+            let made = cached.iter().map(|size| physical.create_handle(size * MIB).unwrap());
             let made: Vec<Handle> = made.collect();
             for (size, handle) in cached.iter().zip(made) {
                 physical.keep(handle, size * MIB);

@@ -251,24 +251,13 @@ impl PhysicalMemory {
         Ok(handle)
     }
 
-    /// The size of the largest cached handle of at most `most` bytes.
-    pub fn largest_cached(&self, most: u64) -> Option<u64> {
-        self.cached_handles.range(..=most).next_back().map(|(size, _)| *size)
-    }
-
-    /// A handle of exactly `size` bytes: a cached one, or a new one where `create` bytes allow it.
-    pub fn handle(&mut self, size: u64, create: u64) -> Result<Option<Handle>> {
-        if let Some(handle) = self.take_cached(size) {
-            return Ok(Some(handle));
-        }
-        if size > create {
-            return Ok(None);
-        }
+    /// A new handle of `size` bytes.
+    fn create_handle(&mut self, size: u64) -> Result<Handle> {
         let handle = self
             .calls
             .submit(|driver| driver.create(self.device, size, self.kind))?;
         self.reserved += size;
-        Ok(Some(handle))
+        Ok(handle)
     }
 
     /// Counts memory of a dedicated allocation as reserved, or with `false` no longer.

@@ -10,31 +10,96 @@ impl PhysicalMemory {
     pub fn release_cached(&mut self, keep: u64) -> u64 {
         let mut released = 0;
         while self.reserved > keep {
-            let Some((&size, _)) = self.cached_handles.last_key_value() else {
-                if self.destroy_cached_range() {
-                    continue;
-                }
+            let bytes = self.release_cached_handles(self.reserved - keep);
+            released += bytes;
+            if bytes == 0 && !(self.cached_handles.is_empty() && self.destroy_cached_range()) {
                 break;
-            };
-            let Some(handle) = self.take_cached(size) else { break };
-            match self.calls.submit(|driver| driver.release(handle)) {
-                Ok(()) => {
-                    self.reserved -= size;
-                    released += size;
-                }
-                Err(_) => {
-                    self.keep(handle, size);
-                    break;
-                }
             }
         }
         released
+    }
+
+    /// Returns cached handles to the driver, the largest first, until at least `bytes` bytes have gone; returns the
+    /// bytes.
+    pub fn release_cached_handles(&mut self, bytes: u64) -> u64 {
+        let mut released = 0;
+        while released < bytes {
+            let Some((&size, _)) = self.cached_handles.last_key_value() else {
+                break;
+            };
+            let Some(handle) = self.take_cached(size) else { break };
+            if !self.release_handle(handle, size) {
+                break;
+            }
+            released += size;
+        }
+        released
+    }
+
+    /// Returns a handle that has no address to the driver, or caches it where the driver refuses it.
+    fn release_handle(&mut self, handle: Handle, size: u64) -> bool {
+        let released = self.calls.submit(|driver| driver.release(handle)).is_ok();
+        match released {
+            true => self.reserved -= size,
+            false => self.keep(handle, size),
+        }
+        released
+    }
+
+    /// Returns this handle to the driver, if it is cached.
+    pub(in crate::pool::physical) fn discard(&mut self, handle: Handle, size: u64) {
+        let cached = self.cached_handles.get_mut(&size);
+        let at = cached.and_then(|handles| {
+            let at = handles.iter().rposition(|cached| *cached == handle)?;
+            let last = handles.len() - 1;
+            handles.swap(at, last);
+            Some(last)
+        });
+        if at.is_some()
+            && let Some(handle) = self.take_cached(size)
+        {
+            self.release_handle(handle, size);
+        }
     }
 
     /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved: cached
     /// handles first, then scattered memory. Returns the bytes.
     pub fn release(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
         let mut released = self.release_cached(keep);
+        for piece in self.scattered(free_space) {
+            if self.reserved <= keep {
+                break;
+            }
+            match self.release_idle(free_space, piece) {
+                Ok(bytes) => released += bytes,
+                Err(error) => tracing::warn!(%error, "memory could not be given back"),
+            }
+        }
+        released
+    }
+
+    /// Unmaps handles that are complete for every caller and caches them, until that are `bytes` bytes. Segments go
+    /// back to the driver. Returns the bytes.
+    pub fn cache_idle(&mut self, free_space: &mut FreeSpace, bytes: u64) -> u64 {
+        let mut freed = 0;
+        for piece in self.scattered(free_space) {
+            if freed >= bytes {
+                break;
+            }
+            let outcome = match self.mapped.get(&piece.offset).map(|mapped| mapped.origin) {
+                Some(Origin::Handle(_)) => self.cache_handle(free_space, piece),
+                _ => self.release_idle(free_space, piece),
+            };
+            match outcome {
+                Ok(bytes) => freed += bytes,
+                Err(error) => tracing::warn!(%error, "memory could not be given back"),
+            }
+        }
+        freed
+    }
+
+    /// Mapped handles and segments that are complete for every caller.
+    fn scattered(&self, free_space: &FreeSpace) -> Vec<Idle> {
         let mut idle: Vec<(u64, Idle)> = Vec::new();
         for (range, offset, bytes) in free_space.ranges(COMMON) {
             for mapped in self
@@ -57,30 +122,38 @@ impl PhysicalMemory {
         // The smallest ranges go first, so that what stays is contiguous. Within a range the last piece goes first, so
         // that what lies before keeps its number.
         idle.sort_by_key(|(bytes, idle)| (*bytes, idle.range, Reverse(idle.offset)));
-        for (_, piece) in idle {
-            if self.reserved <= keep {
-                break;
-            }
-            match self.release_idle(free_space, piece) {
-                Ok(bytes) => released += bytes,
-                Err(error) => tracing::warn!(%error, "memory could not be given back"),
-            }
-        }
-        released
+        idle.into_iter().map(|(_, idle)| idle).collect()
+    }
+
+    /// The free range that the memory at `idle` lies in. A larger neighbour may have split the range
+    /// since its number was taken.
+    fn range_of(free_space: &FreeSpace, idle: Idle, end: u64) -> Option<Idle> {
+        let range = free_space
+            .ranges(idle.owner)
+            .find(|(_, from, size)| *from <= idle.offset && end <= from + size);
+        range.map(|(range, ..)| Idle { range, ..idle })
+    }
+
+    /// Unmaps a handle that is complete for every caller, and caches it. Returns the bytes.
+    fn cache_handle(&mut self, free_space: &mut FreeSpace, idle: Idle) -> Result<u64> {
+        let Some(idle) = Self::range_of(free_space, idle, idle.offset + idle.size) else {
+            return Ok(0);
+        };
+        let handle = self.detach(free_space, idle)?;
+        self.keep(handle, idle.size);
+        Ok(idle.size)
     }
 
     pub(in crate::pool::physical) fn release_idle(&mut self, free_space: &mut FreeSpace, idle: Idle) -> Result<u64> {
         let Some(mapped) = self.mapped.get(&idle.offset).copied() else {
             return Ok(0);
         };
-        // A larger neighbour may have split this range since, so its number is looked up again.
-        let range = free_space
-            .ranges(idle.owner)
-            .find(|(_, from, size)| *from <= idle.offset && mapped.end() <= from + size);
-        let Some((range, ..)) = range else { return Ok(0) };
+        let Some(idle) = Self::range_of(free_space, idle, mapped.end()) else {
+            return Ok(0);
+        };
         match mapped.origin {
             Origin::Handle(_) => {
-                let handle = self.detach(free_space, Idle { range, ..idle })?;
+                let handle = self.detach(free_space, idle)?;
                 self.keep(handle, idle.size);
                 if let Some(handle) = self.take_cached(idle.size)
                     && let Err(error) = self.calls.submit(|driver| driver.release(handle))
@@ -101,7 +174,7 @@ impl PhysicalMemory {
                     self.record(Action::SegmentAlloc, mapped.offset, bytes);
                     return Err(error);
                 }
-                free_space.close(range, mapped.offset, bytes);
+                free_space.close(idle.range, mapped.offset, bytes);
                 self.mapped.remove(&mapped.offset);
                 self.reserved -= mapped.size;
                 Ok(mapped.size)

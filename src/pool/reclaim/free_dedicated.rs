@@ -87,6 +87,23 @@ impl Reclaimer {
         let before = block.committed();
         block.cut(&mut memory.physical, tail.cut);
         pool.record_cut(block, before);
+        // What the block gets behind that later, nothing has used.
+        let touched = claimed.touched.load(Ordering::Relaxed).min(tail.cut);
+        claimed.touched.store(touched, Ordering::Relaxed);
         claimed.update_limits(block);
+    }
+
+    /// Covers what resizable blocks have given back and no event covers yet: the tails of shrinks, and freed blocks.
+    pub(in crate::pool) fn cover_dedicated(&mut self, pool: &Pool, memory: &mut Memory) {
+        // A known capture would end.
+        let captures = pool.caches.all().any(|cache| cache.inner.lock().capture != 0);
+        if captures {
+            return;
+        }
+        if self.pending.has_uncovered_ranges() {
+            self.cover_all(pool, memory);
+        } else if self.pending.has_open_dedicated() {
+            self.cover(pool, memory);
+        }
     }
 }

@@ -202,6 +202,19 @@ impl PendingFrees {
         !self.open.is_empty()
     }
 
+    /// Whether a dedicated allocation, or what a shrink left over, waits and no event covers it yet.
+    pub fn has_open_dedicated(&self) -> bool {
+        self.open.iter().any(|freed| !matches!(freed, Freed::Block { .. }))
+    }
+
+    /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
+    pub fn has_uncovered_ranges(&self) -> bool {
+        let uncovered = |(owner, number): &(Owner, u64)| *number > self.last_event_number(*owner);
+        self.behind
+            .iter()
+            .any(|(events, freed)| matches!(freed, Freed::Dedicated(_)) && events.iter().any(uncovered))
+    }
+
     /// Whether `owner` belongs to a stream that may still exist.
     pub fn is_streams(&self, owner: Owner) -> bool {
         self.completion_events.get(&owner).is_some_and(|events| !events.orphan)

@@ -77,20 +77,15 @@ impl Pool {
                 stream: None,
                 may_wait: memory.capture == 0,
             };
-            let grown = fallback.run(|core, create| {
-                match memory.grow(&self.calls, &mut core.memory.physical, want.size, create)? {
-                    Grown::Short => Ok(None),
-                    grown => Ok(Some(grown)),
-                }
-            })?;
+            let grown =
+                fallback.run(|core, budget| memory.grow(&self.calls, &mut core.memory.physical, want.size, budget))?;
             memory.pending_tail = None;
             if grown == Grown::Moved {
                 self.dedicated.move_to(block, memory.address);
                 self.counters.moves.fetch_add(1, Relaxed);
             }
         } else if want.size > memory.most() {
-            // What the last shrink left over is needed again.
-            memory.pending_tail = None;
+            memory.take_back_tail(want.size, core.memory.physical.page);
         } else {
             self.defer_tail(&mut core, block.id, memory, want.size);
         }

@@ -2,7 +2,7 @@
 
 use crate::driver::{self, Capture};
 use crate::pool::free_space::Owner;
-use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown};
+use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory};
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::slow_path::capture_invalidated;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
@@ -55,13 +55,13 @@ impl Pool {
             may_wait: capture == 0,
         };
         let calls = &self.calls;
-        let mut block = fallback.run(|core, create| match kind {
-            DedicatedKind::Resizable => self.build_resizable(core, want.size, owner, create),
+        let mut block = fallback.run(|core, budget| match kind {
+            DedicatedKind::Resizable => self.build_resizable(core, want.size, owner, budget),
             DedicatedKind::Guarded => {
-                DedicatedMemory::guarded(calls, &mut core.memory.physical, want.size, want.align, create)
+                DedicatedMemory::guarded(calls, &mut core.memory.physical, want.size, want.align, budget)
             }
             DedicatedKind::Passthrough { .. } => {
-                DedicatedMemory::malloc(calls, &mut core.memory.physical, want.size, want.align, create)
+                DedicatedMemory::malloc(calls, &mut core.memory.physical, want.size, want.align, budget)
             }
         })?;
         block.capture = capture;
@@ -120,8 +120,8 @@ impl Pool {
         core: &mut Core,
         size: u64,
         owner: Option<Owner>,
-        create: u64,
-    ) -> driver::Result<Option<DedicatedMemory>> {
+        budget: Budget,
+    ) -> driver::Result<Built<DedicatedMemory>> {
         let Core { memory, reclaimer, .. } = core;
         let physical = &mut memory.physical;
         let page = physical.page;
@@ -132,17 +132,24 @@ impl Pool {
             self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
             self.record_dedicated_gone(&block);
             block.renew(size, block.touched);
-            return Ok(Some(*block));
+            return Ok(Built::Done(*block));
         }
         if let Some(mut block) = physical.take_cached_range(size) {
             block.renew(size, 0);
-            return Ok(Some(block));
+            return Ok(Built::Done(block));
+        }
+        // Another block may need what a larger one has beyond, once nothing more may be created.
+        if budget.beside < size
+            && let Some(mut block) = physical.take_larger(size)
+        {
+            block.renew(size, 0);
+            return Ok(Built::Done(block));
         }
         if let Some(mut block) = physical.take_growing(size) {
-            match block.grow(&self.calls, physical, size, create) {
-                Ok(Grown::InPlace) => {
+            match block.grow(&self.calls, physical, size, budget) {
+                Ok(Built::Done(_)) => {
                     block.renew(size, 0);
-                    return Ok(Some(block));
+                    return Ok(Built::Done(block));
                 }
                 outcome => {
                     physical.cache_range(block);
@@ -150,6 +157,6 @@ impl Pool {
                 }
             }
         }
-        DedicatedMemory::resizable(&self.calls, physical, size, create)
+        DedicatedMemory::resizable(&self.calls, physical, size, budget)
     }
 }

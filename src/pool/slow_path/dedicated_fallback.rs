@@ -1,11 +1,20 @@
 //! Where the memory of dedicated allocations comes from: they do not use the pool's free space, so their steps are fewer
 //! than those of [`SlowPath`](super::SlowPath). One list for both would be harder to read: no step of one is a step of
 //! the other, except waiting.
+//!
+//! 1. cached handles, and new ones within the growth allowance; cached ones that do not fit go back to the driver for
+//!    new ones that do
+//! 2. what blocks have given back, once the work that used it has completed: the tails of shrinks, and cached ranges,
+//!    oldest first; then pages that live blocks have ahead of their size and never used; then handles of the pool's
+//!    range that are free throughout. Each is cached and step 1 tried again
+//! 3. new handles up to the limit
+//! 4. a bounded wait for pending memory, and then all of that again
 
-use crate::driver::{self, Failure};
+use crate::driver::{self, DriverError, Failure};
 use crate::pool::dedicated::{DedicatedTable, Try};
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::dedicated_memory::{Budget, Built};
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Memory, Pool, StreamView, Want};
 use crate::support::error::Result;
@@ -23,11 +32,10 @@ pub(in crate::pool) struct DedicatedFallback<'a, 'c> {
 }
 
 impl DedicatedFallback<'_, '_> {
-    /// Calls `build` with ever more room made for it: with what exists and the growth allowance, then with what free
-    /// memory the driver took back, then up to the limit, and then after a wait.
+    /// Calls `build` with ever more room made for it.
     pub(in crate::pool) fn run<T>(
         self,
-        mut build: impl FnMut(&mut Core, u64) -> driver::Result<Option<T>>,
+        mut build: impl FnMut(&mut Core, Budget) -> driver::Result<Built<T>>,
     ) -> Result<T> {
         let DedicatedFallback { pool, core, want, .. } = self;
         let mut refusal = None;
@@ -36,32 +44,34 @@ impl DedicatedFallback<'_, '_> {
             if let Some((view, owner)) = self.stream {
                 view.check_owner(owner)?;
             }
-            for (give_back, within_allowance) in [(false, true), (true, true), (true, false)] {
-                if give_back {
-                    make_room(pool, core, want.size, self.stream)?;
-                }
-                let allowance = pool.growth_allowance(core, COMMON, want);
-                let physical = &core.memory.physical;
-                let create = if within_allowance {
-                    allowance
-                } else {
-                    // Beyond the growth allowance only the memory that the request needs is created, none ahead.
-                    let least = want.size.saturating_add(2 * physical.page);
-                    physical.room_below_limit().min(allowance.saturating_add(least))
-                };
-                let built = build(core, create);
-                let physical = &mut core.memory.physical;
-                physical.note_peak();
+            let mut attempt = |core: &mut Core, within_allowance: bool, refusal: &mut Option<DriverError>| {
+                let budget = budget(pool, core, want, within_allowance, refusal.is_some());
+                let built = build(core, budget);
+                core.memory.physical.note_peak();
                 match built {
-                    Ok(Some(built)) => return Ok(built),
-                    Ok(None) => {}
                     Err(error) if error.failure == Failure::OutOfMemory => {
-                        // Memory or address space ran out, and cached ranges hold both.
-                        while physical.destroy_cached_range() {}
-                        refusal = Some(error);
+                        *refusal = Some(error);
+                        Ok(Built::Short(want.size))
                     }
-                    Err(error) => return Err(pool.failed(error)),
+                    Err(error) => Err(pool.failed(error)),
+                    Ok(built) => Ok(built),
                 }
+            };
+            let mut built = attempt(core, true, &mut refusal)?;
+            if matches!(built, Built::Short(_)) {
+                reclaim(pool, core, self.stream)?;
+                built = attempt(core, true, &mut refusal)?;
+            }
+            while let Built::Short(lacking) = built
+                && free_up(pool, core, lacking, refusal.is_some())
+            {
+                built = attempt(core, true, &mut refusal)?;
+            }
+            if matches!(built, Built::Short(_)) {
+                built = attempt(core, false, &mut refusal)?;
+            }
+            if let Built::Done(built) = built {
+                return Ok(built);
             }
             if !self.may_wait || !wait.wait(pool, core)? {
                 return Err(pool.out_of_memory(core, want, refusal));
@@ -70,19 +80,59 @@ impl DedicatedFallback<'_, '_> {
     }
 }
 
-/// Returns free memory to the driver, so that `bytes` more fit.
-fn make_room(pool: &Pool, core: &mut Core, bytes: u64, stream: Option<(&StreamView<'_>, Owner)>) -> Result<()> {
+/// What may be created.
+fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused: bool) -> Budget {
+    let allowance = pool.growth_allowance(core, COMMON, want);
+    let most = match within_allowance {
+        // A driver that has refused memory has only what goes back to it.
+        true if refused => 0,
+        true => allowance,
+        false => core.memory.physical.room_below_limit(),
+    };
+    Budget {
+        beside: allowance.min(most),
+        most,
+    }
+}
+
+/// Collects what has completed. It first covers what blocks have given back by events, like a request without a stream.
+fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)>) -> Result<()> {
     let Core { memory, reclaimer, .. } = core;
-    // Small ranges that streams freed keep whole pages from going back, so they are coalesced first.
     if let Some((view, _)) = stream {
         reclaimer.record_stream_event(pool, &mut view.cache.inner.lock(), view.stream);
     }
+    reclaimer.cover_dedicated(pool, memory);
+    reclaimer.poll(pool, memory)
+}
+
+/// Caches handles of at least `lacking` bytes that are free elsewhere, or some. False where there are none.
+fn free_up(pool: &Pool, core: &mut Core, lacking: u64, refused: bool) -> bool {
+    let Core { memory, reclaimer, .. } = core;
+    let before = memory.physical.cached_bytes();
+    let freed = |memory: &Memory| memory.physical.cached_bytes() - before;
+    // Cached ranges also hold address space, of which the driver may have refused more.
+    let mut destroyed = false;
+    while (refused || freed(memory) < lacking) && memory.physical.destroy_cached_range() {
+        destroyed = true;
+    }
+    if destroyed {
+        return true;
+    }
+    reclaim_ahead(
+        pool,
+        &pool.dedicated,
+        &mut memory.physical,
+        before.saturating_add(lacking),
+    );
+    if freed(memory) > 0 {
+        return true;
+    }
+    // Small ranges that streams freed keep whole pages from being free, so they are coalesced first.
     pool.flush_all(&mut memory.free_space);
-    reclaimer.poll(pool, memory)?;
+    let polled = reclaimer.poll(pool, memory);
     reclaimer.share_completed(memory, None);
-    reclaim_ahead(pool, &pool.dedicated, &mut memory.physical, bytes);
-    release_for(memory, bytes);
-    Ok(())
+    let bytes = memory.physical.cache_idle(&mut memory.free_space, lacking);
+    polled.is_ok() && bytes > 0
 }
 
 /// Takes back memory that blocks hold ahead of their size and that was never used, until `bytes` bytes are cached.
@@ -110,14 +160,4 @@ fn reclaim_ahead(pool: &Pool, table: &DedicatedTable, physical: &mut PhysicalMem
             claimed.update_limits(block);
         }
     }
-}
-
-/// Returns free memory to the driver, cached ranges first, so that `bytes` more fit.
-fn release_for(memory: &mut Memory, bytes: u64) {
-    let physical = &mut memory.physical;
-    while physical.cached_bytes() < bytes && physical.destroy_cached_range() {}
-    // With virtual memory, the released memory is at least as large as what is to be created.
-    let release = bytes.saturating_add(bytes / 16).saturating_add(2 * physical.page);
-    let keep = physical.reserved().saturating_sub(release);
-    memory.release(keep);
 }

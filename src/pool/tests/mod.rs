@@ -19,6 +19,7 @@ mod frees;
 mod large;
 mod owners;
 mod per_free_events;
+mod resizable_memory;
 mod resizing;
 mod returns;
 mod segments;

@@ -12,8 +12,11 @@ use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::deferred_release::DeferredRelease;
 use crate::pool::rounding::align_up;
 
+mod gather;
 mod grow;
 
+use gather::Plan;
+pub use gather::{Budget, Built};
 pub use grow::Grown;
 
 /// The least address space of a resizable block, if there is as much.
@@ -88,16 +91,18 @@ impl DedicatedMemory {
     }
 
     /// One allocation of the driver's malloc. The driver aligns to 256 only, so the allocation is larger than the block
-    /// where its address is not aligned enough. None where `create` bytes do not suffice.
+    /// where its address is not aligned enough.
     pub fn malloc(
         calls: &DriverCalls,
         physical: &mut PhysicalMemory,
         size: u64,
         align: u64,
-        create: u64,
-    ) -> Result<Option<DedicatedMemory>> {
+        budget: Budget,
+    ) -> Result<Built<DedicatedMemory>> {
+        let mut lacking = 0;
         for bytes in [size, size.saturating_add(align)] {
-            if bytes > create {
+            if bytes > budget.most {
+                lacking = bytes - budget.most;
                 break;
             }
             let base = calls.malloc(bytes)?;
@@ -105,75 +110,78 @@ impl DedicatedMemory {
             let address = base.next_multiple_of(align);
             let block = DedicatedMemory::new(Backing::Malloc(base, bytes), address, size);
             if address + size <= base + bytes {
-                return Ok(Some(block));
+                return Ok(Built::Done(block));
             }
             block.destroy(physical);
         }
-        Ok(None)
+        Ok(Built::Short(lacking))
     }
 
-    /// A block that ends at an unmapped page, as far as `align` allows. None where `create` bytes do not suffice.
+    /// A block that ends at an unmapped page, as far as `align` allows.
     pub fn guarded(
         calls: &DriverCalls,
         physical: &mut PhysicalMemory,
         size: u64,
         align: u64,
-        create: u64,
-    ) -> Result<Option<DedicatedMemory>> {
+        budget: Budget,
+    ) -> Result<Built<DedicatedMemory>> {
         let Some(bytes) = align_up(size, physical.page) else {
-            return Ok(None);
+            return Ok(Built::Short(u64::MAX));
         };
         let room = bytes + physical.page;
-        let Some(mut block) = Self::mapped(calls, physical, (bytes, bytes), (room, room), create)? else {
-            return Ok(None);
-        };
-        block.address = (block.address + bytes - size) / align * align;
-        block.size = size;
-        Ok(Some(block))
+        let block = Self::mapped(calls, physical, (bytes, bytes), (room, room), false, budget)?;
+        Ok(block.map(|mut block| {
+            block.address = (block.address + bytes - size) / align * align;
+            block.size = size;
+            block
+        }))
     }
 
-    /// A block that can grow. None where `create` bytes do not suffice.
+    /// A block that can grow.
     pub fn resizable(
         calls: &DriverCalls,
         physical: &mut PhysicalMemory,
         size: u64,
-        create: u64,
-    ) -> Result<Option<DedicatedMemory>> {
+        budget: Budget,
+    ) -> Result<Built<DedicatedMemory>> {
         let page = physical.page;
         let Some((least, room)) = align_up(size, page).zip(room_for(size, page)) else {
-            return Ok(None);
+            return Ok(Built::Short(u64::MAX));
         };
         let ahead = ahead(size, page).min(room);
-        let Some(mut block) = Self::mapped(calls, physical, (least, ahead), (least, room), create)? else {
-            return Ok(None);
-        };
-        (block.size, block.resizable) = (size, true);
-        Ok(Some(block))
+        let block = Self::mapped(calls, physical, (least, ahead), (least, room), true, budget)?;
+        Ok(block.map(|mut block| {
+            (block.size, block.resizable) = (size, true);
+            block
+        }))
     }
 
-    /// Memory of between `least` and `most` bytes, in a range of between `room.0` and `room.1` bytes.
+    /// Memory of between `bytes.0` and `bytes.1` bytes, in a range of between `room.0` and `room.1` bytes.
     fn mapped(
         calls: &DriverCalls,
         physical: &mut PhysicalMemory,
-        (least, most): (u64, u64),
+        bytes: (u64, u64),
         room: (u64, u64),
-        create: u64,
-    ) -> Result<Option<DedicatedMemory>> {
-        if least > create.saturating_add(physical.cached_bytes()) {
-            return Ok(None);
-        }
-        let range = Range::reserve(calls, physical.page, room.1, room.0)?;
+        shrinks: bool,
+        budget: Budget,
+    ) -> Result<Built<DedicatedMemory>> {
+        let mut plan = match Plan::new(physical, 0, bytes, shrinks, budget) {
+            Ok(plan) => plan,
+            Err(lacking) => return Ok(Built::Short(lacking)),
+        };
+        let range = Range::reserve(calls, physical.page, room.1, room.0.max(plan.bytes()))?;
+        plan.shorten(range.size);
         let memory = Backing::Mapped {
             ranges: vec![range],
             handles: Vec::new(),
             committed: 0,
         };
         let mut block = DedicatedMemory::new(memory, range.base, 0);
-        match block.extend(calls, physical, range, (least, most.min(range.size)), create, false) {
-            Ok(true) => Ok(Some(block)),
+        match block.extend(calls, physical, range, plan, false) {
+            Ok(Built::Done(())) => Ok(Built::Done(block)),
             outcome => {
                 physical.release_or_defer(range.nothing());
-                outcome.map(|_| None)
+                outcome.map(|short| short.map(|()| block))
             }
         }
     }
@@ -237,6 +245,17 @@ impl DedicatedMemory {
     pub fn cut_at(&self, bytes: u64) -> Option<u64> {
         let most = self.most();
         self.boundaries().find(|at| *at >= bytes).filter(|at| *at < most)
+    }
+
+    /// A part of what the last shrink left over is needed again, for `size` bytes. The rest stays what it is: nothing
+    /// has used it since.
+    pub fn take_back_tail(&mut self, size: u64, page: u64) {
+        let needed = ahead(size, page);
+        let cut = self.boundaries().find(|at| *at >= needed);
+        let cut = cut.filter(|at| *at < self.committed());
+        self.pending_tail = self
+            .pending_tail
+            .and_then(|tail| cut.map(|cut| PendingTail { cut, ..tail }));
     }
 
     /// Returns every handle from `cut` on, which lies between two of them: nothing uses them any more.
