@@ -102,8 +102,9 @@ impl Allocator {
         let outcome = grows.and_then(|()| {
             pool.notify_freed(address);
             let outcome = self.reallocate_in_recording_process(address, alignment, new_size);
-            let now = want.filter(|_| outcome.is_ok()).map_or(old, |want| want.size);
-            pool.tag_shrinks(tag, old + growth - now);
+            // A block that could not shrink keeps its bytes.
+            let now = outcome.as_ref().map_or(old, |new| pool.allocated_at(*new));
+            pool.tag_shrinks(tag, (old + growth).saturating_sub(now));
             pool.notify_allocated(*outcome.as_ref().unwrap_or(&address));
             outcome
         });

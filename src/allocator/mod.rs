@@ -229,7 +229,7 @@ impl Allocator {
         }
         // A stream of another device has no cache in this pool: the block must be safe for every stream.
         let address = pool.allocate(want, Some(&view).filter(|_| wanted == device))?;
-        self.note_resizable(pool, address, request);
+        self.note_resizable(pool, address, want, request);
         self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device))
     }
 
@@ -240,7 +240,7 @@ impl Allocator {
             Some(kind) => pool.allocate_dedicated(want, kind, None)?,
             None => pool.allocate(want, None)?,
         };
-        self.note_resizable(pool, address, request);
+        self.note_resizable(pool, address, want, request);
         self.filled(pool, address, want.size, None)
     }
 

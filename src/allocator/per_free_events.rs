@@ -30,7 +30,7 @@ impl Allocator {
             return self.allocate_for_any_stream(want, Request { device, ..request });
         }
         let address = pool.allocate(want, Some(&view))?;
-        self.note_resizable(pool, address, request);
+        self.note_resizable(pool, address, want, request);
         self.filled(pool, address, want.size, Some(stream))
     }
 

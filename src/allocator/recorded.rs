@@ -94,6 +94,8 @@ impl Allocator {
                 pool.forget(address);
             }
             (_, Some((to, has, false))) if moved != address => record(Action::SegmentAlloc, to, has),
+            // It was copied out of the pool's range, into pages of its own.
+            (None, Some((to, has, true))) => record(Action::SegmentMap, to, has),
             _ => {}
         }
         self.record_allocated(pool, moved, new_size, 0);

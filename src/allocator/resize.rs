@@ -14,6 +14,12 @@ impl Allocator {
         self.reallocate_directly(address, alignment, new_size)
     }
 
+    /// Whether a resize of the block at `address` may copy it, because it has no pages of its own. Another thread may
+    /// then get the old memory before the resize has returned.
+    pub fn resize_copies(&self, address: u64) -> bool {
+        self.config.passthrough || self.all_pools().any(|pool| pool.find(address).is_some())
+    }
+
     #[inline]
     pub(super) fn reallocate_directly(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
         if self.config.kind == Kind::Pinned {
@@ -71,16 +77,11 @@ impl Allocator {
         }
     }
 
-    /// Marks a block of the pool's range that a copy may resize. Its stream's cache does not take it: there, another
-    /// request could get it.
+    /// Marks a block of the pool's range that a copy may resize.
     #[inline]
-    pub(super) fn note_resizable(&self, pool: &Pool, address: u64, request: Request) {
-        if request.flags & RESIZABLE != 0
-            && let Some((_, block)) = pool.find(address)
-        {
-            block
-                .resizable
-                .store(crate::pool::stream_cache::block::RESIZABLE, Ordering::Relaxed);
+    pub(super) fn note_resizable(&self, pool: &Pool, address: u64, want: Want, request: Request) {
+        if request.flags & RESIZABLE != 0 {
+            pool.mark_resizable(address, want.align);
         }
     }
 }

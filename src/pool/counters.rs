@@ -67,6 +67,11 @@ impl Pool {
         self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Takes back the count of a refusal, because the request goes on.
+    pub(in crate::pool) fn uncount_refused(&self) {
+        self.counters.out_of_memory.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Takes over what a cache has counted, because its stream is gone or belongs to another device.
     pub(in crate::pool) fn take_over_counts(&self, inner: &mut Inner) {
         let counters = &self.counters;

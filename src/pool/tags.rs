@@ -119,6 +119,14 @@ impl Pool {
         }
     }
 
+    /// The bytes of the block at `address`.
+    pub fn allocated_at(&self, address: u64) -> u64 {
+        match self.find(address) {
+            Some((_, block)) => block.size(),
+            None => self.dedicated.find(address).map_or(0, |block| block.size.load(Relaxed)),
+        }
+    }
+
     /// Gives the block at `address` that tag again.
     pub fn put_tag(&self, address: u64, tag: Tag) {
         match (self.find(address), self.dedicated.find(address)) {

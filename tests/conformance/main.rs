@@ -323,6 +323,7 @@ suite! {
         graph_keeps_the_old_address,
         shrink_releases_whole_handles,
         repeated_resizes_make_no_mapping,
+        small_block_is_served_where_no_page_is_free,
         resize_with_another_alignment_is_refused,
         resize_and_free_at_once_take_turns,
     }

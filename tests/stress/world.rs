@@ -132,9 +132,9 @@ impl World {
     /// Resizes a block. Returns its new address, or 0.
     pub fn resize(&self, address: u64, had: u64, size: u64) -> u64 {
         let checker = self.machine.checker();
-        // A block that grows in place keeps its memory. Otherwise its old memory may be handed out before the call
-        // returns.
-        let keeps = size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0);
+        // A block with pages of its own keeps its memory when it grows. Otherwise its old memory may be handed out before
+        // the call returns.
+        let keeps = size >= had && !self.allocator.resize_copies(address);
         let begun = if keeps { None } else { checker.begin_resize(address) };
         let outcome = self.ask(|allocator| allocator.reallocate(address, 0, size));
         match (&outcome, begun) {

@@ -1,4 +1,4 @@
-//! Resizing where there is no virtual memory: a new block, and a copy.
+//! Resizing where there is no virtual memory, and of a block that has no pages of its own: a new block, and a copy.
 //!
 //! A resize has no stream. So the copy comes after everything that was queued in any context that has used the pool,
 //! because any of it may still write the old block. The copy is complete before the call returns, because the caller
@@ -12,9 +12,11 @@ use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::synchronization::Synchronization;
+use crate::pool::reclaim::wait::Wait;
+use crate::pool::resize::another_alignment;
 use crate::pool::slow_path::dedicated::DedicatedKind;
 use crate::pool::stream_cache::StreamCache;
-use crate::pool::stream_cache::block::{Block, RESIZABLE, RESIZING, UNKNOWN_USES};
+use crate::pool::stream_cache::block::{Block, RESIZING, UNKNOWN_USES, alignment, resizable};
 use crate::pool::{Pool, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::{Relaxed, Release};
@@ -35,7 +37,7 @@ impl Pool {
         let address = block.address.load(Relaxed);
         let outcome = match was {
             0 => Err(Error::InvalidArgument("the block was not allocated resizable".into())),
-            _ => self.copied_block(block, address, want),
+            _ => self.copied_block(block, address, alignment(was), want),
         };
         if outcome.as_ref().is_ok_and(|new| *new != address) {
             self.fill_freed(address, block.size());
@@ -49,39 +51,90 @@ impl Pool {
         outcome
     }
 
-    fn copied_block(&self, block: &Block, address: u64, want: Want) -> Result<u64> {
+    fn copied_block(&self, block: &Block, address: u64, align: u64, want: Want) -> Result<u64> {
         self.alive()?;
         if block.capture.load(Relaxed) != 0 {
             return Err(Error::Unsupported("the block belongs to a graph".into()));
         }
-        let had = block.requested.load(Relaxed);
-        if want.size == block.size() && address & (want.align - 1) == 0 {
-            block.requested.store(want.requested, Relaxed);
-            self.counters
-                .requested
-                .fetch_add(want.requested.wrapping_sub(had), Relaxed);
-            self.counters.reallocations.fetch_add(1, Relaxed);
+        // Where blocks usually have pages of their own, this one has none only because memory was short.
+        let mapped = self.addresses.base().is_some();
+        if mapped && want.align != self.options.rule.start && want.align != align {
+            return Err(another_alignment(want.align, align));
+        }
+        let want = Want {
+            align: want.align.max(align),
+            ..want
+        };
+        let has = block.size();
+        let in_place = address & (want.align - 1) == 0 && (want.size == has || mapped && want.size < has);
+        if in_place && want.size >= has / 2 {
+            self.resize_inside(block, want);
             return Ok(address);
         }
-        let new = self.allocate(want, None)?;
+        let new = match self.block_for_copy(want, mapped) {
+            // The block is large enough, so a shrink is not refused. Its memory comes back with the block.
+            Err(Error::OutOfMemory(_)) if in_place => {
+                self.uncount_refused();
+                self.resize_inside(block, want);
+                return Ok(address);
+            }
+            outcome => outcome?,
+        };
+        match self.copy_to_new_block(block, address, want, new) {
+            Err(Error::OutOfMemory(_) | Error::Unsupported(_)) if in_place => {
+                self.resize_inside(block, want);
+                Ok(address)
+            }
+            copied => copied.map(|()| new),
+        }
+    }
+
+    /// Changes the bytes in use inside the memory that the block has.
+    fn resize_inside(&self, block: &Block, want: Want) {
+        let had = block.requested.swap(want.requested, Relaxed);
+        self.counters
+            .requested
+            .fetch_add(want.requested.wrapping_sub(had), Relaxed);
+        self.counters.reallocations.fetch_add(1, Relaxed);
+    }
+
+    /// A new block to copy to. With pages of its own, the next resize copies nothing.
+    fn block_for_copy(&self, want: Want, mapped: bool) -> Result<u64> {
+        let new = match mapped {
+            true => self.allocate_dedicated(want, DedicatedKind::Resizable, None),
+            false => self.allocate(want, None),
+        }?;
         self.counters.allocations.fetch_sub(1, Relaxed);
+        Ok(new)
+    }
+
+    /// Copies what a block and the new one have in common. On an error, it frees the new one.
+    fn copy_to_new_block(&self, block: &Block, address: u64, want: Want, new: u64) -> Result<()> {
+        let had = block.requested.load(Relaxed);
         let in_use = || {
             for (_, block) in self.find(address).into_iter().chain(self.find(new)) {
                 block.stream_uses.store(UNKNOWN_USES, Relaxed);
             }
+            if let Some(block) = self.dedicated.find(new) {
+                block.stream_uses.store(1, Relaxed);
+            }
         };
         let copied = self.copy_resized(new, address, want, had, in_use);
-        let Some((id, block)) = self.find(new) else {
-            return copied.map(|()| new);
-        };
-        if copied.is_err() && block.claim(new).is_ok() {
-            self.free(id, block, FreedOn::NoStream);
-            self.counters.frees.fetch_sub(1, Relaxed);
+        match self.find(new) {
+            Some((_, block)) if copied.is_ok() => block.resizable.store(resizable(want.align), Relaxed),
+            Some((id, block)) if block.claim(new).is_ok() => {
+                self.free(id, block, FreedOn::NoStream);
+                self.counters.frees.fetch_sub(1, Relaxed);
+            }
+            None if copied.is_err() => {
+                if let Some(claimed) = self.dedicated.claim(new) {
+                    self.free_claimed(claimed, FreedOn::NoStream);
+                    self.counters.frees.fetch_sub(1, Relaxed);
+                }
+            }
+            _ => {}
         }
-        copied.map(|()| {
-            block.resizable.store(RESIZABLE, Relaxed);
-            new
-        })
+        copied
     }
 
     /// As [`Pool::resize_by_copying`], for a block that is one allocation of the driver.
@@ -96,7 +149,12 @@ impl Pool {
             block.resizes.store(block.resizes.load(Relaxed) + 1, Relaxed);
             return Ok(address);
         }
-        let new = self.allocate_dedicated(want, DedicatedKind::Passthrough { resizable: true }, None)?;
+        let new = self.try_dedicated(
+            want,
+            DedicatedKind::Passthrough { resizable: true },
+            None,
+            Wait::default(),
+        )?;
         self.counters.allocations.fetch_sub(1, Relaxed);
         let copied = self.copy_resized(new, address, want, had, || block.stream_uses.store(1, Relaxed));
         let gone = match copied {

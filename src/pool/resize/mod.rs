@@ -8,6 +8,7 @@ mod copy;
 use crate::pool::dedicated::Claimed;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail};
 use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
 use crate::pool::{Core, Pool, Want};
 use crate::support::error::{Error, Result};
@@ -75,7 +76,7 @@ impl Pool {
                 core: &mut core,
                 want: &more,
                 stream: None,
-                may_wait: memory.capture == 0,
+                wait: (memory.capture == 0).then(Wait::default),
             };
             let grown =
                 fallback.run(|core, budget| memory.grow(&self.calls, &mut core.memory.physical, want.size, budget))?;

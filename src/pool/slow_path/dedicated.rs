@@ -1,14 +1,21 @@
 //! Requests for dedicated allocations.
 
+use std::time::Instant;
+
 use crate::driver::{self, Capture};
 use crate::pool::free_space::Owner;
 use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory};
 use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::capture_invalidated;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
+use crate::pool::stream_cache::block::resizable;
 use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
+
+/// A resizable block of at most this size lives in ordinary free space before it waits for pages of its own.
+const SMALL: u64 = 2 << 20;
 
 /// Why a block is a dedicated allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +44,64 @@ impl Pool {
         }
     }
 
-    /// Makes a dedicated allocation. On a capturing stream it belongs to the graph, like any other block.
+    /// Makes a dedicated allocation. A resizable block that cannot have pages of its own lives in ordinary free space.
     pub fn allocate_dedicated(&self, want: Want, kind: DedicatedKind, view: Option<&StreamView<'_>>) -> Result<u64> {
+        if kind != DedicatedKind::Resizable {
+            return self.try_dedicated(want, kind, view, Wait::default());
+        }
+        // A block that would use little of its pages does not wait for them.
+        if want.size <= SMALL {
+            match self.try_dedicated(want, kind, view, Wait::until(Instant::now())) {
+                Err(Error::OutOfMemory(_)) => {}
+                outcome => return outcome,
+            }
+            self.uncount_refused();
+            match self.allocate_resizable_at_once(want, view) {
+                Err(Error::OutOfMemory(_)) => self.uncount_refused(),
+                outcome => return outcome,
+            }
+        }
+        let refused = match self.try_dedicated(want, kind, view, Wait::default()) {
+            Err(refused @ Error::OutOfMemory(_)) => refused,
+            outcome => return outcome,
+        };
+        let outcome = self.allocate_resizable_at_once(want, view);
+        // The request is refused once, for the first reason.
+        match outcome {
+            Err(Error::OutOfMemory(_)) => {
+                self.uncount_refused();
+                Err(refused)
+            }
+            outcome => {
+                self.uncount_refused();
+                outcome
+            }
+        }
+    }
+
+    /// A resizable block in ordinary free space, without a wait.
+    fn allocate_resizable_at_once(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
+        let address = self.allocate_at_once(want, view)?;
+        self.mark_resizable(address, want.align);
+        Ok(address)
+    }
+
+    /// Marks a block of the pool's range that a copy may resize. Its stream's cache does not take it: there, another
+    /// request could get it.
+    pub fn mark_resizable(&self, address: u64, align: u64) {
+        if let Some((_, block)) = self.find(address) {
+            block.resizable.store(resizable(align), Ordering::Relaxed);
+        }
+    }
+
+    /// Makes a dedicated allocation. On a capturing stream it belongs to the graph, like any other block.
+    pub(in crate::pool) fn try_dedicated(
+        &self,
+        want: Want,
+        kind: DedicatedKind,
+        view: Option<&StreamView<'_>>,
+        wait: Wait,
+    ) -> Result<u64> {
         let mut core = self.admit()?;
         let noted = core.reclaimer.note_current(&self.calls);
         noted.map_err(|error| self.failed(error))?;
@@ -52,7 +115,7 @@ impl Pool {
             core: &mut core,
             want: &want,
             stream: view.zip(owner),
-            may_wait: capture == 0,
+            wait: (capture == 0).then_some(wait),
         };
         let calls = &self.calls;
         let mut block = fallback.run(|core, budget| match kind {
@@ -71,6 +134,7 @@ impl Pool {
             // It was never handed out, and is freed like any other.
             self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
             core.reclaimer.pending.free(Freed::Dedicated(block));
+            self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }
         drop(core);

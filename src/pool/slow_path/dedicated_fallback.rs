@@ -28,7 +28,8 @@ pub(in crate::pool) struct DedicatedFallback<'a, 'c> {
     pub(in crate::pool) want: &'a Want,
     /// The requesting stream, and its free space.
     pub(in crate::pool) stream: Option<(&'a StreamView<'a>, Owner)>,
-    pub(in crate::pool) may_wait: bool,
+    /// None for a capture, which waits for nothing.
+    pub(in crate::pool) wait: Option<Wait>,
 }
 
 impl DedicatedFallback<'_, '_> {
@@ -37,9 +38,14 @@ impl DedicatedFallback<'_, '_> {
         self,
         mut build: impl FnMut(&mut Core, Budget) -> driver::Result<Built<T>>,
     ) -> Result<T> {
-        let DedicatedFallback { pool, core, want, .. } = self;
+        let DedicatedFallback {
+            pool,
+            core,
+            want,
+            mut wait,
+            ..
+        } = self;
         let mut refusal = None;
-        let mut wait = Wait::default();
         loop {
             if let Some((view, owner)) = self.stream {
                 view.check_owner(owner)?;
@@ -73,7 +79,8 @@ impl DedicatedFallback<'_, '_> {
             if let Built::Done(built) = built {
                 return Ok(built);
             }
-            if !self.may_wait || !wait.wait(pool, core)? {
+            let waited = wait.as_mut().map_or(Ok(false), |wait| wait.wait(pool, core));
+            if !waited? {
                 return Err(pool.out_of_memory(core, want, refusal));
             }
         }

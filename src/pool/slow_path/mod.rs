@@ -29,6 +29,8 @@
 //!
 //! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 
+use std::time::Instant;
+
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};
 use crate::pool::reclaim::per_free_events::Reach;
@@ -57,6 +59,15 @@ const SHORTAGE_EPOCHS: u64 = 1024;
 impl Pool {
     /// Finds memory for a request that missed its stream's cache.
     pub fn allocate(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
+        self.allocate_with(want, view, Wait::default())
+    }
+
+    /// As [`Pool::allocate`], without a wait for pending memory.
+    pub(in crate::pool) fn allocate_at_once(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
+        self.allocate_with(want, view, Wait::until(Instant::now()))
+    }
+
+    fn allocate_with(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
         let mut core = self.admit()?;
         let remaps = core.memory.physical.remaps;
         core.allowance.request(remaps, want.size);
@@ -66,12 +77,13 @@ impl Pool {
             core: &mut core,
             want: &want,
             requester,
-            wait: Wait::default(),
+            wait,
             refusal: None,
         }
         .find()?;
         if id > Blocks::MAX {
             core.memory.put_back(id, requester.owner(self.options.pinned));
+            self.count_refused();
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }
         let address = self.make_block(&core, id, &want, view)?;

@@ -38,10 +38,20 @@ const STATES: usize = 7;
 /// The value of [`Block::stream_uses`] where some of the other streams are unknown.
 pub const UNKNOWN_USES: u32 = 2;
 
-/// The block may be resized, by a copy.
-pub const RESIZABLE: u32 = 1;
 /// A resize has claimed the block, and will return or free it.
 pub const RESIZING: u32 = 2;
+/// Where [`Block::resizable`] has the alignment, as a power of two.
+const ALIGNMENT: u32 = 8;
+
+/// The value of [`Block::resizable`] for a block that may be resized, by a copy, and was allocated with this alignment.
+pub fn resizable(align: u64) -> u32 {
+    1 | align.trailing_zeros() << ALIGNMENT
+}
+
+/// The alignment in that value.
+pub fn alignment(resizable: u32) -> u64 {
+    1 << (resizable >> ALIGNMENT)
+}
 
 /// One block.
 #[repr(align(64))]
@@ -63,7 +73,7 @@ pub struct Block {
     pub capture: AtomicU32,
     /// Not 0: `record_stream` declared uses on other streams than the one that frees the block. See [`UNKNOWN_USES`].
     pub stream_uses: AtomicU32,
-    /// 0, [`RESIZABLE`], or [`RESIZING`].
+    /// 0, [`resizable`], or [`RESIZING`].
     pub resizable: AtomicU32,
     /// The tag under which it was allocated; 0 means none.
     pub tag: AtomicU32,

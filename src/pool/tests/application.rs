@@ -40,9 +40,9 @@ impl Bench {
     /// Resizes a block of `had` bytes.
     pub(super) fn resize(&self, address: u64, had: u64, size: u64) -> Result<u64> {
         let checker = self.machine.checker();
-        // A mapped block keeps its memory when it grows. Otherwise other callers may get some of it before the call
-        // returns.
-        if size >= had && self.machine.memory_at(address).is_some_and(|at| at.handle != 0) {
+        // A block with pages of its own keeps its memory when it grows. Otherwise other callers may get some of it before
+        // the call returns.
+        if size >= had && !self.allocator.resize_copies(address) {
             let new = self.allocator.reallocate(address, 0, size)?;
             checker.resize(address, new, size);
             return Ok(new);

@@ -20,6 +20,7 @@ mod large;
 mod owners;
 mod per_free_events;
 mod resizable_memory;
+mod resizable_small;
 mod resizing;
 mod returns;
 mod segments;

@@ -72,7 +72,10 @@ pub fn limit_holds_when_the_driver_fails(setup: &Setup) {
                 assert_eq!(world.try_get_on(stream, 64 * MIB, 0, 0), 0, "{call}");
                 assert_eq!(world.try_get(64 * MIB, 0, 0), 0, "{call}");
             }
-            assert_eq!(world.try_get(64 * MIB, 0, RESIZABLE), 0, "{call}");
+            // Where only addresses are short, the block lives in ordinary free space.
+            if call != "cuMemAddressReserve" || code != 2 {
+                assert_eq!(world.try_get(64 * MIB, 0, RESIZABLE), 0, "{call}");
+            }
             assert_eq!(world.try_resize(resizable, 100 * MIB), 0, "{call}");
             machine.clear_failures();
             world.check_books();

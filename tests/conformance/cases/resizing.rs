@@ -312,6 +312,32 @@ pub fn repeated_resizes_make_no_mapping(setup: &Setup) {
     world.finish();
 }
 
+/// No page is free throughout: a small block lives in ordinary free space, and grows there by a copy.
+pub fn small_block_is_served_where_no_page_is_free(setup: &Setup) {
+    let world = setup.world("limit=32MiB,wait_ms=500");
+    let stream = world.stream();
+    let mut blocks: Vec<usize> = (0..64).map(|_| world.get(512 * KIB)).collect();
+    blocks.sort_unstable();
+    for hole in blocks.iter().skip(1).step_by(2) {
+        world.put(*hole);
+    }
+    world.wait_for_all();
+    let before = world.stats();
+    let mut small = world.get_resizable(300 * KIB);
+    world.write_edges(stream, small, 300 * KIB, 1);
+    for size in [200 * KIB, 512 * KIB, 100 * KIB] {
+        small = world.resize(small, size);
+        assert!(world.holds(small, 4096, 1), "{size}");
+    }
+    assert_eq!(world.try_resize(small, MIB), 0, "no hole is as large");
+    assert!(world.holds(small, 4096, 1));
+    assert!(world.stats().reserved <= before.reserved.max(32 * MIB));
+    assert_eq!(world.stats().out_of_memory - before.out_of_memory, 1);
+    world.check_books();
+    world.put_on(stream, small);
+    world.finish();
+}
+
 pub fn resize_with_another_alignment_is_refused(setup: &Setup) {
     let world = setup.world("");
     let block = world.try_get(MIB, 4096, RESIZABLE);

@@ -220,8 +220,9 @@ impl World {
     /// Resizes a block and returns its new address; 0 if refused.
     pub fn try_resize(&self, address: usize, size: u64) -> usize {
         let machine = self.device.machine();
+        let copies = self.copies || self.interface.inside().resize_copies(address as u64);
         // Others may get the old place of a copied block before the call returns.
-        let begun = machine.filter(|_| self.copies).and_then(|machine| {
+        let begun = machine.filter(|_| copies).and_then(|machine| {
             let books = self.books.lock().unwrap();
             let had = books.live.get(&address)?.size;
             Some((machine.checker().begin_resize(address as u64), had))
@@ -242,7 +243,7 @@ impl World {
         books.reallocations += 1;
         books.reallocations_in_place += u64::from(new == address);
         let old = books.live.remove(&address).expect("the block is out");
-        books.copied += if self.copies && new != address {
+        books.copied += if copies && new != address {
             old.size.min(size)
         } else {
             0
