@@ -32,6 +32,8 @@ pub struct Counts {
     pub allocated: AtomicU64,
     pub refused: AtomicU64,
     pub resized: AtomicU64,
+    /// Resizes of blocks that have no pages of their own.
+    pub resized_by_copying: AtomicU64,
     pub captures: AtomicU64,
     pub graphs: AtomicU64,
     pub captures_lost: AtomicU64,
@@ -45,10 +47,11 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} allocated, {} refused, {} resized, {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
+            "{} allocated, {} refused, {} resized ({} without pages of their own), {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
             self.allocated.load(Relaxed),
             self.refused.load(Relaxed),
             self.resized.load(Relaxed),
+            self.resized_by_copying.load(Relaxed),
             self.graphs.load(Relaxed),
             self.captures_lost.load(Relaxed),
             self.streams.load(Relaxed),
@@ -134,7 +137,8 @@ impl World {
         let checker = self.machine.checker();
         // A block with pages of its own keeps its memory when it grows. Otherwise its old memory may be handed out before
         // the call returns.
-        let keeps = size >= had && !self.allocator.resize_copies(address);
+        let copies = self.allocator.resize_copies(address);
+        let keeps = size >= had && !copies;
         let begun = if keeps { None } else { checker.begin_resize(address) };
         let outcome = self.ask(|allocator| allocator.reallocate(address, 0, size));
         match (&outcome, begun) {
@@ -144,6 +148,7 @@ impl World {
         }
         outcome.map_or(0, |new| {
             self.counts.resized.fetch_add(1, Relaxed);
+            self.counts.resized_by_copying.fetch_add(u64::from(copies), Relaxed);
             new
         })
     }

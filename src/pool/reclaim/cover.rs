@@ -44,7 +44,8 @@ impl Reclaimer {
         covered
     }
 
-    fn cover_owners(&mut self, pool: &Pool, owners: Vec<(Owner, u64)>) -> bool {
+    /// Covers everything freed without a stream, and these owners' frees. Returns whether it did.
+    pub(in crate::pool::reclaim) fn cover_owners(&mut self, pool: &Pool, owners: Vec<(Owner, u64)>) -> bool {
         let Ok(_entered) = pool.enter(&self.contexts) else {
             return false;
         };

@@ -93,17 +93,16 @@ impl Reclaimer {
         claimed.update_limits(block);
     }
 
-    /// Covers what resizable blocks have given back and no event covers yet: the tails of shrinks, and freed blocks.
-    pub(in crate::pool) fn cover_dedicated(&mut self, pool: &Pool, memory: &mut Memory) {
-        // A known capture would end.
-        let captures = pool.caches.all().any(|cache| cache.inner.lock().capture != 0);
-        if captures {
-            return;
+    /// Covers what resizable blocks have given back and nothing covers yet: the tails of shrinks, and freed blocks.
+    /// Returns whether anything was covered.
+    pub(in crate::pool) fn cover_dedicated(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
+        // A capture in which the pool has memory would end.
+        if pool.caches.all().any(|cache| cache.inner.lock().capture != 0) {
+            return false;
         }
         if self.pending.has_uncovered_ranges() {
-            self.cover_all(pool, memory);
-        } else if self.pending.has_open_dedicated() {
-            self.cover(pool, memory);
+            return self.cover_all(pool, memory);
         }
+        self.pending.has_open_dedicated() && self.cover_owners(pool, Vec::new())
     }
 }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::trace::Trace;
 use crate::trace::generate::generate;
 use crate::trace::kv::{self, AZURE, MOONCAKE, Way};
@@ -233,4 +234,33 @@ fn growing_blocks_make_few_memory_calls() {
     }
     let (ratio, calls) = replayed("growing", &generate("growing", 1).unwrap());
     assert!(ratio <= 1.05 && calls <= 2700, "growing: {ratio}, {calls}");
+}
+
+/// A growth beyond the allowance covers what was given back, unless that would end a capture in which the pool has
+/// memory.
+#[test]
+fn growth_ends_no_capture_that_the_pool_knows() {
+    let bench = Bench::new("");
+    let (stream, other) = (bench.stream(), bench.stream());
+    let [large, small] = [400 * MIB, 2 * MIB].map(|size| bench.request(size, RESIZABLE, Some(other)).unwrap());
+    bench.resize(large, 400 * MIB, 4 * MIB).unwrap();
+    bench
+        .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+        .unwrap();
+    let inside = bench.get(MIB, Some(stream));
+    let grown = bench.resize(small, 2 * MIB, 300 * MIB).unwrap();
+    let graph = bench
+        .app(|machine| machine.stream_end_capture(stream))
+        .expect("nothing ended the capture");
+    bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+    assert!(bench.allocator.stats(Some(0)).unwrap().reserved > 700 * MIB);
+    bench.put(inside, Some(stream));
+    // The stream has left the capture, and the next growth uses what the shrink left over.
+    let after = bench.get(MIB, Some(stream));
+    let grown = bench.resize(grown, 300 * MIB, 600 * MIB).unwrap();
+    assert!(bench.allocator.stats(Some(0)).unwrap().reserved < 800 * MIB);
+    for block in [large, grown, after] {
+        bench.put(block, Some(other));
+    }
+    bench.finish();
 }
