@@ -203,7 +203,7 @@ typedef struct trtalloc_stats {
   uint64_t driver_calls;
   // Driver calls that only query.
   uint64_t driver_queries;
-  // Bytes copied by trtalloc_reallocate where virtual memory is missing.
+  // Bytes copied by trtalloc_reallocate, for blocks that have no pages of their own.
   uint64_t bytes_copied;
   // Handles of physical memory moved to another address to make a contiguous range.
   uint64_t remaps;

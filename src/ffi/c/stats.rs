@@ -42,7 +42,7 @@ pub struct trtalloc_stats {
     pub driver_calls: u64,
     /// Driver calls that only query.
     pub driver_queries: u64,
-    /// Bytes copied by trtalloc_reallocate where virtual memory is missing.
+    /// Bytes copied by trtalloc_reallocate, for blocks that have no pages of their own.
     pub bytes_copied: u64,
     /// Handles of physical memory moved to another address to make a contiguous range.
     pub remaps: u64,

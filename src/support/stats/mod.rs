@@ -38,7 +38,7 @@ pub struct Stats {
     pub driver_calls: u64,
     /// Driver calls that only query.
     pub driver_queries: u64,
-    /// Bytes copied by reallocate where virtual memory is missing.
+    /// Bytes copied by reallocate, for blocks that have no pages of their own.
     pub bytes_copied: u64,
     /// Handles moved to another address to make a contiguous range.
     pub remaps: u64,
