@@ -23,12 +23,6 @@ pub use checker::Checker;
 
 pub type Result<T> = std::result::Result<T, u32>;
 
-/// What is mapped at an address.
-pub struct Mapped {
-    /// Not 0 for virtual memory.
-    pub handle: u64,
-}
-
 /// A graph or an executable, and its number in the books.
 type Numbers = HashMap<usize, u32>;
 
@@ -308,14 +302,6 @@ impl Machine {
     /// Reservations, handles and mappings.
     pub fn memory_held(&self) -> [usize; 3] {
         [c"reservations", c"handles", c"mappings"].map(|what| self.sim.count(what))
-    }
-
-    pub fn memory_at(&self, address: u64) -> Option<Mapped> {
-        // The driver's simulated physical bytes begin here. For cuMemAlloc they are the addresses.
-        let virtual_memory = |extents: Vec<[u64; 2]>| extents[0][0] >= 1 << 60;
-        self.sim.extents(address, 1).map(|extents| Mapped {
-            handle: u64::from(virtual_memory(extents)),
-        })
     }
 
     /// While it exists, calls do not fail.

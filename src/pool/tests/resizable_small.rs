@@ -23,7 +23,7 @@ fn full(options: &str) -> Full {
     let stream = bench.stream();
     let mut blocks: Vec<u64> = (0..LIMIT / HALF).map(|_| bench.get(HALF, Some(stream))).collect();
     blocks.sort_unstable();
-    let (blocks, freed): (Vec<u64>, Vec<u64>) = blocks.iter().partition(|block| **block / HALF % 2 == 0);
+    let (blocks, freed): (Vec<u64>, Vec<u64>) = blocks.iter().partition(|block| (**block / HALF).is_multiple_of(2));
     freed.iter().for_each(|block| bench.put(*block, Some(stream)));
     Full { bench, stream, blocks }
 }
