@@ -1,18 +1,25 @@
 //! The handles for a block: cached ones first, then new ones.
 //!
 //! A handle is mapped and unmapped whole, so a block that shrinks keeps the handle that its new end lies in. A handle
-//! of a block that may shrink is therefore at most as large as all that lies before it, and at most a part of what is
-//! reserved. The first handles are at least that part of the block, so that a large block needs few.
+//! of a block that may shrink is therefore at most as large as all that lies before it. It is also at most a part of
+//! what is reserved, or of the growth that it is for. The first handles are at least a part of the block, so that a
+//! large block needs few. Only in a small pool a handle may have any size.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// A handle is at most this part of what is reserved. The first ones are at least this part of their block.
-const PART: u64 = 16;
+/// A handle is at most this part of what is reserved, or of the growth that it is for.
+const PART_OF_RESERVED: u64 = 16;
+const PART_OF_GROWTH: u64 = 4;
+/// The first handles may be this part of their block, and those of a growth this part of the block before it.
+const PART_OF_FIRST: u64 = 16;
+const PART_OF_BLOCK: u64 = 8;
 /// A cached handle is used where a new one would do, if it has at least this part of the bytes needed. Several smaller
 /// ones are used only where no memory may be created.
 const WORTHWHILE: u64 = 2;
+/// A pool of up to so many bytes has handles of any size.
+const SMALL: u64 = 64 << 20;
 /// The largest handle.
 const LARGEST: u64 = 1 << 30;
 
@@ -90,9 +97,12 @@ impl Plan {
         budget: Budget,
     ) -> std::result::Result<Plan, u64> {
         let page = physical.page;
-        let first = if at == 0 { least / PART } else { 0 };
-        let cap = ((physical.reserved() + least) / PART).max(at / 8).max(4 * page);
-        let largest_at = |at: u64| match shrinks {
+        let first = if at == 0 { least / PART_OF_FIRST } else { 0 };
+        let total = physical.reserved() + least;
+        let cap = (total / PART_OF_RESERVED)
+            .max(least / PART_OF_GROWTH)
+            .max(at / PART_OF_BLOCK);
+        let largest_at = |at: u64| match shrinks && total > SMALL {
             true => at.max(first).min(cap).clamp(page, LARGEST) / page * page,
             false => LARGEST,
         };
