@@ -14,7 +14,7 @@ use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 
-/// A resizable block of at most this size lives in ordinary free space before it waits for pages of its own.
+/// A resizable block of at most this size does not wait for pages of its own: it lives in ordinary free space.
 const SMALL: u64 = 2 << 20;
 
 /// Why a block is a dedicated allocation.
@@ -49,39 +49,30 @@ impl Pool {
         if kind != DedicatedKind::Resizable {
             return self.try_dedicated(want, kind, view, Wait::default());
         }
-        // A block that would use little of its pages does not wait for them.
+        // A block that would use little of its pages takes what comes first, and does not wait for pages.
         if want.size <= SMALL {
             match self.try_dedicated(want, kind, view, Wait::until(Instant::now())) {
-                Err(Error::OutOfMemory(_)) => {}
-                outcome => return outcome,
-            }
-            self.uncount_refused();
-            match self.allocate_resizable_at_once(want, view) {
                 Err(Error::OutOfMemory(_)) => self.uncount_refused(),
                 outcome => return outcome,
             }
+            return self.allocate_resizable(want, view, Wait::default());
         }
         let refused = match self.try_dedicated(want, kind, view, Wait::default()) {
             Err(refused @ Error::OutOfMemory(_)) => refused,
             outcome => return outcome,
         };
-        let outcome = self.allocate_resizable_at_once(want, view);
-        // The request is refused once, for the first reason.
+        // The request has waited. It is refused once, for the first reason.
+        let outcome = self.allocate_resizable(want, view, Wait::until(Instant::now()));
+        self.uncount_refused();
         match outcome {
-            Err(Error::OutOfMemory(_)) => {
-                self.uncount_refused();
-                Err(refused)
-            }
-            outcome => {
-                self.uncount_refused();
-                outcome
-            }
+            Err(Error::OutOfMemory(_)) => Err(refused),
+            outcome => outcome,
         }
     }
 
-    /// A resizable block in ordinary free space, without a wait.
-    fn allocate_resizable_at_once(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
-        let address = self.allocate_at_once(want, view)?;
+    /// A resizable block in ordinary free space.
+    fn allocate_resizable(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
+        let address = self.allocate_with(want, view, wait)?;
         self.mark_resizable(address, want.align);
         Ok(address)
     }

@@ -29,8 +29,6 @@
 //!
 //! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 
-use std::time::Instant;
-
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};
 use crate::pool::reclaim::per_free_events::Reach;
@@ -62,11 +60,7 @@ impl Pool {
         self.allocate_with(want, view, Wait::default())
     }
 
-    /// As [`Pool::allocate`], without a wait for pending memory.
-    pub(in crate::pool) fn allocate_at_once(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
-        self.allocate_with(want, view, Wait::until(Instant::now()))
-    }
-
+    /// As [`Pool::allocate`], with this wait for pending memory.
     fn allocate_with(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
         let mut core = self.admit()?;
         let remaps = core.memory.physical.remaps;

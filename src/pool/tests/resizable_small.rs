@@ -108,6 +108,25 @@ fn small_block_lives_in_free_space_and_moves_to_pages_of_its_own() {
     full.finish();
 }
 
+/// Work that does not end uses pages that were freed. A block that fits into a hole does not wait for them.
+#[test]
+fn small_block_does_not_wait_for_pages() {
+    let mut full = full("wait_ms=60000");
+    let pages: Vec<u64> = full.blocks.drain(..8).collect();
+    let ranges: Vec<(u64, u64)> = pages.iter().map(|block| (*block, HALF)).collect();
+    let other = full.bench.stream();
+    let kernel = full
+        .bench
+        .app(|machine| machine.launch_persistent(other, &ranges).unwrap());
+    pages.iter().for_each(|block| full.bench.put(*block, None));
+    let begun = std::time::Instant::now();
+    let block = full.small(300 * KIB);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30));
+    assert!(full.bench.machine.release_persistent(kernel));
+    full.bench.put(block, Some(full.stream));
+    full.finish();
+}
+
 #[test]
 fn request_is_refused_once_where_no_hole_is_large_enough() {
     let full = full("wait_ms=0");
