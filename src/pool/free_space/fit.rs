@@ -32,15 +32,22 @@ impl FreeSpace {
         let own = if owner == COMMON {
             None
         } else {
-            self.find(owner, size, align, Cut::Any, |node| node.home == owner)
+            self.find(owner, size, align, cut, |node| node.home == owner)
         };
         let common = self.find(COMMON, size, align, cut, |_| true);
         let (id, from, cut) = match (own, common) {
             (Some(own), Some(common)) if self.nodes[common as usize].size < self.nodes[own as usize].size => {
                 (common, COMMON, cut)
             }
-            (Some(own), _) => (own, owner, Cut::Any),
-            (None, common) => (common?, COMMON, cut),
+            (Some(own), _) => (own, owner, cut),
+            (None, Some(common)) => (common, COMMON, cut),
+            // An arena is cut anywhere before it grows.
+            (None, None) => {
+                let own = self.find(owner, size, align, Cut::Any, |node| {
+                    node.home == owner && owner != COMMON
+                })?;
+                (own, owner, Cut::Any)
+            }
         };
         Some((self.carve_end(id, size, align, cut)?, from))
     }
