@@ -233,7 +233,7 @@ fn growing_blocks_make_few_memory_calls() {
         assert!(ratio <= 1.08 && calls <= most, "{}: {ratio}, {calls}", lengths.name);
     }
     let (ratio, calls) = replayed("growing", &generate("growing", 1).unwrap());
-    assert!(ratio <= 1.05 && calls <= 2500, "growing: {ratio}, {calls}");
+    assert!(ratio <= 1.07 && calls <= 2700, "growing: {ratio}, {calls}");
 }
 
 /// A growth beyond the allowance covers what was given back, unless that would end a capture in which the pool has
