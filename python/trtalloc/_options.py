@@ -6,6 +6,7 @@ KEYS = (
     "driver",
     "device",
     "limit",
+    "headroom",
     "backing",
     "release_threshold",
     "streams",

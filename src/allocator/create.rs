@@ -119,7 +119,12 @@ impl Allocator {
 
     /// The initial limit of a device's pool; 0: none.
     pub(super) fn first_limit(&self, device: i32) -> Result<u64> {
-        Ok(match self.config.limit {
+        self.bytes(self.config.limit, device)
+    }
+
+    /// The bytes that an amount means on a device; 0 for none.
+    fn bytes(&self, amount: Limit, device: i32) -> Result<u64> {
+        Ok(match amount {
             Limit::None => 0,
             Limit::Bytes(bytes) => bytes,
             Limit::Percent(percent) => (self.driver.device_info(device)?.total as f64 * percent / 100.0) as u64,
@@ -136,6 +141,7 @@ impl Allocator {
         Ok(Options {
             rule: self.rule,
             limit: self.first_limit(device)?,
+            headroom: self.bytes(config.headroom, device)?,
             release_threshold: config.release_threshold,
             wait: std::time::Duration::from_millis(config.wait_ms),
             passthrough: config.passthrough,
@@ -162,6 +168,7 @@ fn refuse_for_pinned(config: &Config) -> Result<()> {
         (config.peers != Peers::None, "peers"),
         (config.share != Share::None, "share"),
         (config.rdma, "rdma=1"),
+        (config.headroom != Limit::None, "headroom"),
         (
             matches!(config.limit, Limit::Percent(_)),
             "a limit in percent, which is of the device's memory,",

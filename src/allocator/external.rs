@@ -114,6 +114,7 @@ fn refuse_for_external(config: &Config, driver: &dyn Driver) -> Result<()> {
     let refused = [
         (config.passthrough, "passthrough=1", external),
         (config.guard, "guard=1", external),
+        (config.headroom != Limit::None, "headroom", external),
         (!knows && config.fill.is_some(), "fill", no_driver),
         (
             !knows && matches!(config.limit, Limit::Percent(_)),

@@ -81,6 +81,7 @@ impl Pool {
             }
         }
         physical.limit = options.limit;
+        physical.headroom = options.headroom;
         physical.is_external = matches!(memory, MemorySource::External(..));
         physical.note_peak();
         let forgotten = Arc::new(AtomicU64::new(0));

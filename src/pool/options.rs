@@ -13,6 +13,8 @@ pub struct Options {
     pub rule: RoundingRule,
     /// The limit of reserved memory, in bytes; 0 means none.
     pub limit: u64,
+    /// Bytes of the device's memory that stay free for others.
+    pub headroom: u64,
     /// How much free memory stays reserved.
     pub release_threshold: ReleaseThreshold,
     /// The longest wait for pending memory before a request is refused.

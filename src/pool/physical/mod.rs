@@ -114,6 +114,8 @@ pub struct PhysicalMemory {
     pub remaps: u64,
     /// The limit of reserved memory, in bytes; 0 means none.
     pub limit: u64,
+    /// Bytes of the device's memory that stay free for others.
+    pub headroom: u64,
     /// The driver refused more memory when it was last asked for some.
     pub driver_refused: bool,
     /// The most bytes reserved since creation or the last reset.
@@ -150,6 +152,7 @@ impl PhysicalMemory {
             stuck: 0,
             remaps: 0,
             limit: 0,
+            headroom: 0,
             driver_refused: false,
             reserved_peak: 0,
             is_external: false,
@@ -162,18 +165,29 @@ impl PhysicalMemory {
         self.reserved
     }
 
-    /// Bytes that may be created below the limit.
+    /// Bytes that may be created below the limit, and without taking what the device has to keep free for others.
     pub fn room_below_limit(&self) -> u64 {
-        match self.limit {
+        let below = match self.limit {
             0 => u64::MAX,
             limit => limit.saturating_sub(self.reserved),
-        }
+        };
+        below.min(self.room_beside_headroom())
     }
 
-    /// Whether the pool can hardly get more memory: reserved memory is near the limit, the driver refused more, or the
-    /// memory is external. All free memory is used then, whatever that costs.
+    /// Bytes that the device has beyond the headroom now; none where the driver does not say.
+    fn room_beside_headroom(&self) -> u64 {
+        if self.headroom == 0 {
+            return u64::MAX;
+        }
+        let info = self.calls.query(|driver| driver.memory_info(self.device));
+        info.map_or(0, |(free, _)| free.saturating_sub(self.headroom))
+    }
+
+    /// Whether the pool can hardly get more memory: reserved memory is near the limit or the headroom, the driver refused
+    /// more, or the memory is external. All free memory is used then, whatever that costs.
     pub fn is_short(&self) -> bool {
-        let near_limit = self.limit != 0 && self.room_below_limit() < (self.limit / NEAR).max(self.page);
+        let bound = self.limit.max(self.headroom);
+        let near_limit = bound != 0 && self.room_below_limit() < (bound / NEAR).max(self.page);
         near_limit || self.driver_refused || self.is_external
     }
 

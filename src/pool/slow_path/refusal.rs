@@ -22,6 +22,9 @@ impl Pool {
             self.device,
             physical.reserved()
         );
+        if physical.headroom != 0 {
+            text.push_str(&format!(", headroom {} bytes", physical.headroom));
+        }
         if let Some(refusal) = refusal {
             text.push_str(&format!("; {refusal}"));
         }

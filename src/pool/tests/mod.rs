@@ -16,6 +16,7 @@ mod deaths;
 mod destroyed_contexts;
 mod faults;
 mod frees;
+mod headroom;
 mod large;
 mod owners;
 mod per_free_events;

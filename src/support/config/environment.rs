@@ -12,7 +12,7 @@ const PREFIX: &str = "TRTALLOC_";
 
 /// Options that limit memory. A program that should have a limit must not run without one, so every request fails
 /// where the environment has a limit that cannot be read.
-const BOUNDS: [&str; 1] = ["limit"];
+const BOUNDS: [&str; 2] = ["limit", "headroom"];
 
 /// Variables of the project that are no options: the Python package's path to the library, and the tests' permission
 /// to update files.

@@ -28,7 +28,7 @@ pub enum Backing {
     Malloc,
 }
 
-/// A limit on reserved memory.
+/// An amount of memory: a limit on reserved memory, or what stays free for others.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Limit {
     /// No limit.
@@ -127,6 +127,8 @@ pub struct Config {
     pub device: Option<i32>,
     /// `limit` on the memory that each pool reserves.
     pub limit: Limit,
+    /// `headroom`: how much of the device's memory stays free for others.
+    pub headroom: Limit,
     /// `backing`: how memory is obtained from the driver.
     pub backing: Backing,
     /// `release_threshold`: how much memory stays reserved when it becomes free.
@@ -183,6 +185,7 @@ impl Default for Config {
             driver: DriverChoice::default(),
             device: None,
             limit: Limit::default(),
+            headroom: Limit::default(),
             backing: Backing::default(),
             release_threshold: ReleaseThreshold::default(),
             streams_trusted: false,
@@ -215,6 +218,7 @@ pub const KEYS: &[&str] = &[
     "driver",
     "device",
     "limit",
+    "headroom",
     "backing",
     "release_threshold",
     "streams",
@@ -290,6 +294,7 @@ impl Config {
                 }
             }
             "limit" => self.limit = value::limit(word)?,
+            "headroom" => self.headroom = value::limit(word)?,
             "backing" => {
                 self.backing = match word {
                     "auto" => Backing::Auto,
