@@ -17,6 +17,7 @@ KEYS = (
     "rule",
     "pad",
     "wait_ms",
+    "retry_ms",
     "history",
     "context",
     "stacks",

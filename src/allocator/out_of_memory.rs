@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::history::state::PieceState;
 use crate::history::{Action, Event, describe};
+use crate::pool::counters;
 use crate::sync::HashMap;
 
 /// A function that is called with the device and the bytes of a request that is about to be refused. True requests
@@ -14,6 +15,9 @@ pub type OomHandler = Arc<dyn Fn(i32, u64) -> bool + Send + Sync>;
 
 /// The maximum number of attempts that a handler may request for one allocation.
 const TRIES: u32 = 100;
+/// The pauses between the attempts of a request that waits for other threads' frees.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// The minimum time between two lines in the log.
 const QUIET: Duration = Duration::from_secs(10);
 /// The minimum time between two lines about requests of the same size.
@@ -85,8 +89,8 @@ impl Allocator {
         *self.out_of_memory.handler.lock() = handler;
     }
 
-    /// Handles a request that ran out of memory: runs `again` as long as the handler requests it, then reports the
-    /// refusal.
+    /// Handles a request that ran out of memory: runs `again` for as long as `retry_ms` allows, then as long as the
+    /// handler requests it, then reports the refusal.
     #[cold]
     #[inline(never)]
     pub(super) fn retry_after_handler<T>(
@@ -100,6 +104,7 @@ impl Allocator {
             return;
         }
         let device = self.device_of(&request);
+        self.wait_for_frees(outcome, (device, request.size), &again);
         for _ in 0..TRIES {
             if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.call_handler(device, request.size) {
                 break;
@@ -109,6 +114,26 @@ impl Allocator {
         }
         if let Err(Error::OutOfMemory(reason)) = outcome {
             self.report_refusal(device, &request, reason);
+        }
+    }
+
+    /// Attempts a request of so many bytes on a device again and again, while other threads free blocks, until it is met
+    /// or `retry_ms` has passed. Only the first attempt counts as out of memory. A request that its pool's limit can never hold does not wait.
+    fn wait_for_frees<T>(&self, outcome: &mut Result<T>, (device, size): (i32, u64), again: &impl Fn() -> Result<T>) {
+        let Some(pool) = self.pool(device).ok().filter(|_| self.config.retry_ms > 0) else {
+            return;
+        };
+        let deadline = Instant::now() + Duration::from_millis(self.config.retry_ms);
+        let mut pause = SHORTEST_PAUSE;
+        while matches!(outcome, Err(Error::OutOfMemory(_))) && pool.may_ever_hold(size) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (2 * pause).min(LONGEST_PAUSE);
+            let _trying = Retrying::begin();
+            *outcome = counters::uncounted(again);
         }
     }
 

@@ -47,6 +47,12 @@ impl Pool {
         if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
     }
 
+    /// Whether the limit allows for so many bytes at all.
+    pub fn may_ever_hold(&self, bytes: u64) -> bool {
+        let limit = self.core.lock().memory.physical.limit;
+        limit == 0 || bytes <= limit
+    }
+
     /// Whether no block is in use, and every freed block is filed.
     pub fn is_idle(&self) -> bool {
         if broken("a close judges under the lock") {

@@ -1,5 +1,7 @@
 //! Bytes and counts that are read without the pool's lock.
 
+use std::cell::Cell;
+
 use crate::pool::Pool;
 use crate::pool::stream_cache::Inner;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +40,23 @@ pub struct FreedBytes {
     pub resizes: u64,
 }
 
+thread_local! {
+    /// Whether refusals of this thread's requests do not count.
+    static UNCOUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes an attempt at a request whose refusal was counted before.
+pub fn uncounted<T>(attempt: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            UNCOUNTED.set(self.0);
+        }
+    }
+    let _restore = Restore(UNCOUNTED.replace(true));
+    attempt()
+}
+
 impl Pool {
     /// Counts a free: its bytes are no longer in use. The caller holds the pool's lock until the block is filed,
     /// because a close that finds nothing in use returns all memory to the driver. A dead pool returns nothing.
@@ -62,14 +81,18 @@ impl Pool {
         self.count_free(bytes);
     }
 
-    /// Counts a request that was refused for lack of memory before it reached the pool.
+    /// Counts a request that was refused for lack of memory.
     pub fn count_refused(&self) {
-        self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
+        if !UNCOUNTED.get() {
+            self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes back the count of a refusal, because the request goes on.
     pub(in crate::pool) fn uncount_refused(&self) {
-        self.counters.out_of_memory.fetch_sub(1, Ordering::Relaxed);
+        if !UNCOUNTED.get() {
+            self.counters.out_of_memory.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes over what a cache has counted, because its stream is gone or belongs to another device.

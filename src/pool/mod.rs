@@ -28,7 +28,7 @@ use crate::sync::{Mutex, MutexGuard, broken};
 
 mod build;
 mod close;
-mod counters;
+pub mod counters;
 pub mod dedicated;
 pub mod driver_calls;
 mod fill;

@@ -8,7 +8,7 @@ use crate::sync::atomic::Ordering;
 impl Pool {
     /// Counts and describes a request for which there is no memory. `refusal` is the driver's last refusal.
     pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
-        self.counters.out_of_memory.fetch_add(1, Ordering::Relaxed);
+        self.count_refused();
         let allocated = self.in_use();
         let pending = self.counters.pending.load(Ordering::Relaxed);
         let physical = &core.memory.physical;

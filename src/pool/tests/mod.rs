@@ -23,6 +23,7 @@ mod per_free_events;
 mod resizable_memory;
 mod resizable_small;
 mod resizing;
+mod retries;
 mod returns;
 mod segments;
 mod steady;

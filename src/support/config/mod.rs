@@ -150,6 +150,8 @@ pub struct Config {
     pub pad: u64,
     /// `wait_ms`: the maximum wait, in milliseconds, before a request is refused.
     pub wait_ms: u64,
+    /// `retry_ms`: how long, in milliseconds, a request that cannot be met waits for other threads to free blocks.
+    pub retry_ms: u64,
     /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`, as text. See
     /// [`Config::history`] and [`Config::snapshot_path`].
     pub record: Vec<(String, String)>,
@@ -196,6 +198,7 @@ impl Default for Config {
             rule: Rule::default(),
             pad: 32,
             wait_ms: 2000,
+            retry_ms: 0,
             record: Vec::new(),
             stats: false,
             log: LogLevel::default(),
@@ -229,6 +232,7 @@ pub const KEYS: &[&str] = &[
     "rule",
     "pad",
     "wait_ms",
+    "retry_ms",
     "history",
     "context",
     "stacks",
@@ -345,6 +349,7 @@ impl Config {
             }
             "pad" => self.pad = value::number(word).filter(|pad| [0, 16, 32].contains(pad))?,
             "wait_ms" => self.wait_ms = value::number(word)?,
+            "retry_ms" => self.retry_ms = value::number(word)?,
             "history" => self.set_record(key, value::one_of(word, &["off", "state", "all"])?),
             "context" => self.set_record(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
             "stacks" => self.set_record(key, value::one_of(word, &["none", "native", "python", "all"])?),
