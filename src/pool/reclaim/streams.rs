@@ -117,6 +117,7 @@ impl Reclaimer {
         pool.take_over_counts(inner);
         pool.flush(free_space, inner, served.owner);
         self.pending.orphan(served.owner);
+        free_space.lower_peak(served.owner);
         (inner.next_event, inner.uncovered) = (1, 0);
     }
 

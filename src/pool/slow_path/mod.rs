@@ -220,6 +220,7 @@ impl SlowPath<'_, '_> {
             self.wait.cover(self.pool, self.core);
         }
         if !self.requester.is_capture() {
+            self.pool.flush_all(&mut self.core.memory.free_space);
             self.poll()?;
             self.share_completed();
             if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
