@@ -7,8 +7,9 @@
 //!  4. cached handles
 //!  5. new handles at the end of the arena, while reserved memory stays within 1.04 × the needs, and within the limit
 //!  6. idle handles of the arena and of common free space, moved, or returned in exchange for new ones that fit
-//!  7. what other streams have freed, as far as it has completed: it becomes common free space; then steps 2 and 6 again
-//!  8. new handles, up to the limit, with idle ones moved
+//!  7. for a request without a stream, or where memory is short: what other streams have freed, as far as it has completed.
+//!     It becomes common free space; then steps 2 and 6 again
+//!  8. new handles, up to the limit, with idle ones moved; then step 7 where it was left out
 //!  9. guests, then other streams' free space behind their completion event
 //! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then cached handles
 //!     are returned, and where the driver refused new ones idle handles too
@@ -219,19 +220,17 @@ impl SlowPath<'_, '_> {
             // stays out of reach.
             self.wait.cover(self.pool, self.core);
         }
-        if !self.requester.is_capture() {
-            self.pool.flush_all(&mut self.core.memory.free_space);
-            self.poll()?;
-            self.share_completed();
-            if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
-                return Ok(Some(id));
-            }
-            if let Some(id) = self.grow(Moves::All, allowance)? {
-                return Ok(Some(id));
-            }
+        // What a stream takes from another's arena, the other one has to request anew. So a stream grows first, unless
+        // memory is short.
+        let shares_first = self.core.memory.physical.is_short() || matches!(self.requester, Requester::NoStream);
+        if shares_first && let Some(id) = self.take_shared(allowance)? {
+            return Ok(Some(id));
         }
         let room = self.core.memory.physical.room_below_limit();
         if let Some(id) = self.grow(Moves::Only, room)? {
+            return Ok(Some(id));
+        }
+        if !shares_first && let Some(id) = self.take_shared(room)? {
             return Ok(Some(id));
         }
         if let Requester::Stream(_, owner) = self.requester {
@@ -257,6 +256,20 @@ impl SlowPath<'_, '_> {
         }
         self.note_shortage(epoch);
         Ok(None)
+    }
+
+    /// Step 7: takes what every stream has finished with, and creates at most so many bytes beside it.
+    fn take_shared(&mut self, create: u64) -> Result<Option<NodeId>> {
+        if self.requester.is_capture() {
+            return Ok(None);
+        }
+        self.pool.flush_all(&mut self.core.memory.free_space);
+        self.poll()?;
+        self.share_completed();
+        match self.take_fit_or_joined(Cut::Fair) {
+            None => self.grow(Moves::All, create),
+            found => Ok(found),
+        }
     }
 
     /// Step 10. It is repeated while that lowers reserved memory: a driver may take back memory that a failed

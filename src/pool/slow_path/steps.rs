@@ -162,7 +162,7 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Step 7: makes what other streams have freed common free space, as far as it has completed.
+    /// Makes what other streams have freed common free space, as far as it has completed.
     pub(super) fn share_completed(&mut self) {
         let Core { memory, reclaimer, .. } = &mut **self.core;
         let own = match self.requester {
