@@ -4,7 +4,8 @@
 //!
 //! Two of the generated traces alternate, as a server alternates between PyTorch's and TensorRT's work for a request.
 //! Each has its own streams and waits for its work before the other continues. Nothing is random: the figures are the
-//! same everywhere. The program fails if one pool does not hold less memory than two.
+//! same everywhere. Without a cap each stream keeps what it needs, so one pool holds about as much as two. The program
+//! fails if one pool does not fit under a smaller cap than two.
 
 use std::process::ExitCode;
 use std::sync::Arc;
