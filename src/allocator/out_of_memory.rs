@@ -117,8 +117,9 @@ impl Allocator {
         }
     }
 
-    /// Attempts a request of so many bytes on a device again and again, while other threads free blocks, until it is met
-    /// or `retry_ms` has passed. Only the first attempt counts as out of memory. A request that its pool's limit can never hold does not wait.
+    /// Attempts a request of so many bytes on a device again and again, until other threads have freed enough or `retry_ms`
+    /// has passed. Only the first attempt counts as out of memory. A request that the limit or the device can never hold
+    /// does not wait.
     fn wait_for_frees<T>(&self, outcome: &mut Result<T>, (device, size): (i32, u64), again: &impl Fn() -> Result<T>) {
         let Some(pool) = self.pool(device).ok().filter(|_| self.config.retry_ms > 0) else {
             return;

@@ -16,11 +16,12 @@ impl Pool {
         let mut core = self.admit()?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
-        core.memory.free_space.lower_peaks();
         let (mut wait, mut released) = (Wait::default(), 0);
         loop {
             let Core { memory, reclaimer, .. } = &mut *core;
             self.flush_all(&mut memory.free_space);
+            // What the caches held counts as in use before.
+            memory.free_space.lower_peaks();
             reclaimer.poll(self, memory)?;
             reclaimer.share_completed(memory, None);
             if broken("what is in use is not unmapped") {
@@ -47,10 +48,11 @@ impl Pool {
         if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
     }
 
-    /// Whether the limit allows for so many bytes at all.
+    /// Whether so many bytes are at most the limit and the device's memory.
     pub fn may_ever_hold(&self, bytes: u64) -> bool {
         let limit = self.core.lock().memory.physical.limit;
-        limit == 0 || bytes <= limit
+        let (_, total) = self.device_memory();
+        [limit, total].iter().all(|most| *most == 0 || bytes <= *most)
     }
 
     /// Whether no block is in use, and every freed block is filed.

@@ -62,6 +62,8 @@ const NEEDS: &[(&str, u32)] = &[
     ("limits::large_blocks_are_released", 12_050),
     ("sharing::declared_block_is_reused_behind_its_streams", 12_000),
     ("streams::stream_reuses_what_it_freed_without_a_driver_call", 12_000),
+    ("streams::pending_work_costs_no_memory_call", 12_000),
+    ("streams::block_of_another_stream_goes_home", 12_000),
 ];
 
 /// Cases that need what AscendCL does not report: the device of a stream that is not of the calling thread's context.
@@ -276,6 +278,8 @@ suite! {
         consumer_on_the_same_stream_reuses_at_once,
         consumer_on_another_stream_waits_for_the_producer,
         stream_reuses_what_it_freed_without_a_driver_call,
+        pending_work_costs_no_memory_call,
+        block_of_another_stream_goes_home,
         other_stream_takes_freed_memory_behind_its_event,
         request_without_a_stream_waits_for_the_work,
         free_without_a_stream_waits_for_the_work,
@@ -296,6 +300,7 @@ suite! {
         two_streams_share_memory_under_a_limit,
     }
     limits {
+        headroom_stays_free,
         growth_stops_at_the_limit,
         limit_holds_when_the_driver_fails,
         limit_set_later_releases_free_memory,

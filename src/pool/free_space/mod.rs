@@ -18,8 +18,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-#[cfg(test)]
-mod arena_tests;
 mod bins;
 mod cut;
 mod fit;
@@ -84,7 +82,7 @@ struct Node {
     /// The owner in whose name a used node was handed out, and whether it still counts as in use.
     held_by: Option<Owner>,
     in_use: bool,
-    /// Of a free node, the owner to whom it goes back once its work has completed: another one for a guest.
+    /// The owner that a free node goes back to once its work has completed. Another owner than its own makes it a guest.
     home: Owner,
 }
 

@@ -1,5 +1,7 @@
 //! Compares the free-space bookkeeping with a model that keeps one letter for each granule.
 
+mod arenas;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,9 +1,12 @@
-//! The growth allowance: how much may be created beyond the peak in use.
+//! The growth allowance: how much may be created beyond the needs ([`FreeSpace::needs_with`]), or beyond the peak in use if
+//! that is more.
 //!
-//! At 1.04 times the peak, a workload that repeats moves hardly any handles once it is warm. Random sizes, large ones
+//! At 1.04 times that, a workload that repeats moves hardly any handles once it is warm. Random sizes, large ones
 //! among small, never reach that state: free memory is always in pieces, and each request moves many handles, which
 //! costs tens of microseconds each on a GPU. Such a pool gets a larger allowance, step by step, for as long as that
 //! continues. Moves for blocks that are large enough to be worth them do not count.
+//!
+//! [`FreeSpace::needs_with`]: crate::pool::free_space::FreeSpace::needs_with
 
 use crate::pool::free_space::Owner;
 use crate::pool::{Core, Pool, Want};

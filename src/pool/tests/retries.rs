@@ -43,8 +43,11 @@ fn request_is_refused_once_the_time_is_over() {
 }
 
 #[test]
-fn request_beyond_the_limit_does_not_wait() {
+fn request_beyond_the_limit_or_the_device_does_not_wait() {
     let bench = Bench::new("limit=64MiB,wait_ms=0,retry_ms=600000");
     assert!(bench.request(65 * MIB, 0, None).is_err());
+    bench.finish();
+    let bench = Bench::new("wait_ms=0,retry_ms=600000");
+    assert!(bench.request(2 << 30, 0, None).is_err(), "the device has 1 GiB");
     bench.finish();
 }

@@ -1,6 +1,7 @@
 //! What the steady state costs, in calls that the simulated driver counts; and no host waits for memory that it does
 //! not need.
 
+use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::functions::Call;
 
@@ -95,6 +96,25 @@ fn requests_with_pending_work_make_no_call_and_hold_what_they_need() {
     let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
     let needs = 3 * (7 * 16 + 16 / 3) * MIB;
     assert!(reserved <= needs / 100 * 105, "{} MiB reserved", reserved / MIB);
+    bench.finish();
+}
+
+/// A stream's need ends with the stream, and a trim lowers what streams needed before it.
+#[test]
+fn needs_end_with_their_stream_and_at_a_trim() {
+    let bench = Bench::new("");
+    let needs = || {
+        let core = bench.allocator.pool_of(0).core.lock();
+        core.memory.free_space.needs_with(crate::pool::free_space::COMMON, 0)
+    };
+    let [first, second] = [bench.stream(), bench.stream()];
+    bench.use_and_free(first, 1, 48 * MIB);
+    bench.use_and_free(second, 1, 16 * MIB);
+    assert_eq!(needs(), 64 * MIB);
+    bench.allocator.stream_release(Stream(first)).unwrap();
+    assert_eq!(needs(), 16 * MIB);
+    bench.allocator.trim(Some(0), 0).unwrap();
+    assert_eq!(needs(), 0);
     bench.finish();
 }
 

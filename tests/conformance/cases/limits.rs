@@ -36,6 +36,33 @@ pub fn growth_stops_at_the_limit(setup: &Setup) {
     }
 }
 
+/// The device keeps so much memory free for others, whatever is requested.
+pub fn headroom_stays_free(setup: &Setup) {
+    for options in ["", ",backing=malloc", ",passthrough=1"] {
+        let room = 96 * MIB;
+        let free = |world: &World| world.interface().inside().driver().memory_info(0).unwrap().0;
+        let probe = setup.world("");
+        let headroom = free(&probe) - room;
+        probe.finish();
+        setup.device().leave();
+        let world = setup.world(&format!("headroom={headroom},wait_ms=500{options}"));
+        let stream = world.stream();
+        let mut blocks = Vec::new();
+        for flags in [0, RESIZABLE].into_iter().cycle().take(32) {
+            blocks.push(world.try_get(5 * MIB, 0, flags));
+            blocks.push(world.try_get_on(stream, 5 * MIB, 0, flags));
+        }
+        assert!(world.interface().last_error().contains("headroom"), "{options}");
+        let left = free(&world);
+        assert!(left >= headroom, "{options}: {left} of {headroom}");
+        blocks.retain(|block| *block != 0);
+        assert!(blocks.len() as u64 * 5 * MIB >= room / 2, "{options}: {}", blocks.len());
+        blocks.into_iter().for_each(|block| world.put(block));
+        world.finish();
+        setup.device().leave();
+    }
+}
+
 pub fn limit_holds_when_the_driver_fails(setup: &Setup) {
     let world = setup.world("limit=1TiB,wait_ms=0");
     let first = world.get(4 * MIB);

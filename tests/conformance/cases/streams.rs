@@ -86,6 +86,59 @@ pub fn stream_reuses_what_it_freed_without_a_driver_call(setup: &Setup) {
     world.finish();
 }
 
+/// Each stream takes requests of any size up to the largest that it had before, while all of its work is pending.
+pub fn pending_work_costs_no_memory_call(setup: &Setup) {
+    let world = setup.world("");
+    let streams = [world.stream(), world.stream(), world.stream()];
+    let request = |stream: usize, unit: u64| {
+        let sizes = [4 * unit, 2 * unit, unit];
+        let blocks = sizes.map(|size| world.get_on(stream, size));
+        for (block, size) in blocks.iter().zip(sizes) {
+            world.write_edges(stream, *block, size, 1);
+        }
+        blocks.iter().for_each(|block| world.put_on(stream, *block));
+    };
+    let largest = 9 * MIB;
+    streams.iter().for_each(|stream| request(*stream, largest));
+    let before = world.stats();
+    let needs = streams.len() as u64 * 7 * largest;
+    assert!(before.reserved <= needs / 100 * 105, "{before:?}");
+    let holds = streams.map(|stream| world.hold(stream));
+    let mut random = Random::new(1);
+    for _ in 0..40 {
+        for stream in streams {
+            request(stream, MIB + random.below(largest / KIB - KIB) * KIB);
+        }
+    }
+    let after = world.stats();
+    holds.into_iter().for_each(|hold| hold.let_go());
+    assert_eq!(
+        (after.reserved, after.driver_calls),
+        (before.reserved, before.driver_calls)
+    );
+    world.finish();
+}
+
+/// What another stream freed goes back to the stream that allocated it, and the other stream takes none of it.
+pub fn block_of_another_stream_goes_home(setup: &Setup) {
+    let world = setup.world("");
+    let (home, other) = (world.stream(), world.stream());
+    let own = world.get_on(other, MIB);
+    let block = world.get_on(home, 40 * MIB);
+    world.order(home, other);
+    world.write_edges(other, block, 40 * MIB, 1);
+    world.put_on(other, block);
+    let inside = world.get_on(other, 3 * MIB);
+    assert!(inside < block || inside >= block + (40 << 20), "it is a guest");
+    world.wait(other);
+    let before = world.stats().reserved;
+    assert_eq!(world.get_on(home, 40 * MIB), block);
+    assert_eq!(world.stats().reserved, before);
+    [own, inside].iter().for_each(|own| world.put_on(other, *own));
+    world.put_on(home, block);
+    world.finish();
+}
+
 /// Frees so much on `stream` that it records a completion event.
 fn fill_and_free(world: &crate::world::World, stream: usize, count: u64, size: u64) {
     let blocks: Vec<usize> = (0..count).map(|_| world.get_on(stream, size)).collect();

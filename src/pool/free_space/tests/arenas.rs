@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::pool::free_space::*;
 
 const GRANULE: u64 = 512;
 const PAGE: u64 = 8 * GRANULE;
