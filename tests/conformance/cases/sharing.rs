@@ -1,7 +1,7 @@
 //! One stream allocates memory, and another uses or frees it, while a third has work. No call waits for the third.
 
 use super::MIB;
-use crate::world::Setup;
+use crate::world::{Setup, World};
 
 /// PyTorch's pattern: allocated on one stream, declared for another, freed on the first while the other works.
 pub fn declared_block_is_reused_behind_its_streams(setup: &Setup) {
@@ -69,6 +69,20 @@ pub fn declared_block_waits_for_its_streams(setup: &Setup) {
 /// Work outlives its stream, and the handle comes back as other streams: their work does not cover it.
 pub fn declared_block_waits_for_a_destroyed_stream(setup: &Setup) {
     let world = setup.world("limit=72MiB,wait_ms=100");
+    blocks_wait_for_a_destroyed_stream(&world);
+    world.finish();
+    setup.device().leave();
+    // The same where the device has no more, and the allocator has no limit.
+    let world = setup.world("wait_ms=100");
+    let (free, _) = world.interface().inside().driver().memory_info(0).unwrap();
+    let theirs = world.malloc(free - 72 * MIB);
+    blocks_wait_for_a_destroyed_stream(&world);
+    world.free(theirs);
+    world.finish();
+}
+
+/// The allocator can get 72 MiB.
+fn blocks_wait_for_a_destroyed_stream(world: &World) {
     let (main, side) = (world.stream(), world.stream());
     let blocks: Vec<usize> = (0..6).map(|_| world.get_on(main, 8 * MIB)).collect();
     let hold = world.hold(side);
@@ -94,7 +108,6 @@ pub fn declared_block_waits_for_a_destroyed_stream(setup: &Setup) {
         world.destroy(heir);
     }
     hold.let_go();
-    world.finish();
 }
 
 /// A block is allocated on one stream and freed on another that never allocates.
