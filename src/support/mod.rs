@@ -4,6 +4,8 @@
 
 pub mod config;
 pub mod error;
+#[cfg(not(loom))]
+pub mod helper_thread;
 pub mod log;
 pub mod nvtx;
 pub mod process;

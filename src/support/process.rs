@@ -73,6 +73,23 @@ pub fn forked() -> bool {
     !page.is_null() && unsafe { (*page).load(Ordering::Relaxed) } != RUNNING
 }
 
+/// Runs `start`, which starts a thread, with all signals blocked. The thread inherits that.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: plain data, filled by the calls below.
+    let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
+    // SAFETY: both are sets of this frame.
+    let masked = unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0
+    };
+    let started = start();
+    if masked {
+        // SAFETY: the mask from before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    }
+    started
+}
+
 /// Whether `exit` has begun. No driver call may be made any more; the process's end frees the memory.
 #[inline]
 pub fn exiting() -> bool {

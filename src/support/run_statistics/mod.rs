@@ -152,21 +152,10 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Starts the thread that updates the slot. It blocks all signals, since these are for the application's threads.
 fn start(slot: &'static Slot) -> Option<Thread> {
-    // SAFETY: plain data, filled by the calls below.
-    let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
-    // SAFETY: both are sets of this frame.
-    let masked = unsafe {
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0
-    };
-    let thread = Builder::new()
-        .name("trtalloc".into())
-        .stack_size(128 << 10)
-        .spawn(move || write_on(slot));
-    if masked {
-        // SAFETY: the mask from before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    }
+    let thread = process::without_signals(|| {
+        let thread = Builder::new().name("trtalloc".into());
+        thread.stack_size(128 << 10).spawn(move || write_on(slot))
+    });
     Some(thread.ok()?.thread().clone())
 }
 
