@@ -9,6 +9,7 @@ KEYS = (
     "headroom",
     "backing",
     "release_threshold",
+    "decay_ms",
     "streams",
     "peers",
     "share",

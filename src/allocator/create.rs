@@ -72,7 +72,8 @@ impl Allocator {
         let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
         let recorder = Arc::new(Recorder::default());
         recorder.set(config.history()?)?;
-        let allocator = Arc::new(Allocator {
+        let allocator = Arc::new_cyclic(|this| Allocator {
+            this: this.clone(),
             streams: driver.features().stream_ids || trusted,
             plain: !config.passthrough && !config.guard && config.fill.is_none() && !pinned,
             driver,
@@ -106,14 +107,17 @@ impl Allocator {
             .ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
         slot.get_or_try_init(|| {
             let options = self.options(device)?;
-            Ok(Box::new(Pool::new(
+            let pool = Box::new(Pool::new(
                 self.driver.clone(),
                 device,
                 self.memory,
                 options,
                 self.caches.clone(),
                 self.recorder.clone(),
-            )?))
+            )?);
+            #[cfg(not(loom))]
+            self.begin_decay(&pool);
+            Ok(pool)
         })
     }
 
@@ -143,6 +147,7 @@ impl Allocator {
             limit: self.first_limit(device)?,
             headroom: self.bytes(config.headroom, device)?,
             release_threshold: config.release_threshold,
+            decay: std::time::Duration::from_millis(config.decay_ms),
             wait: std::time::Duration::from_millis(config.wait_ms),
             passthrough: config.passthrough,
             guard: config.guard,

@@ -20,6 +20,8 @@ use crate::sync::{Mutex, OnceBox, broken};
 
 mod control;
 mod create;
+#[cfg(not(loom))]
+mod decay;
 mod external;
 mod free;
 mod instrumented;
@@ -29,6 +31,7 @@ mod per_free_events;
 mod recorded;
 mod resize;
 
+pub use crate::pool::WINDOWS;
 pub use out_of_memory::OomHandler;
 
 /// `TRTALLOC_RESIZABLE`, and the bit that TensorRT sets: `1 << AllocatorFlag::kRESIZABLE`.
@@ -55,6 +58,7 @@ pub struct Request {
 
 /// A pool for each device, over one driver. Any thread may call it. Blocks are addresses; 0 is none.
 pub struct Allocator {
+    this: std::sync::Weak<Allocator>,
     driver: Arc<dyn Driver>,
     config: Config,
     rule: RoundingRule,

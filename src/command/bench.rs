@@ -193,6 +193,8 @@ impl Bench<'_> {
         body: impl FnOnce(&Arc<Allocator>, Client, &[Stream]) -> Result<T>,
     ) -> Result<T> {
         let mut config = self.config.clone();
+        // Every run makes the same calls.
+        config.decay_ms = 0;
         change(&mut config);
         let allocator = Allocator::with_driver(self.device.driver(), config)?;
         let application = self.device.application();

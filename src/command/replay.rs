@@ -43,6 +43,8 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let mut config = arguments.allocator.config()?;
+    // A trace has no times, so what is idle for long cannot be known.
+    config.decay_ms = 0;
     let trace = csv::open(&arguments.trace)?;
     if trace.ops().is_empty() {
         return Err(Error::InvalidArgument(format!(

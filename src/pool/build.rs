@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::history::Recorder;
 use crate::pool::counters::Counters;
+use crate::pool::decay::Decay;
 use crate::pool::dedicated::DedicatedTable;
 use crate::pool::driver_calls::{DriverCalls, refused};
 use crate::pool::free_space::FreeSpace;
@@ -21,7 +22,7 @@ use crate::pool::tags::Tags;
 use crate::pool::{Core, Options, Pool};
 use crate::support::config::Backing;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The memory that a pool uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +90,7 @@ impl Pool {
             memory: Memory { free_space, physical },
             reclaimer: Reclaimer::new(Contexts::new(home, forgotten.clone())),
             allowance: GrowthAllowance::default(),
+            decay: Decay::default(),
             shortage_until: 0,
             closed: false,
         };
@@ -105,6 +107,8 @@ impl Pool {
             shortages: AtomicU64::new(0),
             foreign_bytes_due: AtomicU64::new(0),
             forgotten,
+            decaying: AtomicBool::new(false),
+            start_decay: OnceLock::new(),
             dead: OnceLock::new(),
             core: Mutex::new(core),
             dedicated: DedicatedTable::default(),

@@ -14,6 +14,8 @@ impl Pool {
     /// long as a request may. Returns the bytes.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let mut core = self.admit()?;
+        self.wait_for_leaving(&mut core);
+        core.still_open()?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
         let (mut wait, mut released) = (Wait::default(), 0);
@@ -83,6 +85,7 @@ impl Pool {
             return false;
         }
         let mut core = self.core.lock();
+        self.wait_for_leaving(&mut core);
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
             return false;
         };

@@ -16,6 +16,7 @@
 //! * `reclaim`: when freed memory becomes reusable
 //! * `slow_path`: the steps of a request that missed its cache
 //! * `resize`: growing and shrinking
+//! * `decay`: what was idle for long goes back to the driver
 //! * `inspect`: statistics, snapshots, validation
 
 use std::sync::{Arc, OnceLock};
@@ -23,12 +24,13 @@ use std::sync::{Arc, OnceLock};
 use crate::driver::{Capture, Driver, DriverError, Failure, Stream};
 use crate::history::Recorder;
 use crate::support::error::{Error, Result};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, broken};
 
 mod build;
 mod close;
 pub mod counters;
+mod decay;
 pub mod dedicated;
 pub mod driver_calls;
 mod fill;
@@ -52,6 +54,7 @@ pub use physical::index;
 pub use stream_cache::lock::Lock;
 
 pub use counters::Counters;
+use decay::Decay;
 use dedicated::DedicatedTable;
 use driver_calls::DriverCalls;
 use free_space::NodeId;
@@ -65,6 +68,7 @@ use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
 
 pub use build::MemorySource;
+pub use decay::{StartDecay, WINDOWS};
 pub use inspect::Inspection;
 pub use options::Options;
 pub use reclaim::free::FreedOn;
@@ -78,6 +82,7 @@ struct Core {
     memory: Memory,
     reclaimer: Reclaimer,
     allowance: GrowthAllowance,
+    decay: Decay,
     /// The pressure epoch up to which memory still counts as short after a request had to wait.
     shortage_until: u64,
     /// All memory was returned to the driver.
@@ -108,6 +113,10 @@ pub struct Pool {
     pub foreign_bytes_due: AtomicU64,
     /// How often the pool forgot a context that had used it. Another context may get the same handle afterwards.
     pub forgotten: Arc<AtomicU64>,
+    /// Whether idle memory is looked for at regular times: see [`Pool::decay`].
+    decaying: AtomicBool,
+    /// Starts that.
+    start_decay: OnceLock<StartDecay>,
     /// Why the pool is dead, if it is.
     dead: OnceLock<String>,
     core: Mutex<Core>,

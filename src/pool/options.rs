@@ -17,6 +17,8 @@ pub struct Options {
     pub headroom: u64,
     /// How much free memory stays reserved.
     pub release_threshold: ReleaseThreshold,
+    /// Idle memory goes back to the driver once it was free for so long; zero means never.
+    pub decay: Duration,
     /// The longest wait for pending memory before a request is refused.
     pub wait: Duration,
     /// Each request is one allocation from the driver.

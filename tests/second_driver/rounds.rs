@@ -69,6 +69,9 @@ pub fn all() -> Vec<Round> {
         slow(round("limit=256MiB,wait_ms=2", 4, true, 24 * MIB)),
         slow(round("limit=256MiB,wait_ms=2,backing=malloc", 2, true, 24 * MIB)),
         one(round("limit=50%,wait_ms=2", 4, true, 24 * MIB)),
+        // The helper thread gives idle memory back at times of its own.
+        round("wait_ms=5,decay_ms=4", 4, true, 24 * MIB),
+        round("limit=256MiB,wait_ms=2,decay_ms=4", 4, true, 24 * MIB),
     ]
 }
 
@@ -135,7 +138,8 @@ impl Round {
     }
 
     fn allocator(&self) -> Arc<Allocator> {
-        Allocator::with_driver(CudaDriver::open().unwrap(), Config::parse(self.options).unwrap()).unwrap()
+        let config = Config::parse(&format!("decay_ms=0,{}", self.options)).unwrap();
+        Allocator::with_driver(CudaDriver::open().unwrap(), config).unwrap()
     }
 
     /// Runs the round in this process, over the libcuda.so.1 that it loads. Returns a summary.

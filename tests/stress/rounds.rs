@@ -67,6 +67,10 @@ pub fn all() -> Vec<Round> {
             11_020,
             round("limit=256MiB,wait_ms=2,backing=malloc", 2, true, 24 * MIB),
         ),
+        // The helper thread gives idle memory back at times of its own, so these do not repeat.
+        round("wait_ms=5,decay_ms=4", 4, true, 24 * MIB),
+        round("limit=256MiB,wait_ms=2,decay_ms=4", 4, true, 24 * MIB),
+        round("limit=256MiB,wait_ms=2,decay_ms=4,backing=malloc", 2, true, 24 * MIB),
     ]
 }
 
@@ -133,7 +137,7 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         Some(_) => open(false).unwrap(),
         None => simulated,
     };
-    let config = Config::parse(round.options).unwrap();
+    let config = Config::parse(&format!("decay_ms=0,{}", round.options)).unwrap();
     let rules = Rules {
         options: round.options,
         devices: DEVICES,

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 mod bins;
 mod cut;
 mod fit;
+mod idle;
 mod links;
 mod needs;
 mod place;
@@ -29,6 +30,7 @@ mod tests;
 mod validate;
 
 pub use cut::Cut;
+pub use idle::{IdleBytes, WINDOWS};
 pub use place::Place;
 
 use bins::Bins;
@@ -99,6 +101,11 @@ struct OwnerSpace {
     guests: usize,
     /// How many nodes name it as the arena that they go back to. Its number serves no other owner before there is none.
     named: usize,
+    /// What was free for a while: see `idle`. Whether a block was handed out in the owner's name in this window, and in the
+    /// one before.
+    idle: IdleBytes,
+    requested: bool,
+    requested_before: bool,
     /// Where the owner's arena ends: a hole starts there, in which the arena grows. None where there is no arena yet.
     front: Option<u64>,
 }
@@ -115,6 +122,9 @@ impl OwnerSpace {
             used_peak: 0,
             guests: 0,
             named: 0,
+            idle: IdleBytes::default(),
+            requested: false,
+            requested_before: false,
             front: None,
         }
     }
@@ -181,7 +191,8 @@ impl FreeSpace {
     /// Adds an owner with no space.
     pub fn add_owner(&mut self) -> Owner {
         if let Some(owner) = self.spare_spaces.pop_front() {
-            self.spaces[owner.0 as usize].alive = true;
+            let space = &mut self.spaces[owner.0 as usize];
+            (space.alive, space.idle) = (true, IdleBytes::default());
             return owner;
         }
         self.spaces.push(OwnerSpace::new());
@@ -248,32 +259,49 @@ impl FreeSpace {
     /// Sends the guests of `owner` home whose `event_number` is at most `through`.
     pub fn send_guests_home(&mut self, owner: Owner, through: u64) {
         self.move_guests(owner, through, |free_space, home| {
-            match free_space.spaces[home.0 as usize].alive {
+            Some(match free_space.spaces[home.0 as usize].alive {
                 true => home,
                 false => COMMON,
-            }
+            })
         });
     }
 
     /// Makes the guests of `owner` its own.
     pub fn adopt_guests(&mut self, owner: Owner) {
-        self.move_guests(owner, u64::MAX, |_, _| owner);
+        self.move_guests(owner, u64::MAX, |_, _| Some(owner));
     }
 
-    fn move_guests(&mut self, owner: Owner, through: u64, to: impl Fn(&FreeSpace, Owner) -> Owner) {
+    /// Takes back what was set apart of `owner`'s own. Returns whether that was anything.
+    pub fn take_back_apart(&mut self, owner: Owner) -> bool {
+        let before = self.spaces[owner.0 as usize].guests;
+        self.move_guests(owner, u64::MAX, |_, home| (home == COMMON).then_some(owner));
+        self.spaces[owner.0 as usize].guests < before
+    }
+
+    /// Gives the guests of `owner` behind events up to `through` to the owner that `to` returns for their home. Without
+    /// one, they stay.
+    fn move_guests(&mut self, owner: Owner, through: u64, to: impl Fn(&FreeSpace, Owner) -> Option<Owner>) {
         if self.spaces[owner.0 as usize].guests == 0 {
             return;
         }
         let covered = self.ranges_through(owner, through).map(|(id, ..)| id);
         let guests: Vec<NodeId> = covered.filter(|id| self.nodes[*id as usize].home != owner).collect();
         for id in guests {
-            let Node { event_number, home, .. } = self.nodes[id as usize];
+            let Node {
+                event_number,
+                home,
+                size,
+                ..
+            } = self.nodes[id as usize];
+            let Some(to) = to(self, home) else { continue };
             self.unlink(id);
             self.nodes[id as usize].state = State::Used;
-            let to = to(self, home);
             // What goes home is idle, and keeps no number of another owner's events.
             let event_number = if to == owner { event_number } else { 0 };
             self.release(id, to, event_number);
+            if home == COMMON && to == COMMON {
+                self.spaces[0].idle.add(size);
+            }
         }
     }
 

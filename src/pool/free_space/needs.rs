@@ -11,6 +11,7 @@ impl FreeSpace {
         let space = &mut self.spaces[owner.0 as usize];
         space.used += node.size;
         space.named += 1;
+        self.note_request(owner);
     }
 
     /// Counts a used node as in use no longer: its block is freed, and is pending.

@@ -205,6 +205,12 @@ impl FreeSpace {
         self.join_hole(id);
     }
 
+    /// Turns a used node, whose memory was unmapped, into a hole.
+    pub fn vacate(&mut self, id: NodeId) {
+        self.drop_extent(self.nodes[id as usize].offset);
+        self.restore(id);
+    }
+
     /// Turns `[offset, offset + size)` into a hole, because its memory is going to be unmapped. It lies wholly inside
     /// the free range `id`. What lies before it in the range keeps the number `id`, so several pieces are closed from the
     /// last to the first.

@@ -19,7 +19,7 @@ impl PhysicalMemory {
             .enumerate()
             .filter(|(_, block)| block.fits(size, self.page));
         let (at, _) = fits.min_by_key(|(_, block)| block.committed())?;
-        Some(self.cached_ranges.remove(at))
+        Some(self.uncache(at))
     }
 
     /// Whether there is such a block.
@@ -34,7 +34,7 @@ impl PhysicalMemory {
         let larger = self.cached_ranges.iter().enumerate();
         let larger = larger.filter_map(|(at, block)| Some((at, block.committed(), block.cut_for(size, page)?)));
         let (at, _, cut) = larger.min_by_key(|(_, committed, _)| *committed)?;
-        let mut block = self.cached_ranges.remove(at);
+        let mut block = self.uncache(at);
         block.cut(self, cut);
         Some(block)
     }
@@ -48,7 +48,7 @@ impl PhysicalMemory {
             .enumerate()
             .filter(|(_, block)| smaller(block));
         let (at, _) = cached_ranges.max_by_key(|(_, block)| block.committed())?;
-        Some(self.cached_ranges.remove(at))
+        Some(self.uncache(at))
     }
 
     /// Destroys the oldest cached block and caches its handles. False where there is none.
@@ -56,8 +56,14 @@ impl PhysicalMemory {
         if self.cached_ranges.is_empty() {
             return false;
         }
-        self.cached_ranges.remove(0).destroy(self);
+        self.uncache(0).destroy(self);
         true
+    }
+
+    fn uncache(&mut self, at: usize) -> DedicatedMemory {
+        let block = self.cached_ranges.remove(at);
+        self.note_cached();
+        block
     }
 
     /// Bytes of cached blocks.

@@ -245,6 +245,7 @@ impl PhysicalMemory {
                     offset: at,
                     size,
                     origin: Origin::Handle(handle),
+                    leaves: false,
                 },
             );
             at += size;
@@ -274,6 +275,7 @@ impl PhysicalMemory {
                         offset: at,
                         size: *size,
                         origin: memory,
+                        leaves: false,
                     },
                 );
             }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::driver::{Failure, Handle, HandleKind, Result};
 use crate::history::{Action, Event, Recorder};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner, Place};
+use crate::pool::free_space::{COMMON, FreeSpace, IdleBytes, NodeId, Owner, Place};
 use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::physical::deferred_release::{DeferredRelease, Recovered};
@@ -24,8 +24,11 @@ pub mod dedicated_memory;
 pub mod deferred_release;
 mod grow;
 pub mod index;
+mod leaving;
 mod release;
 mod segments;
+
+pub use leaving::Leaving;
 
 /// The largest handle, in bytes and as a part of what is reserved. A block that takes a part of a handle keeps the rest
 /// from being moved or returned.
@@ -42,6 +45,8 @@ struct Mapped {
     offset: u64,
     size: u64,
     origin: Origin,
+    /// It is on its way back to the driver: see `leaving`.
+    leaves: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +110,10 @@ pub struct PhysicalMemory {
     cached_handle_bytes: u64,
     /// Cached ranges: freed resizable blocks that stay mapped, oldest first.
     cached_ranges: Vec<DedicatedMemory>,
+    /// How much of what is cached was idle for a while.
+    idle_cached: IdleBytes,
+    /// How many handles and segments are on their way back to the driver.
+    leaving: usize,
     reserved: u64,
     /// What the driver refused to take back, outside the pool's address range.
     deferred: Vec<DeferredRelease>,
@@ -147,6 +156,8 @@ impl PhysicalMemory {
             cached_handles: BTreeMap::new(),
             cached_handle_bytes: 0,
             cached_ranges: Vec::new(),
+            idle_cached: IdleBytes::default(),
+            leaving: 0,
             reserved: 0,
             deferred: Vec::new(),
             stuck: 0,
@@ -226,6 +237,7 @@ impl PhysicalMemory {
                 offset,
                 size,
                 origin: Origin::External,
+                leaves: false,
             },
         );
         self.reserved += size;
@@ -240,6 +252,7 @@ impl PhysicalMemory {
             self.cached_handles.remove(&size);
         }
         self.cached_handle_bytes -= size;
+        self.note_cached();
         Some(handle)
     }
 
@@ -298,11 +311,12 @@ impl PhysicalMemory {
     }
 
     /// The contiguous ranges that memory backs, by offset: start, bytes, and whether they are mapped. Memory that the
-    /// driver refused to unmap has no owner, and is left out.
+    /// driver refused to unmap has no owner, and is left out; so is what is on its way back to the driver.
     pub fn ranges(&self) -> Vec<(u64, u64, bool)> {
         let mut ranges: Vec<(u64, u64, bool)> = Vec::new();
         for mapped in self.mapped.values() {
             let expandable = match mapped.origin {
+                _ if mapped.leaves => continue,
                 Origin::Stuck(..) => continue,
                 Origin::Handle(_) => true,
                 Origin::Segment(_) | Origin::External => false,
@@ -321,6 +335,7 @@ impl PhysicalMemory {
         self.cached_handles.is_empty()
             && self.cached_ranges.is_empty()
             && self.deferred.is_empty()
+            && self.leaving == 0
             && self
                 .mapped
                 .values()
@@ -333,7 +348,7 @@ impl PhysicalMemory {
         self.cached_handles.clear();
         self.cached_ranges.clear();
         self.deferred.clear();
-        self.stuck = 0;
+        (self.stuck, self.leaving) = (0, 0);
         (self.cached_handle_bytes, self.reserved) = (0, 0);
     }
 }

@@ -99,7 +99,7 @@ impl PhysicalMemory {
     }
 
     /// Mapped handles and segments that are complete for every caller.
-    fn scattered(&self, free_space: &FreeSpace) -> Vec<Idle> {
+    pub(in crate::pool::physical) fn scattered(&self, free_space: &FreeSpace) -> Vec<Idle> {
         let mut idle: Vec<(u64, Idle)> = Vec::new();
         for (range, offset, bytes) in free_space.ranges(COMMON) {
             for mapped in self

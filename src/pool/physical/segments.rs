@@ -58,6 +58,7 @@ impl PhysicalMemory {
                         offset,
                         size: bytes,
                         origin: Origin::Segment(address),
+                        leaves: false,
                     },
                 );
                 self.reserved += bytes;

@@ -202,6 +202,11 @@ impl PendingFrees {
         !self.open.is_empty()
     }
 
+    /// Whether context events are outstanding.
+    pub fn has_batches(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
     /// Whether a dedicated allocation, or what a shrink left over, waits and no event covers it yet.
     pub fn has_open_dedicated(&self) -> bool {
         self.open.iter().any(|freed| !matches!(freed, Freed::Block { .. }))

@@ -129,6 +129,7 @@ impl Pool {
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }
         drop(core);
+        self.note_memory();
         self.charge(want.size);
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(address)

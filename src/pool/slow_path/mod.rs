@@ -95,6 +95,7 @@ impl Pool {
             Requester::NoStream | Requester::PerFreeEvents(_) => {}
         }
         drop(core);
+        self.note_memory();
         self.charge(want.size);
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
@@ -175,6 +176,14 @@ impl SlowPath<'_, '_> {
             if let Some(id) = self.attempt()? {
                 return Ok(id);
             }
+            if self.core.memory.physical.is_leaving() {
+                // The memory that the request lacks may be on its way back to the driver.
+                pool.wait_for_leaving(self.core);
+                self.core.still_open()?;
+                if !self.core.memory.physical.is_leaving() {
+                    continue;
+                }
+            }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {
                 return Err(self.out_of_memory());
             }
@@ -198,6 +207,13 @@ impl SlowPath<'_, '_> {
         self.pool.flush_all(&mut memory.free_space);
         reclaimer.send_guests_home(memory);
         if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
+            return Ok(Some(id));
+        }
+        // What was set apart because the stream did not need it for long, it needs now.
+        if let Requester::Stream(_, owner) = self.requester
+            && self.core.memory.free_space.take_back_apart(owner)
+            && let Some(id) = self.take_fit_or_joined(Cut::Fair)
+        {
             return Ok(Some(id));
         }
         if let Some(id) = self.take_behind_event(Reach::Own) {

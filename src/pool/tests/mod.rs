@@ -13,6 +13,7 @@ mod broken_rules;
 mod closing;
 mod contexts;
 mod deaths;
+mod decay;
 mod destroyed_contexts;
 mod faults;
 mod frees;
@@ -59,7 +60,8 @@ impl Bench {
         let context = machine.primary_retain(0).unwrap();
         machine.context_push(context).unwrap();
         Bench {
-            allocator: Allocator::with_driver(driver, Config::parse(options).unwrap()).unwrap(),
+            allocator: Allocator::with_driver(driver, Config::parse(&format!("decay_ms=0,{options}")).unwrap())
+                .unwrap(),
             machine,
         }
     }

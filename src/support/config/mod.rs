@@ -133,6 +133,8 @@ pub struct Config {
     pub backing: Backing,
     /// `release_threshold`: how much memory stays reserved when it becomes free.
     pub release_threshold: ReleaseThreshold,
+    /// `decay_ms`: after how long, in milliseconds, free memory goes back to the driver; 0 means never.
+    pub decay_ms: u64,
     /// `streams=trusted`: streams outlive the allocator and never capture.
     pub streams_trusted: bool,
     /// `peers`: the other devices that may access the memory.
@@ -190,6 +192,7 @@ impl Default for Config {
             headroom: Limit::default(),
             backing: Backing::default(),
             release_threshold: ReleaseThreshold::default(),
+            decay_ms: 10_000,
             streams_trusted: false,
             peers: Peers::default(),
             share: Share::default(),
@@ -224,6 +227,7 @@ pub const KEYS: &[&str] = &[
     "headroom",
     "backing",
     "release_threshold",
+    "decay_ms",
     "streams",
     "peers",
     "share",
@@ -314,6 +318,7 @@ impl Config {
                     _ => ReleaseThreshold::Bytes(value::size(word)?),
                 }
             }
+            "decay_ms" => self.decay_ms = value::number(word)?,
             "streams" => {
                 self.streams_trusted = match word {
                     "checked" => false,

@@ -148,7 +148,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "kind" => " (device or pinned)",
         "rule" => " (cuda, ascend, ascend-media or ascend-host)",
         "pad" => " (0, 16 or 32)",
-        "wait_ms" | "retry_ms" => " (milliseconds)",
+        "wait_ms" | "retry_ms" | "decay_ms" => " (milliseconds)",
         "history" => " (off, state or all)",
         "context" => " (none, state, alloc or all)",
         "stacks" => " (none, native, python or all)",

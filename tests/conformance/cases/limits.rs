@@ -1,5 +1,7 @@
 //! What is held, what is released, and what is refused.
 
+use std::time::{Duration, Instant};
+
 use trtalloc::allocator::RESIZABLE;
 
 use super::{KIB, MIB};
@@ -58,6 +60,39 @@ pub fn headroom_stays_free(setup: &Setup) {
         blocks.retain(|block| *block != 0);
         assert!(blocks.len() as u64 * 5 * MIB >= room / 2, "{options}: {}", blocks.len());
         blocks.into_iter().for_each(|block| world.put(block));
+        world.finish();
+        setup.device().leave();
+    }
+}
+
+pub fn idle_memory_decays(setup: &Setup) {
+    for options in ["decay_ms=40", "decay_ms=40,backing=malloc", "decay_ms=40,limit=256MiB"] {
+        let world = setup.world(options);
+        if !world.features().context_events {
+            return world.finish();
+        }
+        let stream = world.stream();
+        let held = world.get_on(stream, 4 * MIB);
+        let blocks = [0; 4].map(|_| world.get_on(stream, 24 * MIB));
+        for block in blocks {
+            world.write_edges(stream, block, 24 * MIB, 1);
+            world.put_on(stream, block);
+        }
+        let resizable = world.try_get_on(stream, 8 * MIB, 0, RESIZABLE);
+        world.put_on(stream, resizable);
+        world.wait_for_all();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Segments of the driver's malloc are larger than a block.
+        while world.stats().reserved > 40 * MIB {
+            assert!(Instant::now() < deadline, "{options}: {:?}", world.stats());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(world.stats().reserved >= 4 * MIB, "{options}");
+        // What went back is created again.
+        let again = world.get_on(stream, 24 * MIB);
+        world.write_edges(stream, again, 24 * MIB, 2);
+        world.put_on(stream, again);
+        world.put_on(stream, held);
         world.finish();
         setup.device().leave();
     }

@@ -2,7 +2,7 @@
 
 mod surroundings;
 
-use trtalloc::allocator::RESIZABLE;
+use trtalloc::allocator::{Allocator, RESIZABLE};
 use trtalloc::driver::Stream;
 
 use crate::graphs::{Capture, Graph};
@@ -109,6 +109,9 @@ impl<'w> Client<'w> {
     pub fn step(&mut self) {
         let passed = self.random.below(20_000);
         self.world.machine.advance(passed);
+        if passed.is_multiple_of(256) {
+            self.world.ask(Allocator::end_window);
+        }
         if self.capture.is_some() && self.random.one_in(2) {
             return self.capture_step();
         }

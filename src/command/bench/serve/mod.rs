@@ -192,6 +192,8 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     if let Some(cap) = arguments.cap {
         config.limit = Limit::Bytes((needs as f64 * cap) as u64);
     }
+    // In simulated time, on the one thread.
+    let decay = std::mem::take(&mut config.decay_ms);
     let warm = arguments.warm as usize;
     let ideal = {
         let device = Device::open(&config, Fallback::Fail)?;
@@ -199,7 +201,8 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     };
     let device = Device::open(&config, Fallback::Fail)?;
     let allocator = Allocator::with_driver(device.driver(), config)?;
-    let figures = Run::new(&device, Some(&allocator), &clients, row.ahead, warm)?.run()?;
+    let run = Run::new(&device, Some(&allocator), &clients, row.ahead, warm)?;
+    let figures = run.with_decay(decay).run()?;
     Ok(Measured {
         row,
         figures,

@@ -55,6 +55,8 @@ pub struct Run<'a> {
     clients: Vec<Running<'a>>,
     figures: Figures,
     measured: bool,
+    /// The length of a window of `decay_ms` in simulated nanoseconds, and when this one ends.
+    window: Option<(u64, u64)>,
 }
 
 impl<'a> Run<'a> {
@@ -92,7 +94,25 @@ impl<'a> Run<'a> {
             clients: clients.iter().map(running).collect::<Result<_>>()?,
             figures: Figures::default(),
             measured: false,
+            window: None,
         })
+    }
+
+    /// The same, where memory that is idle for so many simulated milliseconds goes back; 0: none.
+    pub fn with_decay(mut self, milliseconds: u64) -> Run<'a> {
+        let window = milliseconds * 1_000_000 / trtalloc::allocator::WINDOWS;
+        self.window = (window > 0).then(|| (window, self.machine.now() + window));
+        self
+    }
+
+    /// Ends a window where its time has come, as the helper thread does.
+    fn decay(&mut self) {
+        if let (Some((window, end)), Some(allocator)) = (&mut self.window, self.allocator)
+            && *end <= self.machine.now()
+        {
+            *end = self.machine.now() + *window;
+            allocator.end_window();
+        }
     }
 
     /// Runs all requests of the streams, then frees what is left.
@@ -133,6 +153,7 @@ impl<'a> Run<'a> {
             None => running.next >= self.warm,
         };
         let before = Counts::of(self.machine);
+        self.decay();
         let client = self.clients[at].client;
         for step in &client.requests[self.clients[at].next] {
             self.step(at, step)?;
