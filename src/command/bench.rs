@@ -3,6 +3,7 @@
 mod binary;
 mod driver;
 mod history;
+mod longest;
 mod machine;
 mod memory;
 mod pairs;
@@ -146,12 +147,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
-    let measurements: [Measurement; 12] = [
+    let measurements: [Measurement; 13] = [
         ("pairs", &pairs::pairs),
         ("pairs on one stream", &pairs::on_one_stream),
         ("blocks passed on", &pairs::passed),
         ("the driver's own pairs", &driver::pairs),
         ("misses", &time::misses),
+        ("longest calls", &longest::longest),
         ("driver calls of a pair", &pairs::driver_calls),
         ("traces", &memory::traces),
         ("resizing", &time::resizes),
