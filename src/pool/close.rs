@@ -14,8 +14,7 @@ impl Pool {
     /// long as a request may. Returns the bytes.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let mut core = self.admit()?;
-        self.wait_for_leaving(&mut core);
-        core.still_open()?;
+        self.wait_for_leaving(&mut core)?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
         let (mut wait, mut released) = (Wait::default(), 0);
@@ -85,7 +84,9 @@ impl Pool {
             return false;
         }
         let mut core = self.core.lock();
-        self.wait_for_leaving(&mut core);
+        if self.wait_for_leaving(&mut core).is_err() {
+            return true;
+        }
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
             return false;
         };

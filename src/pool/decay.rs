@@ -17,6 +17,7 @@ use crate::pool::free_space::{self, COMMON};
 use crate::pool::physical::Leaving;
 use crate::pool::{Core, Pool};
 use crate::support::config::ReleaseThreshold;
+use crate::support::error::Result;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
@@ -140,12 +141,18 @@ impl Pool {
     }
 
     /// Waits until no memory is on its way back to the driver, so that the caller finds it gone or free. It waits as long
-    /// as a request may, since the driver may wait for work.
-    pub(in crate::pool) fn wait_for_leaving(&self, core: &mut MutexGuard<'_, Core>) {
+    /// as a request may, since the driver may wait for work. Returns whether something came to its end; an error where
+    /// all memory was returned meanwhile.
+    pub(in crate::pool) fn wait_for_leaving(&self, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
+        if !core.memory.physical.is_leaving() {
+            return Ok(false);
+        }
         let deadline = Instant::now() + self.options.wait.max(LEAST_WAIT);
         while core.memory.physical.is_leaving() && Instant::now() < deadline {
             MutexGuard::unlocked(core, || std::thread::sleep(PAUSE));
         }
+        core.still_open()?;
+        Ok(!core.memory.physical.is_leaving())
     }
 }
 

@@ -32,6 +32,11 @@ impl Memory {
         self.physical.release(&mut self.free_space, keep)
     }
 
+    /// As [`Memory::release`], but first what lies in the `size` bytes at `offset`.
+    pub fn release_from(&mut self, (offset, size): (u64, u64), keep: u64) -> u64 {
+        self.physical.release_in(&mut self.free_space, (offset, size), keep) + self.release(keep)
+    }
+
     /// Takes a node back that was taken from `owner` and not handed out.
     pub fn put_back(&mut self, id: NodeId, owner: Owner) {
         self.free_space.give(id, owner, u64::MAX >> 1);

@@ -65,8 +65,22 @@ impl PhysicalMemory {
     /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved: cached
     /// handles first, then scattered memory. Returns the bytes.
     pub fn release(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
-        let mut released = self.release_cached(keep);
-        for piece in self.scattered(free_space) {
+        let released = self.release_cached(keep);
+        let pieces = self.scattered(free_space);
+        released + self.release_pieces(free_space, pieces, keep)
+    }
+
+    /// Returns handles and segments in the `size` bytes at `offset` that are complete for every caller to the driver, while
+    /// more than `keep` bytes are reserved. Returns the bytes.
+    pub fn release_in(&mut self, free_space: &mut FreeSpace, (offset, size): (u64, u64), keep: u64) -> u64 {
+        let mut pieces = self.scattered(free_space);
+        pieces.retain(|piece| piece.offset < offset + size && offset < piece.offset + piece.size);
+        self.release_pieces(free_space, pieces, keep)
+    }
+
+    fn release_pieces(&mut self, free_space: &mut FreeSpace, pieces: Vec<Idle>, keep: u64) -> u64 {
+        let mut released = 0;
+        for piece in pieces {
             if self.reserved <= keep {
                 break;
             }

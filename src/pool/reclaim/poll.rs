@@ -82,7 +82,7 @@ impl Reclaimer {
                     _ => pool.record_range_completed(offset, size),
                 }
                 pool.end_block(&memory.free_space, id);
-                match pool.options.pinned {
+                match give_back || pool.options.pinned {
                     true => memory.free_space.give(id, COMMON, 0),
                     false => memory.free_space.give_home(id),
                 }
@@ -90,11 +90,10 @@ impl Reclaimer {
                     && !memory.physical.is_external
                     && let Ok(_entered) = pool.enter(&self.contexts)
                 {
-                    // Returns as many bytes as were freed, though not the same pages. All pages are alike, and
-                    // scattered ones go first.
+                    // Returns as many bytes as were freed: the block's own handles, which are few, then others.
                     let page = memory.physical.page;
                     let keep = memory.physical.reserved().saturating_sub(size / page * page);
-                    memory.release(keep);
+                    memory.release_from((offset, size), keep);
                 }
             }
             Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),

@@ -79,6 +79,9 @@ impl DedicatedFallback<'_, '_> {
             if let Built::Done(built) = built {
                 return Ok(built);
             }
+            if pool.wait_for_leaving(core)? {
+                continue;
+            }
             let waited = wait.as_mut().map_or(Ok(false), |wait| wait.wait(pool, core));
             if !waited? {
                 return Err(pool.out_of_memory(core, want, refusal));

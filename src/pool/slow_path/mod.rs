@@ -176,13 +176,9 @@ impl SlowPath<'_, '_> {
             if let Some(id) = self.attempt()? {
                 return Ok(id);
             }
-            if self.core.memory.physical.is_leaving() {
-                // The memory that the request lacks may be on its way back to the driver.
-                pool.wait_for_leaving(self.core);
-                self.core.still_open()?;
-                if !self.core.memory.physical.is_leaving() {
-                    continue;
-                }
+            // The memory that the request lacks may be on its way back to the driver.
+            if pool.wait_for_leaving(self.core)? {
+                continue;
             }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {
                 return Err(self.out_of_memory());
