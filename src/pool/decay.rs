@@ -135,7 +135,9 @@ impl Pool {
         let inactive = waiting().any(|owner| !free_space.requested(*owner));
         let uncovered = reclaimer.pending.has_open() || reclaimer.pending.has_uncovered_ranges();
         let was_uncovered = std::mem::replace(&mut decay.uncovered, uncovered);
-        if (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches() {
+        let wanted = (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches();
+        // Before CUDA 12.5, a request covers it, and waits.
+        if wanted && self.driver().features().context_events {
             reclaimer.cover_all(self, memory);
         }
     }
