@@ -298,7 +298,7 @@ impl Allocator {
         if self.config.streams_trusted {
             return Ok((1, Capture::None));
         }
-        Ok((self.driver.stream_id(stream)?, self.driver.stream_capture(stream)?))
+        Ok((self.driver.stream_id(stream)?, self.driver.look_for_capture(stream)?))
     }
 
     /// The cache key of a stream handle. `None` for a default stream without a current context.

@@ -15,7 +15,7 @@ impl Allocator {
             cache: self.caches.get(key),
             stream,
             id: 0,
-            capture: self.driver.stream_capture(stream)?,
+            capture: self.driver.look_for_capture(stream)?,
         };
         if matches!(view.capture, Capture::Active | Capture::Invalidated) {
             return self.miss(want, request, view);

@@ -8,6 +8,8 @@
 //! Uses: sync.
 
 use std::ffi::c_void;
+// What is known of captures is the process's. No model covers it, and loom's atomics cannot be in a static.
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod ascend;
@@ -270,6 +272,25 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuStreamIsCapturing`. A query.
     fn stream_capture(&self, _stream: Stream) -> Result<Capture> {
         Ok(Capture::None)
+    }
+    /// As [`Driver::stream_capture`]. Notes that this process captures if it does.
+    #[inline]
+    fn look_for_capture(&self, stream: Stream) -> Result<Capture> {
+        let capture = self.stream_capture(stream)?;
+        if capture != Capture::None {
+            self.note_capture();
+        }
+        Ok(capture)
+    }
+    /// Notes that this process captures.
+    fn note_capture(&self) {
+        self.capture_known().store(true, Ordering::Relaxed);
+    }
+    /// Whether this process is known to capture. A call for one allocator may end a capture that only another one knows
+    /// of, so all drivers have one flag together. A device that is simulated in this process has a flag of its own.
+    fn capture_known(&self) -> &AtomicBool {
+        static KNOWN: AtomicBool = AtomicBool::new(false);
+        &KNOWN
     }
     /// `cuStreamGetCaptureInfo`: `None` where the stream does not capture. A query.
     fn stream_capture_info(&self, _stream: Stream) -> Result<Option<CaptureInfo>> {

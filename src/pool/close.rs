@@ -31,7 +31,9 @@ impl Pool {
                 }
             }
             released += memory.release(keep);
-            let done = memory.physical.reserved() <= keep || memory.physical.is_external;
+            // External memory stays. What was freed in it without a stream is covered.
+            let stays = memory.physical.is_external && reclaimer.pending.filed() == 0;
+            let done = stays || memory.physical.reserved() <= keep && !memory.physical.is_external;
             if done || !wait.wait(self, &mut core)? {
                 return Ok(released);
             }

@@ -31,7 +31,7 @@ impl Pool {
             return Ok(());
         };
         let order = stream.unwrap_or(Stream::LEGACY);
-        if self.calls.query(|driver| driver.stream_capture(order)) != Ok(Capture::None) {
+        if self.calls.query(|driver| driver.look_for_capture(order)) != Ok(Capture::None) {
             return Ok(());
         }
         let event = match stream {

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::{
@@ -26,6 +27,7 @@ pub static DRIVER: Descriptor = Descriptor::new("sim", |settings| Ok(SimDriver::
 #[derive(Debug)]
 pub struct SimDriver {
     machine: Arc<Machine>,
+    capture_known: AtomicBool,
 }
 
 impl SimDriver {
@@ -36,7 +38,10 @@ impl SimDriver {
 
     /// A driver for an existing simulated computer.
     pub fn over(machine: Arc<Machine>) -> Arc<SimDriver> {
-        Arc::new(SimDriver { machine })
+        Arc::new(SimDriver {
+            machine,
+            capture_known: AtomicBool::new(false),
+        })
     }
 
     /// The simulated computer: the application's calls, the clock, the checker, failures and counters.
@@ -189,6 +194,10 @@ impl Driver for SimDriver {
             Err(code::CAPTURE_IMPLICIT) => Ok(Capture::Implicit),
             Err(error) => checked(Call::StreamIsCapturing, Err(error)),
         }
+    }
+
+    fn capture_known(&self) -> &AtomicBool {
+        &self.capture_known
     }
 
     fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>> {

@@ -7,7 +7,28 @@ use crate::pool::{Memory, Pool};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
+/// What was freed without a stream is covered before a pool grows, once it is this much and this part of reserved memory.
+const MIN_FILED: u64 = 32 << 20;
+const FILED_PART: u64 = 16;
+
 impl Reclaimer {
+    /// Whether context events may be recorded although no request lacks memory: no capture is known. Each event ends
+    /// every capture in its context, also those that the pool cannot see.
+    pub(in crate::pool) fn may_cover(&self, pool: &Pool) -> bool {
+        pool.driver().features().context_events && !pool.is_capture_known()
+    }
+
+    /// Whether a request that found nothing free covers what was freed without a stream before the pool grows: it is
+    /// much and no capture is known, or memory is short. Pinned memory counts as short: it is not worth more of it.
+    pub(in crate::pool) fn is_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
+        let filed = self.pending.filed();
+        if filed == 0 || !pool.driver().features().context_events {
+            return false;
+        }
+        let much = (memory.physical.reserved() / FILED_PART).max(MIN_FILED);
+        filed >= much && self.may_cover(pool) || pool.options.pinned || memory.physical.is_short()
+    }
+
     /// Covers everything freed without a stream by context events, unless that would end a capture that the pool can
     /// see. If the pressure epoch has changed since the last time, it also covers what was freed on streams: these may
     /// be idle now and make no more calls.
@@ -21,6 +42,7 @@ impl Reclaimer {
 
     /// Covers everything freed in any way. Returns whether anything was covered.
     pub(in crate::pool) fn cover_all(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
+        self.put_off = false;
         self.covered_epoch = pool.pressure_epoch.load(Ordering::Relaxed);
         let (mut owners, mut uncovered) = (Vec::new(), Vec::new());
         for cache in pool.caches.all() {
@@ -57,12 +79,8 @@ impl Reclaimer {
         if checked.is_err() {
             return false;
         }
-        if self
-            .contexts
-            .handles()
-            .into_iter()
-            .any(|context| pool.is_capturing(context))
-        {
+        self.put_off = self.sees_capture(pool);
+        if self.put_off {
             tracing::debug!(device = pool.device, "a capture runs: what was freed is covered later");
             return false;
         }
@@ -83,14 +101,34 @@ impl Reclaimer {
     }
 }
 
+impl Reclaimer {
+    /// As [`Reclaimer::cover`], only for what was freed without a stream. Returns whether there was something.
+    pub(in crate::pool) fn cover_filed(&mut self, pool: &Pool) -> bool {
+        self.put_off = false;
+        self.pending.filed() > 0 && self.cover_owners(pool, Vec::new())
+    }
+
+    /// Whether a capture runs that the pool can see: one on a blocking stream of a known context, or one in which the
+    /// pool has memory.
+    pub(in crate::pool) fn sees_capture(&self, pool: &Pool) -> bool {
+        let mut contexts = self.contexts.handles().into_iter();
+        self.graphs.may_capture(pool) || contexts.any(|context| pool.is_capturing(context))
+    }
+}
+
 impl Pool {
+    /// Whether this process is known to capture: see [`Driver::capture_known`](crate::driver::Driver::capture_known).
+    pub(in crate::pool) fn is_capture_known(&self) -> bool {
+        self.driver().capture_known().load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Whether a blocking stream of `context` captures. A query of the legacy stream shows it without harm to the
     /// capture. Captures on non-blocking streams cannot be seen.
     pub(in crate::pool) fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };
-        let capture = self.calls.query(|driver| driver.stream_capture(Stream::LEGACY));
+        let capture = self.calls.query(|driver| driver.look_for_capture(Stream::LEGACY));
         matches!(capture, Ok(Capture::Active | Capture::Invalidated | Capture::Implicit))
     }
 }

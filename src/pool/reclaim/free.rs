@@ -43,7 +43,7 @@ impl<'a> FreedOn<'a> {
         }
     }
 
-    /// Whether the free named no stream. Such a free may record events for whole contexts.
+    /// Whether the free named no stream.
     pub fn is_without_stream(self) -> bool {
         matches!(self, FreedOn::NoStream)
     }
@@ -142,8 +142,9 @@ impl Reclaimer {
         );
     }
 
-    /// Files memory that is reusable only once the work of all contexts has completed. A free without a stream is
-    /// covered by events at once; the context of another free is noted, so that a later event covers it.
+    /// Files memory that is reusable only once the work of all contexts has completed, and notes the context of the
+    /// free. Context events of a later request cover it together with other frees, because each of them ends captures
+    /// that the pool cannot see. Memory that goes back to the driver is covered at once while no capture is known.
     pub(in crate::pool) fn free_for_all(
         &mut self,
         pool: &Pool,
@@ -151,19 +152,16 @@ impl Reclaimer {
         freed: Freed,
         freed_on: FreedOn<'_>,
     ) {
+        let gives_back = freed.gives_back() || self.is_over_threshold(pool, memory);
+        self.pending.file(freed, &memory.free_space);
         if !freed_on.is_without_stream() {
-            self.note_foreign_free(pool, freed_on.cache());
+            return self.note_foreign_free(pool, freed_on.cache());
         }
-        self.pending.free(freed);
-        if freed_on.is_without_stream() {
-            self.cover_free(pool, memory);
-        }
-    }
-
-    /// Covers a free without a stream at once, and collects what has completed meanwhile.
-    pub(in crate::pool) fn cover_free(&mut self, pool: &Pool, memory: &mut Memory) {
         self.note_current_of_free(&pool.calls);
-        if let Ok(_entered) = pool.enter(&self.contexts) {
+        if gives_back
+            && self.may_cover(pool)
+            && let Ok(_entered) = pool.enter(&self.contexts)
+        {
             self.cover(pool, memory);
             let _ = self.poll(pool, memory);
         }

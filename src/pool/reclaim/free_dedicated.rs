@@ -72,7 +72,7 @@ impl Reclaimer {
         let again = Freed::Tail { block: id, number };
         let claimed = match pool.dedicated.try_claim(id) {
             Try::Claimed(claimed) => claimed,
-            Try::Busy => return self.pending.free(again),
+            Try::Busy => return self.pending.file_again(again),
             Try::None => return,
         };
         let mut block = claimed.block();
@@ -81,7 +81,7 @@ impl Reclaimer {
             return;
         };
         let Ok(_entered) = pool.enter(&self.contexts) else {
-            return self.pending.free(again);
+            return self.pending.file_again(again);
         };
         block.pending_tail = None;
         let before = block.committed();
@@ -94,10 +94,10 @@ impl Reclaimer {
     }
 
     /// Covers what resizable blocks have given back and nothing covers yet: the tails of shrinks, and freed blocks.
-    /// Returns whether anything was covered.
+    /// Returns whether anything was covered. While a capture is known, nothing is unless memory is short: the block grows
+    /// to the limit first.
     pub(in crate::pool) fn cover_dedicated(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
-        // A capture in which the pool has memory would end.
-        if pool.caches.all().any(|cache| cache.inner.lock().capture != 0) {
+        if pool.is_capture_known() && !memory.physical.is_short() {
             return false;
         }
         if self.pending.has_uncovered_ranges() {

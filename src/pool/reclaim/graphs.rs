@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::driver::{CaptureInfo, Result};
 use crate::pool::driver_calls::DriverCalls;
@@ -29,6 +30,8 @@ struct Notice {
 /// One capture and the graph that was made from it.
 struct Capture {
     id: u64,
+    /// When the last request was made inside it.
+    last: Instant,
     notice: Arc<Notice>,
     /// The free space of each of its streams, with the stream's id at the time.
     owners: HashMap<Key, (Owner, u64)>,
@@ -68,8 +71,9 @@ impl Captures {
     /// The number of a running capture. The first call binds a notice to its graph. Where the driver has no user
     /// objects (before CUDA 11.3), such memory is kept until the process ends.
     pub fn number(&mut self, calls: &DriverCalls, info: CaptureInfo) -> Result<u32> {
-        if let Some(number) = self.number_of(info.id) {
-            return Ok(number);
+        if let Some((number, capture)) = self.captures.iter_mut().find(|(_, capture)| capture.id == info.id) {
+            capture.last = Instant::now();
+            return Ok(*number);
         }
         let notice = Arc::new(Notice {
             gone: AtomicBool::new(false),
@@ -91,6 +95,7 @@ impl Captures {
             self.numbers,
             Capture {
                 id: info.id,
+                last: Instant::now(),
                 notice,
                 owners,
                 live,
@@ -176,6 +181,15 @@ impl Captures {
         owners.any(|(of, _)| *of == owner)
     }
 
+    /// Whether a capture in which the pool has memory may still run. Its end is not reported. So it counts as over once
+    /// its streams have made requests outside of it, or have made none inside it for as long as a request waits.
+    pub fn may_capture(&self, pool: &Pool) -> bool {
+        self.captures.iter().any(|(number, capture)| {
+            let inside = |key: &Key| pool.caches.get(*key).inner.lock().capture == *number;
+            capture.last.elapsed() < pool.options.wait && capture.owners.keys().any(inside)
+        })
+    }
+
     /// What was freed and waits for its graph.
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
         self.captures.values().flat_map(|capture| &capture.freed)
@@ -216,7 +230,8 @@ impl Reclaimer {
                     }
                     _ => {
                         for id in memory.free_space.take_all(owner) {
-                            self.pending.free(Freed::Block { id, give_back: false });
+                            let freed = Freed::Block { id, give_back: false };
+                            self.pending.file(freed, &memory.free_space);
                         }
                     }
                 }
@@ -226,7 +241,7 @@ impl Reclaimer {
                 pool.blocks.get(id).capture.store(0, Ordering::Relaxed);
             }
             for freed in remains.freed {
-                self.pending.free(freed);
+                self.pending.file(freed, &memory.free_space);
             }
         }
     }

@@ -38,6 +38,8 @@ pub struct Reclaimer {
     pub(in crate::pool) uses: StreamUses,
     /// The pressure epoch when context events last covered everything that was freed.
     covered_epoch: u64,
+    /// What was freed could not be covered when that was last tried, because a capture ran.
+    put_off: bool,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
 }
@@ -51,6 +53,7 @@ impl Reclaimer {
             graphs: Captures::default(),
             uses: StreamUses::default(),
             covered_epoch: 0,
+            put_off: false,
             waiting: 0,
         }
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::driver::{Context, DriverError, Event, Result, Stream};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::{NodeId, Owner};
+use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::reclaim::per_free_events::PerFreeEvents;
 use crate::pool::reclaim::synchronization::Synchronization;
@@ -36,6 +36,17 @@ pub enum Freed {
         /// The shrink's number.
         number: u64,
     },
+}
+
+impl Freed {
+    /// Whether its memory is to be returned to the driver.
+    pub fn gives_back(&self) -> bool {
+        match self {
+            Freed::Block { give_back, .. } => *give_back,
+            Freed::Dedicated(block) => block.give_back,
+            Freed::Tail { .. } => false,
+        }
+    }
 }
 
 /// The completion events of one owner of free space, that is, of one stream.
@@ -84,6 +95,10 @@ pub struct PendingFrees {
     completion_events: HashMap<Owner, CompletionEvents>,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
+    /// Bytes of those, without what was filed again and what shrinks left over.
+    filed: u64,
+    /// How many of those are dedicated allocations, or what shrinks left over.
+    open_dedicated: usize,
     /// Freed on a stream whose cache could not take it; pending until a completion event of each of these owners.
     behind: Vec<(Vec<(Owner, u64)>, Freed)>,
     batches: VecDeque<Batch>,
@@ -148,8 +163,26 @@ impl PendingFrees {
     }
 
     /// Adds what was freed without a stream.
-    pub fn free(&mut self, freed: Freed) {
+    pub fn file(&mut self, freed: Freed, free_space: &FreeSpace) {
+        self.filed += match &freed {
+            Freed::Block { id, .. } => free_space.span(*id).1,
+            Freed::Dedicated(block) => block.size,
+            // What a shrink left over is covered together with other frees.
+            Freed::Tail { .. } => 0,
+        };
+        self.file_again(freed);
+    }
+
+    /// Adds what an event has covered and could not be returned. It is covered together with other frees: it alone is no
+    /// reason to cover.
+    pub fn file_again(&mut self, freed: Freed) {
+        self.open_dedicated += usize::from(!matches!(freed, Freed::Block { .. }));
         self.open.push(freed);
+    }
+
+    /// Bytes that were freed without a stream and that no event covers yet.
+    pub fn filed(&self) -> u64 {
+        self.filed
     }
 
     /// Adds what was freed and is reusable once each of these completion events has completed.
@@ -209,7 +242,7 @@ impl PendingFrees {
 
     /// Whether a dedicated allocation, or what a shrink left over, waits and no event covers it yet.
     pub fn has_open_dedicated(&self) -> bool {
-        self.open.iter().any(|freed| !matches!(freed, Freed::Block { .. }))
+        self.open_dedicated > 0
     }
 
     /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
@@ -287,6 +320,7 @@ impl PendingFrees {
             events.push((*context, event));
         }
         self.numbers += 1;
+        (self.filed, self.open_dedicated) = (0, 0);
         let freed = std::mem::take(&mut self.open);
         self.batches.push_back(Batch {
             number: self.numbers,

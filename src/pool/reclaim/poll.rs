@@ -100,7 +100,7 @@ impl Reclaimer {
             Freed::Dedicated(block) => {
                 let Ok(_entered) = pool.enter(&self.contexts) else {
                     // No driver call is possible now, so this is tried again later.
-                    return self.pending.free(Freed::Dedicated(block));
+                    return self.pending.file_again(Freed::Dedicated(block));
                 };
                 pool.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
                 pool.record_dedicated_gone(&block);
@@ -118,7 +118,7 @@ impl Reclaimer {
         }
     }
 
-    fn is_over_threshold(&self, pool: &Pool, memory: &Memory) -> bool {
+    pub(super) fn is_over_threshold(&self, pool: &Pool, memory: &Memory) -> bool {
         memory.physical.reserved() > threshold(pool, memory) && !memory.physical.is_external
     }
 

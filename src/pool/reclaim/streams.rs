@@ -45,7 +45,7 @@ impl Pool {
         let Ok(_entered) = self.enter(&reclaimer.contexts) else {
             return;
         };
-        let capture = self.calls.query(|driver| driver.stream_capture(stream));
+        let capture = self.calls.query(|driver| driver.look_for_capture(stream));
         if capture != Ok(Capture::None) {
             return;
         }

@@ -10,6 +10,9 @@ use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
 
+/// The pause between two looks at captures that run.
+const CAPTURE_PAUSE: Duration = Duration::from_millis(1);
+
 /// One call's waits: together they take no longer than the option `wait_ms` allows.
 #[derive(Default)]
 pub(in crate::pool) struct Wait {
@@ -28,13 +31,20 @@ impl Wait {
         }
     }
 
-    /// Covers everything that was freed by events, unless that was done before.
+    /// Covers everything that was freed by events, unless that was done before. Where a capture runs that the pool can
+    /// see, the next call tries again.
     pub(in crate::pool) fn cover(&mut self, pool: &Pool, core: &mut Core) -> bool {
-        !std::mem::replace(&mut self.covered, true) && core.reclaimer.cover_all(pool, &mut core.memory)
+        if self.covered {
+            return false;
+        }
+        let covered = core.reclaimer.cover_all(pool, &mut core.memory);
+        self.covered = !core.reclaimer.put_off;
+        covered
     }
 
     /// Waits, with the lock released, for the oldest event that makes memory reusable. What no event covers yet is
-    /// covered first, once. False where there is nothing to wait for or no time left; an error where all memory was
+    /// covered first: everything once, and then what was freed without a stream meanwhile. While a capture prevents that,
+    /// it waits for the capture. False where there is nothing to wait for or no time left; an error where all memory was
     /// returned to the driver meanwhile.
     pub(in crate::pool) fn wait(&mut self, pool: &Pool, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
@@ -42,9 +52,20 @@ impl Wait {
             return Ok(true);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let Some(awaited) = core.reclaimer.pending.awaited().filter(|_| left > Duration::ZERO) else {
+        if left.is_zero() {
             return Ok(false);
-        };
+        }
+        if core.reclaimer.cover_filed(pool) {
+            return Ok(true);
+        }
+        let seen = core.reclaimer.put_off;
+        let awaited = core.reclaimer.pending.awaited();
+        // A synchronization ends captures, too.
+        let synchronizes = matches!(awaited, Some(Awaited::Synchronization(..)));
+        if seen && awaited.is_none() || synchronizes && (seen || core.reclaimer.sees_capture(pool)) {
+            return wait_for_captures(pool, core, deadline);
+        }
+        let Some(awaited) = awaited else { return Ok(false) };
         let (context, outcome) = match awaited {
             Awaited::Event(context, event) => {
                 let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
@@ -79,6 +100,19 @@ impl Wait {
             }
         }
     }
+}
+
+/// Waits until the pool sees no capture. False where the deadline comes first.
+fn wait_for_captures(pool: &Pool, core: &mut MutexGuard<'_, Core>, deadline: Instant) -> Result<bool> {
+    while core.reclaimer.sees_capture(pool) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        MutexGuard::unlocked(core, || std::thread::sleep(left.min(CAPTURE_PAUSE)));
+        core.still_open()?;
+    }
+    Ok(true)
 }
 
 impl Reclaimer {

@@ -103,7 +103,10 @@ impl Pool {
         };
         let number = self.counters.tails.fetch_add(1, Relaxed) + 1;
         memory.pending_tail = Some(PendingTail { cut, number });
-        core.reclaimer.pending.free(Freed::Tail { block: id, number });
+        let Core { memory, reclaimer, .. } = core;
+        reclaimer
+            .pending
+            .file(Freed::Tail { block: id, number }, &memory.free_space);
     }
 }
 

@@ -124,7 +124,8 @@ impl Pool {
         if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
             // It was never handed out, and is freed like any other.
             self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
-            core.reclaimer.pending.free(Freed::Dedicated(block));
+            let Core { memory, reclaimer, .. } = &mut *core;
+            reclaimer.pending.file(Freed::Dedicated(block), &memory.free_space);
             self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }

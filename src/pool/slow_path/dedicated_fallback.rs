@@ -65,7 +65,7 @@ impl DedicatedFallback<'_, '_> {
             };
             let mut built = attempt(core, true, &mut refusal)?;
             if matches!(built, Built::Short(_)) {
-                reclaim(pool, core, self.stream)?;
+                reclaim(pool, core, self.stream, wait.is_some())?;
                 built = attempt(core, true, &mut refusal)?;
             }
             while let Built::Short(lacking) = built
@@ -105,13 +105,16 @@ fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused
     }
 }
 
-/// Collects what has completed. It first covers what blocks have given back by events, like a request without a stream.
-fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)>) -> Result<()> {
+/// Collects what has completed. It first covers what blocks have given back by events, like a request without a stream;
+/// not for a capture, which an event would end.
+fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)>, covers: bool) -> Result<()> {
     let Core { memory, reclaimer, .. } = core;
     if let Some((view, _)) = stream {
         reclaimer.record_stream_event(pool, &mut view.cache.inner.lock(), view.stream);
     }
-    reclaimer.cover_dedicated(pool, memory);
+    if covers && !reclaimer.cover_dedicated(pool, memory) && reclaimer.is_cover_due(pool, memory) {
+        reclaimer.cover(pool, memory);
+    }
     reclaimer.poll(pool, memory)
 }
 

@@ -215,11 +215,15 @@ impl SlowPath<'_, '_> {
         if let Some(id) = self.take_behind_event(Reach::Own) {
             return Ok(Some(id));
         }
+        if let Some(id) = self.grow(Moves::None, 0)? {
+            return Ok(Some(id));
+        }
+        if let Some(id) = self.take_filed()? {
+            return Ok(Some(id));
+        }
         let allowance = self.growth_allowance();
-        for create in [0, allowance] {
-            if let Some(id) = self.grow(Moves::None, create)? {
-                return Ok(Some(id));
-            }
+        if let Some(id) = self.grow(Moves::None, allowance)? {
+            return Ok(Some(id));
         }
         self.record_event();
         self.poll()?;
@@ -227,14 +231,15 @@ impl SlowPath<'_, '_> {
             return Ok(Some(id));
         }
         let epoch = self.raise_pressure();
-        if matches!(self.requester, Requester::NoStream) {
-            // A request without a stream may do what cudaMalloc would: events cover everything, so that no free memory
-            // stays out of reach.
+        let alone = matches!(self.requester, Requester::NoStream);
+        if alone && !self.pool.is_capture_known() {
+            // Events cover everything, so that no free memory stays out of reach. They end captures: once one is known, the
+            // pool grows first.
             self.wait.cover(self.pool, self.core);
         }
         // What a stream takes from another's arena, the other one has to request anew. So a stream grows first, unless
         // memory is short.
-        let shares_first = self.core.memory.physical.is_short() || matches!(self.requester, Requester::NoStream);
+        let shares_first = self.core.memory.physical.is_short() || alone;
         if shares_first && let Some(id) = self.take_shared(allowance)? {
             return Ok(Some(id));
         }
@@ -242,7 +247,10 @@ impl SlowPath<'_, '_> {
         if let Some(id) = self.grow(Moves::Only, room)? {
             return Ok(Some(id));
         }
-        if !shares_first && let Some(id) = self.take_shared(room)? {
+        let covered = alone && self.wait.cover(self.pool, self.core);
+        if (covered || !shares_first)
+            && let Some(id) = self.take_shared(room)?
+        {
             return Ok(Some(id));
         }
         if let Requester::Stream(_, owner) = self.requester {
@@ -268,6 +276,18 @@ impl SlowPath<'_, '_> {
         }
         self.note_shortage(epoch);
         Ok(None)
+    }
+
+    /// Covers what was freed without a stream, if that is due, and takes what has completed. The request does not wait for
+    /// the rest: a later one collects it.
+    fn take_filed(&mut self) -> Result<Option<NodeId>> {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        if self.requester.is_capture() || !reclaimer.is_cover_due(self.pool, memory) {
+            return Ok(None);
+        }
+        reclaimer.cover(self.pool, memory);
+        self.poll()?;
+        Ok(self.take_fit_or_joined(Cut::Fair))
     }
 
     /// Step 7: takes what every stream has finished with, and creates at most so many bytes beside it.

@@ -236,11 +236,11 @@ fn growing_blocks_make_few_memory_calls() {
     assert!(ratio <= 1.07 && calls <= 2700, "growing: {ratio}, {calls}");
 }
 
-/// A growth beyond the allowance covers what was given back, unless that would end a capture in which the pool has
-/// memory.
+/// Once a capture is known, a growth uses the limit up before it covers what was given back. It covers nothing while a
+/// capture runs in which the pool has memory.
 #[test]
 fn growth_ends_no_capture_that_the_pool_knows() {
-    let bench = Bench::new("");
+    let bench = Bench::new("limit=800MiB");
     let (stream, other) = (bench.stream(), bench.stream());
     let [large, small] = [400 * MIB, 2 * MIB].map(|size| bench.request(size, RESIZABLE, Some(other)).unwrap());
     bench.resize(large, 400 * MIB, 4 * MIB).unwrap();
@@ -258,7 +258,6 @@ fn growth_ends_no_capture_that_the_pool_knows() {
     // The stream has left the capture, and the next growth uses what the shrink left over.
     let after = bench.get(MIB, Some(stream));
     let grown = bench.resize(grown, 300 * MIB, 600 * MIB).unwrap();
-    assert!(bench.allocator.stats(Some(0)).unwrap().reserved < 800 * MIB);
     for block in [large, grown, after] {
         bench.put(block, Some(other));
     }

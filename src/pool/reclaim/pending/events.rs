@@ -1,7 +1,7 @@
 //! The driver's events: created once, reused, and never confused with an application's event that got the same handle.
 
 use super::PendingFrees;
-use crate::driver::{Context, Event, Result};
+use crate::driver::{Context, Event, Failure, Result};
 use crate::pool::driver_calls::DriverCalls;
 
 impl PendingFrees {
@@ -13,6 +13,9 @@ impl PendingFrees {
         let event = self.event(calls, context)?;
         if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
             self.spare.entry(context).or_default().push(event);
+            if error.failure == Failure::Capture {
+                calls.driver().note_capture();
+            }
             return Err(error);
         }
         Ok(Some(event))

@@ -113,7 +113,7 @@ impl Reclaimer {
             return None;
         }
         let _entered = pool.calls.enter(context).ok()?;
-        if pool.calls.query(|driver| driver.stream_capture(stream)) != Ok(Capture::None) {
+        if pool.calls.query(|driver| driver.look_for_capture(stream)) != Ok(Capture::None) {
             return None;
         }
         if self.pending.per_free_events.count >= MAX_WAITING {

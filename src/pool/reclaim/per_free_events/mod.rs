@@ -206,11 +206,12 @@ impl Reclaimer {
                     let bytes = memory.free_space.free_bytes(owner);
                     pool.counters.pending.fetch_add(bytes, Ordering::Relaxed);
                     for id in memory.free_space.take_all(owner) {
-                        self.pending.free(Freed::Block { id, give_back: false });
+                        let freed = Freed::Block { id, give_back: false };
+                        self.pending.file(freed, &memory.free_space);
                     }
                     memory.free_space.remove_owner(owner);
                 }
-                PendingMemory::Dedicated(freed) => self.pending.free(freed),
+                PendingMemory::Dedicated(freed) => self.pending.file(freed, &memory.free_space),
             }
         }
         match queried.failed {
