@@ -55,6 +55,17 @@ impl DriverCalls {
         self.query(|driver| driver.context_id(context))
     }
 
+    /// The current context and its id, which is 0 where the driver has none. They are counted together.
+    #[inline]
+    pub fn current_context(&self) -> Result<Option<(Context, u64)>> {
+        let current = self.driver.current_context();
+        let ids = self.driver.features().stream_ids && matches!(current, Ok(Some(_)));
+        self.queries.fetch_add(1 + u64::from(ids), Ordering::Relaxed);
+        let Some(context) = current? else { return Ok(None) };
+        let id = if ids { self.driver.context_id(context)? } else { 0 };
+        Ok(Some((context, id)))
+    }
+
     /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
     /// context.
     fn pop(&self) {
@@ -81,11 +92,6 @@ impl DriverCalls {
             Err(error) if is_of_no_context(&error) => Some(false),
             Err(_) => None,
         }
-    }
-
-    /// Whether `context` is certainly no longer the one that had `id`.
-    pub fn is_gone(&self, context: Context, id: u64) -> bool {
-        self.is_there(context, id) == Some(false)
     }
 
     /// Sets the context that owns what the driver's malloc returns from now on.

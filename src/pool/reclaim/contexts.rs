@@ -61,6 +61,8 @@ pub struct Contexts {
     known: Vec<(Context, u64)>,
     /// The pool's own.
     pub home: Home,
+    /// The home existed when the running request began.
+    home_is_there: bool,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
 }
@@ -71,6 +73,7 @@ impl Contexts {
         Contexts {
             known: vec![(home.context, home.id)],
             home,
+            home_is_there: false,
             forgotten,
         }
     }
@@ -147,15 +150,27 @@ impl Reclaimer {
 
     /// Notes that the context of a caller without a stream uses the pool from now on, even if it is another device's
     /// context.
+    #[inline]
     pub(in crate::pool) fn note_current(&mut self, calls: &DriverCalls) -> Result<()> {
         match calls.query(|driver| driver.current_context())? {
+            Some(context) if context == self.contexts.home.context && self.contexts.home_is_there => Ok(()),
             Some(context) => self.note_context(calls, context),
             None => Ok(()),
         }
     }
 
     /// As [`Reclaimer::note_current`], for a free, which is never refused.
+    #[inline]
     pub(in crate::pool) fn note_current_of_free(&mut self, calls: &DriverCalls) {
+        match calls.current_context() {
+            Ok(Some((context, id))) if self.contexts.known.contains(&(context, id)) => {}
+            Ok(None) => {}
+            _ => self.note_unknown_of_free(calls),
+        }
+    }
+
+    #[cold]
+    fn note_unknown_of_free(&mut self, calls: &DriverCalls) {
         if let Ok(Some(context)) = calls.query(|driver| driver.current_context()) {
             self.note_context_of_free(calls, context);
         }
@@ -181,7 +196,9 @@ impl Reclaimer {
     /// created and destroyed the home context, the pool moves to another one.
     pub(in crate::pool) fn check_context(&mut self, pool: &Pool) -> error::Result<()> {
         let Home { context, id, primary } = self.contexts.home;
-        if !pool.calls.is_gone(context, id) {
+        let there = pool.calls.is_there(context, id);
+        self.contexts.home_is_there = there == Some(true);
+        if there != Some(false) {
             return Ok(());
         }
         if primary {

@@ -7,9 +7,17 @@ use crate::pool::{Memory, Pool};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
-/// What was freed without a stream is covered before a pool grows, once it is this much and this part of reserved memory.
+/// What was freed is covered before a pool grows, once it is this much and this part of reserved memory.
 const MIN_FILED: u64 = 32 << 20;
 const FILED_PART: u64 = 16;
+
+/// As many filed blocks count as a shortage: a pool has a number of blocks that is limited, and each takes host memory.
+const MAX_FILED_BLOCKS: usize = 1 << 22;
+
+/// How much freed memory is worth context events.
+fn much(memory: &Memory) -> u64 {
+    (memory.physical.reserved() / FILED_PART).max(MIN_FILED)
+}
 
 impl Reclaimer {
     /// Whether context events may be recorded although no request lacks memory: no capture is known. Each event ends
@@ -25,8 +33,19 @@ impl Reclaimer {
         if filed == 0 || !pool.driver().features().context_events {
             return false;
         }
-        let much = (memory.physical.reserved() / FILED_PART).max(MIN_FILED);
-        filed >= much && self.may_cover(pool) || pool.options.pinned || memory.physical.is_short()
+        let much = filed >= much(memory) && self.may_cover(pool);
+        much || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS
+    }
+
+    /// Whether a request without a stream covers everything that was freed before the pool grows: it is much and no
+    /// capture is known, or memory is short.
+    pub(in crate::pool) fn is_cover_of_all_due(&self, pool: &Pool, memory: &Memory) -> bool {
+        if memory.physical.is_short() {
+            return true;
+        }
+        let owners = self.pending.owners().into_iter();
+        let bytes = owners.map(|owner| memory.free_space.free_bytes(owner)).sum::<u64>();
+        !pool.is_capture_known() && self.pending.filed() + bytes >= much(memory)
     }
 
     /// Covers everything freed without a stream by context events, unless that would end a capture that the pool can

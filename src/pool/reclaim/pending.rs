@@ -180,6 +180,11 @@ impl PendingFrees {
         self.open.push(freed);
     }
 
+    /// How many frees wait that no event covers yet.
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Bytes that were freed without a stream and that no event covers yet.
     pub fn filed(&self) -> u64 {
         self.filed

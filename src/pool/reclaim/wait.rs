@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::driver::Context;
+use crate::driver::{Context, Failure};
 use crate::pool::reclaim::pending::Awaited;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::reclaim::{Home, Reclaimer};
@@ -94,6 +94,11 @@ impl Wait {
         core.still_open()?;
         match outcome {
             Ok(came) => Ok(came),
+            // A synchronization may be refused because of a capture that the pool cannot see.
+            Err(error) if error.failure == Failure::Capture => {
+                pool.driver().note_capture();
+                Ok(false)
+            }
             Err(error) => {
                 core.reclaimer.context_failed(pool, context, error)?;
                 Ok(true)

@@ -232,9 +232,8 @@ impl SlowPath<'_, '_> {
         }
         let epoch = self.raise_pressure();
         let alone = matches!(self.requester, Requester::NoStream);
-        if alone && !self.pool.is_capture_known() {
-            // Events cover everything, so that no free memory stays out of reach. They end captures: once one is known, the
-            // pool grows first.
+        if alone && self.core.reclaimer.is_cover_of_all_due(self.pool, &self.core.memory) {
+            // Events end captures. So the pool grows first if little is free, or once a capture is known.
             self.wait.cover(self.pool, self.core);
         }
         // What a stream takes from another's arena, the other one has to request anew. So a stream grows first, unless
