@@ -11,6 +11,7 @@ KEYS = (
     "release_threshold",
     "decay_ms",
     "streams",
+    "captures",
     "peers",
     "share",
     "rdma",

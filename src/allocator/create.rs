@@ -70,6 +70,9 @@ impl Allocator {
         }
         // Without knowledge of work, host memory would never be safe to write to.
         let trusted = config.streams_trusted && (driver.knows_work() || !pinned);
+        if config.captures {
+            driver.note_capture();
+        }
         let recorder = Arc::new(Recorder::default());
         recorder.set(config.history()?)?;
         let allocator = Arc::new_cyclic(|this| Allocator {

@@ -137,6 +137,8 @@ pub struct Config {
     pub decay_ms: u64,
     /// `streams=trusted`: streams outlive the allocator and never capture.
     pub streams_trusted: bool,
+    /// `captures`: the process captures streams, maybe where the allocator does not see it.
+    pub captures: bool,
     /// `peers`: the other devices that may access the memory.
     pub peers: Peers,
     /// `share`: how handles may be exported to other processes.
@@ -194,6 +196,7 @@ impl Default for Config {
             release_threshold: ReleaseThreshold::default(),
             decay_ms: 10_000,
             streams_trusted: false,
+            captures: false,
             peers: Peers::default(),
             share: Share::default(),
             rdma: false,
@@ -229,6 +232,7 @@ pub const KEYS: &[&str] = &[
     "release_threshold",
     "decay_ms",
     "streams",
+    "captures",
     "peers",
     "share",
     "rdma",
@@ -326,6 +330,7 @@ impl Config {
                     _ => return None,
                 }
             }
+            "captures" => self.captures = value::boolean(word)?,
             "peers" => self.peers = value::peers(word)?,
             "share" => {
                 self.share = match word {

@@ -101,6 +101,7 @@ fn valid_options_are_parsed() {
         ("wait_ms=15000", with(|c| c.wait_ms = 15000)),
         ("retry_ms=250", with(|c| c.retry_ms = 250)),
         ("decay_ms=0", with(|c| c.decay_ms = 0)),
+        ("captures=yes", with(|c| c.captures = true)),
         ("history=All", with(|c| c.record = record("history", "all"))),
         ("history=all,history=off", with(|c| c.record = record("history", "off"))),
         ("context=alloc", with(|c| c.record = record("context", "alloc"))),
