@@ -14,6 +14,13 @@ use trtalloc::driver::sim::model::{Machine, capture};
 use crate::cudasim::clock;
 use crate::cudasim::functions::Cudasim;
 
+/// The mode of a capture.
+#[derive(Debug, Clone, Copy)]
+pub enum Mode {
+    ThreadLocal,
+    Relaxed,
+}
+
 /// Work that lasts until it is released.
 pub struct Hold(Box<dyn FnOnce() + Send>);
 
@@ -58,7 +65,10 @@ pub trait Device: Send + Sync {
     /// Memory of the application.
     fn malloc(&self, bytes: u64) -> usize;
     fn free(&self, address: usize);
-    fn begin_capture(&self, stream: usize);
+    fn begin_capture(&self, stream: usize) {
+        self.begin_capture_in(stream, Mode::Relaxed);
+    }
+    fn begin_capture_in(&self, stream: usize, mode: Mode);
     /// The graph; `None` if something ended the capture.
     fn end_capture(&self, stream: usize) -> Option<usize>;
     fn instantiate(&self, graph: usize) -> usize;
@@ -161,8 +171,12 @@ impl Device for Sim {
         self.on().memory_free(address as u64).unwrap();
     }
 
-    fn begin_capture(&self, stream: usize) {
-        self.on().stream_begin_capture(stream, capture::MODE_RELAXED).unwrap();
+    fn begin_capture_in(&self, stream: usize, mode: Mode) {
+        let mode = match mode {
+            Mode::ThreadLocal => capture::MODE_THREAD_LOCAL,
+            Mode::Relaxed => capture::MODE_RELAXED,
+        };
+        self.on().stream_begin_capture(stream, mode).unwrap();
     }
 
     fn end_capture(&self, stream: usize) -> Option<usize> {
@@ -360,8 +374,11 @@ impl Device for Cuda {
         ok(unsafe { sys::cuMemFree_v2(address as u64) });
     }
 
-    fn begin_capture(&self, stream: usize) {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    fn begin_capture_in(&self, stream: usize, mode: Mode) {
+        let mode = match mode {
+            Mode::ThreadLocal => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Mode::Relaxed => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        };
         // SAFETY: the stream exists.
         ok(unsafe { sys::cuStreamBeginCapture_v2(handle(stream), mode) });
     }

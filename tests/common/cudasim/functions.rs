@@ -52,6 +52,7 @@ functions! {
     hold c"cudasim_hold" (address: u64, bytes: u64, until: u64) -> ();
     unmapped_in_use c"cudasim_unmapped_in_use" () -> u64;
     wrong_context c"cudasim_wrong_ctx" () -> u64;
+    captures_broken c"cudasim_captures_broken" () -> u64;
     backed c"cudasim_backed" (address: u64, bytes: u64) -> c_int;
     physical c"cudasim_extents" (address: u64, bytes: u64, out: *mut u64, most: c_int) -> c_int;
     live c"cudasim_live" (what: *const c_char) -> u64;

@@ -1,6 +1,7 @@
 //! Stream capture: captured memory has one owner, and the allocator ends no capture.
 
 use super::{MIB, Random};
+use crate::device::Mode;
 use crate::world::{Setup, World};
 
 pub fn captured_memory_belongs_to_the_graph(setup: &Setup) {
@@ -153,6 +154,127 @@ pub fn frees_without_a_stream_do_not_end_a_capture(setup: &Setup) {
     world.destroy_graph(graph);
     world.wait_for_graph_destructors();
     world.finish();
+}
+
+/// Runs `work` on another thread beside a capture that is known to the process, by a request inside it or by the option
+/// `captures`: on blocking and non-blocking streams, thread-local and relaxed. Checks that it ends none.
+fn beside_captures(setup: &Setup, options: &str, work: impl Fn(&World) + Sync) {
+    for (blocking, inside) in [(false, true), (true, true), (false, false), (true, false)] {
+        for mode in [Mode::ThreadLocal, Mode::Relaxed] {
+            let world = setup.world(&format!("{options},captures={}", u8::from(!inside)));
+            let stream = match blocking {
+                true => world.blocking_stream(),
+                false => world.stream(),
+            };
+            let block = world.get(MIB);
+            world.begin_capture_in(stream, mode);
+            let within = inside.then(|| world.get_on(stream, MIB));
+            world.write(stream, within.unwrap_or(block), MIB, 1);
+            world.on_thread(|| work(&world));
+            world.write(stream, block, MIB, 2);
+            let graph = world.end_capture(stream);
+            let what = format!("blocking: {blocking}, request inside: {inside}, {mode:?}");
+            world.destroy_graph(graph.unwrap_or_else(|| panic!("{what}: the capture was ended")));
+            within.into_iter().for_each(|within| world.put_on(stream, within));
+            world.put(block);
+            world.wait_for_graph_destructors();
+            world.finish();
+        }
+    }
+}
+
+pub fn engines_that_come_and_go_end_no_capture(setup: &Setup) {
+    beside_captures(setup, "wait_ms=2000", |world| {
+        let stream = world.stream();
+        // Weights, and smaller blocks.
+        let load = || [256 * MIB, 64 * MIB, MIB, 64 << 10, 512].map(|size| world.get(size));
+        let mut engine = load();
+        for round in 0..12 {
+            let next = load();
+            world.write_edges(stream, next[0], 256 * MIB, round);
+            engine.into_iter().for_each(|block| world.put(block));
+            engine = next;
+            let ordered = world.get_on(stream, 5 * MIB);
+            world.put_on(stream, ordered);
+        }
+        engine.into_iter().for_each(|block| world.put(block));
+        world.wait(stream);
+        world.destroy(stream);
+    });
+}
+
+pub fn small_blocks_without_a_stream_end_no_capture(setup: &Setup) {
+    beside_captures(setup, "wait_ms=2000", |world| {
+        for round in 0..2000 {
+            let block = world.get(1 + round % 7 * (96 << 10));
+            world.put(block);
+        }
+    });
+}
+
+/// Without a free byte below the limit, a request waits for a capture that the pool can see, and is refused rather than
+/// end it. A trim ends none either.
+pub fn request_at_the_limit_ends_no_capture_that_is_seen(setup: &Setup) {
+    let world = setup.world("limit=128MiB,wait_ms=100");
+    let stream = world.blocking_stream();
+    let kept = world.get_on(stream, MIB);
+    world.begin_capture(stream);
+    world.write(stream, kept, MIB, 1);
+    world.on_thread(|| {
+        let block = world.get(100 * MIB);
+        world.put(block);
+        assert_eq!(world.try_get(60 * MIB, 0, 0), 0, "100 MiB are filed");
+        world.trim(0);
+    });
+    let graph = world.end_capture(stream).expect("nothing ended the capture");
+    let block = world.get(100 * MIB);
+    world.put(block);
+    world.destroy_graph(graph);
+    world.put_on(stream, kept);
+    world.wait_for_graph_destructors();
+    world.finish();
+}
+
+/// What was freed without a stream beside a capture serves requests once the limit is reached. That the capture is over
+/// is known only from its stream's next request or its graph's end; here neither comes.
+pub fn memory_freed_beside_a_capture_comes_back(setup: &Setup) {
+    for inside in [true, false] {
+        let world = setup.world(&format!("limit=512MiB,wait_ms=200,captures={}", u8::from(!inside)));
+        let stream = world.stream();
+        world.begin_capture(stream);
+        let within = inside.then(|| world.get_on(stream, MIB));
+        world.on_thread(|| {
+            for _ in 0..4 {
+                let block = world.get(100 * MIB);
+                world.put(block);
+            }
+        });
+        let graph = world.end_capture(stream).expect("memory could grow");
+        let executable = world.instantiate(graph);
+        for _ in 0..4 {
+            let block = world.get(400 * MIB);
+            world.put(block);
+        }
+        world.destroy_executable(executable);
+        world.destroy_graph(graph);
+        within.into_iter().for_each(|within| world.put_on(stream, within));
+        world.wait_for_graph_destructors();
+        world.finish();
+    }
+}
+
+/// While no capture is known, what was freed without a stream is covered before it is much.
+pub fn blocks_without_a_stream_hold_little_more_than_is_needed(setup: &Setup) {
+    for need in [4 << 10, 3 * MIB, 31 * MIB, 200 * MIB, 900 * MIB] {
+        let world = setup.world("");
+        for _ in 0..2000.min(4096 * MIB / need) {
+            let block = world.get(need);
+            world.put(block);
+        }
+        let most = need + (32 * MIB).max(need / 8) + 2 * MIB;
+        assert!(world.stats().reserved <= most, "{need}: {:?}", world.stats());
+        world.finish();
+    }
 }
 
 /// Blocks that a graph may write to whenever it is launched.

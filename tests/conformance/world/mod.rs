@@ -14,7 +14,7 @@ use trtalloc::driver::Features;
 use trtalloc::pool::rounding::RoundingRule;
 use trtalloc::stats::Stats;
 
-use crate::device::Device;
+use crate::device::{Device, Mode};
 use crate::interface::Interface;
 
 pub use setup::Setup;
@@ -95,8 +95,12 @@ impl World {
     }
 
     pub fn begin_capture(&self, stream: usize) {
+        self.begin_capture_in(stream, Mode::Relaxed);
+    }
+
+    pub fn begin_capture_in(&self, stream: usize, mode: Mode) {
         self.captured.store(true, Ordering::Relaxed);
-        self.device.begin_capture(stream);
+        self.device.begin_capture_in(stream, mode);
     }
 
     /// Whether memory of captures stays for the process's life, because the driver does not report the end of a graph.

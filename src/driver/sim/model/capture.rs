@@ -77,6 +77,7 @@ impl MachineState {
     /// Invalidates a capture. It stays open until it is ended.
     pub(super) fn invalidate(&mut self, id: u64) {
         if let Some(capture) = self.captures.iter_mut().find(|capture| capture.id == id) {
+            self.captures_ended += u64::from(!capture.invalid && !self.in_exempt_call);
             capture.invalid = true;
             self.show_captures();
         }
@@ -156,6 +157,7 @@ impl MachineState {
             return Ok(());
         }
         for capture in self.captures.iter_mut().filter(|capture| hit(capture)) {
+            self.captures_ended += u64::from(!capture.invalid && !self.in_exempt_call);
             capture.invalid = true;
         }
         self.show_captures();
@@ -169,6 +171,7 @@ impl MachineState {
         for capture in &mut self.captures {
             let here = |slot: &u32| self.contexts[self.streams[*slot as usize].context].device == device;
             if capture.members.iter().any(here) {
+                self.captures_ended += u64::from(!capture.invalid && !self.in_exempt_call);
                 capture.invalid = true;
                 hit = true;
             }
@@ -227,6 +230,11 @@ impl MachineState {
 }
 
 impl Machine {
+    /// How many captures were invalidated by calls that are not exempt ([`Machine::exempt`]). Not a driver call.
+    pub fn captures_ended(&self) -> u64 {
+        self.state.lock().captures_ended
+    }
+
     /// `cuStreamBeginCapture` with one of the `MODE_` numbers.
     pub fn stream_begin_capture(&self, stream: usize, mode: u32) -> Result<()> {
         let (thread, mut state) = self.enter(Call::StreamBeginCapture)?;

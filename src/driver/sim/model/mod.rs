@@ -244,6 +244,7 @@ impl Machine {
             }
         }
         let mut state = self.state.lock();
+        state.in_exempt_call = thread.exempt.load(Relaxed) != 0;
         self.tables.advance(self.latencies[call as usize].load(Relaxed));
         self.run_due_destructors(&mut state);
         Ok((thread, state))

@@ -65,6 +65,10 @@ pub(super) struct MachineState {
     /// Handles of destroyed events. The last one is reused first.
     pub(super) free_events: Vec<usize>,
     pub(super) captures: Vec<CaptureState>,
+    /// How many captures were invalidated by calls that are not exempt.
+    pub(super) captures_ended: u64,
+    /// Whether the running call is exempt ([`Machine::exempt`](super::Machine::exempt)).
+    pub(super) in_exempt_call: bool,
     pub(super) graphs: NumberMap<usize, GraphState>,
     pub(super) execs: NumberMap<usize, ExecState>,
     pub(super) lives: NumberMap<u64, GraphLife>,
@@ -90,6 +94,8 @@ impl MachineState {
             events: NumberMap::default(),
             free_events: Vec::new(),
             captures: Vec::new(),
+            captures_ended: 0,
+            in_exempt_call: false,
             graphs: NumberMap::default(),
             execs: NumberMap::default(),
             lives: NumberMap::default(),
