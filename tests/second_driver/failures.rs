@@ -12,6 +12,10 @@ struct FailureState {
     /// Whether the driver has the rule.
     armed: bool,
     failed: u64,
+    /// How many captures had been ended when the running call of the application began.
+    ended_before: u64,
+    /// How many captures calls of the application have ended.
+    ended_by_application: u64,
     /// How many calls the rule was checked for.
     seen: u64,
 }
@@ -36,6 +40,9 @@ impl Drop for Exempt<'_> {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
         state.exempt -= 1;
+        if state.exempt == 0 {
+            state.ended_by_application += self.1.captures_broken() - state.ended_before;
+        }
         state.update_driver(self.1);
     }
 }
@@ -74,9 +81,23 @@ impl FailureState {
 impl Failures {
     pub fn exempt<'f>(&'f self, sim: &'f Cudasim) -> Exempt<'f> {
         let mut state = self.0.lock();
+        if state.exempt == 0 {
+            state.ended_before = sim.captures_broken();
+        }
         state.exempt += 1;
         state.update_driver(sim);
         Exempt(self, sim)
+    }
+
+    /// How many captures were ended by calls that are not exempt.
+    pub fn captures_ended(&self, sim: &Cudasim) -> u64 {
+        let state = self.0.lock();
+        let before = if state.exempt == 0 {
+            sim.captures_broken()
+        } else {
+            state.ended_before
+        };
+        before - state.ended_by_application
     }
 
     pub fn arm(&self, sim: &Cudasim, call: Option<&str>, n: u64, repeats: bool, code: u32) -> bool {

@@ -327,6 +327,10 @@ impl Machine {
         self.failures.seen()
     }
 
+    pub fn captures_ended(&self) -> u64 {
+        self.failures.captures_ended(&self.sim)
+    }
+
     pub fn failures_struck(&self) -> u64 {
         self.failures.failed(&self.sim)
     }

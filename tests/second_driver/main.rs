@@ -94,7 +94,7 @@ fn in_child(test: &str, at: usize, round: &Round, operations: u64, seed: u64) {
     let start = Instant::now();
     let mut command = Command::new(env::current_exe().unwrap());
     clock::fix_addresses(&mut command);
-    cudasim::environment(&mut command, round.version, round.devices, 2 << 30);
+    cudasim::environment(&mut command, round.version, round.devices, round.memory());
     let output = command
         .args([test, "--exact", "--nocapture"])
         .env(ROLE, at.to_string())

@@ -72,6 +72,8 @@ pub fn all() -> Vec<Round> {
         // The helper thread gives idle memory back at times of its own.
         round("wait_ms=5,decay_ms=4", 4, true, 24 * MIB),
         round("limit=256MiB,wait_ms=2,decay_ms=4", 4, true, 24 * MIB),
+        round("wait_ms=5,captures=1", 10, false, 24 * MIB),
+        slow(round("wait_ms=5,captures=1", 4, false, 24 * MIB)),
     ]
 }
 
@@ -117,6 +119,15 @@ impl Round {
 }
 
 impl Round {
+    /// Bytes of each device. Where no capture may end, memory may grow.
+    pub fn memory(&self) -> u64 {
+        if self.options.contains("captures=1") {
+            64 << 30
+        } else {
+            2 << 30
+        }
+    }
+
     fn rules(&self, machine: &Machine, threads: u64) -> Rules<'_> {
         assert!(
             threads <= 3,
@@ -134,6 +145,7 @@ impl Round {
             // This driver never removes default streams of threads, and each context event visits all of them.
             max_thread_streams: 50,
             clients: if threads == 1 { 3 } else { 1 },
+            engines: !self.failures,
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Rules<'r> {
     pub max_thread_streams: u64,
     /// How many clients take turns on each thread.
     pub clients: u64,
+    /// Whether engines are loaded and unloaded without a stream.
+    pub engines: bool,
 }
 
 /// Runs a round of that many operations. Returns a summary.
@@ -36,6 +38,7 @@ pub fn play(
     threads: u64,
     seed: u64,
 ) -> String {
+    let ended = machine.captures_ended();
     let exempt = machine.exempt();
     let mut contexts = Vec::new();
     for device in [0, 0, rules.devices - 1] {
@@ -74,6 +77,9 @@ pub fn play(
         short_lived: rules.short_lived,
         crossing: rules.crossing,
         max_thread_streams: rules.max_thread_streams,
+        engines: rules.engines,
+        // The process says that it captures, and memory may grow.
+        spares_captures: rules.options.contains("captures=1") && !rules.failures,
     };
     // A free without a stream waits for every context that has used the pool, so each context uses it before it gets
     // memory from another.
@@ -127,17 +133,27 @@ pub fn play(
             }
         }
     });
-    finish(&world);
+    finish(&world, ended);
     // A call that fails for a while can make most requests of a short round fail.
     let minimum = operations / if rules.failures { 64 } else { 8 };
     assert!(world.counts.allocated.load(Relaxed) > minimum, "{}", world.counts);
     world.counts.to_string()
 }
 
-/// Checks that there was no violation, that the statistics are consistent, and that nothing is left once everything was
-/// freed.
-fn finish(world: &World) {
+/// Checks that there was no violation, that no capture was ended, that the statistics are consistent, and that nothing is
+/// left once everything was freed. `ended` is how many captures had been ended when the round began.
+fn finish(world: &World, ended: u64) {
     let machine = &world.machine;
+    let ended = machine.captures_ended() - ended;
+    world.counts.captures_ended.store(ended, Relaxed);
+    let devices = 0..world.mail.len() as i32;
+    let stats = devices.map(|device| (device, world.allocator.stats(Some(device)).unwrap()));
+    let full = |device| machine.memory_info(device).unwrap().1 / 16 * 15;
+    if world.spares_captures && stats.clone().all(|(device, stats)| stats.reserved_peak < full(device)) {
+        assert_eq!(ended, 0, "captures were ended while memory could grow");
+        let refused: u64 = stats.map(|(_, stats)| stats.out_of_memory).sum();
+        assert_eq!(refused, 0, "requests were refused while memory could grow");
+    }
     world.counts.failures.store(machine.failures_struck(), Relaxed);
     machine.clear_failures();
     for device in 0..world.mail.len() as i32 {

@@ -41,6 +41,14 @@ pub fn all() -> Vec<Round> {
         ascend: false,
     };
     let ascend = |round: Round| Round { ascend: true, ..round };
+    // Memory may grow, so that no capture ends.
+    let large = |round: Round| Round {
+        sim: SimConfig {
+            memory: 64 << 30,
+            ..round.sim
+        },
+        ..round
+    };
     let older = |version, round: Round| Round {
         sim: SimConfig { version, ..sim() },
         ..round
@@ -71,6 +79,8 @@ pub fn all() -> Vec<Round> {
         round("wait_ms=5,decay_ms=4", 4, true, 24 * MIB),
         round("limit=256MiB,wait_ms=2,decay_ms=4", 4, true, 24 * MIB),
         round("limit=256MiB,wait_ms=2,decay_ms=4,backing=malloc", 2, true, 24 * MIB),
+        large(round("wait_ms=5,captures=1", 10, false, 24 * MIB)),
+        large(older(12_040, round("wait_ms=5,captures=1", 2, false, 24 * MIB))),
     ]
 }
 
@@ -147,6 +157,7 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         crossing: true,
         max_thread_streams: 1000,
         clients: 1,
+        engines: !round.failures,
     };
     let allocator = Allocator::with_driver(driver, config).unwrap();
     play(machine, allocator, &rules, operations, threads, seed)

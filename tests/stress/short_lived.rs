@@ -187,7 +187,7 @@ impl Client<'_> {
                 world.put(address, None);
             }
             let _ = world.ask(|allocator| match which {
-                0 => allocator.trim(Some(device), 64 << 20).map(drop),
+                0 if !world.spares_captures => allocator.trim(Some(device), 64 << 20).map(drop),
                 _ => allocator.stats(Some(device)).map(drop),
             });
             assert_eq!(

@@ -37,6 +37,8 @@ pub struct Counts {
     pub captures: AtomicU64,
     pub graphs: AtomicU64,
     pub captures_lost: AtomicU64,
+    /// Captures that calls of the allocator ended.
+    pub captures_ended: AtomicU64,
     pub contexts: AtomicU64,
     pub threads: AtomicU64,
     pub streams: AtomicU64,
@@ -47,13 +49,14 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} allocated, {} refused, {} resized ({} without pages of their own), {} graphs, {} captures lost, {} streams, {} contexts, {} threads, {} calls failed",
+            "{} allocated, {} refused, {} resized ({} without pages of their own), {} graphs, {} captures lost ({} to the allocator), {} streams, {} contexts, {} threads, {} calls failed",
             self.allocated.load(Relaxed),
             self.refused.load(Relaxed),
             self.resized.load(Relaxed),
             self.resized_by_copying.load(Relaxed),
             self.graphs.load(Relaxed),
             self.captures_lost.load(Relaxed),
+            self.captures_ended.load(Relaxed),
             self.streams.load(Relaxed),
             self.contexts.load(Relaxed),
             self.threads.load(Relaxed),
@@ -81,6 +84,10 @@ pub struct World {
     pub crossing: bool,
     /// The maximum of threads with a default stream of their own.
     pub max_thread_streams: u64,
+    /// Whether engines are loaded and unloaded without a stream.
+    pub engines: bool,
+    /// Whether the allocator may end no capture. Trims and limits, which may end one, are left out then.
+    pub spares_captures: bool,
 }
 
 impl World {

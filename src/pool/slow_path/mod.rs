@@ -4,11 +4,12 @@
 //!  2. the stream's own arena, and common free space
 //!  3. what has completed since: guests that go home, common free space; then step 2 again, also where only adjacent free
 //!     ranges of both are large enough together
-//!  4. cached handles
+//!  4. cached handles; then what was freed without a stream, if that is much or memory is short: an event covers it
 //!  5. new handles at the end of the arena, while reserved memory stays within 1.04 × the needs, and within the limit
 //!  6. idle handles of the arena and of common free space, moved, or returned in exchange for new ones that fit
 //!  7. for a request without a stream, or where memory is short: what other streams have freed, as far as it has completed.
-//!     It becomes common free space; then steps 2 and 6 again
+//!     It becomes common free space; then steps 2 and 6 again. An event covers it before, if it is much and no capture is
+//!     known
 //!  8. new handles, up to the limit, with idle ones moved; then step 7 where it was left out
 //!  9. guests, then other streams' free space behind their completion event
 //! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then cached handles

@@ -10,6 +10,7 @@ use crate::support::config::Config;
 
 mod application;
 mod broken_rules;
+mod captures;
 mod closing;
 mod contexts;
 mod deaths;

@@ -301,7 +301,10 @@ fn release_leaves_a_handle_of_another_device_alone() {
 }
 
 /// Runs another thread's work while a call waits without the pool's lock.
-fn while_waiting(bench: &Bench, work: impl FnOnce(&Machine, &Allocator) + Send + 'static) -> Arc<AtomicBool> {
+pub(super) fn while_waiting(
+    bench: &Bench,
+    work: impl FnOnce(&Machine, &Allocator) + Send + 'static,
+) -> Arc<AtomicBool> {
     let done = Arc::new(AtomicBool::new(false));
     let work = Arc::new(parking_lot::Mutex::new(Some(work)));
     for n in 1..20 {

@@ -2,6 +2,8 @@
 
 mod surroundings;
 
+use std::collections::VecDeque;
+
 use trtalloc::allocator::{Allocator, RESIZABLE};
 use trtalloc::driver::Stream;
 
@@ -34,6 +36,8 @@ pub struct Client<'w> {
     pub blocks: Vec<Block>,
     pub graphs: Vec<Graph>,
     pub capture: Option<Capture>,
+    /// Engines that were loaded without a stream, oldest first.
+    engines: VecDeque<Vec<u64>>,
 }
 
 impl<'w> Client<'w> {
@@ -47,6 +51,7 @@ impl<'w> Client<'w> {
             blocks: Vec::new(),
             graphs: Vec::new(),
             capture: None,
+            engines: VecDeque::new(),
         };
         client.enter();
         client.open_stream();
@@ -72,6 +77,8 @@ impl<'w> Client<'w> {
     pub fn stream(&mut self) -> usize {
         let shared = &self.world.contexts[self.context].streams;
         let stream = match self.random.below(16) {
+            // A program that uses the legacy stream beside captures of other threads ends them itself.
+            0 if self.world.spares_captures => Some(2),
             0 => Some(if self.random.one_in(2) { 0 } else { 2 }),
             1..=3 => self.random.pick(shared),
             _ => self.random.pick(&self.streams),
@@ -112,6 +119,9 @@ impl<'w> Client<'w> {
         if passed.is_multiple_of(256) {
             self.world.ask(Allocator::end_window);
         }
+        if self.world.engines && self.random.one_in(64) {
+            return self.load_or_unload();
+        }
         if self.capture.is_some() && self.random.one_in(2) {
             return self.capture_step();
         }
@@ -138,7 +148,8 @@ impl<'w> Client<'w> {
             970..976 => self.release(),
             976..980 => self.allocate_by_device(),
             980..990 => self.inspect(),
-            990..994 => self.trim_or_limit(),
+            990..994 if !self.world.spares_captures => self.trim_or_limit(),
+            990..994 => {}
             994..998 => self.inject_failures(),
             998 if self.random.one_in(2) => match self.random.one_in(2) {
                 true => self.use_short_lived_thread(),
@@ -173,6 +184,28 @@ impl<'w> Client<'w> {
         if !self.random.one_in(4) {
             self.launch(home, &[(address, size)]);
         }
+    }
+
+    /// Loads an engine without a stream and uses it, or unloads the oldest one.
+    fn load_or_unload(&mut self) {
+        if self.engines.len() > 2 || self.random.one_in(3) {
+            let oldest = self.engines.pop_front().unwrap_or_default();
+            return oldest.into_iter().for_each(|block| self.world.put(block, None));
+        }
+        let home = self.stream();
+        let mut engine = Vec::new();
+        for _ in 0..1 + self.random.below(4) {
+            let size = match self.random.one_in(4) {
+                true => self.world.largest + self.random.below(self.world.largest),
+                false => self.random.size(self.world.largest),
+            };
+            let address = self.world.get(size, 0, None);
+            if address != 0 {
+                self.launch(home, &[(address, size)]);
+                engine.push(address);
+            }
+        }
+        self.engines.push_back(engine);
     }
 
     fn free(&mut self) {
@@ -315,6 +348,9 @@ impl<'w> Client<'w> {
         self.end_capture();
         while !self.graphs.is_empty() {
             self.drop_graph();
+        }
+        for block in std::mem::take(&mut self.engines).into_iter().flatten() {
+            self.world.put(block, None);
         }
         for block in std::mem::take(&mut self.blocks) {
             let ordered = self.random.one_in(2);

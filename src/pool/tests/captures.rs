@@ -1,0 +1,155 @@
+//! Frees without a stream: they only file their block, and what is filed comes back without a capture that ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::returns::while_waiting;
+use super::{Bench, MIB};
+use crate::allocator::{Allocator, Request};
+use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::support::config::Config;
+
+/// Begins a capture on a non-blocking stream, which no query of another stream shows.
+fn begin(bench: &Bench) -> usize {
+    let stream = bench.stream();
+    bench
+        .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+        .unwrap();
+    stream
+}
+
+/// Whether the capture was not ended before.
+fn end(bench: &Bench, stream: usize) -> bool {
+    let graph = bench.app(|machine| machine.stream_end_capture(stream));
+    let graph = graph.map(|graph| bench.app(|machine| machine.graph_destroy(graph)).unwrap());
+    bench.app(|machine| machine.stream_destroy(stream)).unwrap();
+    graph.is_ok()
+}
+
+fn pair(allocator: &Allocator, size: u64) {
+    let request = Request {
+        size,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: None,
+    };
+    let block = allocator.allocate(request).unwrap();
+    allocator.deallocate(block, None).unwrap();
+}
+
+#[test]
+fn free_makes_no_call_that_submits() {
+    let calls = |bench: &Bench| bench.allocator.stats(Some(0)).unwrap().driver_calls;
+    for (options, size, submits) in [
+        ("", 4 << 10, false),
+        ("", 16 * MIB, false),
+        // It goes back to the driver at once, unless that may end a capture.
+        ("", 64 * MIB, true),
+        ("captures=1", 64 * MIB, false),
+        ("release_threshold=0", MIB, true),
+        ("release_threshold=0,captures=1", MIB, false),
+        // Memory is short: the next request covers it.
+        ("limit=32MiB", 31 * MIB, false),
+    ] {
+        let bench = Bench::new(options);
+        let block = bench.get(size, None);
+        let before = calls(&bench);
+        bench.put(block, None);
+        assert_eq!(calls(&bench) > before, submits, "{options}, {size} bytes");
+        bench.finish();
+    }
+}
+
+#[test]
+fn request_that_waits_covers_what_other_threads_file() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1000,captures=1");
+    let stream = bench.stream();
+    bench.use_and_free(stream, 1, 30 * MIB);
+    let held = bench.get(30 * MIB, None);
+    let checked = bench.machine.clone();
+    let done = while_waiting(&bench, move |_, allocator| {
+        checked.checker().give_back(held, None);
+        allocator.deallocate(held, None).unwrap();
+    });
+    let block = bench.get(60 * MIB, None);
+    assert!(done.load(Relaxed), "it waits");
+    bench.machine.clear_failures();
+    bench.put(block, None);
+    bench.finish();
+}
+
+/// One allocator sees a capture, and the other one spares captures from then on.
+#[test]
+fn capture_that_one_allocator_saw_is_known_to_all() {
+    for sees in [true, false] {
+        let bench = Bench::new("");
+        let other = Allocator::with_driver(bench.allocator.driver().clone(), Config::default()).unwrap();
+        let stream = begin(&bench);
+        let inside = sees.then(|| bench.get(MIB, Some(stream)));
+        (0..100).for_each(|_| pair(&other, MIB));
+        assert_eq!(end(&bench, stream), sees);
+        inside.into_iter().for_each(|inside| bench.put(inside, None));
+        other.close();
+        bench.finish();
+    }
+}
+
+/// A context event that the driver refuses shows that the process captures.
+#[test]
+fn second_capture_is_spared_without_a_request_inside() {
+    let bench = Bench::new("");
+    for spared in [false, true] {
+        let stream = begin(&bench);
+        (0..100).for_each(|_| pair(&bench.allocator, MIB));
+        assert_eq!(end(&bench, stream), spared);
+    }
+    // At the limit, what was filed meanwhile comes back.
+    let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
+    assert!(reserved > 100 * MIB, "{reserved} bytes");
+    bench.allocator.set_limit(Some(0), reserved).unwrap();
+    let block = bench.get(reserved - 32 * MIB, None);
+    bench.put(block, None);
+    bench.finish();
+}
+
+/// A request that needs what is filed waits for a capture with a request inside it, and no longer than `wait_ms` after
+/// that request.
+#[test]
+fn request_at_the_limit_waits_for_a_capture_that_is_seen() {
+    for ends in [true, false] {
+        let bench = Arc::new(Bench::new("limit=64MiB,wait_ms=400"));
+        let (stream, block) = (bench.stream(), bench.get(62 * MIB, None));
+        bench
+            .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+            .unwrap();
+        let inside = bench.get(MIB, Some(stream));
+        let begun = std::time::Instant::now();
+        bench.put(block, None);
+        let other = bench.clone();
+        let capturing = std::thread::spawn(move || {
+            let context = other.app(|machine| machine.primary_retain(0)).unwrap();
+            other.app(|machine| machine.context_push(context)).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let graph = other.app(|machine| machine.stream_end_capture(stream)).unwrap();
+            if ends {
+                other.put(inside, Some(stream));
+                let after = other.get(512, Some(stream));
+                other.put(after, Some(stream));
+            }
+            other.app(|machine| machine.context_pop()).unwrap();
+            graph
+        });
+        let block = bench.get(60 * MIB, None);
+        let waited = begun.elapsed().as_millis();
+        assert!(waited >= if ends { 50 } else { 350 }, "{waited} ms");
+        let graph = capturing.join().unwrap();
+        bench.put(block, None);
+        if !ends {
+            bench.put(inside, Some(stream));
+        }
+        bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+        bench.app(|machine| machine.primary_release(0)).unwrap();
+        Arc::into_inner(bench).unwrap().finish();
+    }
+}
