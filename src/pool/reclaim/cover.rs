@@ -123,7 +123,6 @@ impl Reclaimer {
 impl Reclaimer {
     /// As [`Reclaimer::cover`], only for what was freed without a stream. Returns whether there was something.
     pub(in crate::pool) fn cover_filed(&mut self, pool: &Pool) -> bool {
-        self.put_off = false;
         self.pending.filed() > 0 && self.cover_owners(pool, Vec::new())
     }
 

@@ -48,6 +48,7 @@ impl Wait {
     /// returned to the driver meanwhile.
     pub(in crate::pool) fn wait(&mut self, pool: &Pool, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
+        core.reclaimer.put_off = false;
         if self.cover(pool, core) {
             return Ok(true);
         }

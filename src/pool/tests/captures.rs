@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::returns::while_waiting;
-use super::{Bench, MIB};
+use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::{Allocator, Request};
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::support::config::Config;
@@ -79,6 +79,36 @@ fn request_that_waits_covers_what_other_threads_file() {
     bench.finish();
 }
 
+/// Requests on a stream cover it, too: they need it before the pool grows.
+#[test]
+fn blocks_of_a_stream_freed_without_it_hold_little_more_than_is_needed() {
+    let bench = Bench::new("");
+    let stream = bench.stream();
+    for _ in 0..200 {
+        let block = bench.get(MIB, Some(stream));
+        bench.put(block, None);
+    }
+    let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
+    assert!(reserved <= 40 * MIB, "{} MiB", reserved / MIB);
+    bench.finish();
+}
+
+/// What a shrink left over is not covered for a growth while the limit is far.
+#[test]
+fn growth_ends_no_declared_capture() {
+    let bench = Bench::new("captures=1");
+    let other = bench.stream();
+    let [large, small] = [400 * MIB, 2 * MIB].map(|size| bench.request(size, RESIZABLE, Some(other)).unwrap());
+    bench.resize(large, 400 * MIB, 4 * MIB).unwrap();
+    let stream = begin(&bench);
+    let grown = bench.resize(small, 2 * MIB, 300 * MIB).unwrap();
+    assert!(end(&bench, stream));
+    for block in [large, grown] {
+        bench.put(block, Some(other));
+    }
+    bench.finish();
+}
+
 /// One allocator sees a capture, and the other one spares captures from then on.
 #[test]
 fn capture_that_one_allocator_saw_is_known_to_all() {
@@ -117,15 +147,16 @@ fn second_capture_is_spared_without_a_request_inside() {
 /// that request.
 #[test]
 fn request_at_the_limit_waits_for_a_capture_that_is_seen() {
-    for ends in [true, false] {
+    for (ends, filed) in [(true, true), (true, false), (false, true), (false, false)] {
         let bench = Arc::new(Bench::new("limit=64MiB,wait_ms=400"));
-        let (stream, block) = (bench.stream(), bench.get(62 * MIB, None));
+        let (stream, of) = (bench.stream(), Some(bench.stream()).filter(|_| !filed));
+        let block = bench.get(62 * MIB, of);
         bench
             .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
             .unwrap();
         let inside = bench.get(MIB, Some(stream));
         let begun = std::time::Instant::now();
-        bench.put(block, None);
+        bench.put(block, of);
         let other = bench.clone();
         let capturing = std::thread::spawn(move || {
             let context = other.app(|machine| machine.primary_retain(0)).unwrap();
