@@ -5,7 +5,7 @@
 //! ([`IdleBytes`]) goes back. So a shape that comes back within `decay_ms` finds its memory mapped.
 //!
 //! Only memory goes back whose work is known to have completed. Where what is idle is not covered by an event yet,
-//! streams that are active record one at their next request, and context events cover the others.
+//! streams that are active record one at their next request. Context events cover the others, unless a capture is known.
 //!
 //! [`IdleBytes`]: crate::pool::free_space::IdleBytes
 //!
@@ -136,8 +136,7 @@ impl Pool {
         let uncovered = reclaimer.pending.has_open() || reclaimer.pending.has_uncovered_ranges();
         let was_uncovered = std::mem::replace(&mut decay.uncovered, uncovered);
         let wanted = (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches();
-        // Before CUDA 12.5, a request covers it, and waits.
-        if wanted && self.driver().features().context_events {
+        if wanted && reclaimer.may_cover(self) {
             reclaimer.cover_all(self, memory);
         }
     }

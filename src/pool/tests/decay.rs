@@ -53,6 +53,9 @@ fn idle_memory_goes_back_after_its_time() {
         assert_eq!(bench.reserved(), before, "{options}: too early");
         // One more window, as the first one began before the memory was freed, and one for the events.
         bench.windows(3, || {});
+        assert!(bench.reserved() <= 20 * MIB, "{options}: {}", bench.reserved());
+        // What was freed without a stream counts as free from the moment that an event has covered it.
+        bench.windows(WINDOWS, || {});
         assert_eq!(bench.reserved(), 0, "{options}");
         // There is nothing left that could go back.
         assert!(!bench.allocator.pool_of(0).decay(), "{options}");
@@ -156,6 +159,26 @@ fn active_stream_records_an_event_for_what_is_idle() {
     });
     assert!(bench.reserved() <= 40 * MIB, "{}", bench.reserved() / MIB);
     assert_eq!(count(&bench, Call::CtxRecordEvent), 0);
+    bench.finish();
+}
+
+/// Where the process captures, decay ends no capture: it records no context event. What a stream freed last goes back after
+/// the stream's next request.
+#[test]
+fn decay_ends_no_capture() {
+    let bench = Bench::new("captures=1");
+    let stream = bench.stream();
+    bench.use_and_free(stream, 4, 16 * MIB);
+    bench.complete();
+    bench.windows(2 * WINDOWS + 3, || {});
+    assert!(bench.reserved() >= 64 * MIB);
+    assert_eq!(count(&bench, Call::CtxRecordEvent), 0);
+    let small = bench.get(MIB, Some(stream));
+    bench.complete();
+    bench.windows(3, || {});
+    assert!(bench.reserved() <= 8 * MIB, "{}", bench.reserved());
+    assert_eq!(count(&bench, Call::CtxRecordEvent), 0);
+    bench.put(small, Some(stream));
     bench.finish();
 }
 

@@ -2,11 +2,11 @@
 //! out twice.
 
 use super::{Bench, MIB, RESIZABLE};
+use crate::allocator::WINDOWS;
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::driver::sim::model::functions::{Call, CallKind};
-use crate::pool::WINDOWS;
 
 /// The live blocks of a run: address, size and stream.
 struct Life<'a> {
@@ -108,7 +108,7 @@ fn live(bench: &Bench) {
         bench.app(|machine| machine.advance(50_000_000));
         machine.drain_user_objects();
         for _ in 0..=WINDOWS {
-            bench.allocator.pool_of(0).decay();
+            bench.allocator.end_window();
         }
         let _ = bench.allocator.trim(Some(0), 64 * MIB);
         let _ = bench.allocator.set_limit(Some(0), (160 + 16 * round) * MIB);
