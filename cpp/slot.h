@@ -16,7 +16,7 @@ inline void* pointer(std::size_t number) noexcept { return reinterpret_cast<void
 // An adapter belongs to its allocator. If an application deletes it all the same, the adapter's operator delete calls
 // `revive`, which constructs it again, so that later calls through the pointer find a live object. The slot also
 // refers to the object that the adapter forwards to, because `revive` needs it after the adapter's destructor.
-template <class Adapter, class Target = ExportedAllocator>
+template <class Adapter, class Target>
 struct Slot {
     Target const* target;
     alignas(Adapter) unsigned char object[sizeof(Adapter)];

@@ -14,9 +14,11 @@ extern "C" char const _ZNSt8ios_base4InitC1Ev;
 namespace trtalloc {
 namespace {
 
+// Target is the Rust side: ExportedAllocator, or NamedAllocator.
+template <class Target>
 class Adapter final : public nvinfer1::v_1_0::IGpuAsyncAllocator {
 public:
-    explicit Adapter(ExportedAllocator const& allocator) noexcept : allocator_(allocator) {}
+    explicit Adapter(Target const& allocator) noexcept : allocator_(allocator) {}
 
     nvinfer1::APILanguage getAPILanguage() const noexcept override { return nvinfer1::APILanguage::kCPP; }
 
@@ -41,14 +43,20 @@ public:
         return allocator_.adapter_deallocate_async(number(memory), number(stream));
     }
 
-    static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
+    static void operator delete(void* memory) noexcept { Slot<Adapter, Target>::revive(memory); }
 
 private:
-    ExportedAllocator const& allocator_;
+    Target const& allocator_;
 };
 
 }  // namespace
 
-nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(ExportedAllocator const& allocator) noexcept { return Slot<Adapter>::make(allocator); }
+nvinfer1::v_1_0::IGpuAllocator* make_tensorrt10(ExportedAllocator const& allocator) noexcept {
+    return Slot<Adapter<ExportedAllocator>, ExportedAllocator>::make(allocator);
+}
+
+nvinfer1::v_1_0::IGpuAllocator* make_named_tensorrt10(NamedAllocator const& allocator) noexcept {
+    return Slot<Adapter<NamedAllocator>, NamedAllocator>::make(allocator);
+}
 
 }  // namespace trtalloc

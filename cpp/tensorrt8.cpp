@@ -7,9 +7,11 @@
 namespace trtalloc {
 namespace {
 
+// Target is the Rust side: ExportedAllocator, or NamedAllocator.
+template <class Target>
 class Adapter final : public nvinfer1::IGpuAllocator {
 public:
-    explicit Adapter(ExportedAllocator const& allocator) noexcept : allocator_(allocator) {}
+    explicit Adapter(Target const& allocator) noexcept : allocator_(allocator) {}
 
     void* allocate(std::uint64_t size, std::uint64_t alignment, std::uint32_t flags) noexcept override {
         return pointer(allocator_.adapter_allocate(size, alignment, flags));
@@ -23,14 +25,20 @@ public:
 
     bool deallocate(void* memory) noexcept override { return allocator_.adapter_deallocate(number(memory)); }
 
-    static void operator delete(void* memory) noexcept { Slot<Adapter>::revive(memory); }
+    static void operator delete(void* memory) noexcept { Slot<Adapter, Target>::revive(memory); }
 
 private:
-    ExportedAllocator const& allocator_;
+    Target const& allocator_;
 };
 
 }  // namespace
 
-nvinfer1::IGpuAllocator* make_tensorrt8(ExportedAllocator const& allocator) noexcept { return Slot<Adapter>::make(allocator); }
+nvinfer1::IGpuAllocator* make_tensorrt8(ExportedAllocator const& allocator) noexcept {
+    return Slot<Adapter<ExportedAllocator>, ExportedAllocator>::make(allocator);
+}
+
+nvinfer1::IGpuAllocator* make_named_tensorrt8(NamedAllocator const& allocator) noexcept {
+    return Slot<Adapter<NamedAllocator>, NamedAllocator>::make(allocator);
+}
 
 }  // namespace trtalloc

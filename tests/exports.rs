@@ -53,6 +53,7 @@ const NAMES: &[&str] = &[
     "trtalloc_stats_reset_peaks",
     "trtalloc_stream_release",
     "trtalloc_tensorrt_allocator",
+    "trtalloc_tensorrt_allocator_named",
     "trtalloc_tensorrt_output_allocator",
     "trtalloc_torch_free",
     "trtalloc_torch_init",

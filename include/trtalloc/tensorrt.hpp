@@ -64,6 +64,26 @@ inline nvinfer1::IGpuAllocator* tensorrt(trtalloc_allocator* allocator) {
 
 inline nvinfer1::IGpuAllocator* tensorrt(Allocator const& allocator) { return tensorrt(allocator.get()); }
 
+// As above, an interface whose memory counts for `name`, a model's or an engine's, whichever thread TensorRT calls from.
+// Statistics, metrics, snapshots and reports show what each name holds; trtalloc_set_tag_limit limits it. Give each model's
+// IRuntime a name of its own:
+//
+//     runtime->setGpuAllocator(trtalloc::tensorrt(memory, "resnet"));
+//
+// The same name gives the same pointer. Null or an empty name gives the interface without a name, and so does a further name
+// after 1023.
+inline nvinfer1::IGpuAllocator* tensorrt(trtalloc_allocator* allocator, char const* name) {
+    void* const adapter = trtalloc_tensorrt_allocator_named(allocator, tensorrt_version, name);
+    if (adapter == nullptr) {
+        throw detail::no_interface(allocator);
+    }
+    return static_cast<nvinfer1::IGpuAllocator*>(adapter);
+}
+
+inline nvinfer1::IGpuAllocator* tensorrt(Allocator const& allocator, char const* name) {
+    return tensorrt(allocator.get(), name);
+}
+
 // Whether a createInfer* function created an object. Without a driver, some TensorRT versions return an address in the first
 // page instead of null; using or deleting such an object crashes the process.
 template <class T>
@@ -88,17 +108,18 @@ bool set_allocator(Object& object, nvinfer1::IGpuAllocator* allocator, long) {
 
 // Sets the allocator on an object of TensorRT. An IRuntime or IBuilder uses it for everything that it and its engines
 // allocate. An IExecutionContext (TensorRT 8.5) uses it for storage whose size is known only at run time; without it, the
-// context uses TensorRT's default allocator for that. Throws Error as tensorrt() does, and if a context refuses.
+// context uses TensorRT's default allocator for that. With a name, the memory counts for it. Throws Error as tensorrt() does,
+// and if a context refuses.
 template <class Object>
-void attach(Object& object, trtalloc_allocator* allocator) {
-    if (!detail::set_allocator(object, tensorrt(allocator), 0)) {
+void attach(Object& object, trtalloc_allocator* allocator, char const* name = nullptr) {
+    if (!detail::set_allocator(object, tensorrt(allocator, name), 0)) {
         throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the context refused the allocator");
     }
 }
 
 template <class Object>
-void attach(Object& object, Allocator const& allocator) {
-    attach(object, allocator.get());
+void attach(Object& object, Allocator const& allocator, char const* name = nullptr) {
+    attach(object, allocator.get(), name);
 }
 
 // IOutputAllocator came with TensorRT 8.5.

@@ -272,6 +272,15 @@ trtalloc_status trtalloc_snapshot(trtalloc_allocator *allocator, const char *pat
 // never deletes it, and it stays valid for ever. Returns NULL if this library does not know that version's interface.
 void *trtalloc_tensorrt_allocator(trtalloc_allocator *allocator, int32_t tensorrt_version);
 
+// As trtalloc_tensorrt_allocator, an adapter whose blocks count for `name`: a model's or an engine's. It holds for every
+// request through the adapter, whichever thread TensorRT calls from and whatever that thread's tag is. A name is a tag:
+// trtalloc_stats_json, trtalloc_metrics, snapshots and reports show what each holds, and trtalloc_set_tag_limit limits it.
+// The same name gives the same adapter. The text is copied. What is not UTF-8 in it is replaced, and a name of more than
+// 255 bytes is cut. NULL or "", and a further name where the process has 1023 tags, give the adapter without a name.
+void *trtalloc_tensorrt_allocator_named(trtalloc_allocator *allocator,
+                                        int32_t tensorrt_version,
+                                        const char *name);
+
 // Switches injection on (1) or off (0): whether objects that TensorRT creates from now on allocate through
 // trtalloc_default(). It has an effect only if this library's functions come before TensorRT's creation functions: the
 // library was preloaded, linked before TensorRT, or opened with RTLD_GLOBAL before the library that uses TensorRT. A

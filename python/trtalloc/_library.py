@@ -124,6 +124,7 @@ _SIGNATURES = {
     "trtalloc_reallocate": (c_void_p, [c_void_p, c_void_p, c_uint64, c_uint64]),
     "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
     "trtalloc_deallocate_async": (ctypes.c_bool, [c_void_p, c_void_p, c_void_p]),
+    "trtalloc_tensorrt_allocator_named": (c_void_p, [c_void_p, c_int32, c_char_p]),
     "trtalloc_inject": (c_int, [c_int32]),
     "trtalloc_stats_get": (c_int, [c_void_p, c_int32, POINTER(Stats), c_size_t]),
     "trtalloc_stats_reset_peaks": (c_int, [c_void_p, c_int32]),

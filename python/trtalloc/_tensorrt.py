@@ -1,6 +1,7 @@
 """Makes TensorRT's own Python bindings allocate from the pool: tensorrt, tensorrt_rtx, tensorrt_lean, tensorrt_dispatch."""
 
 import ctypes
+import functools
 import os
 import sys
 import warnings
@@ -42,10 +43,11 @@ def _inject_at_import():
             raise
 
 
-def attach(tensorrt_object):
+def attach(tensorrt_object, name=None):
     """Makes a runtime or builder, and its engines, allocate from the pool, even if TensorRT was imported before trtalloc.
 
-    An execution context uses the pool for its temporary storage (temporary_allocator). Each request calls Python and takes
+    With a name, a model's for example, the memory counts for that name, whichever thread TensorRT calls from: tag_stats() and
+    metrics() show it, and set_tag_limit() limits it. Give each model a runtime of its own. An execution context uses the pool for its temporary storage (temporary_allocator). Each request calls Python and takes
     its lock. If trtalloc is imported before TensorRT, attaching is not needed, and requests do not call Python. Returns the
     allocator, which exists until the process ends.
     """
@@ -54,22 +56,52 @@ def attach(tensorrt_object):
         # The object's class may be a subclass of TensorRT's.
         for base in kind.__mro__:
             if name in vars(base):
-                allocator = tensorrt_allocator(sys.modules.get(base.__module__))
+                allocator = tensorrt_allocator(sys.modules.get(base.__module__), name)
                 setattr(tensorrt_object, name, allocator)
                 return allocator
     raise TypeError(f"attach requires TensorRT's Runtime, Builder or IExecutionContext, not {kind.__name__}")
 
 
-def tensorrt_allocator(module):
-    """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...). Every call returns the same object."""
+def tensorrt_allocator(module, name=None):
+    """The pool as an IGpuAllocator of that module (`tensorrt`, `tensorrt_rtx`, ...), whose memory counts for `name`. Every call
+    with the same name returns the same object. Further names after 1023 return the object without a name.
+    """
     base = _base(module)
-    if base not in _allocators:
-        allocator = _subclass(base, _library.library, _library.default())()
+    adapter = _adapter(name)
+    if (base, adapter) not in _allocators:
+        allocator = _subclass(base, _library.library, _library.default(), *_requests(adapter))()
         # Two threads may do this at once. The first one's object is used.
-        if _allocators.setdefault(base, allocator) is allocator:
+        if _allocators.setdefault((base, adapter), allocator) is allocator:
             # The object is never freed: TensorRT may free memory through it after the interpreter has cleared this module.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(allocator))
-    return _allocators[base]
+    return _allocators[base, adapter]
+
+
+# Any TensorRT 10 or later: the interface that _requests reads.
+_VERSION = 100000
+
+
+def _adapter(name):
+    """The address of the library's adapter for a name; None for the one without a name."""
+    make, pool = _library.library.trtalloc_tensorrt_allocator_named, _library.default()
+    named = make(pool, _VERSION, name.encode(errors="replace")) if name else None
+    return named if named != make(pool, _VERSION, None) else None
+
+
+def _requests(adapter):
+    """The functions that request memory: those of the library, or those of an adapter, which know its name."""
+    if adapter is None:
+        library, pool = _library.library, _library.default()
+        return (
+            functools.partial(library.trtalloc_allocate, pool),
+            functools.partial(library.trtalloc_allocate_async, pool),
+        )
+    # nvinfer1::IGpuAllocator: an object begins with its table of functions.
+    table = ctypes.cast(adapter, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
+    wanted = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
+    allocate = ctypes.CFUNCTYPE(*wanted)(table[4])
+    allocate_async = ctypes.CFUNCTYPE(*wanted, ctypes.c_void_p)(table[7])
+    return functools.partial(allocate, adapter), functools.partial(allocate_async, adapter)
 
 
 def _base(module):
@@ -80,7 +112,7 @@ def _base(module):
         raise TypeError(f"{getattr(module, '__name__', module)!s} has no IGpuAllocator: is it TensorRT?") from None
 
 
-def _subclass(base, library, pool):
+def _subclass(base, library, pool, request, request_async):
     # Local names, since TensorRT may free memory after the interpreter has cleared this module.
     address = _address
     # cudaStreamLegacy, which the bindings may pass for a NULL stream.
@@ -95,7 +127,7 @@ def _subclass(base, library, pool):
 
         def allocate(self, size, alignment, flags):
             """Allocates a block for use on any stream at once."""
-            return library.trtalloc_allocate(pool, size, alignment, int(flags))
+            return request(size, alignment, int(flags))
 
         def reallocate(self, memory, alignment, new_size):
             """Resizes a block that was allocated with RESIZABLE. Returns None on failure; the block is then unchanged."""
@@ -119,7 +151,7 @@ def _subclass(base, library, pool):
             flags, stream = sorted((int(flags), int(stream or 0)))
             if stream <= legacy:
                 flags, stream = flags | stream, 0
-            return library.trtalloc_allocate_async(pool, size, alignment, flags, stream)
+            return request_async(size, alignment, flags, stream)
 
         def deallocate_async(self, memory, stream):
             """Frees a block. Work queued so far on `stream` may still use it."""

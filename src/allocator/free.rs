@@ -4,9 +4,7 @@ use super::*;
 use crate::driver::Context;
 use crate::history::Action;
 use crate::pool::FreedOn;
-use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::hit::FreedToCache;
-use crate::pool::stream_cache::lock::Guard;
 
 impl Allocator {
     /// Frees a block. With a stream, work queued on it so far may still use the block; without one, any work queued so
@@ -16,7 +14,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if process::is_instrumented() {
+        if process::is_observed() {
             return self.deallocate_instrumented(address, stream);
         }
         self.deallocate_directly(address, stream)
@@ -117,6 +115,7 @@ impl Allocator {
         let Ok(home) = block.claim(address) else {
             return Err(freed_twice(address));
         };
+        pool.untag_block(block);
         if let (Some(byte), Some(_)) = (self.config.fill, stream)
             && !block.has_other_users()
         {

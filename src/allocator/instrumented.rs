@@ -1,59 +1,76 @@
-//! The instrumented path: the ordinary call, with the tag's statistics and the notifications to tools.
+//! Calls with tags, and the instrumented path: the ordinary call, with the notifications to tools.
 
 use super::*;
 use crate::support::stats::TagStats;
-use crate::support::tags::{self, Tag};
 
 impl Allocator {
-    /// [`Allocator::allocate`] on the instrumented path: the process is exiting, was forked, uses tags, has a tool, or
-    /// records.
+    /// [`Allocator::allocate_for`] on the instrumented path: the process is exiting, was forked, has a tool, records, or
+    /// its threads have tags.
     #[cold]
-    pub(super) fn allocate_instrumented(&self, request: Request) -> Result<u64> {
-        if process::is_only_recording() {
-            return self.allocate_in_recording_process(request);
+    pub(super) fn allocate_instrumented(&self, request: Request, tag: Tag) -> Result<u64> {
+        if process::is_ordinary() {
+            return self.allocate_in_recording_process(request, tag);
         }
         process::usable()?;
-        let address = match tags::current() {
-            0 => self.allocate_in_recording_process(request),
-            tag => self.allocate_tagged(request, tag),
-        }?;
+        let address = self.allocate_in_recording_process(request, tag)?;
         if let Some(pool) = self.pool_at(address) {
             pool.notify_allocated(address);
         }
         Ok(address)
     }
 
-    fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
+    /// Allocates for a tag: a hit if the tag has a credit with the stream.
+    #[inline]
+    pub(super) fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
+        let want = self.want(request.size, request.alignment);
+        let closed = self.closed.load(Ordering::Relaxed);
+        match (want, request.stream) {
+            (Ok(want), Some(stream)) if self.streams && request.flags == 0 && !closed => self.on_stream(
+                request,
+                stream,
+                |pool, cache, inner| pool.take_ready::<true>(cache, inner, want, tag),
+                |view| {
+                    self.count_for(request, tag, || match view {
+                        Some(view) => self.miss(want, request, view),
+                        None => self.allocate_directly(request),
+                    })
+                },
+            ),
+            _ => self.count_for(request, tag, || self.allocate_directly(request)),
+        }
+    }
+
+    /// Allocates by `attempt`, and counts the block for the tag.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn count_for(&self, request: Request, tag: Tag, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         // A request with an invalid size or alignment is refused where every request is.
         let want = self.want(request.size, request.alignment).ok();
         // A request that is certainly beyond the tag's limit does not make the pool grow first.
-        let likely = request.device.or_else(|| match request.stream {
-            Some(stream) => self.stream_device(stream).ok(),
-            None => self.device(None).ok(),
-        });
+        let limited = self.all_pools().any(|pool| pool.is_tag_limited(tag));
         let fits = || {
-            let pool = likely.and_then(|device| self.existing_pool(device));
+            let pool = self.existing_pool(self.device_of(&request));
             pool.zip(want)
                 .map_or(Ok(()), |(pool, want)| pool.tag_fits(tag, want.size))
         };
-        let mut room = fits();
+        let mut room = if limited { fits() } else { Ok(()) };
         if room.is_err() {
             self.retry_after_handler(&mut room, request, fits);
         }
-        let outcome = room
-            .and_then(|()| self.allocate_in_recording_process(request))
-            .and_then(|address| match self.pool_at(address) {
-                None => Ok(address),
-                Some(pool) => match pool.tag_block(address, tag) {
-                    Ok(()) => Ok(address),
-                    Err(error) => {
-                        self.deallocate_in_recording_process(address, request.stream)?;
-                        Err(error)
-                    }
-                },
-            });
-        if let (Err(Error::OutOfMemory(_)), Some(pool)) =
-            (&outcome, likely.and_then(|device| self.existing_pool(device)))
+        let outcome = room.and_then(|()| attempt()).and_then(|address| {
+            let counted = self
+                .pool_at(address)
+                .map_or(Ok(()), |pool| pool.tag_block(address, tag));
+            match counted {
+                Ok(()) => Ok(address),
+                Err(error) => {
+                    self.deallocate_in_recording_process(address, request.stream)?;
+                    Err(error)
+                }
+            }
+        });
+        if let Err(Error::OutOfMemory(_)) = &outcome
+            && let Some(pool) = self.existing_pool(self.device_of(&request))
         {
             pool.tag_refused(tag);
         }
@@ -63,7 +80,7 @@ impl Allocator {
     /// [`Allocator::deallocate`] on the instrumented path.
     #[cold]
     pub(super) fn deallocate_instrumented(&self, address: u64, stream: Option<Stream>) -> Result<()> {
-        if process::is_only_recording() {
+        if process::is_ordinary() {
             return self.deallocate_in_recording_process(address, stream);
         }
         if process::forked() {
@@ -75,43 +92,23 @@ impl Allocator {
         self.check_stream_is_known(stream)?;
         if let Some(pool) = self.pool_at(address) {
             pool.notify_freed(address);
-            pool.untag_block(address);
         }
         self.deallocate_in_recording_process(address, stream)
     }
 
-    /// [`Allocator::reallocate`] on the instrumented path. The block keeps its tag, even if it moves.
+    /// [`Allocator::reallocate`] on the instrumented path.
     #[cold]
     pub(super) fn reallocate_instrumented(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if process::is_only_recording() {
+        if process::is_ordinary() {
             return self.reallocate_in_recording_process(address, alignment, new_size);
         }
         process::usable()?;
-        let want = self.want(new_size, alignment).ok();
         let Some(pool) = self.pool_at(address) else {
             return Err(foreign(address));
         };
-        let (tag, old) = pool.take_tag(address);
-        let growth = want.map_or(0, |want| want.size.saturating_sub(old));
-        let mut grows = pool.tag_grows(tag, growth);
-        if grows.is_err() {
-            self.retry_after_handler(&mut grows, self.resize_request(address, new_size), || {
-                pool.tag_grows(tag, growth)
-            });
-        }
-        let outcome = grows.and_then(|()| {
-            pool.notify_freed(address);
-            let outcome = self.reallocate_in_recording_process(address, alignment, new_size);
-            // A block that could not shrink keeps its bytes.
-            let now = outcome.as_ref().map_or(old, |new| pool.allocated_at(*new));
-            pool.tag_shrinks(tag, (old + growth).saturating_sub(now));
-            pool.notify_allocated(*outcome.as_ref().unwrap_or(&address));
-            outcome
-        });
-        pool.put_tag(*outcome.as_ref().unwrap_or(&address), tag);
-        if let (Err(Error::OutOfMemory(_)), true) = (&outcome, tag != 0) {
-            pool.tag_refused(tag);
-        }
+        pool.notify_freed(address);
+        let outcome = self.reallocate_in_recording_process(address, alignment, new_size);
+        pool.notify_allocated(*outcome.as_ref().unwrap_or(&address));
         outcome
     }
 

@@ -9,12 +9,14 @@ use crate::history::Recorder;
 use crate::pool::free_space::NodeId;
 use crate::pool::rounding::RoundingRule;
 use crate::pool::stream_cache::block::{Block, State};
-use crate::pool::stream_cache::{Key, StreamCache, StreamCaches};
+use crate::pool::stream_cache::lock::Guard;
+use crate::pool::stream_cache::{Inner, Key, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
 use crate::support::config::{Backing, Config, Kind, Limit, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
 use crate::support::process;
 use crate::support::stats::Stats;
+use crate::support::tags::{self, Tag};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceBox, broken};
 
@@ -94,9 +96,21 @@ impl Allocator {
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
         if process::is_instrumented() {
-            return self.allocate_instrumented(request);
+            return self.allocate_instrumented(request, tags::current());
         }
         self.allocate_directly(request)
+    }
+
+    /// [`Allocator::allocate`] of a block that counts for `tag`, whatever the thread's tag is.
+    #[inline]
+    pub fn allocate_for(&self, request: Request, tag: Tag) -> Result<u64> {
+        if tag == 0 {
+            return self.allocate(request);
+        }
+        if process::is_observed() {
+            return self.allocate_instrumented(request, tag);
+        }
+        self.allocate_tagged(request, tag)
     }
 
     #[inline]
@@ -140,8 +154,29 @@ impl Allocator {
     /// The path of a hit: one lock, at most two queries, a pop.
     #[inline]
     fn allocate_on_stream(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+        self.on_stream(
+            request,
+            stream,
+            |pool, cache, inner| pool.take_ready::<false>(cache, inner, want, 0),
+            |view| match view {
+                Some(view) => self.miss(want, request, view),
+                None => self.allocate_in_primary(want, request),
+            },
+        )
+    }
+
+    /// Queries the stream, and calls `hit` if its cache may serve the request; otherwise, or if that found nothing,
+    /// `miss`. A default stream without a current context has no view.
+    #[inline(always)]
+    fn on_stream(
+        &self,
+        request: Request,
+        stream: Stream,
+        hit: impl FnOnce(&Pool, &StreamCache, Guard<'_, Inner>) -> Option<u64>,
+        miss: impl FnOnce(Option<StreamView<'_>>) -> Result<u64>,
+    ) -> Result<u64> {
         let Some(key) = self.key(stream)? else {
-            return self.allocate_in_primary(want, request);
+            return miss(None);
         };
         let cache = self.caches.get(key);
         let (id, capture) = match self.query_stream(stream) {
@@ -159,21 +194,17 @@ impl Allocator {
                     return self.no_device(served.device);
                 };
                 pool.alive()?;
-                if let Some(address) = pool.take_ready(cache, inner, want) {
+                if let Some(address) = hit(pool, cache, inner) {
                     return Ok(address);
                 }
             }
         }
-        self.miss(
-            want,
-            request,
-            StreamView {
-                cache,
-                stream,
-                id,
-                capture,
-            },
-        )
+        miss(Some(StreamView {
+            cache,
+            stream,
+            id,
+            capture,
+        }))
     }
 
     #[cold]

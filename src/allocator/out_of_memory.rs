@@ -33,6 +33,11 @@ thread_local! {
     static RETRYING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread attempts a request again whose first attempt ran out of memory.
+pub(super) fn is_another_attempt() -> bool {
+    RETRYING.try_with(Cell::get).unwrap_or(true)
+}
+
 /// While this lives, requests of this thread that run out of memory are neither reported nor passed to the handler.
 struct Retrying;
 
@@ -100,7 +105,7 @@ impl Allocator {
         again: impl Fn() -> Result<T>,
     ) {
         // The outer call attempts the request again.
-        if RETRYING.try_with(Cell::get).unwrap_or(true) {
+        if is_another_attempt() {
             return;
         }
         let device = self.device_of(&request);
@@ -187,7 +192,7 @@ impl Allocator {
     }
 
     /// The device of a request, as far as it is known without a driver call that could fail again.
-    fn device_of(&self, request: &Request) -> i32 {
+    pub(super) fn device_of(&self, request: &Request) -> i32 {
         let of_stream = || {
             let key = self.key(request.stream?).ok()??;
             let inner = self.caches.get(key).inner.lock();

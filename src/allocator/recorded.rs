@@ -11,12 +11,13 @@ use crate::history::{Action, Event, Mark, RecordedCall, RecordingOptions};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Allocator {
-    /// Allocates in a process where some allocator records, possibly this one.
-    pub(super) fn allocate_in_recording_process(&self, request: Request) -> Result<u64> {
-        if self.recorder.is_on() {
-            self.allocate_recorded(request)
-        } else {
-            self.allocate_directly(request)
+    /// Allocates in a process where some allocator records, possibly this one. Tag 0 is none.
+    pub(super) fn allocate_in_recording_process(&self, request: Request, tag: Tag) -> Result<u64> {
+        match (self.recorder.is_on(), tag) {
+            (true, 0) => self.allocate_recorded(request, 0),
+            (true, tag) => self.count_for(request, tag, || self.allocate_recorded(request, tag)),
+            (false, 0) => self.allocate_directly(request),
+            (false, tag) => self.allocate_tagged(request, tag),
         }
     }
 
@@ -38,21 +39,21 @@ impl Allocator {
         }
     }
 
-    fn allocate_recorded(&self, request: Request) -> Result<u64> {
+    fn allocate_recorded(&self, request: Request, tag: Tag) -> Result<u64> {
         let _stack = self.recorder.call(RecordedCall::Allocation);
         let address = self.allocate_directly(request)?;
         let stream = Stream::recorded(request.stream);
         let found = |pool| Some((pool, Pool::find(pool, address)?.0));
         match self.all_pools().find_map(found) {
-            Some((pool, id)) => pool.remember(id, self.record_block(pool, address, request.size, stream)),
-            None => self.record_dedicated(address, request.size, stream),
+            Some((pool, id)) => pool.remember(id, self.record_block(pool, address, request.size, stream, tag)),
+            None => self.record_dedicated(address, request.size, stream, tag),
         }
         Ok(address)
     }
 
     /// Records a new dedicated allocation, and the memory that came with it.
     #[cold]
-    fn record_dedicated(&self, address: u64, size: u64, stream: u64) {
+    fn record_dedicated(&self, address: u64, size: u64, stream: u64, tag: Tag) {
         let Some(pool) = self.pool_at(address) else { return };
         if let Some((start, bytes, mapped)) = pool.extent(address) {
             let came = if mapped {
@@ -62,7 +63,7 @@ impl Allocator {
             };
             self.recorder.happened(Event::new(came, pool.device, start, bytes));
         }
-        self.record_allocated(pool, address, size, stream);
+        self.record_allocated(pool, address, size, stream, tag);
     }
 
     /// Resizes and records it. A snapshot shows a free and an allocation. If the block was copied, the pool has already
@@ -98,12 +99,12 @@ impl Allocator {
             (None, Some((to, has, true))) => record(Action::SegmentMap, to, has),
             _ => {}
         }
-        self.record_allocated(pool, moved, new_size, 0);
+        self.record_allocated(pool, moved, new_size, 0, pool.tag_at(moved));
         Ok(moved)
     }
 
-    fn record_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64) {
-        let mark = self.record_block(pool, address, size, stream);
+    fn record_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64, tag: Tag) {
+        let mark = self.record_block(pool, address, size, stream, tag);
         match pool.find(address) {
             Some((id, _)) => pool.remember(id, mark),
             None => pool.remember_dedicated(address, mark),
@@ -111,9 +112,9 @@ impl Allocator {
     }
 
     /// Records an allocation and returns what the block has to remember.
-    fn record_block(&self, pool: &Pool, address: u64, size: u64, stream: u64) -> Mark {
+    fn record_block(&self, pool: &Pool, address: u64, size: u64, stream: u64, tag: Tag) -> Mark {
         self.recorder.allocated(Event {
-            tag: crate::support::tags::current(),
+            tag,
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)
         })
     }

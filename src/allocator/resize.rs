@@ -8,7 +8,7 @@ impl Allocator {
     /// first, there is no block to resize; if it comes second, it frees the resized block.
     #[inline]
     pub fn reallocate(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
-        if process::is_instrumented() {
+        if process::is_observed() {
             return self.reallocate_instrumented(address, alignment, new_size);
         }
         self.reallocate_directly(address, alignment, new_size)
@@ -44,7 +44,7 @@ impl Allocator {
         Err(foreign(address))
     }
 
-    /// Calls the out-of-memory handler if memory ran out.
+    /// Calls the out-of-memory handler if memory ran out, and counts a refusal for the block's tag.
     #[cold]
     pub(super) fn resize_with_handler(
         &self,
@@ -57,6 +57,13 @@ impl Allocator {
             self.retry_after_handler(&mut outcome, self.resize_request(address, new_size), || {
                 self.reallocate_directly(address, alignment, new_size)
             });
+        }
+        if matches!(outcome, Err(Error::OutOfMemory(_)))
+            && !out_of_memory::is_another_attempt()
+            && let Some(pool) = self.pool_at(address)
+            && let tag @ 1.. = pool.tag_at(address)
+        {
+            pool.tag_refused(tag);
         }
         outcome
     }

@@ -149,6 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
     let measurements: [Measurement; 13] = [
         ("pairs", &pairs::pairs),
+        ("pairs with a name", &pairs::named),
         ("pairs on one stream", &pairs::on_one_stream),
         ("blocks passed on", &pairs::passed),
         ("the driver's own pairs", &driver::pairs),

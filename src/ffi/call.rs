@@ -7,6 +7,7 @@ use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{self, Error, Result};
+use crate::support::tags::Tag;
 
 /// Runs `body`. On an error or a panic it returns `failed`, records the error as this thread's last, and logs a line
 /// that names `call`.
@@ -74,10 +75,26 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
 #[inline]
 pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request: Request) -> usize {
     if request.size == 0 {
-        error::remember(&Error::InvalidArgument("size is 0".into()));
-        return 0;
+        return refuse_nothing();
     }
     guarded(call, 0, || Ok(exported.allocator()?.allocate(request)? as usize))
+}
+
+/// As [`allocate`], for a block that counts for `tag`.
+#[inline]
+pub(crate) fn allocate_for(call: &'static str, exported: &ExportedAllocator, request: Request, tag: Tag) -> usize {
+    if request.size == 0 {
+        return refuse_nothing();
+    }
+    guarded(call, 0, || {
+        Ok(exported.allocator()?.allocate_for(request, tag)? as usize)
+    })
+}
+
+#[cold]
+fn refuse_nothing() -> usize {
+    error::remember(&Error::InvalidArgument("size is 0".into()));
+    0
 }
 
 /// The resized block's address. 0 on failure; the old block is then unchanged.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::allocator::Allocator;
+use crate::ffi::named::NamedAllocator;
 use crate::ffi::tensorrt::abi::AllocatorAbi;
 use crate::support::config::{Config, Limit};
 use crate::support::error::Result;
@@ -24,6 +25,8 @@ pub struct ExportedAllocator {
     opened: OnceLock<Result<&'static Allocator>>,
     /// The C++ adapters, which [`crate::ffi::tensorrt`] makes at the first use of each ABI.
     adapters: [OnceLock<usize>; AllocatorAbi::COUNT],
+    /// The name that was used last, the head of a list of all.
+    pub(in crate::ffi) names: AtomicPtr<NamedAllocator>,
     /// The exported allocator that was made before this one.
     before: AtomicPtr<ExportedAllocator>,
 }
@@ -47,6 +50,7 @@ impl ExportedAllocator {
             allocator: AtomicPtr::new(ptr::null_mut()),
             opened: OnceLock::new(),
             adapters: [const { OnceLock::new() }; AllocatorAbi::COUNT],
+            names: AtomicPtr::new(ptr::null_mut()),
             before: AtomicPtr::new(ptr::null_mut()),
         }
     }

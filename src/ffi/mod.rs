@@ -6,6 +6,7 @@
 pub mod c;
 mod call;
 mod exported;
+mod named;
 pub mod preload;
 pub mod tensorrt;
 

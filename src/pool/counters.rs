@@ -106,5 +106,6 @@ impl Pool {
         let requested = std::mem::take(&mut inner.requested) as u64;
         counters.requested.fetch_add(requested, Ordering::Relaxed);
         self.take_over_charge(inner);
+        self.subtract_credits(inner);
     }
 }

@@ -132,10 +132,16 @@ pub fn is_instrumented() -> bool {
     INSTRUMENTED.load(Ordering::Acquire) != 0 || forked()
 }
 
-/// Whether recorders are the only reason for the instrumented path.
+/// As [`is_instrumented`], for calls that need no tag of the thread: frees, resizes, and requests that have a tag.
 #[inline]
-pub fn is_only_recording() -> bool {
-    INSTRUMENTED.load(Ordering::Acquire) & (RECORDS - 1) == 0 && !forked()
+pub fn is_observed() -> bool {
+    INSTRUMENTED.load(Ordering::Acquire) & !TAGS != 0 || forked()
+}
+
+/// Whether tags and recorders are the only reasons for the instrumented path.
+#[inline]
+pub fn is_ordinary() -> bool {
+    INSTRUMENTED.load(Ordering::Acquire) & (EXITING | TOOL) == 0 && !forked()
 }
 
 /// An error where no driver call may be made in this process.

@@ -1,7 +1,9 @@
-//! Tags: names for a thread's allocations, such as an engine, a model or a framework. A name is interned for the life
-//! of the process, and each pool counts what each tag holds. No code reads a tag before the first one was set: see
+//! Tags: names for allocations, such as an engine, a model or a framework. A thread has a tag for its allocations, or a
+//! request brings one: that of a named adapter of TensorRT. A name is interned for the life of the process, and each pool
+//! counts what each tag holds. No code reads a thread's tag before the first one was set: see
 //! [`process::is_instrumented`].
 
+use std::borrow::Cow;
 use std::cell::Cell;
 
 use parking_lot::RwLock;
@@ -36,6 +38,16 @@ pub fn set(name: Option<&str>) -> Result<()> {
     // A thread whose thread-locals were destroyed allocates without a tag.
     let _ = CURRENT.try_with(|current| current.set(tag));
     Ok(())
+}
+
+/// A name that may be a tag, from any bytes: what is not UTF-8 becomes U+FFFD, and a name that is too long is cut.
+pub fn readable(name: &[u8]) -> Cow<'_, str> {
+    let name = String::from_utf8_lossy(name);
+    if name.len() <= MAX_TAG_BYTES {
+        return name;
+    }
+    let end = name.floor_char_boundary(MAX_TAG_BYTES);
+    name[..end].to_owned().into()
 }
 
 /// This thread's tag.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::error::{Error, Result};
+use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 use trtalloc::trace::steady::pair;
 
@@ -121,6 +122,36 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
     )?;
     rows.push(Row::printed("pair without a stream", format!("{time:.1} ns")));
     Ok(rows)
+}
+
+/// Pairs through an adapter with a name, compared with pairs through the one without, on the same stream by turns.
+pub fn named(bench: &Bench) -> Result<Vec<Row>> {
+    const TURNS: usize = 5;
+    let row = |(name, trusted)| {
+        let (with, more) = bench.fresh(trust(trusted), 1, |allocator, plain, streams| {
+            let named = Client::named(ExportedAllocator::new(allocator.clone()), b"bench")?;
+            let pairs = (bench.arguments.pairs / (2 * TURNS as u64)).max(5);
+            let time = |client| of_one_thread(bench, pairs, || pair(client, SIZE, streams[0]));
+            let mut with = Vec::new();
+            let mut more = Vec::new();
+            for _ in 0..TURNS {
+                let without = time(plain)?;
+                with.push(time(named)?);
+                more.push(with[with.len() - 1] - without);
+            }
+            with.sort_by(f64::total_cmp);
+            more.sort_by(f64::total_cmp);
+            Ok((with[TURNS / 2], more[TURNS / 2]))
+        })?;
+        Ok(Row::time(
+            format!("pair with a name, streams={name}, 1 thread"),
+            format!("{with:.1} ns, {more:.1} ns more than without"),
+            "at most 10 ns more",
+            more <= 10.0,
+            bench.judges_times(),
+        ))
+    };
+    WAYS.into_iter().map(row).collect()
 }
 
 /// Pairs on several threads that share one stream.

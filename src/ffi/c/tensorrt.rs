@@ -1,6 +1,6 @@
 //! TensorRT's interface of an allocator, and injection.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 
 use super::arguments::{exported, pointer, status};
 use super::{trtalloc_allocator, trtalloc_status};
@@ -18,6 +18,29 @@ pub unsafe extern "C" fn trtalloc_tensorrt_allocator(
     let adapter = call::guarded("trtalloc_tensorrt_allocator", 0, || {
         // SAFETY: the caller's allocator is null or an exported allocator.
         unsafe { exported(allocator) }?.tensorrt(tensorrt_version)
+    });
+    pointer(adapter)
+}
+
+/// As trtalloc_tensorrt_allocator, an adapter whose blocks count for `name`: a model's or an engine's. It holds for every
+/// request through the adapter, whichever thread TensorRT calls from and whatever that thread's tag is. A name is a tag:
+/// trtalloc_stats_json, trtalloc_metrics, snapshots and reports show what each holds, and trtalloc_set_tag_limit limits it.
+/// The same name gives the same adapter. The text is copied. What is not UTF-8 in it is replaced, and a name of more than
+/// 255 bytes is cut. NULL or "", and a further name where the process has 1023 tags, give the adapter without a name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_tensorrt_allocator_named(
+    allocator: *mut trtalloc_allocator,
+    tensorrt_version: i32,
+    name: *const c_char,
+) -> *mut c_void {
+    let adapter = call::guarded("trtalloc_tensorrt_allocator_named", 0, || {
+        let name = match name.is_null() {
+            true => &[],
+            // SAFETY: the caller passes a C string.
+            false => unsafe { CStr::from_ptr(name) }.to_bytes(),
+        };
+        // SAFETY: the caller's allocator is null or an exported allocator.
+        unsafe { exported(allocator) }?.tensorrt_named(tensorrt_version, name)
     });
     pointer(adapter)
 }

@@ -53,6 +53,13 @@ impl Client {
         })
     }
 
+    /// A caller of the adapter of `exported` whose blocks count for `name`.
+    pub fn named(exported: &'static ExportedAllocator, name: &[u8]) -> Result<Client> {
+        Ok(Client {
+            allocator: std::ptr::with_exposed_provenance_mut(exported.tensorrt_named(VERSION, name)?),
+        })
+    }
+
     /// Calls `allocate`; 0 on failure.
     pub fn allocate(self, size: u64, alignment: u64, flags: u32) -> usize {
         // SAFETY: the pointer is to an adapter, which lives for ever.

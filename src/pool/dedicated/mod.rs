@@ -46,8 +46,9 @@ pub struct Cell {
     pub align: AtomicU64,
     /// 1: used on other streams than the one that will free it.
     pub stream_uses: AtomicU32,
-    /// The tag under which it was allocated; 0 means none.
-    pub tag: AtomicU32,
+    /// The tag under which it was allocated; 0 means none. Only the call that allocates or has claimed the block changes
+    /// it, so the models need no order of it.
+    pub tag: std::sync::atomic::AtomicU32,
     block: Mutex<Option<Box<DedicatedMemory>>>,
 }
 
@@ -65,7 +66,7 @@ impl Cell {
             next: AtomicU32::new(0),
             align: AtomicU64::new(0),
             stream_uses: AtomicU32::new(0),
-            tag: AtomicU32::new(0),
+            tag: std::sync::atomic::AtomicU32::new(0),
             block: Mutex::new(None),
         }
     }

@@ -24,6 +24,7 @@ impl Pool {
     pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, freed_on: FreedOn<'_>) {
         let shared = claimed.stream_uses.load(Ordering::Relaxed) != 0;
         let resizes = claimed.resizes.load(Ordering::Relaxed);
+        self.untag_dedicated(&claimed);
         let Some(mut block) = self.dedicated.remove(claimed) else {
             return;
         };

@@ -35,9 +35,21 @@ impl Pool {
     pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
         let was = block.resizable.swap(RESIZING, Release);
         let address = block.address.load(Relaxed);
+        let (tag, old) = (block.tag.load(Relaxed), block.size());
+        let copied = || self.copied_block(block, address, alignment(was), want);
         let outcome = match was {
             0 => Err(Error::InvalidArgument("the block was not allocated resizable".into())),
-            _ => self.copied_block(block, address, alignment(was), want),
+            _ if tag == 0 => copied(),
+            _ => self.resize_with_tag(tag, (old, want.size), || {
+                let outcome = copied();
+                // A block that stays where it is keeps its bytes.
+                let moved = outcome.as_ref().ok().filter(|new| **new != address);
+                let now = moved.map_or(old, |new| {
+                    self.move_tag(&block.tag, *new);
+                    self.allocated_at(*new)
+                });
+                (outcome, now)
+            }),
         };
         if outcome.as_ref().is_ok_and(|new| *new != address) {
             self.fill_freed(address, block.size());
@@ -159,6 +171,7 @@ impl Pool {
         let copied = self.copy_resized(new, address, want, had, || block.stream_uses.store(1, Relaxed));
         let gone = match copied {
             Ok(()) => {
+                self.move_tag(&block.tag, new);
                 self.fill_freed(address, block.size.load(Relaxed));
                 Some(block)
             }

@@ -20,7 +20,16 @@ impl Pool {
     #[inline]
     pub fn resize(&self, address: u64, want: Want) -> Option<Result<u64>> {
         let block = self.dedicated.claim(address)?;
-        Some(self.resize_claimed(block, want))
+        let tag = block.tag.load(Relaxed);
+        if tag == 0 {
+            return Some(self.resize_claimed(block, want));
+        }
+        let old = block.size.load(Relaxed);
+        Some(self.resize_with_tag(tag, (old, want.size), || {
+            let outcome = self.resize_claimed(block, want);
+            let now = if outcome.is_ok() { want.size } else { old };
+            (outcome, now)
+        }))
     }
 
     #[inline]

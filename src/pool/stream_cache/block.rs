@@ -75,8 +75,9 @@ pub struct Block {
     pub stream_uses: AtomicU32,
     /// 0, [`resizable`], or [`RESIZING`].
     pub resizable: AtomicU32,
-    /// The tag under which it was allocated; 0 means none.
-    pub tag: AtomicU32,
+    /// The tag under which it was allocated; 0 means none, as for every block that is not in use. Only the call that
+    /// allocates or has claimed the block changes it, so the models need no order of it.
+    pub tag: std::sync::atomic::AtomicU32,
 }
 
 impl Block {
@@ -256,7 +257,7 @@ impl Block {
             capture: AtomicU32::new(0),
             stream_uses: AtomicU32::new(0),
             resizable: AtomicU32::new(0),
-            tag: AtomicU32::new(0),
+            tag: std::sync::atomic::AtomicU32::new(0),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, StreamCache};
 use crate::pool::{Pool, Want};
+use crate::support::tags::Tag;
 use crate::sync::atomic::Ordering;
 
 /// What a cache did with a block that was freed on its stream.
@@ -23,10 +24,20 @@ pub enum FreedToCache {
 }
 
 impl Pool {
-    /// Hands out a block of exactly that size which the stream of `cache` freed; none where there is none.
+    /// Hands out a block of exactly that size which the stream of `cache` freed; none where there is none. With
+    /// `TAGGED`, the block gets `tag`, and there is none unless the tag has a credit.
     #[inline]
-    pub fn take_ready(&self, cache: &StreamCache, mut inner: Guard<'_, Inner>, want: Want) -> Option<u64> {
+    pub fn take_ready<const TAGGED: bool>(
+        &self,
+        cache: &StreamCache,
+        mut inner: Guard<'_, Inner>,
+        want: Want,
+        tag: Tag,
+    ) -> Option<u64> {
         inner.capture = 0;
+        if TAGGED && !self.has_credit(&mut inner, tag, want.size) {
+            return None;
+        }
         // A stream with memory that others need records a completion event first, on the path of a miss.
         if inner.pressure_epoch != self.pressure_epoch.load(Ordering::Relaxed) && inner.uncovered != 0 {
             return None;
@@ -35,6 +46,10 @@ impl Pool {
         let block = self.blocks.get(id);
         block.requested.store(want.requested, Ordering::Relaxed);
         block.event_number.store(inner.allocations, Ordering::Relaxed);
+        if TAGGED {
+            inner.credits.take(tag, want.size);
+            block.tag.store(tag, Ordering::Relaxed);
+        }
         block.hand_out(Some(cache));
         inner.allocations += 1;
         inner.requested += want.requested as i64;
@@ -63,12 +78,14 @@ impl Pool {
             return FreedToCache::NotClaimed;
         }
         if !mine {
+            self.untag_block(block);
             return FreedToCache::Claimed;
         }
         let event_wanted = inner.wants_event(self, block, trusted);
         if RECORDED {
             self.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
+        self.credit(&mut inner, block);
         inner.take(self, id, block);
         FreedToCache::Taken { event_wanted }
     }

@@ -10,6 +10,7 @@
 
 pub mod block;
 pub mod classes;
+pub mod credits;
 mod flush;
 pub mod hit;
 pub mod lock;
@@ -19,6 +20,7 @@ use crate::driver::{Context, Stream};
 use crate::pool::Pool;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
+use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::lock::Lock;
 use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -101,6 +103,8 @@ pub struct Inner {
     pub charged: i64,
     /// Stream queries made.
     pub queries: u64,
+    /// Bytes of tags that were freed here.
+    pub credits: Credits,
 }
 
 /// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
@@ -144,6 +148,7 @@ impl StreamCache {
             balance: 0,
             charged: 0,
             queries: 0,
+            credits: Credits::default(),
         };
         StreamCache {
             key,

@@ -80,6 +80,7 @@ impl Pool {
             return true;
         };
         let resizes = claimed.resizes.load(Ordering::Relaxed);
+        self.untag_dedicated(&claimed);
         let Some(block) = self.dedicated.remove(claimed) else {
             reclaimer.pending.keep_event(context, event);
             return true;
