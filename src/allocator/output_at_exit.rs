@@ -46,7 +46,7 @@ impl Allocator {
         }
         if self.config.stats {
             for pool in self.all_pools() {
-                log::line(&summary(pool));
+                summary(pool).iter().for_each(|line| log::line(line));
             }
         }
     }
@@ -63,14 +63,15 @@ fn numbered(path: std::path::PathBuf) -> std::path::PathBuf {
     path.with_extension(suffix)
 }
 
-fn summary(pool: &Pool) -> String {
+/// A line for the device, and one for each tag that was used, the largest first.
+fn summary(pool: &Pool) -> Vec<String> {
     let Some(held) = pool.inspect(std::time::Duration::from_secs(1)) else {
-        return format!("trtalloc: device {}: in use, no statistics", pool.device);
+        return vec![format!("trtalloc: device {}: in use, no statistics", pool.device)];
     };
     drop(held);
     let stats = pool.stats();
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    format!(
+    let device = format!(
         "trtalloc: device {}: {} allocations, {} frees, {} reallocations ({} in place), {} refused; allocated {:.1} MiB, at \
          most {:.1}; reserved {:.1} MiB, at most {:.1}; {} driver calls, {} queries, {} remaps",
         pool.device,
@@ -86,5 +87,20 @@ fn summary(pool: &Pool) -> String {
         stats.driver_calls,
         stats.driver_queries,
         stats.remaps,
-    )
+    );
+    let mut tags = pool.tag_stats();
+    tags.sort_by_key(|of| std::cmp::Reverse((of.allocated, of.allocated_peak)));
+    let of_tags = tags.iter().map(|of| {
+        format!(
+            "trtalloc: device {}: `{}`: allocated {:.1} MiB, at most {:.1}; {} allocations, {} frees, {} refused",
+            pool.device,
+            tags::printable(of.tag),
+            mib(of.allocated),
+            mib(of.allocated_peak),
+            of.allocations,
+            of.frees,
+            of.out_of_memory,
+        )
+    });
+    [device].into_iter().chain(of_tags).collect()
 }

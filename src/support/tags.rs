@@ -50,6 +50,15 @@ pub fn readable(name: &[u8]) -> Cow<'_, str> {
     name[..end].to_owned().into()
 }
 
+/// A name for a line of text: control characters are escaped.
+pub fn printable(name: &str) -> String {
+    let escaped = name.chars().map(|c| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    escaped.collect()
+}
+
 /// This thread's tag.
 pub fn current() -> Tag {
     CURRENT.try_with(Cell::get).unwrap_or(0)

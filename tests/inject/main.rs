@@ -15,6 +15,7 @@ mod common;
 mod cases;
 mod many;
 mod matrix;
+mod names;
 mod page;
 mod processes;
 mod real;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 
 use super::dynamic_linker::LoadedObject;
-use super::{ObjectType, resolve};
+use super::{ObjectType, object_name, resolve};
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
 use crate::support::process;
@@ -39,12 +39,12 @@ pub fn setter_slot(kind: ObjectType, version: i32) -> Option<usize> {
 /// `void setGpuAllocator(IGpuAllocator*) noexcept` of the implementation, as the ABI calls it.
 type Setter = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
-/// Sets the process's allocator on `object`, which `real` has just created for a program compiled with `version`.
-/// Where that is impossible, the object keeps TensorRT's own allocator, and one line is logged.
+/// Sets the process's allocator on `object`, which `real` has just created for a program compiled with `version`, at a
+/// call from `caller`. Where that is impossible, the object keeps TensorRT's own allocator, and one line is logged.
 ///
 /// # Safety
 /// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
-pub unsafe fn attach(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull<c_void>) {
+pub unsafe fn attach(object: *mut c_void, kind: ObjectType, (version, caller): (i32, usize), real: NonNull<c_void>) {
     if !super::acts() {
         return;
     }
@@ -55,13 +55,14 @@ pub unsafe fn attach(object: *mut c_void, kind: ObjectType, version: i32, real: 
         }
         crate::support::log::init_from_environment();
         // SAFETY: as this function requires, and the object is not in the first page.
-        let outcome = unsafe { set(object, kind, version, real) };
+        let outcome = unsafe { set(object, kind, (version, caller), real) };
         run_statistics::record_object(version, Some(outcome.is_ok()));
         match outcome {
-            Ok(()) => {
+            Ok(name) => {
                 let module = LoadedObject::of(real.as_ptr() as usize);
                 let path = module.as_ref().map_or(Path::new(""), LoadedObject::path).display();
-                tracing::info!("I{kind:?} of TensorRT {version} in {path} allocates through trtalloc");
+                let name = name.map(|name| format!(" as `{name}`")).unwrap_or_default();
+                tracing::info!("I{kind:?} of TensorRT {version} in {path} allocates through trtalloc{name}");
             }
             Err(error) => {
                 tracing::warn!("I{kind:?} of TensorRT {version} keeps TensorRT's own allocator: {error}");
@@ -72,9 +73,16 @@ pub unsafe fn attach(object: *mut c_void, kind: ObjectType, version: i32, real: 
     let _ = done;
 }
 
+/// Returns the name that the object got, if the options ask for names.
+///
 /// # Safety
 /// `object` is what TensorRT's function of that kind returned, and no other thread has it yet.
-unsafe fn set(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull<c_void>) -> Result<()> {
+unsafe fn set(
+    object: *mut c_void,
+    kind: ObjectType,
+    (version, caller): (i32, usize),
+    real: NonNull<c_void>,
+) -> Result<Option<String>> {
     let unknown = |version| Error::Unsupported(format!("the layout of version {version} is not known"));
     let slot = setter_slot(kind, version).ok_or_else(|| unknown(version))?;
     // The program's header determines how the object is used, and the library determines its layout.
@@ -95,9 +103,13 @@ unsafe fn set(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull
 
     process::usable()?;
     let exported = ExportedAllocator::process();
-    let adapter = exported.tensorrt(version)?;
     // Opened now: if this library cannot use the driver, TensorRT keeps its own allocator.
-    exported.allocator()?;
+    let asks = object_name::are_wanted(exported.allocator()?.config());
+    let name = asks.then(|| object_name::next(kind, caller));
+    let adapter = match &name {
+        Some(name) => exported.tensorrt_named(version, name.as_bytes()),
+        None => exported.tensorrt(version),
+    }?;
     // SAFETY: the setter of that version, with its implementation and an adapter that is never freed.
     unsafe {
         let setter = std::mem::transmute::<*const c_void, Setter>(with_exposed_provenance(setter));
@@ -106,7 +118,7 @@ unsafe fn set(object: *mut c_void, kind: ObjectType, version: i32, real: NonNull
             with_exposed_provenance_mut(adapter),
         );
     }
-    Ok(())
+    Ok(name)
 }
 
 const WORD: usize = size_of::<usize>();

@@ -15,28 +15,56 @@ const SLOTS: usize = 16;
 static RUNTIMES: [AtomicPtr<c_void>; SLOTS] = [const { AtomicPtr::new(null_mut()) }; SLOTS];
 static BUILDERS: [AtomicPtr<c_void>; SLOTS] = [const { AtomicPtr::new(null_mut()) }; SLOTS];
 
-unsafe extern "C-unwind" fn runtime<const SLOT: usize>(logger: *mut c_void, version: i32) -> *mut c_void {
+unsafe extern "C-unwind" fn runtime_for<const SLOT: usize>(
+    logger: *mut c_void,
+    version: i32,
+    caller: usize,
+) -> *mut c_void {
+    let real = RUNTIMES[SLOT].load(Ordering::Acquire);
     // SAFETY: the caller's arguments, for the function that it looked up.
-    unsafe {
-        create(
-            ObjectType::Runtime,
-            RUNTIMES[SLOT].load(Ordering::Acquire),
-            logger,
-            version,
-        )
-    }
+    unsafe { create(ObjectType::Runtime, real, logger, version, caller) }
 }
 
-unsafe extern "C-unwind" fn builder<const SLOT: usize>(logger: *mut c_void, version: i32) -> *mut c_void {
+unsafe extern "C-unwind" fn builder_for<const SLOT: usize>(
+    logger: *mut c_void,
+    version: i32,
+    caller: usize,
+) -> *mut c_void {
+    let real = BUILDERS[SLOT].load(Ordering::Acquire);
     // SAFETY: as above.
-    unsafe {
-        create(
-            ObjectType::Builder,
-            BUILDERS[SLOT].load(Ordering::Acquire),
-            logger,
-            version,
-        )
-    }
+    unsafe { create(ObjectType::Builder, real, logger, version, caller) }
+}
+
+/// Defines the function that a program calls. It passes its return address along, as those in `exports.rs` do.
+macro_rules! passes_caller {
+    ($name:ident, $to:ident, $($instruction:literal),*) => {
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name<const SLOT: usize>(logger: *mut c_void, version: i32) -> *mut c_void {
+            std::arch::naked_asm!(".cfi_startproc", $($instruction),*, ".cfi_endproc", sym $to::<SLOT>)
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+passes_caller!(runtime, runtime_for, "endbr64", "mov rdx, [rsp]", "jmp {}");
+#[cfg(target_arch = "x86_64")]
+passes_caller!(builder, builder_for, "endbr64", "mov rdx, [rsp]", "jmp {}");
+#[cfg(target_arch = "aarch64")]
+passes_caller!(runtime, runtime_for, "hint #34", "mov x2, x30", "b {}");
+#[cfg(target_arch = "aarch64")]
+passes_caller!(builder, builder_for, "hint #34", "mov x2, x30", "b {}");
+
+/// Elsewhere nothing is injected.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe extern "C-unwind" fn runtime<const SLOT: usize>(logger: *mut c_void, version: i32) -> *mut c_void {
+    // SAFETY: the caller's arguments.
+    unsafe { runtime_for::<SLOT>(logger, version, 0) }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe extern "C-unwind" fn builder<const SLOT: usize>(logger: *mut c_void, version: i32) -> *mut c_void {
+    // SAFETY: the caller's arguments.
+    unsafe { builder_for::<SLOT>(logger, version, 0) }
 }
 
 macro_rules! of_each_slot {

@@ -21,7 +21,7 @@ fn reach(name: &CStr, version: Option<i32>, caller: usize) -> Option<resolve::Re
 unsafe fn linked(kind: ObjectType, logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     match reach(kind.function(), Some(version), caller) {
         // SAFETY: the caller's arguments, for the function that they are for.
-        Some(real) => unsafe { create(kind, real.function.as_ptr(), logger, version) },
+        Some(real) => unsafe { create(kind, real.function.as_ptr(), logger, version, caller) },
         None => null_mut(),
     }
 }

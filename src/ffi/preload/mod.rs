@@ -29,6 +29,7 @@ mod dynamic_linker;
 #[cfg(interposes)]
 mod exports;
 mod ld_preload;
+mod object_name;
 mod resolve;
 
 pub use attach::setter_slot;
@@ -67,18 +68,19 @@ impl ObjectType {
 /// header.
 type Create = unsafe extern "C-unwind" fn(*mut c_void, i32) -> *mut c_void;
 
-/// Calls TensorRT's function and attaches the allocator to what it creates. Null where `real` is null.
+/// Calls TensorRT's function and attaches the allocator to what it creates. Null where `real` is null. `caller` is an
+/// address in the caller's code.
 ///
 /// # Safety
 /// `real` is null or TensorRT's function of that kind, and the arguments are its caller's.
-unsafe fn create(kind: ObjectType, real: *mut c_void, logger: *mut c_void, version: i32) -> *mut c_void {
+unsafe fn create(kind: ObjectType, real: *mut c_void, logger: *mut c_void, version: i32, caller: usize) -> *mut c_void {
     let Some(real) = NonNull::new(real) else {
         return real;
     };
     // SAFETY: as this function requires.
     unsafe {
         let object = std::mem::transmute::<*mut c_void, Create>(real.as_ptr())(logger, version);
-        attach::attach(object, kind, version, real);
+        attach::attach(object, kind, (version, caller), real);
         object
     }
 }
