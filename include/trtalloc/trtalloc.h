@@ -63,10 +63,12 @@ const char *trtalloc_version(void);
 // after trtalloc_destroy it stays valid, and every request returns NULL.
 typedef struct trtalloc_allocator trtalloc_allocator;
 
-// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL for the defaults; the
-// environment is not read. Fails if there is no driver, or if an option cannot be read.
+// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL. For keys that it does not name,
+// the environment's TRTALLOC_KEY counts, then the default; a process with another user's rights (setuid) does not read
+// the environment. Fails if there is no driver, or if an option cannot be read.
 // `*out` is set to the allocator, or to NULL on failure. Pass it to trtalloc_destroy when it is no longer needed.
-trtalloc_status trtalloc_create(const char *options, struct trtalloc_allocator **out);
+trtalloc_status trtalloc_create(const char *options,
+                                struct trtalloc_allocator **out);
 
 // Creates an allocator over `bytes` bytes of external memory at `base`: a device's memory, pinned memory or any other.
 // The caller keeps owning the memory: the allocator never accesses it and never frees it. It must stay valid until its

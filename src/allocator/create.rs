@@ -3,9 +3,9 @@
 use super::*;
 
 impl Allocator {
-    /// Reads `options` and opens the driver they name.
+    /// Reads `options`, and the environment for keys that these do not name, and opens the driver.
     pub fn create(options: &str) -> Result<Arc<Allocator>> {
-        Self::from_config(Config::parse(options)?)
+        Self::from_config(Config::over_environment(options, MemoryFrom::Driver)?)
     }
 
     /// Opens the driver that `config` names.

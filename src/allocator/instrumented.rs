@@ -22,22 +22,23 @@ impl Allocator {
     /// Allocates for a tag: a hit if the tag has a credit with the stream.
     #[inline]
     pub(super) fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
-        let want = self.want(request.size, request.alignment);
-        let closed = self.closed.load(Ordering::Relaxed);
-        match (want, request.stream) {
-            (Ok(want), Some(stream)) if self.streams && request.flags == 0 && !closed => self.on_stream(
-                request,
-                stream,
-                |pool, cache, inner| pool.take_ready::<true>(cache, inner, want, tag),
-                |view| {
-                    self.count_for(request, tag, || match view {
-                        Some(view) => self.miss(want, request, view),
-                        None => self.allocate_directly(request),
-                    })
-                },
-            ),
-            _ => self.count_for(request, tag, || self.allocate_directly(request)),
+        let direct = || self.allocate_directly(request);
+        let (Ok(want), Some(stream)) = (self.want(request.size, request.alignment), request.stream) else {
+            return self.count_for(request, tag, direct);
+        };
+        if !self.streams || self.closed.load(Ordering::Relaxed) {
+            return self.count_for(request, tag, direct);
         }
+        note_unknown_flags(request);
+        self.on_stream(
+            request,
+            stream,
+            |pool, cache, inner| pool.take_ready::<true>(cache, inner, want, tag),
+            |view| match view {
+                Some(view) => self.count_for(request, tag, || self.miss(want, request, view)),
+                None => self.count_for(request, tag, direct),
+            },
+        )
     }
 
     /// Allocates by `attempt`, and counts the block for the tag.

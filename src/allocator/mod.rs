@@ -12,7 +12,7 @@ use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, Key, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
-use crate::support::config::{Backing, Config, Kind, Limit, Peers, Rule, Share};
+use crate::support::config::{Backing, Config, Kind, Limit, MemoryFrom, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
 use crate::support::process;
 use crate::support::stats::Stats;
@@ -122,9 +122,7 @@ impl Allocator {
             Ok(want) => want,
             Err(error) => return self.refuse(request, error),
         };
-        if request.flags & !RESIZABLE != 0 {
-            crate::support::log::unknown_flags(request.flags & !RESIZABLE);
-        }
+        note_unknown_flags(request);
         match request.stream {
             Some(stream) if self.streams => self.allocate_on_stream(want, request, stream),
             _ => self.allocate_without_cache(want, request),
@@ -412,6 +410,13 @@ impl Drop for Allocator {
     fn drop(&mut self) {
         self.write_at_exit();
         self.close();
+    }
+}
+
+#[inline]
+fn note_unknown_flags(request: Request) {
+    if request.flags & !RESIZABLE != 0 {
+        crate::support::log::unknown_flags(request.flags & !RESIZABLE);
     }
 }
 

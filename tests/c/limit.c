@@ -1,4 +1,4 @@
-/* The limit is known from the beginning: as created, as set, and as the environment has it. */
+/* The limit is known from the beginning: as created, as set, and as the environment has it for every allocator. */
 #include <string.h>
 
 #include "check.h"
@@ -38,7 +38,6 @@ int main(void) {
   const char *at_rest = getenv("TRTALLOC_TEST_LIMIT_AT_REST");
   char json[4096];
   trtalloc_stats stats;
-  created("driver=sim", 0);
   created("driver=sim,limit=4GB", 4000000000u);
   created("driver=sim,limit=500MB", 500000000u);
   created("driver=sim,limit=4GiB", (uint64_t)4 << 30);
@@ -46,6 +45,9 @@ int main(void) {
   set();
 
   CHECK(expected != NULL && at_rest != NULL);
+  created("driver=sim", strtoull(expected, NULL, 10));
+  created(NULL, strtoull(expected, NULL, 10));
+  created("limit=none", 0);
   CHECK(limit_of(own) == strtoull(at_rest, NULL, 10));
   CHECK(trtalloc_stats_json(own, -1, json, sizeof json) > 0 && strstr(json, at_rest) != NULL);
   CHECK(trtalloc_deallocate(own, trtalloc_allocate(own, 4096, 0, 0)));

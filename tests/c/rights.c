@@ -9,5 +9,10 @@ int main(void) {
   CHECK(getenv("TRTALLOC_LIMIT") != NULL);
   CHECK(trtalloc_stats_get(trtalloc_default(), -1, &stats, sizeof stats) == TRTALLOC_STATUS_OK);
   CHECK(stats.limit == 0);
+  trtalloc_allocator* own = NULL;
+  CHECK(trtalloc_create("driver=sim", &own) == TRTALLOC_STATUS_OK);
+  CHECK(trtalloc_stats_get(own, -1, &stats, sizeof stats) == TRTALLOC_STATUS_OK);
+  CHECK(stats.limit == 0);
+  trtalloc_destroy(own);
   return 0;
 }

@@ -7,6 +7,7 @@ use super::trtalloc_status;
 use crate::allocator::Allocator;
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
+use crate::support::config::MemoryFrom;
 use crate::support::error::Error;
 
 /// An allocator: a pool for each device. It is opaque and safe to use from any thread at any time. It is never freed:
@@ -16,14 +17,15 @@ pub struct trtalloc_allocator {
     _opaque: [u8; 0],
 }
 
-/// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL for the defaults; the
-/// environment is not read. Fails if there is no driver, or if an option cannot be read.
+/// Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL. For keys that it does not name,
+/// the environment's TRTALLOC_KEY counts, then the default; a process with another user's rights (setuid) does not read
+/// the environment. Fails if there is no driver, or if an option cannot be read.
 /// `*out` is set to the allocator, or to NULL on failure. Pass it to trtalloc_destroy when it is no longer needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_create(options: *const c_char, out: *mut *mut trtalloc_allocator) -> trtalloc_status {
     status("trtalloc_create", || {
         // SAFETY: the caller's pointers are null or valid.
-        unsafe { make(options, out, Allocator::from_config) }
+        unsafe { make(options, out, MemoryFrom::Driver, Allocator::from_config) }
     })
 }
 
@@ -46,7 +48,11 @@ pub unsafe extern "C" fn trtalloc_create_from(
     status("trtalloc_create_from", || {
         let base = number(base) as u64;
         // SAFETY: the caller's pointers are null or valid.
-        unsafe { make(options, out, |config| Allocator::over(base, bytes, config)) }
+        unsafe {
+            make(options, out, MemoryFrom::Caller, |config| {
+                Allocator::over(base, bytes, config)
+            })
+        }
     })
 }
 

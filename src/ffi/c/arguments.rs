@@ -8,7 +8,7 @@ use crate::allocator::{Allocator, MAX_DEVICES, Request};
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::support::config::{Config, LogLevel};
+use crate::support::config::{Config, MemoryFrom};
 use crate::support::error::{Error, Result};
 use crate::support::stats::Stats;
 
@@ -75,13 +75,14 @@ pub(in crate::ffi::c) unsafe fn deallocate(
     }
 }
 
-/// Reads the options, creates the allocator and writes the exported allocator to `out`.
+/// Reads the options and the environment, creates the allocator and writes the exported allocator to `out`.
 ///
 /// # Safety
 /// `options` is null or a C string, and `out` is null or writable.
 pub(in crate::ffi::c) unsafe fn make(
     options: *const c_char,
     out: *mut *mut trtalloc_allocator,
+    memory: MemoryFrom,
     allocator: impl FnOnce(Config) -> Result<Arc<Allocator>>,
 ) -> Result<()> {
     // SAFETY: as this function demands.
@@ -89,14 +90,15 @@ pub(in crate::ffi::c) unsafe fn make(
         return Err(Error::InvalidArgument("out is NULL".into()));
     };
     *out = std::ptr::null_mut();
-    let config = if options.is_null() {
-        Config::default()
-    } else {
+    let options = match options.is_null() {
+        true => "",
         // SAFETY: as this function demands.
-        Config::parse(unsafe { text("options", options) }?)?
+        false => unsafe { text("options", options) }?,
     };
     crate::support::log::init_from_environment();
-    if config.log != LogLevel::default() {
+    let config = Config::over_environment(options, memory)?;
+    // The process has one level. An allocator whose options name none does not change it.
+    if config.log != Config::environment_log_level() {
         crate::support::log::init(config.log);
     }
     *out = pointer_to(ExportedAllocator::new(allocator(config)?));

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::sync::Once;
 
-use super::{Config, KEYS, LogLevel, value};
+use super::{Backing, Config, KEYS, Kind, Limit, LogLevel, Peers, Share, value};
 use crate::support::error::{Error, Result};
 use crate::support::{process, stderr};
 
@@ -24,6 +24,15 @@ pub(in crate::support::config) const OTHER_PREFIXES: [&str; 2] = ["TEST_", "STRE
 /// The variables that `trtalloc run` has reported on stderr already, joined by commas. It is no option.
 pub const NAMED: &str = "__TRTALLOC_NAMED";
 
+/// Where an allocator's memory comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryFrom {
+    /// The driver.
+    Driver,
+    /// The caller brings it.
+    Caller,
+}
+
 impl Config {
     /// Reads the environment's `TRTALLOC_KEY` for every key. A value that cannot be read is reported in one line on
     /// stderr, and the default applies, except for a limit: see [`Config::bounds_hold`]. A variable that begins with
@@ -41,6 +50,42 @@ impl Config {
             }
         });
         config
+    }
+
+    /// The options of an allocator that code creates: `options`, and for every other key the environment's. What the
+    /// environment says only applies to memory of the kind that the options ask for: a page behind each block, for
+    /// example, cannot be had in memory that the caller brings, and a program must not fail for that.
+    pub fn over_environment(options: &str, memory: MemoryFrom) -> Result<Config> {
+        Config::over(Config::from_environment(), options, memory)
+    }
+
+    /// [`Config::over_environment`] for any environment.
+    pub(in crate::support::config) fn over(environment: Config, options: &str, memory: MemoryFrom) -> Result<Config> {
+        let own = Config::parse(options)?;
+        let mut config = environment;
+        if memory == MemoryFrom::Caller {
+            config.passthrough = false;
+            config.guard = false;
+            config.fill = None;
+            config.headroom = Limit::None;
+            config.unread_bounds.retain(|(key, _)| *key != "headroom");
+        }
+        if own.kind == Kind::Pinned {
+            config.backing = Backing::default();
+            config.guard = false;
+            config.fill = None;
+            config.peers = Peers::None;
+            config.share = Share::None;
+            config.rdma = false;
+            config.headroom = Limit::None;
+            config.unread_bounds.retain(|(key, _)| *key != "headroom");
+            // A percentage is of the device's memory.
+            if matches!(config.limit, Limit::Percent(_)) {
+                config.limit = Limit::None;
+            }
+        }
+        config.set_all(options)?;
+        Ok(config)
     }
 
     /// The environment's `TRTALLOC_LOG`; silently the default where it cannot be read.

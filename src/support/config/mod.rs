@@ -1,4 +1,4 @@
-//! Options: `key=value,key=value`, or the environment's `TRTALLOC_KEY`.
+//! Options: `key=value,key=value`, and the environment's `TRTALLOC_KEY` for keys that the options do not name.
 //!
 //! Keys and values are case-insensitive except for paths. Blanks around them and empty items are ignored. If a key is
 //! given twice, the last value counts. A value cannot contain a comma. Sizes are bytes, or have a unit: K, M, G, T or
@@ -14,7 +14,7 @@ mod environment;
 pub mod history;
 mod value;
 
-pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variable_of};
+pub use environment::{MemoryFrom, NAMED, nearest, nearest_option, unknown_variables, variable_of};
 
 /// How memory is obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -261,16 +261,22 @@ pub const KEYS: &[&str] = &[
 ];
 
 impl Config {
-    /// Parses `key=value,key=value`. The error names the first item that cannot be read.
+    /// Parses `key=value,key=value`; the environment is not read. The error names the first item that cannot be read.
     pub fn parse(options: &str) -> Result<Config> {
         let mut config = Config::default();
+        config.set_all(options)?;
+        Ok(config)
+    }
+
+    /// Sets the options of `key=value,key=value`. The error names the first item that cannot be read.
+    fn set_all(&mut self, options: &str) -> Result<()> {
         for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let Some((key, value)) = item.split_once('=') else {
                 return Err(Error::InvalidArgument(format!("option `{item}` is not key=value")));
             };
-            config.set(key, value)?;
+            self.set(key, value)?;
         }
-        Ok(config)
+        Ok(())
     }
 
     /// Sets one option; on an error nothing changes.

@@ -301,6 +301,59 @@ fn unreadable_limit_refuses_every_request() {
 }
 
 #[test]
+fn options_in_code_win_over_the_environment() {
+    let variables = [
+        ("TRTALLOC_LIMIT", "4GiB"),
+        ("TRTALLOC_GUARD", "1"),
+        ("TRTALLOC_HISTORY", "all"),
+        ("TRTALLOC_WAIT_MS", "5"),
+    ];
+    let over = |options| Config::over(environment(&variables).0, options, MemoryFrom::Driver);
+    assert_eq!(over("").unwrap(), environment(&variables).0);
+    let config = over("limit=1GiB,wait_ms=7,history=off").unwrap();
+    assert_eq!((config.limit, config.wait_ms), (Limit::Bytes(1 << 30), 7));
+    assert!(config.guard && config.history().unwrap().mode == history::RecordingMode::Off);
+    assert_eq!(over("limit=none").unwrap().limit, Limit::None);
+    assert!(matches!(over("limit=much"), Err(Error::InvalidArgument(_))));
+    // An unreadable limit is replaced by one in code, and by nothing else.
+    let over = |options| {
+        let config = environment(&[("TRTALLOC_LIMIT", "much")]).0;
+        Config::over(config, options, MemoryFrom::Caller).unwrap().bounds_hold()
+    };
+    assert!(over("").is_err() && over("guard=0").is_err() && over("limit=1GiB").is_ok());
+}
+
+#[test]
+fn environment_does_not_ask_for_what_cannot_be() {
+    let variables = [
+        ("TRTALLOC_PASSTHROUGH", "1"),
+        ("TRTALLOC_GUARD", "1"),
+        ("TRTALLOC_FILL", "7"),
+        ("TRTALLOC_HEADROOM", "much"),
+        ("TRTALLOC_BACKING", "vmm"),
+        ("TRTALLOC_PEERS", "auto"),
+        ("TRTALLOC_SHARE", "fd"),
+        ("TRTALLOC_RDMA", "1"),
+        ("TRTALLOC_LIMIT", "50%"),
+        ("TRTALLOC_WAIT_MS", "5"),
+    ];
+    let over = |options, memory| Config::over(environment(&variables).0, options, memory).unwrap();
+    let brought = over("", MemoryFrom::Caller);
+    assert!(!brought.passthrough && !brought.guard && brought.fill.is_none() && brought.bounds_hold().is_ok());
+    assert_eq!((brought.limit, brought.wait_ms), (Limit::Percent(50.0), 5));
+    // What the code asks for is refused where it is refused without an environment.
+    assert!(over("guard=1", MemoryFrom::Caller).guard);
+    let pinned = over("kind=pinned", MemoryFrom::Driver);
+    let expected = with(|c| {
+        c.kind = Kind::Pinned;
+        c.passthrough = true;
+        c.wait_ms = 5;
+    });
+    assert_eq!(pinned, expected);
+    assert!(over("", MemoryFrom::Driver).bounds_hold().is_err());
+}
+
+#[test]
 fn misspelt_variable_has_a_nearest_option() {
     for name in [
         "TRTALLOC_LIMIT",
