@@ -97,6 +97,26 @@ fn the_limit_is_known_from_the_beginning() {
     }
 }
 
+/// What docs/which-model.md shows is what the library writes.
+#[test]
+fn models_have_figures_of_their_own() {
+    let output = program("models", &[("TRTALLOC_DRIVER", "sim"), ("TRTALLOC_STATS", "1")]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let page = std::fs::read_to_string(common::root().join("docs/which-model.md")).unwrap();
+    // The page breaks the long lines.
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = words(&page);
+    let shown = |line: &str| !line.starts_with("trtalloc: device 0: 5 allocations");
+    let lines: Vec<&str> = stderr.lines().filter(|line| shown(line)).collect();
+    assert_eq!(lines.len(), 8, "{stderr}");
+    for line in lines {
+        assert!(
+            page.contains(&words(line)),
+            "docs/which-model.md does not have:\n{line}\n{stderr}"
+        );
+    }
+}
+
 #[test]
 fn destroyed_allocators_leave_no_descriptors() {
     program("many", &[]);

@@ -90,7 +90,7 @@ fn blocks_count_for_the_adapters_name_whatever_the_threads_tag_is() {
         world.allocator.stats(Some(0)).unwrap().allocated,
         5120 + 7168 + 2 * 9216
     );
-    // Whoever frees it.
+    // It does not matter who frees it.
     assert!(plain.deallocate_async(first, stream) && one.deallocate(second) && other.deallocate(third));
     assert!(one.deallocate_async(fourth, stream));
     for name in ["name: one", "name: other", "name: thread"] {

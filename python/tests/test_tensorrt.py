@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not BINDINGS, reason="no TensorRT")
 WHOLE = [binding for binding in BINDINGS if "rtx" in binding[0]]
 
 CALLS = """
-import ctypes, importlib, threading
+import ctypes, functools, importlib, threading
 def slots(allocator):
     # After Python's own fields, pybind11's object has a pointer to the C++ object, which begins with its table of functions.
     this = ctypes.c_void_p.from_address(id(allocator) + object.__basicsize__).value
@@ -233,7 +233,8 @@ class Spy:
 
 from trtalloc import _tensorrt
 spy = Spy()
-pool = _tensorrt._subclass(_tensorrt._base(trt), spy, None)()
+requests = [functools.partial(of, None) for of in (spy.trtalloc_allocate, spy.trtalloc_allocate_async)]
+pool = _tensorrt._subclass(_tensorrt._base(trt), spy, None, *requests)()
 call = slots(pool)
 assert call["allocateAsync"](100, 256, 1, 0x7000) == 0x5000
 assert call["allocateAsync"](100, 256, 0, 0x7000) == 0x5000
@@ -247,6 +248,70 @@ assert spy.asked == [
     ("trtalloc_deallocate_async", 0x5000, 0x7000),
 ], spy.asked
 """,
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_blocks_count_for_the_name(simulated, binding):
+    """As TensorRT's C++ code calls it, from a thread with a tag of its own."""
+    simulated(
+        CALLS
+        + _program(
+            binding,
+            """
+import trtalloc
+import MODULE as trt
+one, other = (trtalloc.tensorrt_allocator(trt, name) for name in ("one", "other"))
+plain = trtalloc.tensorrt_allocator(trt)
+assert len({id(one), id(other), id(plain)}) == 3
+assert one is trtalloc.tensorrt_allocator(trt, name="one")
+assert plain is trtalloc.tensorrt_allocator(trt, None) is trtalloc.tensorrt_allocator(trt, "")
+with trtalloc.tag("thread"):
+    blocks = [
+        slots(one)["allocate"](1 << 20, 256, 1),
+        slots(other)["allocateAsync"](2 << 20, 256, 0, None),
+        slots(plain)["allocate"](4 << 20, 256, 0),
+    ]
+blocks[0] = slots(plain)["reallocate"](blocks[0], 256, 3 << 20)
+assert all(blocks)
+held = {name: figures["allocated"] for name, figures in trtalloc.tag_stats().items()}
+assert held == {"one": 3 << 20, "other": 2 << 20, "thread": 4 << 20}, held
+assert 'tag="other"} 2097152' in trtalloc.metrics()
+trtalloc.set_tag_limit("other", 3 << 20)
+assert slots(other)["allocate"](2 << 20, 256, 0) is None and slots(one)["deallocate"](blocks[1])
+assert slots(plain)["deallocate"](blocks[0]) and slots(other)["deallocateAsync"](blocks[2], None)
+assert all(figures["allocated"] == 0 for figures in trtalloc.tag_stats().values())
+assert trtalloc.tag_stats()["other"]["out_of_memory"] == 1
+quoted = trtalloc.tensorrt_allocator(trt, 'say "hi"' + chr(0xD800))
+block = slots(quoted)["allocate"](1 << 20, 256, 0)
+assert trtalloc.tag_stats()['say "hi"?']["allocated"] == 1 << 20
+assert slots(quoted)["deallocate"](block)
+""",
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", WHOLE)
+def test_attach_gives_a_runtime_a_name(simulated, binding):
+    simulated(
+        _program(
+            binding,
+            """
+            import warnings; warnings.simplefilter("ignore")
+            import trtalloc
+            import MODULE as trt
+            runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
+            allocator = trtalloc.attach(runtime, name="resnet")
+            assert allocator is trtalloc.tensorrt_allocator(trt, "resnet")
+            memory = allocator.allocate(1 << 20, 256, 0)
+            assert trtalloc.tag_stats()["resnet"]["allocated"] == 1 << 20
+            for _ in range(1000):
+                assert trtalloc.attach(trt.Runtime(trt.Logger(trt.Logger.ERROR)), "resnet") is allocator
+            assert allocator.deallocate(memory)
+            """,
         ),
         **_variables(binding),
     )

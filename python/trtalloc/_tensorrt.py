@@ -46,18 +46,19 @@ def _inject_at_import():
 def attach(tensorrt_object, name=None):
     """Makes a runtime or builder, and its engines, allocate from the pool, even if TensorRT was imported before trtalloc.
 
-    With a name, a model's for example, the memory counts for that name, whichever thread TensorRT calls from: tag_stats() and
-    metrics() show it, and set_tag_limit() limits it. Give each model a runtime of its own. An execution context uses the pool for its temporary storage (temporary_allocator). Each request calls Python and takes
-    its lock. If trtalloc is imported before TensorRT, attaching is not needed, and requests do not call Python. Returns the
-    allocator, which exists until the process ends.
+    With a name, a model's for example, the memory counts for that name, whichever thread TensorRT calls from: tag_stats()
+    and metrics() show it, and set_tag_limit() limits it. Give each model a runtime of its own. An execution context uses the
+    pool for its temporary storage (temporary_allocator). Each request calls Python and takes its lock. If trtalloc is
+    imported before TensorRT, attaching is not needed, and requests do not call Python. Returns the allocator, which exists
+    until the process ends.
     """
     kind = type(tensorrt_object)
-    for name in ("gpu_allocator", "temporary_allocator"):
+    for setter in ("gpu_allocator", "temporary_allocator"):
         # The object's class may be a subclass of TensorRT's.
         for base in kind.__mro__:
-            if name in vars(base):
+            if setter in vars(base):
                 allocator = tensorrt_allocator(sys.modules.get(base.__module__), name)
-                setattr(tensorrt_object, name, allocator)
+                setattr(tensorrt_object, setter, allocator)
                 return allocator
     raise TypeError(f"attach requires TensorRT's Runtime, Builder or IExecutionContext, not {kind.__name__}")
 

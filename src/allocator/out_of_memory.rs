@@ -7,6 +7,7 @@ use super::*;
 use crate::history::state::PieceState;
 use crate::history::{Action, Event, describe};
 use crate::pool::counters;
+use crate::support::stats::TagStats;
 use crate::sync::HashMap;
 
 /// A function that is called with the device and the bytes of a request that is about to be refused. True requests
@@ -246,13 +247,14 @@ impl Allocator {
             let holders = self.holders(pool);
             tracing::warn!(
                 "out of memory on device {device}: {} bytes requested; limit {limit}, allocated {}, cached {}, pending {}, \
-                 reserved {}, free on the device {free}; held by {holders}; refusals not logged since: {unreported}; the \
+                 reserved {}, free on the device {free}; held by {holders}{}; refusals not logged since: {unreported}; the \
                  reason: {reason}",
                 request.size,
                 stats.allocated,
                 stats.cached,
                 stats.pending,
                 stats.reserved,
+                largest_tags(pool),
             );
         }
         if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
@@ -296,6 +298,19 @@ impl Allocator {
         } else {
             named.join(", ")
         }
+    }
+}
+
+/// The tags that hold the most; nothing where there are none.
+fn largest_tags(pool: &Pool) -> String {
+    let mut tags = pool.tag_stats();
+    tags.retain(|of| of.allocated > 0);
+    tags.sort_by_key(|of| std::cmp::Reverse(of.allocated));
+    let of_tag = |of: &TagStats| format!("`{}` {}", tags::printable(of.tag), of.allocated);
+    let named: Vec<String> = tags.iter().take(NAMED).map(of_tag).collect();
+    match named.is_empty() {
+        true => String::new(),
+        false => format!("; by tag {}", named.join(", ")),
     }
 }
 

@@ -111,6 +111,24 @@ void memory() {
     }
     CHECK(stats(mine).allocated == 0 && stats(mine).allocations == stats(mine).frees);
 
+    // An adapter with a name counts for it; a block that it made is freed through any adapter.
+    auto* named = trtalloc::tensorrt(mine, "resnet");
+    CHECK(named != a && named == trtalloc::tensorrt(mine, "resnet") && named != trtalloc::tensorrt(mine, "bert"));
+    CHECK(trtalloc::tensorrt(mine, nullptr) == a && trtalloc::tensorrt(mine, "") == a);
+    describe(named);
+    CHECK(allocated_by(mine, "resnet") == 0);
+    void* weights = named->allocate(3 * mib, 0, resizable);
+    void* scratch = named->allocateAsync(mib, 0, 0, nullptr);
+    CHECK((weights = a->reallocate(weights, 0, 5 * mib)) != nullptr && scratch != nullptr);
+    CHECK(allocated_by(mine, "resnet") == 6 * mib && allocated_by(mine, "bert") == 0);
+    CHECK(a->deallocateAsync(scratch, nullptr) && named->deallocate(weights));
+    CHECK(allocated_by(mine, "resnet") == 0 && stats(mine).allocated == 0);
+    delete named;
+    CHECK(named == trtalloc::tensorrt(mine, "resnet"));
+    describe(named);
+    CHECK((weights = named->allocate(mib, 0, 0)) != nullptr && allocated_by(mine, "resnet") == mib);
+    CHECK(named->deallocate(weights));
+
     // Blocks outlive the allocator, and the adapter outlives both.
     void* last = a->allocate(mib, 0, 0);
     CHECK(last != nullptr);

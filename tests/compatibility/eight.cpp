@@ -121,6 +121,22 @@ void by_name(trtalloc_allocator* mine) {
     take_back(a, last);
 }
 
+// An adapter with a name counts for it; a block that it made is freed through any adapter.
+void with_a_name(trtalloc_allocator* mine) {
+    Allocator* a = trtalloc::tensorrt(mine);
+    Allocator* named = trtalloc::tensorrt(mine, "resnet");
+    CHECK(named != a && named == trtalloc::tensorrt(mine, "resnet") && named != trtalloc::tensorrt(mine, "bert"));
+    CHECK(trtalloc::tensorrt(mine, nullptr) == a);
+    void* block = named->allocate(3 * mib, 0, resizable);
+    CHECK((block = a->reallocate(block, 0, 5 * mib)) != nullptr);
+    CHECK(allocated_by(mine, "resnet") == 5 * mib);
+    a->free(block);
+    destroy(named, 3);
+    CHECK((block = named->allocate(mib, 0, 0)) != nullptr && allocated_by(mine, "resnet") == mib);
+    take_back(named, block);
+    CHECK(allocated_by(mine, "resnet") == 0 && allocated_by(mine, "bert") == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -129,6 +145,7 @@ int main() {
     by_slots(mine);
     keeps_its_bytes(trtalloc::tensorrt(mine), resizable, take_back);
     CHECK(stats(mine).bytes_copied == 0);
+    with_a_name(mine);
     by_name(mine);
     std::printf("%ld\n", static_cast<long>(trtalloc::tensorrt_version));
     return 0;
