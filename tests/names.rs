@@ -104,6 +104,28 @@ fn blocks_count_for_the_adapters_name_whatever_the_threads_tag_is() {
     world.allocator.validate().unwrap();
 }
 
+/// Such a block goes to no cache, though its own stream frees it.
+#[test]
+fn a_block_that_is_used_on_another_stream_is_counted() {
+    let world = world("");
+    let client = world.named("used elsewhere");
+    for _ in 0..3 {
+        let block = client.allocate_async(MIB, 0, 0, world.streams[0]);
+        world
+            .allocator
+            .record_stream(block as u64, Stream(world.streams[1]))
+            .unwrap();
+        assert!(client.deallocate_async(block, world.streams[0]));
+    }
+    let expected = TagStats {
+        allocated_peak: MIB,
+        allocations: 3,
+        frees: 3,
+        ..none("used elsewhere")
+    };
+    assert_eq!(world.of("used elsewhere"), expected);
+}
+
 #[test]
 fn pairs_with_a_name_stay_on_the_path_of_a_hit_and_are_counted() {
     let world = world("");
@@ -201,6 +223,14 @@ fn a_limit_holds_for_a_name_also_where_its_requests_hit() {
     let other = world.named("limited: other").allocate_async(4 * MIB, 0, 0, stream);
     assert!(other != 0 && client.deallocate_async(other, stream));
     put(c);
+    // What was freed makes room for a block that grows.
+    world.allocator.set_tag_limit(Some(0), name, 8 * MIB).unwrap();
+    put(get(8 * MIB));
+    assert_eq!(world.of(name).allocated_peak, 8 * MIB);
+    put(get(4 * MIB));
+    let grown = client.reallocate(client.allocate(2 * MIB, 0, RESIZABLE), 0, 6 * MIB);
+    assert!(grown != 0 && client.reallocate(grown, 0, 9 * MIB) == 0);
+    assert!(client.deallocate(grown));
     world.allocator.set_tag_limit(Some(0), name, 0).unwrap();
     let d = get(8 * MIB);
     assert_ne!(d, 0);
