@@ -117,6 +117,25 @@ fn models_have_figures_of_their_own() {
     }
 }
 
+/// Adapters are never freed, and are reachable from one list.
+#[test]
+fn names_are_no_leak() {
+    let mut checked = common::cc();
+    checked.args(["-g", "-fsanitize=leak"]);
+    let built = build("names", checked, "tests/c/names.c");
+    let run = |arguments: &[&str]| {
+        Command::new(&built)
+            .args(arguments)
+            .env("TRTALLOC_LOG", "off")
+            .output()
+            .unwrap()
+    };
+    let output = run(&[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let stderr = String::from_utf8_lossy(&run(&["lose"]).stderr).into_owned();
+    assert!(stderr.contains("4711 byte(s) leaked in 1 allocation(s)"), "{stderr}");
+}
+
 #[test]
 fn destroyed_allocators_leave_no_descriptors() {
     program("many", &[]);

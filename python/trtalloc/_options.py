@@ -39,7 +39,7 @@ KEYS = (
     "sim_latency",
 )
 
-OTHERS = ("LIBRARY", "BLESS")
+OTHERS = ("LIBRARY", "BLESS", "SONAME")
 OTHER_PREFIXES = ("TEST_", "STRESS_")
 
 

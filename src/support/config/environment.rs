@@ -14,9 +14,9 @@ const PREFIX: &str = "TRTALLOC_";
 /// where the environment has a limit that cannot be read.
 const BOUNDS: [&str; 2] = ["limit", "headroom"];
 
-/// Variables of the project that are no options: the Python package's path to the library, and the tests' permission
-/// to update files.
-pub(in crate::support::config) const OTHERS: [&str; 2] = ["LIBRARY", "BLESS"];
+/// Variables of the project that are no options: the Python package's path to the library, the tests' permission to
+/// update files, and what cargo passes on from build.rs to programs that it starts.
+pub(in crate::support::config) const OTHERS: [&str; 3] = ["LIBRARY", "BLESS", "SONAME"];
 
 /// Prefixes of the tests' variables.
 pub(in crate::support::config) const OTHER_PREFIXES: [&str; 2] = ["TEST_", "STRESS_"];
