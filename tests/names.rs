@@ -395,7 +395,7 @@ fn figures_are_those_of_a_plain_count() {
             let draw = (random >> 33) as usize;
             let stream = world.streams[draw / 16 % 4];
             let name = draw / 64 % 3;
-            if draw % 2 == 0 && held.len() < 64 || held.is_empty() {
+            if draw.is_multiple_of(2) && held.len() < 64 || held.is_empty() {
                 let size = 512u64 << (draw / 256 % 6);
                 let (block, size) = match draw % 5 {
                     0 => (clients[name].allocate(size * 1024, 0, RESIZABLE), size * 1024),

@@ -209,6 +209,25 @@ typedef struct trtalloc_stats {
   uint64_t bytes_copied;
   // Handles of physical memory moved to another address to make a contiguous range.
   uint64_t remaps;
+  // Bytes free on the device; 0 where the driver does not say. Only trtalloc_stats_get and trtalloc_stats_json
+  // ask it.
+  uint64_t device_free;
+  // The device's memory; 0 as above.
+  uint64_t device_total;
+  // Bytes of the device that others hold: contexts, kernels, other allocators and other processes; 0 as above.
+  uint64_t held_by_others;
+  // The largest range that is free for every stream. A request of this size needs no more memory.
+  uint64_t largest_free;
+  // Times that a request or a trim waited for work to complete.
+  uint64_t waits;
+  // Nanoseconds of these waits.
+  uint64_t wait_ns;
+  // Trims: calls of trtalloc_trim, limits that were lowered, and a framework's calls to empty the cache.
+  uint64_t trims;
+  // Nanoseconds of these trims.
+  uint64_t trim_ns;
+  // Nanoseconds of the calls counted in driver_calls.
+  uint64_t driver_ns;
 } trtalloc_stats;
 
 // Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes

@@ -44,6 +44,15 @@ class Stats(ctypes.Structure):
             "driver_queries",
             "bytes_copied",
             "remaps",
+            "device_free",
+            "device_total",
+            "held_by_others",
+            "largest_free",
+            "waits",
+            "wait_ns",
+            "trims",
+            "trim_ns",
+            "driver_ns",
         )
     ]
 

@@ -80,6 +80,20 @@ impl Allocator {
         }
     }
 
+    /// As [`Allocator::stats`], with what the driver says of the device's memory and the largest free range. On a device
+    /// that was not used yet, the driver is asked only where a context of that device is current.
+    pub fn stats_with_device(&self, device: Option<i32>) -> Result<Stats> {
+        let stats = self.stats(device)?;
+        let device = self.device(device)?;
+        Ok(match self.existing_pool(device) {
+            Some(pool) => pool.stats_with_device(),
+            None if self.driver.current_device() == Ok(Some(device)) => {
+                stats.on_device(self.driver.memory_info(device).unwrap_or_default())
+            }
+            None => stats,
+        })
+    }
+
     /// The statistics of each device that has a pool. Makes no driver call, so it can be called at any time.
     pub fn stats_of_all(&self) -> impl Iterator<Item = Stats> {
         self.all_pools().map(Pool::stats)

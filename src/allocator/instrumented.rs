@@ -140,7 +140,7 @@ impl Allocator {
     pub fn stats_json(&self, device: Option<i32>) -> Result<String> {
         process::usable()?;
         let device = self.device(device)?;
-        let (stats, tags) = (self.stats(Some(device))?, self.tag_stats(Some(device))?);
+        let (stats, tags) = (self.stats_with_device(Some(device))?, self.tag_stats(Some(device))?);
         Ok(crate::support::stats::json(device, &stats, &tags))
     }
 

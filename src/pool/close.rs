@@ -13,6 +13,10 @@ impl Pool {
     /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
     /// long as a request may. Returns the bytes.
     pub fn trim(&self, keep: u64) -> Result<u64> {
+        self.counters.trims.time(|| self.release_down_to(keep))
+    }
+
+    fn release_down_to(&self, keep: u64) -> Result<u64> {
         let mut core = self.admit()?;
         self.wait_for_leaving(&mut core)?;
         let _entered = self.enter(&core.reclaimer.contexts)?;

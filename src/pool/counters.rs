@@ -1,6 +1,7 @@
 //! Bytes and counts that are read without the pool's lock.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use crate::pool::Pool;
 use crate::pool::stream_cache::Inner;
@@ -27,6 +28,31 @@ pub struct Counters {
     pub bytes_copied: AtomicU64,
     /// Shrinks that left memory over.
     pub tails: AtomicU64,
+    /// Waits for work.
+    pub waits: Timed,
+    /// Trims.
+    pub trims: Timed,
+}
+
+/// How often something was done, and how long it took. No thread relies on its order, so the models leave it out.
+#[derive(Default)]
+pub struct Timed {
+    /// How often.
+    pub count: std::sync::atomic::AtomicU64,
+    /// Nanoseconds in all.
+    pub nanoseconds: std::sync::atomic::AtomicU64,
+}
+
+impl Timed {
+    /// Does it.
+    pub fn time<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let outcome = work();
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds
+            .fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        outcome
+    }
 }
 
 /// What a freed block takes from the counters.

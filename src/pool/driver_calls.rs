@@ -1,6 +1,7 @@
 //! The driver as the pool calls it. Every call is counted and made in a context, and no call disturbs a capture.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,6 +11,8 @@ pub struct DriverCalls {
     driver: Arc<dyn Driver>,
     /// Calls that submit work or may block.
     pub submitted: AtomicU64,
+    /// Nanoseconds of these calls. No thread relies on its order, so the models leave it out.
+    pub nanoseconds: std::sync::atomic::AtomicU64,
     /// Queries, which only return a value.
     pub queries: AtomicU64,
     /// The context that owns what the driver's malloc returns.
@@ -24,6 +27,7 @@ impl DriverCalls {
         DriverCalls {
             driver,
             submitted: AtomicU64::new(0),
+            nanoseconds: std::sync::atomic::AtomicU64::new(0),
             queries: AtomicU64::new(0),
             home: AtomicUsize::new(0),
             pinned,
@@ -38,7 +42,11 @@ impl DriverCalls {
     /// Makes a call that submits work or may block.
     pub fn submit<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
         self.submitted.fetch_add(1, Ordering::Relaxed);
-        call(&*self.driver)
+        let begun = Instant::now();
+        let outcome = call(&*self.driver);
+        self.nanoseconds
+            .fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        outcome
     }
 
     /// Makes a query.
@@ -114,6 +122,25 @@ impl DriverCalls {
             true => driver.host_free(address),
             false => driver.free(address),
         })
+    }
+
+    /// Bytes free on the device, and its memory in total, as the driver reports them in the current context or, if that is
+    /// another device's, in `context`; 0 where it does not. It is for the statistics, whose counts do not change because they are read: its calls are not counted.
+    pub fn device_memory(&self, context: Context, device: i32) -> (u64, u64) {
+        let driver = &*self.driver;
+        let pushed = driver.current_device() != Ok(Some(device));
+        if pushed && driver.context_push(context).is_err() {
+            return (0, 0);
+        }
+        let mode = driver.exchange_capture_mode(CaptureMode::Relaxed);
+        let info = driver.memory_info(device).unwrap_or_default();
+        if let Ok(mode) = mode {
+            let _ = driver.exchange_capture_mode(mode);
+        }
+        if pushed {
+            let _ = driver.context_pop().or_else(|_| driver.context_pop());
+        }
+        info
     }
 
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in

@@ -189,6 +189,15 @@ impl From<Stats> for trtalloc_stats {
             driver_queries,
             bytes_copied,
             remaps,
+            device_free,
+            device_total,
+            held_by_others,
+            largest_free,
+            waits,
+            wait_ns,
+            trims,
+            trim_ns,
+            driver_ns,
         } = stats;
         trtalloc_stats {
             allocated,
@@ -208,6 +217,15 @@ impl From<Stats> for trtalloc_stats {
             driver_queries,
             bytes_copied,
             remaps,
+            device_free,
+            device_total,
+            held_by_others,
+            largest_free,
+            waits,
+            wait_ns,
+            trims,
+            trim_ns,
+            driver_ns,
         }
     }
 }

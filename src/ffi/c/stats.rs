@@ -46,6 +46,25 @@ pub struct trtalloc_stats {
     pub bytes_copied: u64,
     /// Handles of physical memory moved to another address to make a contiguous range.
     pub remaps: u64,
+    /// Bytes free on the device; 0 where the driver does not say. Only trtalloc_stats_get and trtalloc_stats_json
+    /// ask it.
+    pub device_free: u64,
+    /// The device's memory; 0 as above.
+    pub device_total: u64,
+    /// Bytes of the device that others hold: contexts, kernels, other allocators and other processes; 0 as above.
+    pub held_by_others: u64,
+    /// The largest range that is free for every stream. A request of this size needs no more memory.
+    pub largest_free: u64,
+    /// Times that a request or a trim waited for work to complete.
+    pub waits: u64,
+    /// Nanoseconds of these waits.
+    pub wait_ns: u64,
+    /// Trims: calls of trtalloc_trim, limits that were lowered, and a framework's calls to empty the cache.
+    pub trims: u64,
+    /// Nanoseconds of these trims.
+    pub trim_ns: u64,
+    /// Nanoseconds of the calls counted in driver_calls.
+    pub driver_ns: u64,
 }
 
 /// Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes
@@ -66,7 +85,7 @@ pub unsafe extern "C" fn trtalloc_stats_get(
             return Err(Error::InvalidArgument("out is NULL".into()));
         }
         let stats = match exported.existing() {
-            Some(allocator) => trtalloc_stats::from(allocator.stats(ordinal(device))?),
+            Some(allocator) => trtalloc_stats::from(allocator.stats_with_device(ordinal(device))?),
             None => at_rest(device).map(|()| exported.stats_at_rest().into())?,
         };
         let known = out_size.min(size_of::<trtalloc_stats>());

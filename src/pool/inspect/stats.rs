@@ -25,6 +25,11 @@ impl Pool {
             driver_calls: self.calls.submitted.load(Relaxed),
             driver_queries: self.calls.queries.load(Relaxed),
             remaps: physical.remaps,
+            waits: counters.waits.count.load(Relaxed),
+            wait_ns: counters.waits.nanoseconds.load(Relaxed),
+            trims: counters.trims.count.load(Relaxed),
+            trim_ns: counters.trims.nanoseconds.load(Relaxed),
+            driver_ns: self.calls.nanoseconds.load(Relaxed),
             ..Stats::default()
         };
         for cache in self.caches.all() {
@@ -43,6 +48,17 @@ impl Pool {
         stats.reallocations_in_place = stats.reallocations.saturating_sub(counters.moves.load(Relaxed));
         stats.cached = stats.reserved.saturating_sub(stats.allocated + stats.pending);
         stats
+    }
+
+    /// As [`Pool::stats`], with what the driver says of the device, and the largest free range, which takes a look at
+    /// every range.
+    pub fn stats_with_device(&self) -> Stats {
+        let stats = self.stats();
+        let largest_free = self.core.lock().memory.free_space.largest_common();
+        Stats {
+            largest_free,
+            ..stats.on_device(self.calls.device_memory(self.home(), self.device))
+        }
     }
 
     /// Restarts the peaks.

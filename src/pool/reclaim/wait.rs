@@ -71,7 +71,7 @@ impl Wait {
             Awaited::Event(context, event) => {
                 let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
                 core.reclaimer.waiting += 1;
-                let outcome = MutexGuard::unlocked(core, wait);
+                let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(wait));
                 core.reclaimer.waiting -= 1;
                 (context, outcome)
             }
@@ -79,7 +79,7 @@ impl Wait {
                 let known = core.reclaimer.pending.synchronization.take();
                 let known = known.filter(|of| of.context == context);
                 let begun = known.unwrap_or_else(|| Synchronization::begin(&pool.calls, context, batch));
-                let outcome = MutexGuard::unlocked(core, || begun.wait(left));
+                let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(|| begun.wait(left)));
                 let pending = &mut core.reclaimer.pending;
                 match outcome {
                     Some(Ok(())) => pending.synchronized(context, begun.batch),

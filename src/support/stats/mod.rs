@@ -42,6 +42,37 @@ pub struct Stats {
     pub bytes_copied: u64,
     /// Handles moved to another address to make a contiguous range.
     pub remaps: u64,
+    /// Bytes free on the device; 0 unless asked for with [`stats_with_device`](crate::allocator::Allocator::stats_with_device), or where the driver does not
+    /// say.
+    pub device_free: u64,
+    /// The device's memory; 0 as above.
+    pub device_total: u64,
+    /// Bytes of the device that others hold; 0 as above.
+    pub held_by_others: u64,
+    /// The largest range that is free for every stream; 0 unless asked for as above.
+    pub largest_free: u64,
+    /// Times that a request or a trim waited for work to complete.
+    pub waits: u64,
+    /// Nanoseconds of these waits.
+    pub wait_ns: u64,
+    /// Trims, also those of a limit that was lowered.
+    pub trims: u64,
+    /// Nanoseconds of these trims.
+    pub trim_ns: u64,
+    /// Nanoseconds of the driver calls that submit work or may block.
+    pub driver_ns: u64,
+}
+
+impl Stats {
+    /// With the device's free memory and its total, as the driver reports them.
+    pub fn on_device(self, (free, total): (u64, u64)) -> Stats {
+        Stats {
+            device_free: free,
+            device_total: total,
+            held_by_others: total.saturating_sub(free).saturating_sub(self.reserved),
+            ..self
+        }
+    }
 }
 
 /// Bytes and counts of what threads with one tag allocated from one device's pool.

@@ -13,14 +13,16 @@ enum FigureUnit {
     BytesEver,
     /// A count since the start.
     Ever,
+    /// Nanoseconds since the start. The metric is in seconds, as OpenMetrics demands.
+    Nanoseconds,
 }
 
-use FigureUnit::{Bytes, BytesEver, Ever};
+use FigureUnit::{Bytes, BytesEver, Ever, Nanoseconds};
 
 type Figure<T> = (&'static str, FigureUnit, &'static str, fn(&T) -> u64);
 
 /// The statistics of a pool, in the order of the C struct: name, unit, description, value.
-const FIGURES: [Figure<Stats>; 17] = [
+const FIGURES: [Figure<Stats>; 22] = [
     ("allocated", Bytes, "Allocated, after rounding", |s| s.allocated),
     ("allocated_peak", Bytes, "Peak of allocated bytes", |s| s.allocated_peak),
     ("requested", Bytes, "Requested, before rounding", |s| s.requested),
@@ -52,6 +54,24 @@ const FIGURES: [Figure<Stats>; 17] = [
     }),
     ("bytes_copied", BytesEver, "Copied by resizing", |s| s.bytes_copied),
     ("remaps", Ever, "Handles moved to another address", |s| s.remaps),
+    ("waits", Ever, "Waits for work to complete", |s| s.waits),
+    ("wait_ns", Nanoseconds, "Time of these waits", |s| s.wait_ns),
+    ("trims", Ever, "Trims", |s| s.trims),
+    ("trim_ns", Nanoseconds, "Time of these trims", |s| s.trim_ns),
+    (
+        "driver_ns",
+        Nanoseconds,
+        "Time of driver calls that submit work or may block",
+        |s| s.driver_ns,
+    ),
+];
+
+/// What is asked of the driver and of the whole pool, so only for one device at a time, and not for metrics.
+const DEVICE_FIGURES: [(&str, fn(&Stats) -> u64); 4] = [
+    ("device_free", |s| s.device_free),
+    ("device_total", |s| s.device_total),
+    ("held_by_others", |s| s.held_by_others),
+    ("largest_free", |s| s.largest_free),
 ];
 
 /// The statistics of a tag. Their metrics begin with trtalloc_tag_.
@@ -74,6 +94,9 @@ const TAG_FIGURES: [Figure<TagStats>; 6] = [
 pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
     let mut text = format!("{{\"device\":{device}");
     for (name, _, _, value) in FIGURES {
+        let _ = write!(text, ",\"{name}\":{}", value(stats));
+    }
+    for (name, value) in DEVICE_FIGURES {
         let _ = write!(text, ",\"{name}\":{}", value(stats));
     }
     text.push_str(",\"tags\":[");
@@ -126,21 +149,31 @@ fn family(
     help: &str,
     samples: impl Iterator<Item = (String, u64)>,
 ) {
-    let unit = if kind == Ever { "" } else { "_bytes" };
+    let unit = match kind {
+        Ever => "",
+        Nanoseconds => "_seconds",
+        Bytes | BytesEver => "_bytes",
+    };
     let (type_, suffix) = if kind == Bytes {
         ("gauge", "")
     } else {
         ("counter", "_total")
     };
     // A family's name ends with its unit.
-    let name = format!("{prefix}_{}{unit}", name.strip_prefix("bytes_").unwrap_or(name));
+    let name = format!(
+        "{prefix}_{}{unit}",
+        name.strip_prefix("bytes_").or(name.strip_suffix("_ns")).unwrap_or(name)
+    );
     let _ = writeln!(text, "# TYPE {name} {type_}");
     if !unit.is_empty() {
-        let _ = writeln!(text, "# UNIT {name} bytes");
+        let _ = writeln!(text, "# UNIT {name} {}", &unit[1..]);
     }
     let _ = writeln!(text, "# HELP {name} {help}.");
     for (labels, value) in samples {
-        let _ = writeln!(text, "{name}{suffix}{{{labels}}} {value}");
+        let _ = match kind {
+            Nanoseconds => writeln!(text, "{name}{suffix}{{{labels}}} {}", value as f64 / 1e9),
+            _ => writeln!(text, "{name}{suffix}{{{labels}}} {value}"),
+        };
     }
 }
 
@@ -168,6 +201,8 @@ mod tests {
         let stats = Stats {
             allocated: 1,
             remaps: 17,
+            device_total: 19,
+            driver_ns: 21,
             ..Stats::default()
         };
         let text = json(2, &stats, &[TAG, TagStats { tag: "plain", ..TAG }]);
@@ -176,7 +211,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains(r#""remaps":17,"tags":[{"tag":"a \"b\" \\ \u000a","allocated":512,"#),
+            text.contains(r#""driver_ns":21,"device_free":0,"device_total":19,"held_by_others":0,"largest_free":0,"tags":[{"tag":"a \"b\" \\ \u000a","allocated":512,"#),
             "{text}"
         );
         assert!(text.ends_with(r#"{"tag":"plain","allocated":512,"allocated_peak":1024,"limit":0,"allocations":3,"frees":2,"out_of_memory":1}]}"#));
@@ -187,6 +222,7 @@ mod tests {
         let stats = Stats {
             allocations: 7,
             bytes_copied: 9,
+            wait_ns: 1_500_000_000,
             ..Stats::default()
         };
         let text = metrics(&[(0, stats, vec![TAG]), (1, Stats::default(), Vec::new())]);
@@ -195,6 +231,8 @@ mod tests {
              trtalloc_allocations_total{device=\"0\"} 7\ntrtalloc_allocations_total{device=\"1\"} 0\n# TYPE ",
             "# TYPE trtalloc_copied_bytes counter\n# UNIT trtalloc_copied_bytes bytes\n",
             "trtalloc_copied_bytes_total{device=\"0\"} 9\n",
+            "# TYPE trtalloc_wait_seconds counter\n# UNIT trtalloc_wait_seconds seconds\n",
+            "trtalloc_wait_seconds_total{device=\"0\"} 1.5\n",
             "# TYPE trtalloc_reserved_bytes gauge\n# UNIT trtalloc_reserved_bytes bytes\n",
             "trtalloc_tag_allocated_bytes{device=\"0\",tag=\"a \\\"b\\\" \\\\ \\n\"} 512\n",
         ] {
