@@ -19,6 +19,8 @@ enum FigureUnit {
 
 use FigureUnit::{Bytes, BytesEver, Ever, Nanoseconds};
 
+type DeviceFigure = (&'static str, fn(&Stats) -> u64);
+
 type Figure<T> = (&'static str, FigureUnit, &'static str, fn(&T) -> u64);
 
 /// The statistics of a pool, in the order of the C struct: name, unit, description, value.
@@ -67,7 +69,7 @@ const FIGURES: [Figure<Stats>; 22] = [
 ];
 
 /// What is asked of the driver and of the whole pool, so only for one device at a time, and not for metrics.
-const DEVICE_FIGURES: [(&str, fn(&Stats) -> u64); 4] = [
+const DEVICE_FIGURES: [DeviceFigure; 4] = [
     ("device_free", |s| s.device_free),
     ("device_total", |s| s.device_total),
     ("held_by_others", |s| s.held_by_others),
