@@ -37,6 +37,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static HEAP: Counting = Counting;
 
+const HISTORIES: [&str; 5] = [
+    "off",
+    "state,stacks=native",
+    "all,max_entries=1000",
+    "all,stacks=native,max_entries=1000",
+    "all,stacks=all,context=alloc,max_entries=1000",
+];
+
 #[test]
 fn a_pair_takes_none_of_it() {
     let driver = SimDriver::new(SimConfig {
@@ -45,13 +53,11 @@ fn a_pair_takes_none_of_it() {
     });
     let application = Application::new(driver.clone(), 0).unwrap();
     let stream = application.create_stream().unwrap();
-    for history in [
-        "off",
-        "state,stacks=native",
-        "all,max_entries=1000",
-        "all,stacks=native,max_entries=1000",
-        "all,stacks=all,context=alloc,max_entries=1000",
-    ] {
+    let tag = trtalloc::tags::intern("engine").unwrap();
+    for (tag, history) in [0, tag]
+        .into_iter()
+        .flat_map(|tag| HISTORIES.map(|history| (tag, history)))
+    {
         let config = trtalloc::config::Config::parse("").unwrap();
         let allocator = Allocator::with_driver(driver.clone() as std::sync::Arc<dyn Driver>, config).unwrap();
         allocator.history(history).unwrap();
@@ -65,7 +71,7 @@ fn a_pair_takes_none_of_it() {
                         stream: Some(stream),
                         device: None,
                     };
-                    allocator.allocate(request).unwrap()
+                    allocator.allocate_for(request, tag).unwrap()
                 });
                 for address in blocks {
                     allocator.deallocate(address, Some(stream)).unwrap();
@@ -80,7 +86,7 @@ fn a_pair_takes_none_of_it() {
                 TAKEN.get() - before
             })
             .collect();
-        assert_eq!(taken[1], 0, "{history}");
+        assert_eq!(taken[1], 0, "{history}, tag {tag}");
         allocator.close();
     }
 }

@@ -111,15 +111,25 @@ bool set_allocator(Object& object, nvinfer1::IGpuAllocator* allocator, long) {
 // context uses TensorRT's default allocator for that. With a name, the memory counts for it. Throws Error as tensorrt() does,
 // and if a context refuses.
 template <class Object>
-void attach(Object& object, trtalloc_allocator* allocator, char const* name = nullptr) {
+void attach(Object& object, trtalloc_allocator* allocator, char const* name) {
     if (!detail::set_allocator(object, tensorrt(allocator, name), 0)) {
         throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the context refused the allocator");
     }
 }
 
 template <class Object>
-void attach(Object& object, Allocator const& allocator, char const* name = nullptr) {
+void attach(Object& object, trtalloc_allocator* allocator) {
+    attach(object, allocator, nullptr);
+}
+
+template <class Object>
+void attach(Object& object, Allocator const& allocator, char const* name) {
     attach(object, allocator.get(), name);
+}
+
+template <class Object>
+void attach(Object& object, Allocator const& allocator) {
+    attach(object, allocator.get(), nullptr);
 }
 
 // IOutputAllocator came with TensorRT 8.5.

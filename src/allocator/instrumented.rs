@@ -65,7 +65,8 @@ impl Allocator {
             match counted {
                 Ok(()) => Ok(address),
                 Err(error) => {
-                    self.deallocate_in_recording_process(address, request.stream)?;
+                    // It was not recorded yet.
+                    self.deallocate_directly(address, request.stream)?;
                     Err(error)
                 }
             }
