@@ -147,7 +147,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
-    let measurements: [Measurement; 13] = [
+    let measurements: [Measurement; 14] = [
         ("pairs", &pairs::pairs),
         ("pairs with a name", &pairs::named),
         ("pairs on one stream", &pairs::on_one_stream),
