@@ -2,6 +2,7 @@
 
 mod binary;
 mod driver;
+mod fill;
 mod history;
 mod longest;
 mod machine;
@@ -147,7 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
-    let measurements: [Measurement; 14] = [
+    let measurements: [Measurement; 15] = [
         ("pairs", &pairs::pairs),
         ("pairs with a name", &pairs::named),
         ("pairs on one stream", &pairs::on_one_stream),
@@ -156,6 +157,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         ("misses", &time::misses),
         ("longest calls", &longest::longest),
         ("driver calls of a pair", &pairs::driver_calls),
+        ("filling", &fill::fill),
         ("traces", &memory::traces),
         ("resizing", &time::resizes),
         ("history", &history::history),

@@ -15,6 +15,7 @@ use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::reclaim::{Contexts, Home, Reclaimer};
 use crate::pool::slow_path::growth_allowance::GrowthAllowance;
+use crate::pool::slow_path::rise::Rise;
 use crate::pool::stream_cache::StreamCaches;
 use crate::pool::stream_cache::block::Blocks;
 use crate::pool::stream_cache::peak::InUse;
@@ -83,6 +84,7 @@ impl Pool {
         }
         physical.limit = options.limit;
         physical.headroom = options.headroom;
+        physical.device_memory = info.total;
         physical.is_external = matches!(memory, MemorySource::External(..));
         physical.note_peak();
         let forgotten = Arc::new(AtomicU64::new(0));
@@ -91,6 +93,7 @@ impl Pool {
             reclaimer: Reclaimer::new(Contexts::new(home, forgotten.clone())),
             allowance: GrowthAllowance::default(),
             decay: Decay::default(),
+            rise: Rise::default(),
             shortage_until: 0,
             closed: false,
         };

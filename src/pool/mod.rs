@@ -63,6 +63,7 @@ use memory::Memory;
 use physical::address_space::AddressSpace;
 use reclaim::{Contexts, Reclaimer};
 use slow_path::growth_allowance::GrowthAllowance;
+use slow_path::rise::Rise;
 use stream_cache::block::{Block, Blocks};
 use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
@@ -83,6 +84,7 @@ struct Core {
     reclaimer: Reclaimer,
     allowance: GrowthAllowance,
     decay: Decay,
+    rise: Rise,
     /// The pressure epoch up to which memory still counts as short after a request had to wait.
     shortage_until: u64,
     /// All memory was returned to the driver.

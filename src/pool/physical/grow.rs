@@ -11,6 +11,8 @@ struct Plan {
     idle: Vec<Idle>,
     /// The bytes that are still missing, which are created.
     need: u64,
+    /// The largest handle, where that is not the request's.
+    largest: Option<u64>,
 }
 
 impl PhysicalMemory {
@@ -38,7 +40,18 @@ impl PhysicalMemory {
         for place in places.into_iter().flatten() {
             let plan = self.plan(free_space, owner, place, size, sources);
             if plan.need <= sources.create {
-                self.fill(free_space, plan, size)?;
+                let plan = self.with_memory_ahead(plan, sources.ahead);
+                let went_ahead = plan.largest.is_some();
+                let filled = self.fill(free_space, plan, size);
+                if went_ahead
+                    && filled
+                        .as_ref()
+                        .is_err_and(|error| error.failure == Failure::OutOfMemory)
+                {
+                    let sources = Sources { ahead: None, ..sources };
+                    return self.grow(free_space, owner, size, align, sources);
+                }
+                filled?;
                 return Ok(Grown::At(place.start, place.owner));
             }
             short.get_or_insert(plan);
@@ -86,7 +99,24 @@ impl PhysicalMemory {
             cached,
             idle,
             need,
+            largest: None,
         }
+    }
+
+    /// Adds new memory behind that of `plan`, as far as it may go ahead of its request.
+    fn with_memory_ahead(&self, mut plan: Plan, ahead: Option<Ahead>) -> Plan {
+        let Some(ahead) = ahead.filter(|_| plan.need > 0) else {
+            return plan;
+        };
+        let more = ahead.reserved.saturating_sub(self.reserved + plan.need);
+        let more = more
+            .min(plan.place.room - plan.place.size)
+            .min(self.room_below_limit().saturating_sub(plan.need));
+        let more = more / self.page * self.page;
+        plan.place.size += more;
+        plan.need += more;
+        plan.largest = Some(ahead.handle);
+        plan
     }
 
     /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
@@ -187,8 +217,9 @@ impl PhysicalMemory {
             cached,
             idle,
             need,
+            largest,
         } = plan;
-        let mut handles = self.create(need, size)?;
+        let mut handles = self.create(need, size, largest)?;
         handles.extend(
             cached
                 .into_iter()
@@ -283,14 +314,17 @@ impl PhysicalMemory {
         }
     }
 
-    /// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most as large as the request
-    /// may leave unused at its ends. On an error it creates none.
-    fn create(&mut self, bytes: u64, size: u64) -> Result<Vec<(Handle, u64)>> {
+    /// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most `largest`, or as large as
+    /// the request may leave unused at its ends. On an error it creates none.
+    fn create(&mut self, bytes: u64, size: u64, largest: Option<u64>) -> Result<Vec<(Handle, u64)>> {
         let mut handles = Vec::new();
         let mut left = bytes;
         let part = (self.reserved + bytes) / PART;
-        let pages = (FreeSpace::spare(size).min(part).min(LARGEST) / self.page).max(1);
-        let largest = (1 << pages.ilog2()) * self.page;
+        let pages = |bytes: u64| (bytes.min(LARGEST) / self.page).max(1);
+        let largest = match largest {
+            Some(largest) => pages(largest) * self.page,
+            None => (1 << pages(FreeSpace::spare(size).min(part)).ilog2()) * self.page,
+        };
         while left > 0 {
             let size = left.min(largest);
             match self.calls.submit(|driver| driver.create(self.device, size, self.kind)) {
@@ -383,6 +417,7 @@ mod tests {
                 create: u64::MAX,
                 complete: None,
                 exchange: false,
+                ahead: None,
             };
             let grown = physical.grow(&mut free_space, COMMON, need * MIB, 512, sources);
             assert_eq!(grown, Ok(Grown::At(0, COMMON)));

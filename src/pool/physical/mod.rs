@@ -81,6 +81,17 @@ pub struct Sources {
     pub create: u64,
     /// Whether to return idle handles that do not fit, and to create others for them.
     pub exchange: bool,
+    /// How far new memory goes ahead of the request.
+    pub ahead: Option<Ahead>,
+}
+
+/// How far a growth goes ahead of its request.
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    /// The most bytes that are reserved then.
+    pub reserved: u64,
+    /// The largest handle.
+    pub handle: u64,
 }
 
 /// The result of a growth.
@@ -125,6 +136,8 @@ pub struct PhysicalMemory {
     pub limit: u64,
     /// Bytes of the device's memory that stay free for others.
     pub headroom: u64,
+    /// Bytes of the device's memory.
+    pub device_memory: u64,
     /// The driver refused more memory when it was last asked for some.
     pub driver_refused: bool,
     /// The most bytes reserved since creation or the last reset.
@@ -164,6 +177,7 @@ impl PhysicalMemory {
             remaps: 0,
             limit: 0,
             headroom: 0,
+            device_memory: 0,
             driver_refused: false,
             reserved_peak: 0,
             is_external: false,

@@ -33,6 +33,7 @@
 
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};
+use crate::pool::physical::Ahead;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::stream_cache::block::Blocks;
@@ -46,6 +47,7 @@ pub mod dedicated_fallback;
 pub mod growth_allowance;
 mod refusal;
 mod requester;
+pub mod rise;
 mod steps;
 
 use refusal::capture_invalidated;
@@ -67,6 +69,7 @@ impl Pool {
         let mut core = self.admit()?;
         let remaps = core.memory.physical.remaps;
         core.allowance.request(remaps, want.size);
+        core.rise.request(want.size);
         let requester = self.requester(&mut core, view)?;
         let id = SlowPath {
             pool: self,
@@ -75,6 +78,7 @@ impl Pool {
             requester,
             wait,
             refusal: None,
+            ahead: None,
         }
         .find()?;
         if id > Blocks::MAX {
@@ -154,6 +158,8 @@ struct SlowPath<'a, 'c> {
     wait: Wait,
     /// The driver's last refusal to create memory.
     refusal: Option<DriverError>,
+    /// How far step 5 goes ahead of the request.
+    ahead: Option<Ahead>,
 }
 
 impl SlowPath<'_, '_> {

@@ -4,7 +4,7 @@ use super::SlowPath;
 use super::requester::Requester;
 use crate::driver::{Capture, Context};
 use crate::pool::Core;
-use crate::pool::free_space::{COMMON, Cut, NodeId};
+use crate::pool::free_space::{COMMON, Cut, FreeSpace, NodeId};
 use crate::pool::physical::{Grown, Sources};
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::support::error::Result;
@@ -124,6 +124,7 @@ impl SlowPath<'_, '_> {
             create,
             // A capture moves handles, and returns no mapped ones to the driver.
             exchange: moves == Moves::All && !self.requester.is_capture(),
+            ahead: self.ahead.filter(|_| moves == Moves::None),
         };
         let memory = &mut self.core.memory;
         if memory.physical.is_external {
@@ -139,6 +140,13 @@ impl SlowPath<'_, '_> {
         pool.foreign_bytes_due.store(due, Ordering::Relaxed);
         match grown {
             Ok(Grown::At(start, of)) => {
+                // At its start, so that memory ahead of it stays at the end.
+                if sources.ahead.is_some()
+                    && !FreeSpace::is_small(want.size)
+                    && let Some(id) = self.core.memory.free_space.take_at(of, start, want.size)
+                {
+                    return Ok(Some(id));
+                }
                 let found = self.take_fit_or_joined(Cut::Fair);
                 // Takes the range at its start where neither end of the free space there allows a fair cut.
                 Ok(found.or_else(|| self.core.memory.free_space.take_at(of, start, want.size)))
@@ -172,11 +180,18 @@ impl SlowPath<'_, '_> {
         reclaimer.share_completed(memory, own);
     }
 
-    /// Bytes that the request may create beyond what is reserved. What other streams' caches hold was flushed before,
-    /// since it counts as in use.
+    /// Bytes that the request may create beyond what is reserved, and how far ahead of it a pool that rises grows. What
+    /// other streams' caches hold was flushed before, since it counts as in use.
     pub(super) fn growth_allowance(&mut self) -> u64 {
         let owner = self.requester.arena(self.pool.options.pinned);
         self.core.memory.free_space.raise_peak(owner, self.want.size);
+        let used = self.pool.in_use() + self.want.size;
+        let Core { memory, rise, .. } = &mut **self.core;
+        rise.growth(used, memory.physical.reserved());
+        self.ahead = match self.requester.is_capture() {
+            true => None,
+            false => rise.ahead(&memory.physical, used, self.want.size),
+        };
         self.pool.growth_allowance(self.core, owner, self.want)
     }
 

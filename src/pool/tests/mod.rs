@@ -27,6 +27,7 @@ mod resizable_small;
 mod resizing;
 mod retries;
 mod returns;
+mod rises;
 mod segments;
 mod steady;
 
