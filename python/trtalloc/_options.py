@@ -7,6 +7,7 @@ KEYS = (
     "device",
     "limit",
     "headroom",
+    "reserve",
     "backing",
     "release_threshold",
     "decay_ms",

@@ -149,6 +149,7 @@ impl Allocator {
             rule: self.rule,
             limit: self.first_limit(device)?,
             headroom: self.bytes(config.headroom, device)?,
+            reserve: self.bytes(config.reserve, device)?,
             release_threshold: config.release_threshold,
             decay: std::time::Duration::from_millis(config.decay_ms),
             wait: std::time::Duration::from_millis(config.wait_ms),
@@ -177,6 +178,10 @@ fn refuse_for_pinned(config: &Config) -> Result<()> {
         (config.share != Share::None, "share"),
         (config.rdma, "rdma=1"),
         (config.headroom != Limit::None, "headroom"),
+        (
+            matches!(config.reserve, Limit::Percent(_)),
+            "a reserve in percent, which is of the device's memory,",
+        ),
         (
             matches!(config.limit, Limit::Percent(_)),
             "a limit in percent, which is of the device's memory,",

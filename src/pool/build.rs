@@ -85,6 +85,17 @@ impl Pool {
         physical.limit = options.limit;
         physical.headroom = options.headroom;
         physical.device_memory = info.total;
+        match memory {
+            // It is held in any case.
+            MemorySource::External(..) => {}
+            MemorySource::Driver(_) if options.passthrough && options.reserve > 0 => {
+                tracing::warn!(
+                    device,
+                    "passthrough=1 ignores reserve: each request is one allocation from the driver"
+                );
+            }
+            MemorySource::Driver(_) => physical.reserve.bytes = options.reserve,
+        }
         physical.is_external = matches!(memory, MemorySource::External(..));
         physical.note_peak();
         let forgotten = Arc::new(AtomicU64::new(0));

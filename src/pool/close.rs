@@ -21,6 +21,7 @@ impl Pool {
         self.wait_for_leaving(&mut core)?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
+        let keep = keep.max(core.memory.physical.floor());
         let (mut wait, mut released) = (Wait::default(), 0);
         loop {
             let Core { memory, reclaimer, .. } = &mut *core;
@@ -86,6 +87,7 @@ impl Pool {
             self.core.lock().memory.physical.forget();
             return true;
         }
+        self.core.lock().memory.physical.reserve.bytes = 0;
         if self.trim(0).is_err() || !self.is_idle() {
             return false;
         }

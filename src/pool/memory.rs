@@ -1,7 +1,7 @@
 //! A pool's memory: what is free in its address range, and the physical memory behind it.
 
 use crate::driver::Failure;
-use crate::pool::free_space::{FreeSpace, NodeId, Owner};
+use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
 use crate::pool::physical::{Grown, PhysicalMemory, Sources};
 
 /// The memory of one pool. The pool's lock protects it.
@@ -26,6 +26,11 @@ impl Memory {
         grown
     }
 
+    /// Obtains the reserve: see [`PhysicalMemory::obtain_reserve`].
+    pub fn obtain_reserve(&mut self) {
+        self.physical.obtain_reserve(&mut self.free_space);
+    }
+
     /// Returns memory that is free for every caller to the driver until at most `keep` bytes are reserved. External
     /// memory is never returned. Returns the bytes.
     pub fn release(&mut self, keep: u64) -> u64 {
@@ -35,6 +40,17 @@ impl Memory {
     /// As [`Memory::release`], but first what lies in the `size` bytes at `offset`.
     pub fn release_from(&mut self, (offset, size): (u64, u64), keep: u64) -> u64 {
         self.physical.release_in(&mut self.free_space, (offset, size), keep) + self.release(keep)
+    }
+
+    /// As [`Memory::release`], for memory that is created in exchange: the reserve is no floor.
+    pub fn exchange_for_new(&mut self, keep: u64) -> u64 {
+        self.physical.exchange_for_new(&mut self.free_space, keep)
+    }
+
+    /// Whether the device and the limit have `size` bytes, with what is cached or common free space.
+    pub fn can_hold(&self, size: u64) -> bool {
+        let free = self.physical.cached_bytes() + self.free_space.free_bytes(COMMON);
+        size <= free.saturating_add(self.physical.room())
     }
 
     /// Takes a node back that was taken from `owner` and not handed out.

@@ -15,6 +15,8 @@ pub struct Options {
     pub limit: u64,
     /// Bytes of the device's memory that stay free for others.
     pub headroom: u64,
+    /// Bytes that the pool holds from its first use on.
+    pub reserve: u64,
     /// How much free memory stays reserved.
     pub release_threshold: ReleaseThreshold,
     /// Idle memory goes back to the driver once it was free for so long; zero means never.

@@ -306,6 +306,7 @@ suite! {
     limits {
         headroom_stays_free,
         idle_memory_decays,
+        reserve_is_held_until_the_end,
         growth_stops_at_the_limit,
         limit_holds_when_the_driver_fails,
         limit_set_later_releases_free_memory,

@@ -13,6 +13,9 @@ struct Plan {
     need: u64,
     /// The largest handle, where that is not the request's.
     largest: Option<u64>,
+    /// Further blocks are to share handles that are larger than the request needs. A stream cuts its arena anywhere. In
+    /// common free space, such handles are no extents that small blocks leave whole.
+    shares: bool,
 }
 
 impl PhysicalMemory {
@@ -40,14 +43,11 @@ impl PhysicalMemory {
         for place in places.into_iter().flatten() {
             let plan = self.plan(free_space, owner, place, size, sources);
             if plan.need <= sources.create {
-                let plan = self.with_memory_ahead(plan, sources.ahead);
-                let went_ahead = plan.largest.is_some();
+                let mut plan = self.with_memory_ahead(plan, sources.ahead);
+                plan.shares |= plan.largest.is_some() && owner == COMMON;
                 let filled = self.fill(free_space, plan, size);
-                if went_ahead
-                    && filled
-                        .as_ref()
-                        .is_err_and(|error| error.failure == Failure::OutOfMemory)
-                {
+                let full = |error: &DriverError| error.failure == Failure::OutOfMemory;
+                if sources.ahead.is_some() && filled.as_ref().is_err_and(full) {
                     let sources = Sources { ahead: None, ..sources };
                     return self.grow(free_space, owner, size, align, sources);
                 }
@@ -59,12 +59,15 @@ impl PhysicalMemory {
         let Some(plan) = short.filter(|_| sources.remap) else {
             return Ok(Grown::Short);
         };
+        if self.floor() > 0 && !self.can_exchange(free_space, owner, &plan, sources) {
+            return Ok(Grown::Short);
+        }
         // Cached blocks are destroyed, and what does not fit makes room for new handles.
         if self.destroy_cached_range() {
             return self.grow(free_space, owner, size, align, sources);
         }
         let lacking = plan.need - sources.create;
-        let mut released = self.release_cached(self.reserved.saturating_sub(lacking));
+        let mut released = self.exchange_cached(self.reserved.saturating_sub(lacking));
         if released < lacking && sources.exchange {
             let idle = self.idle(free_space, owner, sources.complete);
             released += self.exchange(free_space, idle, &plan, size, lacking - released)?;
@@ -81,8 +84,10 @@ impl PhysicalMemory {
         let mut need = place.size;
         let mut cached = self.fitting_cached(&mut need);
         // Handles are not split. Where only a larger one exists, the place becomes larger.
-        let room = (place.room - place.size).min(FreeSpace::spare(size));
+        let room = (place.room - place.size).min(FreeSpace::spare(size).max(self.reserve_handle()));
+        let mut shares = false;
         if let Some(larger) = self.larger_cached(need, room, &cached) {
+            shares = owner == COMMON && larger - need > FreeSpace::spare(size);
             place.size += larger - std::mem::take(&mut need);
             cached.push(larger);
         }
@@ -100,6 +105,7 @@ impl PhysicalMemory {
             idle,
             need,
             largest: None,
+            shares,
         }
     }
 
@@ -117,6 +123,18 @@ impl PhysicalMemory {
         plan.need += more;
         plan.largest = Some(ahead.handle);
         plan
+    }
+
+    /// Whether `plan` suffices once what it does not use went back to the driver for new memory.
+    fn can_exchange(&self, free_space: &FreeSpace, owner: Owner, plan: &Plan, sources: Sources) -> bool {
+        let bytes = |idle: &[Idle]| idle.iter().map(|idle| idle.size).sum::<u64>();
+        let idle = match sources.exchange {
+            true => bytes(&self.idle(free_space, owner, sources.complete)),
+            false => 0,
+        };
+        let held = self.cached_handle_bytes + self.cached_range_bytes() + idle;
+        let planned = plan.cached.iter().sum::<u64>() + bytes(&plan.idle);
+        plan.need <= sources.create + held.saturating_sub(planned)
     }
 
     /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
@@ -206,7 +224,7 @@ impl PhysicalMemory {
         let filled = self.map_all(free_space, plan, size);
         if filled.is_err() {
             // Handles that were created for this have no use now, so they do not stay.
-            self.release_cached(before);
+            self.exchange_cached(before);
         }
         filled
     }
@@ -218,6 +236,7 @@ impl PhysicalMemory {
             idle,
             need,
             largest,
+            shares,
         } = plan;
         let mut handles = self.create(need, size, largest)?;
         handles.extend(
@@ -266,20 +285,20 @@ impl PhysicalMemory {
         self.record(Action::SegmentMap, place.offset, place.size);
         let mut at = place.offset;
         free_space.open(place.offset, place.size, place.owner, 0);
-        for (handle, size) in handles {
-            if size > self.page {
-                free_space.join_extent(at, size);
+        for (handle, bytes) in handles {
+            if bytes > self.page && !(shares && bytes > FreeSpace::spare(size)) {
+                free_space.join_extent(at, bytes);
             }
             self.mapped.insert(
                 at,
                 Mapped {
                     offset: at,
-                    size,
+                    size: bytes,
                     origin: Origin::Handle(handle),
                     leaves: false,
                 },
             );
-            at += size;
+            at += bytes;
         }
         Ok(())
     }

@@ -10,13 +10,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::driver::{Failure, Handle, HandleKind, Result};
+use crate::driver::{DriverError, Failure, Handle, HandleKind, Result};
 use crate::history::{Action, Event, Recorder};
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{COMMON, FreeSpace, IdleBytes, NodeId, Owner, Place};
 use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::physical::deferred_release::{DeferredRelease, Recovered};
+use crate::pool::physical::reserve::Reserve;
 
 pub mod address_space;
 mod cached_ranges;
@@ -26,6 +27,7 @@ mod grow;
 pub mod index;
 mod leaving;
 mod release;
+mod reserve;
 mod segments;
 
 pub use leaving::Leaving;
@@ -36,6 +38,8 @@ const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
 /// Reserved memory is near the limit if less than one part in this many of the limit is left.
 const NEAR: u64 = 16;
+/// The driver aligns addresses of segments to 256 only; 512 is the granule of the free-space bookkeeping.
+const SEGMENT_PADDING: u64 = 512;
 /// The most bytes that a segment has beyond its request.
 const MAX_SEGMENT_SURPLUS: u64 = 32 << 20;
 
@@ -136,6 +140,8 @@ pub struct PhysicalMemory {
     pub limit: u64,
     /// Bytes of the device's memory that stay free for others.
     pub headroom: u64,
+    /// Memory that stays reserved.
+    pub reserve: Reserve,
     /// Bytes of the device's memory.
     pub device_memory: u64,
     /// The driver refused more memory when it was last asked for some.
@@ -177,6 +183,7 @@ impl PhysicalMemory {
             remaps: 0,
             limit: 0,
             headroom: 0,
+            reserve: Reserve::default(),
             device_memory: 0,
             driver_refused: false,
             reserved_peak: 0,
@@ -197,6 +204,13 @@ impl PhysicalMemory {
             limit => limit.saturating_sub(self.reserved),
         };
         below.min(self.room_beside_headroom())
+    }
+
+    /// Bytes that may be created below the limit and beside the headroom, if the device has them now.
+    pub fn room(&self) -> u64 {
+        let info = self.calls.query(|driver| driver.memory_info(self.device));
+        let free = info.map_or(u64::MAX, |(free, _)| free);
+        self.room_below_limit().min(free)
     }
 
     /// Bytes that the device has beyond the headroom now; none where the driver does not say.

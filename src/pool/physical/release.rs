@@ -5,12 +5,25 @@ use std::cmp::Reverse;
 use super::*;
 
 impl PhysicalMemory {
-    /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved; returns
-    /// the bytes.
+    /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved, or what is
+    /// left would be less than the reserve; returns the bytes.
     pub fn release_cached(&mut self, keep: u64) -> u64 {
-        let mut released = 0;
+        self.release_cached_above(self.floor(), keep)
+    }
+
+    /// As [`PhysicalMemory::release_cached`], for memory that is created in exchange: the reserve is no floor. What went
+    /// back beyond `keep` bytes is created anew as far as the reserve needs it.
+    pub fn exchange_cached(&mut self, keep: u64) -> u64 {
+        let before = self.reserved;
+        self.release_cached_above(0, keep);
+        self.refill(keep);
+        before - self.reserved
+    }
+
+    fn release_cached_above(&mut self, floor: u64, keep: u64) -> u64 {
+        let (keep, mut released) = (keep.max(floor), 0);
         while self.reserved > keep {
-            let bytes = self.release_cached_handles(self.reserved - keep);
+            let bytes = self.release_cached_handles_above(floor, self.reserved - keep);
             released += bytes;
             if bytes == 0 && !(self.cached_handles.is_empty() && self.destroy_cached_range()) {
                 break;
@@ -19,12 +32,20 @@ impl PhysicalMemory {
         released
     }
 
-    /// Returns cached handles to the driver, the largest first, until at least `bytes` bytes have gone; returns the
-    /// bytes.
-    pub fn release_cached_handles(&mut self, bytes: u64) -> u64 {
+    /// Returns cached handles to the driver for new ones, the largest first, until at least `bytes` bytes have gone;
+    /// returns the bytes.
+    pub fn exchange_cached_handles(&mut self, bytes: u64) -> u64 {
+        let before = self.reserved;
+        self.release_cached_handles_above(0, bytes);
+        self.refill(before.saturating_sub(bytes));
+        before - self.reserved
+    }
+
+    fn release_cached_handles_above(&mut self, floor: u64, bytes: u64) -> u64 {
         let mut released = 0;
         while released < bytes {
-            let Some((&size, _)) = self.cached_handles.last_key_value() else {
+            let most = self.releasable(floor);
+            let Some((&size, _)) = self.cached_handles.range(..=most).next_back() else {
                 break;
             };
             let Some(handle) = self.take_cached(size) else { break };
@@ -62,27 +83,41 @@ impl PhysicalMemory {
         }
     }
 
-    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved: cached
-    /// handles first, then scattered memory. Returns the bytes.
+    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved, or what is
+    /// left would be less than the reserve: cached handles first, then scattered memory. Returns the bytes.
     pub fn release(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
-        let released = self.release_cached(keep);
+        self.release_above(self.floor(), free_space, keep)
+    }
+
+    /// As [`PhysicalMemory::release`], for memory that is created in exchange: the reserve is no floor.
+    pub fn exchange_for_new(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
+        self.release_above(0, free_space, keep)
+    }
+
+    fn release_above(&mut self, floor: u64, free_space: &mut FreeSpace, keep: u64) -> u64 {
+        let keep = keep.max(floor);
+        let released = self.release_cached_above(floor, keep);
         let pieces = self.scattered(free_space);
-        released + self.release_pieces(free_space, pieces, keep)
+        released + self.release_pieces(floor, free_space, pieces, keep)
     }
 
     /// Returns handles and segments in the `size` bytes at `offset` that are complete for every caller to the driver, while
-    /// more than `keep` bytes are reserved. Returns the bytes.
+    /// more than `keep` bytes and the reserve stay. Returns the bytes.
     pub fn release_in(&mut self, free_space: &mut FreeSpace, (offset, size): (u64, u64), keep: u64) -> u64 {
         let mut pieces = self.scattered(free_space);
         pieces.retain(|piece| piece.offset < offset + size && offset < piece.offset + piece.size);
-        self.release_pieces(free_space, pieces, keep)
+        self.release_pieces(self.floor(), free_space, pieces, keep)
     }
 
-    fn release_pieces(&mut self, free_space: &mut FreeSpace, pieces: Vec<Idle>, keep: u64) -> u64 {
+    fn release_pieces(&mut self, floor: u64, free_space: &mut FreeSpace, pieces: Vec<Idle>, keep: u64) -> u64 {
+        let keep = keep.max(floor);
         let mut released = 0;
         for piece in pieces {
             if self.reserved <= keep {
                 break;
+            }
+            if piece.size > self.releasable(floor) {
+                continue;
             }
             match self.release_idle(free_space, piece) {
                 Ok(bytes) => released += bytes,

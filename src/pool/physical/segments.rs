@@ -12,8 +12,7 @@ impl PhysicalMemory {
         align: u64,
         most: u64,
     ) -> Result<bool> {
-        // The driver aligns addresses to 256 only; 512 is the granule of the free-space bookkeeping.
-        let padding = if align > 512 { align } else { 512 };
+        let padding = align.max(SEGMENT_PADDING);
         let Some(least) = size
             .checked_add(padding)
             .and_then(|size| size.checked_next_multiple_of(self.page))

@@ -97,6 +97,7 @@ impl Pool {
         let noted = core.reclaimer.note_current(&self.calls);
         noted.map_err(|error| self.failed(error))?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
+        core.memory.obtain_reserve();
         let (capture, owner) = self.dedicated_owner(&mut core, kind, view)?;
         if let (DedicatedKind::Resizable, Some(owner), Some(view)) = (kind, owner, view) {
             self.collect(&mut core, &want, owner, view);

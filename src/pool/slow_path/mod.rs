@@ -67,6 +67,7 @@ impl Pool {
     /// As [`Pool::allocate`], with this wait for pending memory.
     fn allocate_with(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
         let mut core = self.admit()?;
+        self.obtain_reserve(&mut core)?;
         let remaps = core.memory.physical.remaps;
         core.allowance.request(remaps, want.size);
         core.rise.request(want.size);
@@ -105,6 +106,16 @@ impl Pool {
         self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
         Ok(address)
+    }
+
+    /// Obtains the reserve, if this is the pool's first request.
+    #[inline]
+    fn obtain_reserve(&self, core: &mut Core) -> Result<()> {
+        if core.memory.physical.reserve.is_due() {
+            let _entered = self.enter(&core.reclaimer.contexts)?;
+            core.memory.obtain_reserve();
+        }
+        Ok(())
     }
 
     #[inline]

@@ -142,7 +142,6 @@ impl SlowPath<'_, '_> {
             Ok(Grown::At(start, of)) => {
                 // At its start, so that memory ahead of it stays at the end.
                 if sources.ahead.is_some()
-                    && !FreeSpace::is_small(want.size)
                     && let Some(id) = self.core.memory.free_space.take_at(of, start, want.size)
                 {
                     return Ok(Some(id));
@@ -188,7 +187,8 @@ impl SlowPath<'_, '_> {
         let used = self.pool.in_use() + self.want.size;
         let Core { memory, rise, .. } = &mut **self.core;
         rise.growth(used, memory.physical.reserved());
-        self.ahead = match self.requester.is_capture() {
+        // Small blocks are taken from the end of a range, where memory ahead of them would be.
+        self.ahead = match self.requester.is_capture() || FreeSpace::is_small(self.want.size) {
             true => None,
             false => rise.ahead(&memory.physical, used, self.want.size),
         };
@@ -261,11 +261,16 @@ impl SlowPath<'_, '_> {
     pub(super) fn release_for_growth(&mut self, least: u64) {
         let (pool, size) = (self.pool, self.want.size);
         let memory = &mut self.core.memory;
-        if pool.addresses.base().is_none() {
-            memory.release(0);
+        if memory.physical.floor() > 0 && !memory.can_hold(size) {
+            // The reserve is exchanged only for a request that can be met then.
+            memory.physical.release_cached(0);
             return;
         }
-        memory.physical.release_cached(0);
+        if pool.addresses.base().is_none() {
+            memory.exchange_for_new(0);
+            return;
+        }
+        memory.physical.exchange_cached(0);
         if self.refusal.is_none() || memory.physical.reserved() < least || self.requester.is_capture() {
             return;
         }
@@ -273,7 +278,7 @@ impl SlowPath<'_, '_> {
         let info = pool.calls.query(|driver| driver.memory_info(pool.device));
         let free = info.map_or(u64::MAX, |(free, _)| free);
         if free.saturating_add(memory.free_space.free_bytes(COMMON)) >= size {
-            memory.release(least.saturating_sub(size));
+            memory.exchange_for_new(least.saturating_sub(size));
         }
     }
 }

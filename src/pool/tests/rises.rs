@@ -34,23 +34,25 @@ fn first_fill_takes_few_calls_and_little_memory_ahead() {
         (64 * MIB, 300),
         (256 * MIB, 450),
     ] {
-        let bench = bench(24 * GIB, "");
-        let stream = bench.stream();
-        let mut blocks = Vec::new();
-        let mut in_use = 0;
-        while in_use + size <= 8 * GIB {
-            blocks.push(bench.get(size, Some(stream)));
-            in_use += size;
-            let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
-            assert!(
-                reserved <= in_use + in_use / 20 + 2 * MIB,
-                "{size}: {reserved} for {in_use}"
-            );
+        for on_stream in [true, false] {
+            let bench = bench(24 * GIB, "");
+            let stream = Some(bench.stream()).filter(|_| on_stream);
+            let mut blocks = Vec::new();
+            let mut in_use = 0;
+            while in_use + size <= 8 * GIB {
+                blocks.push(bench.get(size, stream));
+                in_use += size;
+                let reserved = bench.allocator.stats(Some(0)).unwrap().reserved;
+                assert!(
+                    reserved <= in_use + in_use / 20 + 2 * MIB,
+                    "{size}: {reserved} for {in_use}"
+                );
+            }
+            let calls = bench.allocator.stats(Some(0)).unwrap().driver_calls;
+            assert!(calls <= most, "{calls} calls for blocks of {} MiB", size / MIB);
+            blocks.into_iter().for_each(|block| bench.put(block, stream));
+            bench.finish();
         }
-        let calls = bench.allocator.stats(Some(0)).unwrap().driver_calls;
-        assert!(calls <= most, "{calls} calls for blocks of {} MiB", size / MIB);
-        blocks.into_iter().for_each(|block| bench.put(block, Some(stream)));
-        bench.finish();
     }
 }
 

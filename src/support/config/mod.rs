@@ -28,7 +28,8 @@ pub enum Backing {
     Malloc,
 }
 
-/// An amount of memory: a limit on reserved memory, or what stays free for others.
+/// An amount of memory: a limit on reserved memory, what stays free for others, or what the pool holds from its first use
+/// on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Limit {
     /// No limit.
@@ -129,6 +130,8 @@ pub struct Config {
     pub limit: Limit,
     /// `headroom`: how much of the device's memory stays free for others.
     pub headroom: Limit,
+    /// `reserve`: how much memory each pool holds from its first use on.
+    pub reserve: Limit,
     /// `backing`: how memory is obtained from the driver.
     pub backing: Backing,
     /// `release_threshold`: how much memory stays reserved when it becomes free.
@@ -192,6 +195,7 @@ impl Default for Config {
             device: None,
             limit: Limit::default(),
             headroom: Limit::default(),
+            reserve: Limit::default(),
             backing: Backing::default(),
             release_threshold: ReleaseThreshold::default(),
             decay_ms: 10_000,
@@ -228,6 +232,7 @@ pub const KEYS: &[&str] = &[
     "device",
     "limit",
     "headroom",
+    "reserve",
     "backing",
     "release_threshold",
     "decay_ms",
@@ -313,6 +318,7 @@ impl Config {
             }
             "limit" => self.limit = value::limit(word)?,
             "headroom" => self.headroom = value::limit(word)?,
+            "reserve" => self.reserve = value::limit(word)?,
             "backing" => {
                 self.backing = match word {
                     "auto" => Backing::Auto,

@@ -139,7 +139,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
     let text = match key {
         "driver" => return Cow::Owned(drivers()),
         "device" => " (a device's number, or -1)",
-        "limit" | "headroom" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
+        "limit" | "headroom" | "reserve" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
         "backing" => " (auto, vmm or malloc)",
         "release_threshold" => " (auto, all, or bytes as 512M, 4GiB or 4GB)",
         "streams" => " (checked or trusted)",

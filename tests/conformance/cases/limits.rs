@@ -98,6 +98,50 @@ pub fn idle_memory_decays(setup: &Setup) {
     }
 }
 
+/// The first request obtains the reserve, and no free, trim, threshold or higher limit returns it.
+pub fn reserve_is_held_until_the_end(setup: &Setup) {
+    const RESERVE: u64 = 64 * MIB;
+    for options in ["", ",backing=malloc", ",release_threshold=0", ",release_threshold=all"] {
+        let world = setup.world(&format!("reserve={RESERVE},wait_ms=500{options}"));
+        let stream = world.stream();
+        let first = world.get(MIB);
+        let free = |world: &World| world.interface().inside().driver().memory_info(0).unwrap().0;
+        assert!(
+            world.stats().reserved >= RESERVE,
+            "{options}: {}",
+            world.stats().reserved
+        );
+        let left = free(&world);
+        let inside: Vec<usize> = (0..3).map(|_| world.get_on(stream, 10 * MIB)).collect();
+        for (at, block) in inside.iter().enumerate() {
+            world.write_edges(stream, *block, 10 * MIB, at as u8);
+        }
+        assert_eq!(free(&world), left, "{options}: taken from the reserve");
+        let beyond = world.get(96 * MIB);
+        for (at, block) in inside.iter().enumerate() {
+            assert!(world.holds(*block, 10 * MIB, at as u8), "{options}");
+        }
+        let blocks = [first, beyond].into_iter().chain(inside);
+        blocks.for_each(|block| world.put(block));
+        world.wait_for_all();
+        world.trim(0);
+        let held = world.stats().reserved;
+        assert!((RESERVE..=RESERVE + 40 * MIB).contains(&held), "{options}: {held}");
+        assert_eq!(world.interface().set_limit(0, 2 * RESERVE), 0);
+        assert!(world.stats().reserved >= RESERVE, "{options}");
+        world.check_books();
+        // A limit below the reserve comes first.
+        assert_eq!(world.interface().set_limit(0, MIB), 0);
+        assert!(
+            world.stats().reserved <= 2 * MIB,
+            "{options}: {}",
+            world.stats().reserved
+        );
+        world.finish();
+        setup.device().leave();
+    }
+}
+
 pub fn limit_holds_when_the_driver_fails(setup: &Setup) {
     let world = setup.world("limit=1TiB,wait_ms=0");
     let first = world.get(4 * MIB);

@@ -40,6 +40,9 @@ pub struct Arguments {
     /// A limit for each row, as a multiple of its needs
     #[arg(long, conflicts_with = "limit")]
     cap: Option<f64>,
+    /// A reserve for each row, as a multiple of its needs
+    #[arg(long)]
+    reserve_part: Option<f64>,
     /// Only rows whose workload has this text
     #[arg(long)]
     rows: Option<String>,
@@ -194,6 +197,9 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     }
     // In simulated time, on the one thread.
     let decay = std::mem::take(&mut config.decay_ms);
+    if let Some(part) = arguments.reserve_part {
+        config.reserve = Limit::Bytes((needs as f64 * part) as u64);
+    }
     let warm = arguments.warm as usize;
     let ideal = {
         let device = Device::open(&config, Fallback::Fail)?;

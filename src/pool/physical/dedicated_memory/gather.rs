@@ -185,7 +185,7 @@ impl Plan {
         let mut taken = Taken(Vec::with_capacity(cached.len()));
         let mut outcome = Ok(Built::Done(()));
         if self.exchange > 0 {
-            let released = physical.release_cached_handles(self.exchange);
+            let released = physical.exchange_cached_handles(self.exchange);
             let lacking = self.new.saturating_sub(self.budget.most.saturating_add(released));
             if lacking > 0 {
                 outcome = Ok(Built::Short(lacking));
