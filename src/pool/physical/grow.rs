@@ -45,13 +45,7 @@ impl PhysicalMemory {
             if plan.need <= sources.create {
                 let mut plan = self.with_memory_ahead(plan, sources.ahead);
                 plan.shares |= plan.largest.is_some() && owner == COMMON;
-                let filled = self.fill(free_space, plan, size);
-                let full = |error: &DriverError| error.failure == Failure::OutOfMemory;
-                if sources.ahead.is_some() && filled.as_ref().is_err_and(full) {
-                    let sources = Sources { ahead: None, ..sources };
-                    return self.grow(free_space, owner, size, align, sources);
-                }
-                filled?;
+                self.fill(free_space, plan, size)?;
                 return Ok(Grown::At(place.start, place.owner));
             }
             short.get_or_insert(plan);

@@ -2,15 +2,16 @@
 //!
 //! A handle is the unit of mapping: CUDA maps it whole, unmaps it whole and gives access to whole mappings. Each handle
 //! for a request is at most a sixteenth of its size and a 64th of what is reserved, between one granule, usually 2 MiB,
-//! and 256 MiB; it is larger while the pool rises (`slow_path/rise.rs`) and in the reserve. A method that fails leaves everything as it was, with two exceptions: memory that it could not put back
-//! is cached for later, and what it returned in exchange for other handles stays with the driver.
+//! and 256 MiB; it is larger while the pool rises (`slow_path/rise.rs`) and in the reserve. A method that fails leaves
+//! everything as it was, with two exceptions: memory that it could not put back is cached for later, and what it returned
+//! in exchange for other handles stays with the driver.
 //!
 //! Uses: free_space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::driver::{DriverError, Failure, Handle, HandleKind, Result};
+use crate::driver::{Failure, Handle, HandleKind, Result};
 use crate::history::{Action, Event, Recorder};
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{COMMON, FreeSpace, IdleBytes, NodeId, Owner, Place};
