@@ -11,6 +11,9 @@ use crate::sync::broken;
 const MIN_FILED: u64 = 32 << 20;
 const FILED_PART: u64 = 16;
 
+/// Where memory is short, it is covered once it is this part of reserved memory.
+const EARLY_PART: u64 = 256;
+
 /// As many filed blocks count as a shortage: a pool has a number of blocks that is limited, and each takes host memory.
 const MAX_FILED_BLOCKS: usize = 1 << 22;
 
@@ -35,6 +38,18 @@ impl Reclaimer {
         }
         let much = filed >= much(memory) && self.may_cover(pool);
         much || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS
+    }
+
+    /// Whether any request that missed its cache covers what was freed without a stream: memory is short, and it is a part
+    /// of that. An event that comes early waits for less work. With a headroom, each look would ask the driver.
+    #[inline]
+    pub(in crate::pool) fn is_early_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
+        let (filed, physical) = (self.pending.filed(), &memory.physical);
+        filed > 0
+            && filed >= (physical.reserved() / EARLY_PART).max(physical.page)
+            && physical.headroom == 0
+            && physical.is_short()
+            && pool.driver().features().context_events
     }
 
     /// Whether a request without a stream covers everything that was freed before the pool grows: it is much and no

@@ -178,6 +178,7 @@ impl SlowPath<'_, '_> {
     #[inline]
     fn find(&mut self) -> Result<NodeId> {
         self.record_due_event();
+        self.cover_early();
         if let Some(id) = self.take_behind_event(Reach::Exact) {
             return Ok(id);
         }
@@ -293,6 +294,18 @@ impl SlowPath<'_, '_> {
         }
         self.note_shortage(epoch);
         Ok(None)
+    }
+
+    /// Covers what was freed without a stream, if memory is short and that is much of it.
+    #[inline]
+    fn cover_early(&mut self) {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        if !reclaimer.is_early_cover_due(self.pool, memory) || self.requester.is_capture() {
+            return;
+        }
+        if let Ok(_entered) = self.pool.enter(&reclaimer.contexts) {
+            reclaimer.cover(self.pool, memory);
+        }
     }
 
     /// Covers what was freed without a stream, if that is due, and takes what has completed. The request does not wait for
