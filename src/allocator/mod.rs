@@ -208,6 +208,10 @@ impl Allocator {
     #[cold]
     #[inline(never)]
     fn miss(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+        // Not where the stream is queried, which each hit does.
+        if view.capture != Capture::None {
+            self.driver.note_capture();
+        }
         self.with_handler(request, || self.allocate_missed(want, request, view))
     }
 
@@ -327,7 +331,7 @@ impl Allocator {
         if self.config.streams_trusted {
             return Ok((1, Capture::None));
         }
-        Ok((self.driver.stream_id(stream)?, self.driver.look_for_capture(stream)?))
+        Ok((self.driver.stream_id(stream)?, self.driver.stream_capture(stream)?))
     }
 
     /// The cache key of a stream handle. `None` for a default stream without a current context.
