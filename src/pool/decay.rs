@@ -158,11 +158,11 @@ impl Pool {
 }
 
 impl Core {
-    /// Takes the next idle memory out of the pool, to go back to the driver, while more than `keep` bytes are reserved.
+    /// Takes the next idle memory out of the pool, to go back to the driver, while more than `keep` bytes and the reserve are held.
     /// Nothing is left if that is none.
     fn begin_leaving(&mut self, keep: u64) -> Vec<Leaving> {
         let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        let most = physical.reserved().saturating_sub(keep);
+        let most = physical.reserved().saturating_sub(keep.max(physical.floor()));
         let cached = physical.begin_leaving_cached(physical.idle_cached().min(most), BATCH);
         if !cached.is_empty() {
             physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
