@@ -5,7 +5,8 @@ use super::requester::Requester;
 use crate::driver::{Capture, Context};
 use crate::pool::Core;
 use crate::pool::free_space::{COMMON, Cut, FreeSpace, NodeId};
-use crate::pool::physical::{Grown, Sources};
+use crate::pool::physical::{Ahead, Grown, Sources};
+use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
@@ -124,7 +125,7 @@ impl SlowPath<'_, '_> {
             create,
             // A capture moves handles, and returns no mapped ones to the driver.
             exchange: moves == Moves::All && !self.requester.is_capture(),
-            ahead: self.ahead.filter(|_| moves == Moves::None),
+            ahead: self.ahead.filter(|_| moves == Moves::None || self.goes_back_whole()),
         };
         let memory = &mut self.core.memory;
         if memory.physical.is_external {
@@ -169,6 +170,11 @@ impl SlowPath<'_, '_> {
         }
     }
 
+    /// Whether the block most likely goes back to the driver as a whole: it is large and was requested without a stream.
+    fn goes_back_whole(&self) -> bool {
+        matches!(self.requester, Requester::NoStream) && self.pool.gives_back(self.want.size, FreedOn::NoStream)
+    }
+
     /// Makes what other streams have freed common free space, as far as it has completed.
     pub(super) fn share_completed(&mut self) {
         let Core { memory, reclaimer, .. } = &mut **self.core;
@@ -185,11 +191,17 @@ impl SlowPath<'_, '_> {
         let owner = self.requester.arena(self.pool.options.pinned);
         self.core.memory.free_space.raise_peak(owner, self.want.size);
         let used = self.pool.in_use() + self.want.size;
+        let goes_back_whole = self.goes_back_whole();
         let Core { memory, rise, .. } = &mut **self.core;
         rise.growth(used, memory.physical.reserved());
         // Small blocks are taken from the end of a range, where memory ahead of them would be.
         self.ahead = match self.requester.is_capture() || FreeSpace::is_small(self.want.size) {
             true => None,
+            // It goes back to the driver as a whole, so few handles are best, and none is left in a part.
+            false if goes_back_whole => Some(Ahead {
+                reserved: 0,
+                handle: self.want.size,
+            }),
             false => rise.ahead(&memory.physical, used, self.want.size),
         };
         self.pool.growth_allowance(self.core, owner, self.want)

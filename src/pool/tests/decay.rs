@@ -106,11 +106,11 @@ fn rare_shape_finds_its_memory_mapped() {
         bench.use_and_free(stream, count, 32 * MIB);
         bench.complete();
     };
-    serve();
-    let before = count(&bench, Call::MemCreate);
+    // A pool that is filled for the first time grows ahead, and what no request needs goes back.
+    bench.windows(3 * WINDOWS, &mut serve);
+    let before = (count(&bench, Call::MemCreate), count(&bench, Call::MemUnmap));
     bench.windows(5 * WINDOWS, &mut serve);
-    assert_eq!(count(&bench, Call::MemCreate), before);
-    assert_eq!(count(&bench, Call::MemUnmap), 1, "the trial at the start");
+    assert_eq!((count(&bench, Call::MemCreate), count(&bench, Call::MemUnmap)), before);
     bench.finish();
 }
 

@@ -50,6 +50,12 @@ fn first_fill_takes_few_calls_and_little_memory_ahead() {
                 );
             }
             let calls = bench.allocator.stats(Some(0)).unwrap().driver_calls;
+            // A large block without a stream goes back as a whole, so it has handles of its own.
+            let most = if on_stream {
+                most
+            } else {
+                most.max(3 * blocks.len() as u64 + 16)
+            };
             assert!(calls <= most, "{calls} calls for blocks of {} MiB", size / MIB);
             blocks.into_iter().for_each(|block| bench.put(block, stream));
             bench.finish();
