@@ -153,7 +153,7 @@ fn random_work_leaves_no_violations_and_no_memory() {
     let weight: u64 = rounds.iter().map(|round| round.weight).sum();
     side_by_side(rounds.len(), |at| {
         if only.is_none_or(|only| only == at as u64) {
-            let share = (operations * rounds[at].weight).div_ceil(weight);
+            let share = (operations * rounds[at].weight).div_ceil(weight).min(rounds[at].most());
             let seed = seed.wrapping_add(at as u64 * 7919);
             let test = "random_work_leaves_no_violations_and_no_memory";
             in_child(test, at, &rounds[at], share, seed);

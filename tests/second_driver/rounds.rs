@@ -128,6 +128,16 @@ impl Round {
         }
     }
 
+    /// The most operations. A pool that knows of captures grows rather than record events, and this driver has no more
+    /// handles than the process has descriptors.
+    pub fn most(&self) -> u64 {
+        if self.options.contains("captures=1") {
+            60_000
+        } else {
+            u64::MAX
+        }
+    }
+
     fn rules(&self, machine: &Machine, threads: u64) -> Rules<'_> {
         assert!(
             threads <= 3,
