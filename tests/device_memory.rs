@@ -9,6 +9,7 @@ use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_stats, trtalloc_status};
+use trtalloc::tags;
 
 const MIB: u64 = 1 << 20;
 
@@ -102,6 +103,114 @@ fn statistics_say_what_the_device_has_and_others_hold() {
             json.contains("\"device_total\":1073741824,\"held_by_others\":0,"),
             "{json}"
         );
+    }
+}
+
+/// What is available is what requests get, to the page, whatever bounds it.
+#[test]
+fn available_is_what_requests_can_have() {
+    for (options, others, at_rest) in [
+        ("", 0, 1024),
+        ("", 200, 824),
+        ("limit=512MiB", 200, 512),
+        ("limit=900MiB", 200, 824),
+        ("headroom=256MiB", 0, 768),
+        ("headroom=25%", 200, 568),
+        ("headroom=256MiB,limit=50%", 200, 512),
+        ("headroom=900MiB", 200, 0),
+    ] {
+        let world = world(&format!("wait_ms=0,{options}"));
+        let machine = world.driver.machine();
+        let theirs = (others > 0).then(|| machine.memory_malloc(others * MIB).unwrap());
+        let available = || world.stats().available / MIB;
+        assert_eq!(available(), at_rest, "{options}");
+        let mut blocks = Vec::new();
+        let (mut left, mut size) = (at_rest, 64);
+        while size > 0 {
+            while left >= size {
+                blocks.push(world.get(size * MIB, None));
+                left -= size;
+                assert_eq!(available(), left, "{options}");
+            }
+            size /= 2;
+        }
+        // A page less than the next request needs.
+        let request = Request {
+            size: 3 * MIB,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: None,
+        };
+        let error = world.allocator.allocate(request).unwrap_err().to_string();
+        assert!(
+            error.contains("0 available, which is 3145728 too few"),
+            "{options}: {error}"
+        );
+        // What is free in the pool is available, too.
+        for block in blocks {
+            world.allocator.deallocate(block, None).unwrap();
+        }
+        assert_eq!(available(), at_rest, "{options}");
+        if let Some(theirs) = theirs {
+            machine.memory_free(theirs).unwrap();
+        }
+    }
+}
+
+/// A refusal says by how much it missed, and who holds the most.
+#[test]
+fn refusals_say_what_is_missing_and_who_holds_the_rest() {
+    let world = world("limit=512MiB,wait_ms=0");
+    let request = |size, tag| {
+        tags::set(Some(tag)).unwrap();
+        let request = Request {
+            size: size * MIB,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: None,
+        };
+        let outcome = world.allocator.allocate(request);
+        tags::set(None).unwrap();
+        outcome
+    };
+    let blocks = [("resnet", 100), ("bert", 300)].map(|(tag, size)| request(size, tag).unwrap());
+    let error = request(150, "bert").unwrap_err().to_string();
+    assert!(
+        error.contains("117440512 available, which is 39845888 too few"),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("; by tag `bert` 314572800, `resnet` 104857600"),
+        "{error}"
+    );
+    for block in blocks {
+        world.allocator.deallocate(block, None).unwrap();
+    }
+}
+
+/// Memory enough in total is not too little: the message names another reason.
+#[test]
+fn refusals_say_where_the_total_would_suffice() {
+    let world = world("limit=64MiB,backing=malloc,wait_ms=0");
+    let blocks: Vec<u64> = (0..6).map(|_| world.get(8 * MIB, None)).collect();
+    for block in blocks.iter().step_by(2) {
+        world.allocator.deallocate(*block, None).unwrap();
+    }
+    let available = world.stats().available;
+    let request = Request {
+        size: available,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: None,
+    };
+    let error = world.allocator.allocate(request).unwrap_err().to_string();
+    let said = format!("{available} available, but not in one piece");
+    assert!(available >= 24 * MIB && error.contains(&said), "{error}");
+    for block in blocks.iter().skip(1).step_by(2) {
+        world.allocator.deallocate(*block, None).unwrap();
     }
 }
 

@@ -228,6 +228,10 @@ typedef struct trtalloc_stats {
   uint64_t trim_ns;
   // Nanoseconds of the calls counted in driver_calls.
   uint64_t driver_ns;
+  // Bytes that requests can still have in total: `cached` and `pending`, and what the limit, the headroom and the
+  // device leave beyond `reserved`. Before the first request it is 0 with a limit in percent, or where device_total
+  // is.
+  uint64_t available;
 } trtalloc_stats;
 
 // Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes

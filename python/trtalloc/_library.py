@@ -53,6 +53,7 @@ class Stats(ctypes.Structure):
             "trims",
             "trim_ns",
             "driver_ns",
+            "available",
         )
     ]
 

@@ -1,6 +1,7 @@
 //! Calls that administer an allocator: declared uses, statistics, limits, trimming, closing.
 
 use super::*;
+use crate::support::stats::growth;
 
 impl Allocator {
     /// Declares that the block is also used on `stream`. The block is reused only once that stream's work has completed
@@ -88,7 +89,9 @@ impl Allocator {
         Ok(match self.existing_pool(device) {
             Some(pool) => pool.stats_with_device(),
             None if self.driver.current_device() == Ok(Some(device)) => {
-                stats.on_device(self.driver.memory_info(device).unwrap_or_default())
+                let (free, total) = self.driver.memory_info(device).unwrap_or_default();
+                let growth = growth(0, stats.limit, free, self.first_headroom(device)?);
+                stats.on_device((free, total)).with_growth(growth)
             }
             None => stats,
         })

@@ -129,6 +129,11 @@ impl Allocator {
         self.bytes(self.config.limit, device)
     }
 
+    /// The headroom of a pool that does not exist yet.
+    pub(super) fn first_headroom(&self, device: i32) -> Result<u64> {
+        self.bytes(self.config.headroom, device)
+    }
+
     /// The bytes that an amount means on a device; 0 for none.
     fn bytes(&self, amount: Limit, device: i32) -> Result<u64> {
         Ok(match amount {
@@ -148,7 +153,7 @@ impl Allocator {
         Ok(Options {
             rule: self.rule,
             limit: self.first_limit(device)?,
-            headroom: self.bytes(config.headroom, device)?,
+            headroom: self.first_headroom(device)?,
             reserve: self.bytes(config.reserve, device)?,
             release_threshold: config.release_threshold,
             decay: std::time::Duration::from_millis(config.decay_ms),

@@ -120,6 +120,9 @@ impl Allocator {
         }
         if let Err(Error::OutOfMemory(reason)) = outcome {
             self.report_refusal(device, &request, reason);
+            if let Some(pool) = self.existing_pool(device) {
+                reason.push_str(&largest_tags(pool));
+            }
         }
     }
 

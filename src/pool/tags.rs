@@ -73,7 +73,8 @@ impl Tags {
 fn refusal(tag: Tag, held: u64, bytes: u64, limit: u64) -> Error {
     let name = tags::name(tag).unwrap_or_default();
     Error::OutOfMemory(format!(
-        "{bytes} bytes for tag `{name}`, which holds {held} of at most {limit}"
+        "{bytes} bytes for tag `{name}`, which holds {held} of at most {limit}: {} too many",
+        held.saturating_add(bytes).saturating_sub(limit)
     ))
 }
 

@@ -198,6 +198,7 @@ impl From<Stats> for trtalloc_stats {
             trims,
             trim_ns,
             driver_ns,
+            available,
         } = stats;
         trtalloc_stats {
             allocated,
@@ -226,6 +227,7 @@ impl From<Stats> for trtalloc_stats {
             trims,
             trim_ns,
             driver_ns,
+            available,
         }
     }
 }

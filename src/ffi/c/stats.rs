@@ -65,6 +65,10 @@ pub struct trtalloc_stats {
     pub trim_ns: u64,
     /// Nanoseconds of the calls counted in driver_calls.
     pub driver_ns: u64,
+    /// Bytes that requests can still have in total: `cached` and `pending`, and what the limit, the headroom and the
+    /// device leave beyond `reserved`. Before the first request it is 0 with a limit in percent, or where device_total
+    /// is.
+    pub available: u64,
 }
 
 /// Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes

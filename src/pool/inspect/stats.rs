@@ -1,7 +1,8 @@
 //! The statistics of a pool.
 
 use crate::pool::Pool;
-use crate::support::stats::Stats;
+use crate::pool::physical::PhysicalMemory;
+use crate::support::stats::{Stats, growth};
 use crate::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -54,10 +55,31 @@ impl Pool {
     /// every range.
     pub fn stats_with_device(&self) -> Stats {
         let stats = self.stats();
-        let largest_free = self.core.lock().memory.free_space.largest_common();
+        let (largest_free, home) = {
+            let core = self.core.lock();
+            let home = core.reclaimer.contexts.home.context;
+            (core.memory.free_space.largest_common(), home)
+        };
+        let device = self.calls.device_memory(home, self.device);
+        let growth = self.growth(&self.core.lock().memory.physical, device);
         Stats {
             largest_free,
-            ..stats.on_device(self.calls.device_memory(self.home(), self.device))
+            ..stats.on_device(device).with_growth(growth)
+        }
+    }
+
+    /// Bytes that the pool may create beyond what is reserved, with so much of the device's memory free and in total. None
+    /// where the device does not say, and where the memory is external. Pinned memory has no bound but its limit.
+    pub(in crate::pool) fn growth(&self, physical: &PhysicalMemory, (free, total): (u64, u64)) -> u64 {
+        let free = match self.options.pinned {
+            true if physical.limit > 0 => u64::MAX,
+            true => 0,
+            false if total == 0 => 0,
+            false => free,
+        };
+        match physical.is_external {
+            true => 0,
+            false => growth(physical.reserved(), physical.limit, free, physical.headroom),
         }
     }
 

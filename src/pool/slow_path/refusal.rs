@@ -25,6 +25,18 @@ impl Pool {
         if physical.headroom != 0 {
             text.push_str(&format!(", headroom {} bytes", physical.headroom));
         }
+        // What is free and pending, and what may be created: a request gets no more than that, and not always so much.
+        let device = self
+            .calls
+            .device_memory(core.reclaimer.contexts.home.context, self.device);
+        let free = physical.reserved().saturating_sub(allocated);
+        let available = free.saturating_add(self.growth(physical, device));
+        match want.size.saturating_sub(available) {
+            0 => text.push_str(&format!(
+                ", {available} available, but not in one piece or not before other work has completed"
+            )),
+            lacking => text.push_str(&format!(", {available} available, which is {lacking} too few")),
+        }
         if let Some(refusal) = refusal {
             text.push_str(&format!("; {refusal}"));
         }

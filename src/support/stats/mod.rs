@@ -61,6 +61,9 @@ pub struct Stats {
     pub trim_ns: u64,
     /// Nanoseconds of the driver calls that submit work or may block.
     pub driver_ns: u64,
+    /// Bytes that requests can still have in total: free and pending ones, and what the limit, the headroom and the device
+    /// leave beyond them; 0 unless asked for as above.
+    pub available: u64,
 }
 
 impl Stats {
@@ -73,6 +76,24 @@ impl Stats {
             ..self
         }
     }
+
+    /// With what requests can still have, where so many bytes may be created beyond the reserved ones.
+    pub fn with_growth(self, growth: u64) -> Stats {
+        let held = self.cached + self.pending;
+        Stats {
+            available: held.saturating_add(growth),
+            ..self
+        }
+    }
+}
+
+/// Bytes that a pool may create beyond `reserved`, which the limit, the headroom and the device's `free` bytes leave.
+pub fn growth(reserved: u64, limit: u64, free: u64, headroom: u64) -> u64 {
+    let below = match limit {
+        0 => u64::MAX,
+        limit => limit.saturating_sub(reserved),
+    };
+    below.min(free.saturating_sub(headroom))
 }
 
 /// Bytes and counts of what threads with one tag allocated from one device's pool.
