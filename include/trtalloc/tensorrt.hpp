@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -130,6 +131,98 @@ void attach(Object& object, Allocator const& allocator, char const* name) {
 template <class Object>
 void attach(Object& object, Allocator const& allocator) {
     attach(object, allocator.get(), nullptr);
+}
+
+// What a deserialized engine needs for execution contexts, beside what the pool can still give, in bytes.
+struct Fit {
+    // The most that one context needs for any profile, as TensorRT says: activations and scratch, also the scratch for streamed
+    // weights. Not what TensorRT keeps beside them, and not the engine's weights, which are in the pool already.
+    std::uint64_t per_context;
+    // `per_context` for all contexts.
+    std::uint64_t needed;
+    // `available` of trtalloc_stats: what is free in the pool, and what limit, headroom and device leave beyond it.
+    std::uint64_t available;
+    // The weights that can be streamed. 0 for an engine without BuilderFlag::kWEIGHT_STREAMING, and before TensorRT 10.1.
+    std::uint64_t streamable_weights;
+    // Of these, what may lie on the device now: the engine's present weight streaming budget.
+    std::uint64_t streaming_budget_now;
+    // Whether `needed` is available. Another thread or process may take it before the contexts exist, and a large block may not
+    // find it in one piece.
+    bool fits;
+
+    // By how much the contexts miss; 0 if they fit.
+    std::uint64_t missing() const noexcept { return needed > available ? needed - available : 0; }
+
+    // The largest budget with which the contexts fit, for ICudaEngine::setWeightStreamingBudgetV2, which TensorRT accepts only
+    // while the engine has no context; nothing where no budget makes them fit, or the engine does not stream. Streaming needs
+    // scratch, whose size TensorRT says only once a budget is set. So ask for the fit again afterwards.
+    std::optional<std::int64_t> weight_streaming_budget() const noexcept {
+        std::uint64_t const room = streaming_budget_now + available;
+        if (streamable_weights == 0 || room < needed) {
+            return std::nullopt;
+        }
+        return static_cast<std::int64_t>(std::min(room - needed, streamable_weights));
+    }
+};
+
+namespace detail {
+
+// TensorRT 10.1 and later.
+template <class Engine>
+auto context_bytes(Engine const& engine, int) -> decltype(static_cast<std::uint64_t>(engine.getDeviceMemorySizeV2())) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(engine.getDeviceMemorySizeV2(), 0));
+}
+template <class Engine>
+std::uint64_t context_bytes(Engine const& engine, long) {
+    return engine.getDeviceMemorySize();
+}
+
+// The weights that can be streamed, and the present budget. TensorRT 10.0 has another budget, which does not mix with this one.
+template <class Engine>
+auto streaming(Engine const& engine, Fit& fit, int)
+    -> decltype(engine.getStreamableWeightsSize(), engine.getWeightStreamingBudgetV2(), void()) {
+    std::int64_t const weights = std::max<std::int64_t>(engine.getStreamableWeightsSize(), 0);
+    if (weights > 0) {
+        std::int64_t const budget = std::max<std::int64_t>(engine.getWeightStreamingBudgetV2(), 0);
+        fit.streamable_weights = static_cast<std::uint64_t>(weights);
+        fit.streaming_budget_now = static_cast<std::uint64_t>(std::min(budget, weights));
+    }
+}
+template <class Engine>
+void streaming(Engine const&, Fit&, long) {}
+
+}  // namespace detail
+
+// Whether `contexts` more contexts of a deserialized engine (an nvinfer1::ICudaEngine) fit, on the device, -1: the current one.
+// It allocates nothing and changes nothing.
+//
+//     trtalloc::Fit const fit = trtalloc::fit(*engine, memory, 4);
+//     if (!fit.fits) {
+//         std::fprintf(stderr, "%llu bytes are missing\n", static_cast<unsigned long long>(fit.missing()));
+//     }
+//
+// The engine's memory must come from `allocator`: its runtime has it. Throws Error if the statistics cannot be read, and if the
+// allocator has not been used on the device, so that it does not know the device's memory.
+template <class Engine>
+Fit fit(Engine const& engine, trtalloc_allocator* allocator, std::uint64_t contexts = 1, std::int32_t device = -1) {
+    Fit fit{};
+    fit.per_context = detail::context_bytes(engine, 0);
+    bool const countable = fit.per_context == 0 || contexts <= UINT64_MAX / fit.per_context;
+    fit.needed = countable ? fit.per_context * contexts : UINT64_MAX;
+    detail::streaming(engine, fit, 0);
+    trtalloc_stats now{};
+    check(trtalloc_stats_get(allocator, device, &now, sizeof now));
+    if (now.device_total == 0 && now.reserved == 0) {
+        throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the device's memory is not known: the allocator has not been used on it");
+    }
+    fit.available = now.available;
+    fit.fits = fit.needed <= fit.available;
+    return fit;
+}
+
+template <class Engine>
+Fit fit(Engine const& engine, Allocator const& allocator, std::uint64_t contexts = 1, std::int32_t device = -1) {
+    return fit(engine, allocator.get(), contexts, device);
 }
 
 // IOutputAllocator came with TensorRT 8.5.

@@ -27,7 +27,7 @@ pub fn rows() -> &'static [Row] {
             rows.push(row(what, &|| try_version(name, *version, parts)));
             // IOutputAllocator came with 8.5, and got a destructor with 8.6.
             if *version >= 8500 {
-                let what = "outputs that grow through IOutputAllocator*, scratch memory that contexts share";
+                let what = "outputs that grow through IOutputAllocator*, scratch memory that contexts share, whether contexts fit";
                 rows.push(row(what, &|| {
                     let tried = headers::outputs(name, |compile| {
                         compile

@@ -59,7 +59,7 @@ pub fn rows() -> &'static [Row] {
                 &|| methods(headers, &id),
             ));
             rows.push(row(
-                "outputs that grow through IOutputAllocator*, scratch memory that contexts share",
+                "outputs that grow through IOutputAllocator*, scratch memory that contexts share, whether contexts fit",
                 &|| outputs(&id, |compile| headers.include(compile)),
             ));
         }

@@ -1,5 +1,5 @@
 // Calls the output allocator as TensorRT does inside an enqueue, through the class of the NvInferRuntime.h that it is compiled
-// with, and shares scratch memory among contexts. Over the simulated device. Prints nothing.
+// with, shares scratch memory among contexts, and asks whether contexts fit. Over the simulated device. Prints nothing.
 #include <NvInferRuntime.h>
 #include <trtalloc/tensorrt.hpp>
 
@@ -196,8 +196,111 @@ void scratch(trtalloc_allocator* mine) {
     CHECK(stats(mine).allocated == 0);
 }
 
+// What fit() uses of nvinfer1::ICudaEngine: as 10.1 and later have it, as 10.0 does, and as 8 and 9 do. The weights lie in
+// the pool, and scratch comes with streaming.
+struct Streaming {
+    trtalloc_allocator* memory;
+    std::int64_t weights;
+    void* held = nullptr;
+    std::int64_t budget = weights;
+    std::int64_t activations = static_cast<std::int64_t>(100 * mib);
+
+    Streaming(trtalloc_allocator* of, std::uint64_t bytes) : memory(of), weights(static_cast<std::int64_t>(bytes)) {
+        CHECK(setWeightStreamingBudgetV2(weights));
+    }
+    Streaming(Streaming const&) = delete;
+    Streaming& operator=(Streaming const&) = delete;
+    ~Streaming() { CHECK(trtalloc_deallocate(memory, held)); }
+
+    std::int64_t getStreamableWeightsSize() const noexcept { return weights; }
+    std::int64_t getWeightStreamingBudgetV2() const noexcept { return budget; }
+    std::int64_t getDeviceMemorySizeV2() const noexcept {
+        return activations + (budget < weights ? static_cast<std::int64_t>(16 * mib) : 0);
+    }
+    bool setWeightStreamingBudgetV2(std::int64_t to) noexcept {
+        CHECK(to >= 0 && trtalloc_deallocate(memory, held));
+        budget = to;
+        held = to == 0 ? nullptr : trtalloc_allocate(memory, static_cast<std::uint64_t>(to), 0, 0);
+        return to == 0 || held != nullptr;
+    }
+};
+struct Plain {
+    std::size_t getDeviceMemorySize() const noexcept { return 100 * mib; }
+};
+// The budget of TensorRT 10.0 is not touched: it has no function for it here.
+struct Early : Plain {
+    std::int64_t getStreamableWeightsSize() const noexcept { return 1; }
+};
+struct Unstreamed {
+    std::int64_t getDeviceMemorySizeV2() const noexcept { return static_cast<std::int64_t>(100 * mib); }
+    std::int64_t getStreamableWeightsSize() const noexcept { return 0; }
+    std::int64_t getWeightStreamingBudgetV2() const noexcept { std::abort(); }
+};
+
+// Requests as many contexts' memory as given; the number that there was memory for.
+std::uint64_t contexts(trtalloc_allocator* mine, std::uint64_t count, std::uint64_t bytes) {
+    std::vector<void*> blocks;
+    for (void* block; blocks.size() < count && (block = trtalloc_allocate(mine, bytes, 0, 0)) != nullptr;) {
+        blocks.push_back(block);
+    }
+    for (void* block : blocks) {
+        CHECK(trtalloc_deallocate(mine, block));
+    }
+    return blocks.size();
+}
+
+void fitting() {
+    trtalloc::Allocator memory{"driver=sim,log=off,sim_memory=1GiB,limit=600MiB,wait_ms=100"};
+    // Nothing is known before the first request: an engine makes it.
+    CHECK(thrown([&] { trtalloc::fit(Plain{}, memory); }) == TRTALLOC_STATUS_UNSUPPORTED);
+    CHECK(contexts(memory.get(), 1, 1) == 1);
+    trtalloc::Fit fit = trtalloc::fit(Plain{}, memory, 6);
+    CHECK(fit.per_context == 100 * mib && fit.needed == 600 * mib && fit.available == 600 * mib && fit.fits);
+    CHECK(fit.missing() == 0 && fit.streamable_weights == 0 && !fit.weight_streaming_budget());
+    CHECK(contexts(memory.get(), 7, 100 * mib) == 6);
+    fit = trtalloc::fit(Plain{}, memory, 7);
+    CHECK(!fit.fits && fit.missing() == 100 * mib && !fit.weight_streaming_budget());
+    CHECK(trtalloc::fit(Plain{}, memory).needed == 100 * mib && trtalloc::fit(Plain{}, memory, 0).fits);
+    CHECK(!trtalloc::fit(Plain{}, memory, UINT64_MAX).fits);
+    for (auto const& each : {trtalloc::fit(Early{}, memory), trtalloc::fit(Unstreamed{}, memory)}) {
+        CHECK(each.fits && each.streamable_weights == 0 && !each.weight_streaming_budget());
+    }
+    CHECK(thrown([] { trtalloc::fit(Plain{}, nullptr); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    CHECK(thrown([&] { trtalloc::fit(Plain{}, memory, 1, 77); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+
+    Streaming engine{memory.get(), 400 * mib};
+    fit = trtalloc::fit(engine, memory, 2);
+    CHECK(fit.fits && fit.available == 200 * mib && fit.streamable_weights == 400 * mib &&
+          fit.streaming_budget_now == 400 * mib);
+    CHECK(fit.weight_streaming_budget() == static_cast<std::int64_t>(400 * mib));
+    // What three contexts miss the weights give, and the scratch that streaming needs at the second look.
+    fit = trtalloc::fit(engine, memory, 3);
+    CHECK(!fit.fits && fit.missing() == 100 * mib);
+    CHECK(fit.weight_streaming_budget() == static_cast<std::int64_t>(300 * mib));
+    int looks = 0;
+    for (; !fit.fits && fit.weight_streaming_budget(); fit = trtalloc::fit(engine, memory, 3)) {
+        CHECK(engine.setWeightStreamingBudgetV2(*fit.weight_streaming_budget()) && ++looks < 10);
+    }
+    CHECK(looks == 2 && fit.fits && fit.per_context == 116 * mib && engine.budget == static_cast<std::int64_t>(252 * mib));
+    CHECK(contexts(memory.get(), 4, fit.per_context) == 3);
+    // A context less, and the weights may come back.
+    CHECK(trtalloc::fit(engine, memory, 2).weight_streaming_budget() == static_cast<std::int64_t>(368 * mib));
+    // Without any weights there is still not enough.
+    fit = trtalloc::fit(engine, memory, 6);
+    CHECK(!fit.fits && !fit.weight_streaming_budget());
+    fit = trtalloc::fit(engine, memory, 5);
+    CHECK(!fit.fits && fit.weight_streaming_budget() == static_cast<std::int64_t>(20 * mib));
+}
+
 #if NV_TENSORRT_MAJOR != 8 && NV_TENSORRT_MAJOR != 9
-// It compiles with the real class.
+// They compile with the real classes.
+[[maybe_unused]] trtalloc::Fit real(trtalloc::Allocator const& memory, nvinfer1::ICudaEngine& engine) {
+    trtalloc::Fit const fit = trtalloc::fit(engine, memory, 4);
+    if (auto const budget = fit.weight_streaming_budget()) {
+        engine.setWeightStreamingBudgetV2(*budget);
+    }
+    return fit;
+}
 [[maybe_unused]] trtalloc::SharedScratch::Lease real(trtalloc::SharedScratch& shared, nvinfer1::IExecutionContext& context) {
     return shared.lend(context, nullptr);
 }
@@ -243,6 +346,7 @@ int main() {
     threads(mine);
     interface(mine);
     scratch(mine);
+    fitting();
     CHECK(stats(mine).allocated == 0);
     trtalloc_destroy(mine);
     return 0;
