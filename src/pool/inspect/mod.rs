@@ -1,6 +1,6 @@
 //! Inspection of all of a pool's memory at one moment, for snapshots.
 //!
-//! Uses: dedicated, free_space, reclaim, stream_cache.
+//! Uses: dedicated, free_space, physical, reclaim, stream_cache.
 
 mod marks;
 mod stats;
