@@ -32,6 +32,84 @@ def test_statistics_and_limits(simulated):
     )
 
 
+def test_fit_compares_an_engine_with_the_pool(simulated):
+    """With what stands in for an engine of TensorRT 10.1 and later, of 10.0, and of 8 and 9."""
+    simulated(
+        """
+        import trtalloc
+        from trtalloc import _library
+        library, pool = _library.library, _library.default()
+        MIB = 1 << 20
+
+        class Old:
+            device_memory_size = 100 * MIB
+
+        class Early(Old):
+            streamable_weights_size = 1
+
+        class Unstreamed:
+            device_memory_size_v2 = 100 * MIB
+            streamable_weights_size = 0
+
+            @property
+            def weight_streaming_budget_v2(self):
+                raise AssertionError("there is none")
+
+        class Engine:
+            def __init__(self, weights):
+                self.streamable_weights_size, self.held = weights, None
+                self.weight_streaming_budget_v2 = weights
+
+            @property
+            def device_memory_size_v2(self):
+                return 100 * MIB + (16 * MIB if self.budget < self.streamable_weights_size else 0)
+
+            @property
+            def weight_streaming_budget_v2(self):
+                return self.budget
+
+            @weight_streaming_budget_v2.setter
+            def weight_streaming_budget_v2(self, budget):
+                assert library.trtalloc_deallocate(pool, self.held)
+                self.budget, self.held = budget, library.trtalloc_allocate(pool, budget, 0, 0) if budget else None
+                assert self.held or not budget
+
+        def wrong(error, call):
+            try:
+                call()
+            except error as raised:
+                return raised
+            raise AssertionError(error)
+
+        assert wrong(trtalloc.Error, lambda: trtalloc.fit(Old())).name == "UNSUPPORTED"
+        library.trtalloc_deallocate(pool, library.trtalloc_allocate(pool, 1, 0, 0))
+        wrong(TypeError, lambda: trtalloc.fit(object()))
+        wrong(ValueError, lambda: trtalloc.fit(Old(), -1))
+        assert wrong(trtalloc.Error, lambda: trtalloc.fit(Old(), device=77)).name == "INVALID_ARGUMENT"
+
+        fit = trtalloc.fit(Old(), 6)
+        assert fit == (100 * MIB, 600 * MIB, 600 * MIB, 0, 0) and fit.fits and fit.missing == 0
+        fit = trtalloc.fit(Old(), contexts=7)
+        assert not fit.fits and fit.missing == 100 * MIB and fit.weight_streaming_budget is None
+        for other in (Early(), Unstreamed()):
+            assert trtalloc.fit(other) == (100 * MIB, 100 * MIB, 600 * MIB, 0, 0)
+
+        engine = Engine(400 * MIB)
+        fit = trtalloc.fit(engine, 2)
+        assert fit == (100 * MIB, 200 * MIB, 200 * MIB, 400 * MIB, 400 * MIB)
+        assert fit.fits and fit.weight_streaming_budget == 400 * MIB
+        fit, looks = trtalloc.fit(engine, 3), 0
+        while not fit.fits and fit.weight_streaming_budget is not None:
+            engine.weight_streaming_budget_v2 = fit.weight_streaming_budget
+            fit, looks = trtalloc.fit(engine, 3), looks + 1
+        assert (looks, fit.fits, engine.budget) == (2, True, 252 * MIB), (looks, fit)
+        fit = trtalloc.fit(engine, 6)
+        assert not fit.fits and fit.weight_streaming_budget is None
+        """,
+        TRTALLOC_LIMIT="600MiB",
+    )
+
+
 def test_tags(simulated):
     simulated(
         """

@@ -364,3 +364,20 @@ def test_a_preloaded_library_is_used(anything, binding, tmp_path):
     other = shutil.copy(path, tmp_path / "libtrtalloc.so")
     done = anything("import trtalloc; print(trtalloc.library_path)", LD_PRELOAD=str(other))
     assert done.returncode == 0 and done.stdout.strip() == str(other), done
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_engines_say_what_fit_reads(simulated, binding):
+    """An engine cannot be deserialized without a GPU. Its class has the properties."""
+    simulated(
+        _program(
+            binding,
+            """
+            import MODULE as trt
+            for name in ("device_memory_size_v2", "streamable_weights_size", "weight_streaming_budget_v2"):
+                assert isinstance(vars(trt.ICudaEngine)[name], property), name
+            assert vars(trt.ICudaEngine)["weight_streaming_budget_v2"].fset
+            """,
+        ),
+        **_variables(binding),
+    )

@@ -11,13 +11,16 @@ import json
 import threading
 
 from . import _library, _tensorrt, memory
+from ._fit import Fit, fit
 from ._frameworks import onnxruntime_options, torch_mem_pool, use_for_cupy, use_for_torch
 from ._library import Error
 from ._tensorrt import attach, inject, tensorrt_allocator
 
 __all__ = [
     "Error",
+    "Fit",
     "attach",
+    "fit",
     "inject",
     "library_path",
     "memory",
