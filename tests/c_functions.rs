@@ -102,17 +102,39 @@ fn the_limit_is_known_from_the_beginning() {
 fn models_have_figures_of_their_own() {
     let output = program("models", &[("TRTALLOC_DRIVER", "sim"), ("TRTALLOC_STATS", "1")]);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let page = std::fs::read_to_string(common::root().join("docs/which-model.md")).unwrap();
-    // The page breaks the long lines.
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let page = words(&page);
     let shown = |line: &str| !line.starts_with("trtalloc: device 0: 5 allocations");
     let lines: Vec<&str> = stderr.lines().filter(|line| shown(line)).collect();
     assert_eq!(lines.len(), 8, "{stderr}");
+    assert_shown("which-model", &lines);
+}
+
+/// What docs/leave-memory.md and docs/memory-not-asked-for.md show is what the library writes: what others hold, and what
+/// stays free for them.
+#[test]
+fn others_have_memory_that_stays_theirs() {
+    let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let mut compile = common::cc();
+    compile.arg("-ldl");
+    let folder = folder.to_str().unwrap();
+    let environment = [("LD_LIBRARY_PATH", folder), ("TRTALLOC_LOG", "off")];
+    let output = build_and_run("room", compile, "tests/c/room.c", &environment);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 9, "{stderr}");
+    assert_shown("leave-memory", &lines);
+    assert_shown("memory-not-asked-for", &lines[1..5]);
+}
+
+/// Each of the lines is on that page of docs/, which breaks long ones.
+fn assert_shown(page: &str, lines: &[&str]) {
+    let text = std::fs::read_to_string(common::root().join(format!("docs/{page}.md"))).unwrap();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&text);
     for line in lines {
         assert!(
-            page.contains(&words(line)),
-            "docs/which-model.md does not have:\n{line}\n{stderr}"
+            text.contains(&words(line)),
+            "docs/{page}.md does not have:\n{line}\nof:\n{}",
+            lines.join("\n")
         );
     }
 }

@@ -69,6 +69,29 @@ fn try_version(name: &str, version: i32, parts: &[u32; 3]) -> Outcome {
     Outcome::Passed
 }
 
+/// What docs/fit.md shows is what the program writes.
+#[test]
+fn fit_finds_a_weight_streaming_budget() {
+    let dir = common::scratch("compat_fit");
+    let source = common::root().join("tests/compatibility");
+    let mut compile = common::cxx();
+    compile.args(defines(&[8, 6, 1])).arg("-I").arg(source.join("eight"));
+    compile.arg(source.join("fit.cpp")).arg("-o").arg(dir.join("fit"));
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+    let output = common::run(&mut table::program(&dir.join("fit")));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = words(&std::fs::read_to_string(common::root().join("docs/fit.md")).unwrap());
+    assert_eq!(stderr.lines().count(), 4, "{stderr}");
+    for line in stderr.lines() {
+        assert!(
+            page.contains(&words(line)),
+            "docs/fit.md does not have:\n{line}\n{stderr}"
+        );
+    }
+}
+
 #[test]
 fn eight_and_nine() {
     table::check(rows());
