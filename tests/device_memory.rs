@@ -158,6 +158,37 @@ fn available_is_what_requests_can_have() {
     }
 }
 
+/// Memory that is given has its size, and pinned memory is not the device's.
+#[test]
+fn available_of_given_and_of_pinned_memory() {
+    let mut memory: *mut c::trtalloc_allocator = std::ptr::null_mut();
+    let mut stats = trtalloc_stats::default();
+    let (base, options) = (std::ptr::without_provenance_mut(1 << 40), c"driver=none");
+    // SAFETY: an allocator never touches external memory; the others are locals.
+    let made = unsafe { c::trtalloc_create_from(base, 64 * MIB, options.as_ptr(), &mut memory) };
+    assert_eq!(made, trtalloc_status::Ok);
+    // SAFETY: an allocator of the library, and a local.
+    let block = unsafe { c::trtalloc_allocate(memory, 24 * MIB, 0, 0) };
+    // SAFETY: as above.
+    let read = unsafe { c::trtalloc_stats_get(memory, -1, &mut stats, size_of_val(&stats)) };
+    assert_eq!((read, stats.available), (trtalloc_status::Ok, 40 * MIB));
+    // SAFETY: a block of the allocator, and the allocator.
+    assert!(unsafe { c::trtalloc_deallocate(memory, block) });
+    // SAFETY: an allocator of the library.
+    unsafe { c::trtalloc_destroy(memory) };
+
+    for (options, available) in [
+        ("kind=pinned,limit=2GiB", 2048 * MIB - 512),
+        ("kind=pinned", 2 * MIB - 512),
+    ] {
+        let world = world(options);
+        let block = world.get(512, None);
+        let stats = world.stats();
+        assert_eq!(stats.available, available, "{options}: {} reserved", stats.reserved);
+        world.allocator.deallocate(block, None).unwrap();
+    }
+}
+
 /// A refusal says by how much it missed, and who holds the most.
 #[test]
 fn refusals_say_what_is_missing_and_who_holds_the_rest() {

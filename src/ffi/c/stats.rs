@@ -66,8 +66,8 @@ pub struct trtalloc_stats {
     /// Nanoseconds of the calls counted in driver_calls.
     pub driver_ns: u64,
     /// Bytes that requests can still have in total: `cached` and `pending`, and what the limit, the headroom and the
-    /// device leave beyond `reserved`. Before the first request it is 0 with a limit in percent, or where device_total
-    /// is.
+    /// device leave beyond `reserved`. The second part is 0 where device_total is, for external memory, and for pinned
+    /// memory without a limit.
     pub available: u64,
 }
 
