@@ -92,7 +92,8 @@ impl Pool {
         self.set_idle_apart(&mut core);
         let keep = match self.options.release_threshold {
             ReleaseThreshold::Bytes(bytes) => bytes,
-            ReleaseThreshold::Auto | ReleaseThreshold::All => 0,
+            ReleaseThreshold::All => u64::MAX,
+            ReleaseThreshold::Auto => 0,
         };
         loop {
             let mut leaving = core.begin_leaving(keep);
