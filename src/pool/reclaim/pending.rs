@@ -336,8 +336,9 @@ impl PendingFrees {
         Ok(())
     }
 
-    /// Queries which completion events and batches have completed, and returns what they covered. An answer counts only
-    /// if `is_there` confirms the event's context, because another event may have the handle otherwise.
+    /// Queries which completion events and batches have completed, and returns what they covered. `is_there` has to confirm
+    /// the event's context before the query and after it. Otherwise another event may have the handle: its answer means
+    /// nothing, and a query of an event that is recorded in a capture ends the capture.
     pub fn poll(&mut self, calls: &DriverCalls, is_there: impl Fn(Context) -> Option<bool>) -> Polled {
         if let Some(outcome) = self.synchronization.as_ref().and_then(Synchronization::poll)
             && let Some(over) = self.synchronization.take()
@@ -346,16 +347,22 @@ impl PendingFrees {
             self.synchronized(over.context, over.batch);
         }
         let mut polled = Polled::default();
-        let mut complete = |context: Context, event: Event| match calls.query(|driver| driver.event_query(event)) {
-            Ok(true) => {
-                let there = is_there(context);
-                polled.gone.extend((there == Some(false)).then_some(context));
-                there == Some(true)
+        let exists = |context: Context, gone: &mut Vec<Context>| {
+            let there = is_there(context);
+            gone.extend((there == Some(false)).then_some(context));
+            there == Some(true)
+        };
+        let mut complete = |context: Context, event: Event| {
+            if !exists(context, &mut polled.gone) {
+                return false;
             }
-            Ok(false) => false,
-            Err(error) => {
-                polled.failed = Some((context, error));
-                false
+            match calls.query(|driver| driver.event_query(event)) {
+                Ok(true) => exists(context, &mut polled.gone),
+                Ok(false) => false,
+                Err(error) => {
+                    polled.failed = Some((context, error));
+                    false
+                }
             }
         };
         for events in self.completion_events.values_mut() {

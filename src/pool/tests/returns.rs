@@ -9,6 +9,7 @@ use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::Machine;
+use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::support::error::Result;
 
 /// Makes a new context current, and creates a stream in it.
@@ -110,6 +111,31 @@ fn event_of_the_application_covers_no_frees() {
     }
     untouched(&bench, &own);
     assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
+}
+
+/// The application's events, which have the handles of a destroyed context's, are recorded in a capture. A query of one
+/// would end it.
+#[test]
+fn event_of_the_application_in_a_capture_is_not_queried() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1");
+    let (context, stream) = visit(&bench, 0);
+    bench.use_and_free(stream, 1, 64 * MIB);
+    // A request that is refused records a completion event.
+    assert!(bench.request(128 * MIB, 0, Some(stream)).is_err());
+    let born = reborn(&bench, context, 0);
+    bench
+        .app(|machine| machine.stream_begin_capture(born, MODE_RELAXED))
+        .unwrap();
+    let own = bench.app(|machine| events(machine, born));
+    bench.app(|machine| machine.context_pop()).unwrap();
+    let home = bench.stream();
+    for stream in [Some(home), None] {
+        let block = bench.get(16 * MIB, stream);
+        bench.put(block, stream);
+    }
+    assert_eq!(bench.machine.captures_ended(), 0, "of {} events", own.len());
+    bench.app(|machine| machine.stream_end_capture(born)).unwrap();
     bench.finish();
 }
 

@@ -146,7 +146,8 @@ struct Queried {
 impl PendingFrees {
     /// Queries for each handle which of its frees have completed. Frees of one handle are queried in order, though
     /// behind a handle that came back they may complete in another order. An event that does not answer is left alone:
-    /// its context may be gone, another context may have its handle, and the event may be that context's.
+    /// its context may be gone, another context may have its handle, and the event may be that context's. A driver without
+    /// ids cannot say so beforehand. So a query may meet the application's event, and end the capture that it is recorded in.
     fn query_per_free_events(&mut self, calls: &DriverCalls) -> Queried {
         let mut queried = Queried::default();
         let mut spare = Vec::new();
