@@ -125,7 +125,8 @@ impl DriverCalls {
     }
 
     /// Bytes free on the device, and its memory in total, as the driver reports them in the current context or, if that is
-    /// another device's, in `context`; 0 where it does not. It is for the statistics, whose counts do not change because they are read: its calls are not counted.
+    /// another device's, in `context`; 0 where it does not. Its calls are not counted, because the statistics are read
+    /// with it, and they do not change because they are read.
     pub fn device_memory(&self, context: Context, device: i32) -> (u64, u64) {
         let driver = &*self.driver;
         let pushed = driver.current_device() != Ok(Some(device));

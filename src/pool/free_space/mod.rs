@@ -7,9 +7,9 @@
 //! Each owner has an *arena*: memory that its requests take, and that goes back to it (`needs`, `place`). A range that was
 //! handed out in the name of one owner and given to another is a *guest* there until it goes home.
 //!
-//! [`COMMON`] is the owner of what every caller may have. Each free node carries a *stamp*: the number of the
-//! completion event that covers it. Within an owner, stamps never decrease from older to younger nodes, so what an
-//! event has completed is at the head of the owner's age list.
+//! [`COMMON`] is the owner of what every caller may have. Each free node carries an *event number*: the number of the
+//! completion event that covers it. Within an owner, event numbers never decrease from older to younger nodes, so what
+//! an event has completed is at the head of the owner's age list.
 //!
 //! Uses: nothing.
 

@@ -237,7 +237,7 @@ fn late_free_waits_for_the_youngest_event() {
     assert_eq!(
         free_space.transfer(owner, COMMON, 4, 0),
         0,
-        "a range behind stamp 5 hides nothing that could go at 4"
+        "a range behind event 5 hides nothing that could go at 4"
     );
     assert_eq!(free_space.transfer(owner, COMMON, 5, 0), 2 * GRANULE);
     assert!(free_space.remove_owner(owner));

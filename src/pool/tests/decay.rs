@@ -1,6 +1,9 @@
 //! Decay: what was free throughout the last windows of time goes back to the driver, and nothing else.
 
+use std::time::Duration;
+
 use super::{Bench, MIB, RESIZABLE};
+use crate::allocator::Request;
 use crate::driver::sim::model::functions::Call;
 use crate::pool::WINDOWS;
 
@@ -212,6 +215,43 @@ fn threshold_stays() {
         bench.reserved()
     );
     bench.finish();
+}
+
+/// A request that lacks memory while some is on its way back to the driver waits for it, and is not refused.
+#[test]
+fn request_waits_for_memory_on_its_way_back() {
+    for flags in [0, RESIZABLE] {
+        let bench = Bench::new("limit=64MiB,wait_ms=2000");
+        let stream = bench.stream();
+        bench.use_and_free(stream, 1, 64 * MIB);
+        bench.complete();
+        let context = bench.app(|machine| machine.context_current()).unwrap();
+        let (allocator, machine) = (bench.allocator.clone(), bench.machine.clone());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let ask = move || {
+            machine.context_push(context).unwrap();
+            let request = Request {
+                size: 48 * MIB,
+                alignment: 0,
+                flags,
+                stream: None,
+                device: None,
+            };
+            let outcome = allocator.allocate(request);
+            machine.context_pop().unwrap();
+            sender.send(outcome).unwrap();
+        };
+        bench.machine.come_between("cuMemUnmap", 1, move |_| {
+            std::thread::spawn(ask);
+            // The request comes while the handle is on its way. If it is late, it finds the memory gone.
+            std::thread::sleep(Duration::from_millis(20));
+        });
+        // Near a limit, memory becomes common free space first, and is idle from then on.
+        bench.windows(3 * WINDOWS, || {});
+        let address = receiver.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+        bench.allocator.deallocate(address, None).unwrap();
+        bench.finish();
+    }
 }
 
 /// A driver that takes nothing back loses nothing.

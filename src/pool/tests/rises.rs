@@ -63,6 +63,31 @@ fn first_fill_takes_few_calls_and_little_memory_ahead() {
     }
 }
 
+/// Engines are loaded and unloaded without a stream. Each has few handles of its own, and gives them back.
+#[test]
+fn engine_takes_few_calls() {
+    let bench = bench(24 * GIB, "");
+    let stream = bench.stream();
+    bench.use_and_free(stream, 1, GIB);
+    let sizes = [640, 256, 64, 40];
+    let calls = || bench.allocator.stats(Some(0)).unwrap().driver_calls;
+    let load = || {
+        let blocks = sizes.map(|size| bench.get(size * MIB, None));
+        bench.app(|machine| machine.context_synchronize()).unwrap();
+        blocks.into_iter().for_each(|block| bench.put(block, None));
+        // The next call collects what has completed.
+        bench.use_and_free(stream, 1, MIB);
+        bench.app(|machine| machine.context_synchronize()).unwrap();
+    };
+    load();
+    let (before, held) = (calls(), bench.allocator.stats(Some(0)).unwrap().reserved);
+    (0..8).for_each(|_| load());
+    let each = (calls() - before) / 8;
+    assert!(each <= 70, "{each} calls for an engine of four blocks");
+    assert!(bench.allocator.stats(Some(0)).unwrap().reserved <= held + GIB);
+    bench.finish();
+}
+
 #[test]
 fn handles_are_small_where_blocks_are_freed_between_requests() {
     let bench = bench(24 * GIB, "");
