@@ -90,6 +90,7 @@ impl Pool {
         memory.free_space.end_window();
         memory.physical.end_window();
         self.set_idle_apart(&mut core);
+        self.cut_unneeded(&mut core);
         let keep = match self.options.release_threshold {
             ReleaseThreshold::Bytes(bytes) => bytes,
             ReleaseThreshold::All => u64::MAX,
@@ -140,6 +141,18 @@ impl Pool {
         if wanted && reclaimer.may_cover(self) {
             reclaimer.cover_all(self, memory);
         }
+    }
+
+    /// Takes from live blocks what they have at their ends and no block of their range needed in the last windows. The
+    /// handles are cached, and go back to the driver as such.
+    fn cut_unneeded(&self, core: &mut Core) {
+        let Core { memory, reclaimer, .. } = core;
+        let before = memory.physical.cached_bytes();
+        self.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
+            let unneeded = block.end_window(used);
+            block.cut_for(block.committed() - unneeded, physical.page)
+        });
+        memory.physical.add_idle_cached(memory.physical.cached_bytes() - before);
     }
 
     /// Waits until no memory is on its way back to the driver, so that the caller finds it gone or free. It waits as long

@@ -288,7 +288,8 @@ impl DedicatedTable {
         if let Some(block) = &mut block {
             block.size = cell.size.load(Ordering::Relaxed);
             block.requested = cell.requested.load(Ordering::Relaxed);
-            block.touched = cell.touched.load(Ordering::Relaxed).max(block.size);
+            let before = block.remainder.map_or(0, |remainder| remainder.touched);
+            block.touched = cell.touched.load(Ordering::Relaxed).max(block.size).max(before);
         }
         let mut free_cells = self.free_cells.lock();
         self.change(|| self.unlink(id));

@@ -22,7 +22,15 @@ impl PhysicalMemory {
         Some(self.uncache(at))
     }
 
-    /// Whether there is such a block.
+    /// The smallest cached block that had grown and may serve the growth of one of `size` bytes.
+    pub fn take_grown_range(&mut self, size: u64) -> Option<DedicatedMemory> {
+        let ranges = self.cached_ranges.iter().enumerate();
+        let grown = ranges.filter(|(_, block)| block.may_serve_growth(size));
+        let (at, _) = grown.min_by_key(|(_, block)| block.committed())?;
+        Some(self.uncache(at))
+    }
+
+    /// Whether there is such a block as [`PhysicalMemory::take_cached_range`] takes.
     pub fn has_cached_range(&self, size: u64) -> bool {
         self.cached_ranges.iter().any(|block| block.fits(size, self.page))
     }

@@ -218,6 +218,11 @@ impl PhysicalMemory {
             .min(self.cached_bytes() + self.cached_range_bytes())
     }
 
+    /// So many bytes were cached just now that were idle elsewhere.
+    pub fn add_idle_cached(&mut self, bytes: u64) {
+        self.idle_cached.add(bytes);
+    }
+
     /// So many of the idle cached bytes go back.
     pub fn take_idle_cached(&mut self, bytes: u64) {
         self.idle_cached.take(bytes);

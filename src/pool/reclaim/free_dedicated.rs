@@ -2,9 +2,11 @@
 
 use crate::pool::counters::FreedBytes;
 use crate::pool::dedicated::{Claimed, Try};
+use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::pending::{Freed, PendingFrees};
 use crate::pool::{Core, Memory, Pool};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -47,6 +49,9 @@ impl Pool {
         }
         let Core { memory, reclaimer, .. } = &mut *core;
         reclaimer.reclaim_graphs(self, memory);
+        if let Some(owner) = block.owner {
+            reclaimer.pending.count_dedicated(owner, -1);
+        }
         let number = block.capture;
         let Some(freed) = reclaimer.graphs.freed_outside(number, Freed::Dedicated(block)) else {
             return;
@@ -62,6 +67,50 @@ impl Pool {
         match behind {
             Some(behind) => reclaimer.pending.free_behind(vec![behind], freed),
             None => reclaimer.free_for_all(self, memory, freed, freed_on),
+        }
+    }
+
+    /// Takes all that live blocks have at their ends and do not use, until `lacking` bytes more are cached. Returns whether
+    /// that was anything.
+    pub(in crate::pool) fn cut_all_ends(&self, core: &mut Core, lacking: u64) -> bool {
+        let Core { memory, reclaimer, .. } = core;
+        let before = memory.physical.cached_bytes();
+        let enough = before.saturating_add(lacking);
+        self.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
+            (physical.cached_bytes() < enough).then(|| block.cut_at(used)).flatten()
+        });
+        memory.physical.cached_bytes() > before
+    }
+
+    /// Takes whole handles from the ends of live blocks, each from the offset that `cut_at` returns, and caches them.
+    /// `cut_at` is passed a block and the bytes of it that work may use. Blocks that a thread changes now, that belong to a
+    /// graph, or whose end is pending stay as they are.
+    pub(in crate::pool) fn cut_ends(
+        &self,
+        pending: &PendingFrees,
+        physical: &mut PhysicalMemory,
+        mut cut_at: impl FnMut(&PhysicalMemory, &mut DedicatedMemory, u64) -> Option<u64>,
+    ) {
+        for (id, cell) in self.dedicated.all() {
+            if cell.most.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
+                continue;
+            };
+            let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
+            let mut block = claimed.block();
+            let Some(block) = block.as_mut() else { continue };
+            block.remainder = block.remainder.filter(|of| pending.has_remainder(of.number));
+            if block.capture != 0 || block.pending_tail.is_some() || block.remainder.is_some() {
+                continue;
+            }
+            if let Some(cut) = cut_at(physical, block, size.max(touched)) {
+                let before = block.committed();
+                block.cut(physical, cut);
+                self.record_cut(block, before);
+            }
+            claimed.update_limits(block);
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::driver::{Context, DriverError, Event, Result, Stream};
+use crate::driver::{Context, Event, Result, Stream};
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
@@ -17,6 +17,10 @@ use crate::pool::reclaim::synchronization::Synchronization;
 use crate::sync::HashMap;
 
 mod events;
+mod poll;
+mod ranges;
+
+pub use poll::Polled;
 
 /// Freed memory that is pending: no stream may reuse it yet.
 pub enum Freed {
@@ -36,6 +40,10 @@ pub enum Freed {
         /// The shrink's number.
         number: u64,
     },
+    /// What a live block's range has beyond its size ([`Remainder`]): that number.
+    ///
+    /// [`Remainder`]: crate::pool::physical::dedicated_memory::Remainder
+    Remainder(u64),
 }
 
 impl Freed {
@@ -44,7 +52,7 @@ impl Freed {
         match self {
             Freed::Block { give_back, .. } => *give_back,
             Freed::Dedicated(block) => block.give_back,
-            Freed::Tail { .. } => false,
+            Freed::Tail { .. } | Freed::Remainder(_) => false,
         }
     }
 }
@@ -58,6 +66,8 @@ struct CompletionEvents {
     complete: u64,
     /// The stream is gone: no more completion events are recorded for it.
     orphan: bool,
+    /// How many dedicated allocations its stream has that are not freed yet.
+    dedicated: u64,
 }
 
 struct Batch {
@@ -76,17 +86,6 @@ pub enum Awaited {
     Event(Context, Event),
     /// A synchronization of that context; the batch it is for.
     Synchronization(Context, u64),
-}
-
-/// What every stream may use now.
-#[derive(Default)]
-pub struct Polled {
-    /// Single blocks and tails.
-    pub freed: Vec<Freed>,
-    /// Contexts whose events were queried, and that are gone.
-    pub gone: Vec<Context>,
-    /// A query that failed, and the context of its event.
-    pub failed: Option<(Context, DriverError)>,
 }
 
 /// The deferred reclamation of one pool.
@@ -120,6 +119,7 @@ impl PendingFrees {
                 events: VecDeque::new(),
                 complete: 0,
                 orphan: false,
+                dedicated: 0,
             },
         );
     }
@@ -168,7 +168,7 @@ impl PendingFrees {
             Freed::Block { id, .. } => free_space.span(*id).1,
             Freed::Dedicated(block) => block.size,
             // What a shrink left over is covered together with other frees.
-            Freed::Tail { .. } => 0,
+            Freed::Tail { .. } | Freed::Remainder(_) => 0,
         };
         self.file_again(freed);
     }
@@ -201,29 +201,6 @@ impl PendingFrees {
         events.any(|(behind, event_number)| *behind == owner && *event_number > last)
     }
 
-    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
-    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
-        let block = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
-        self.behind
-            .iter()
-            .any(|(events, freed)| is_only(events, owner) && block(freed))
-    }
-
-    /// Takes back a resizable block that `owner`'s stream has freed, for that stream.
-    pub fn take_range_behind(
-        &mut self,
-        owner: Owner,
-        fits: impl Fn(&DedicatedMemory) -> bool,
-    ) -> Option<Box<DedicatedMemory>> {
-        let fits = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if fits(block));
-        let of = |(events, freed): &(Vec<(Owner, u64)>, Freed)| is_only(events, owner) && fits(freed);
-        let at = self.behind.iter().position(of)?;
-        match self.behind.swap_remove(at).1 {
-            Freed::Dedicated(block) => Some(block),
-            _ => None,
-        }
-    }
-
     /// Everything that is pending.
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
         let behind = self.behind.iter().map(|(_, freed)| freed);
@@ -248,14 +225,6 @@ impl PendingFrees {
     /// Whether a dedicated allocation, or what a shrink left over, waits and no event covers it yet.
     pub fn has_open_dedicated(&self) -> bool {
         self.open_dedicated > 0
-    }
-
-    /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
-    pub fn has_uncovered_ranges(&self) -> bool {
-        let uncovered = |(owner, number): &(Owner, u64)| *number > self.last_event_number(*owner);
-        self.behind
-            .iter()
-            .any(|(events, freed)| matches!(freed, Freed::Dedicated(_)) && events.iter().any(uncovered))
     }
 
     /// Whether `owner` belongs to a stream that may still exist.
@@ -336,76 +305,6 @@ impl PendingFrees {
         Ok(())
     }
 
-    /// Queries which completion events and batches have completed, and returns what they covered. `is_there` has to confirm
-    /// the event's context before the query and after it. Otherwise another event may have the handle: its answer means
-    /// nothing, and a query of an event that is recorded in a capture ends the capture.
-    pub fn poll(&mut self, calls: &DriverCalls, is_there: impl Fn(Context) -> Option<bool>) -> Polled {
-        if let Some(outcome) = self.synchronization.as_ref().and_then(Synchronization::poll)
-            && let Some(over) = self.synchronization.take()
-            && outcome.is_ok()
-        {
-            self.synchronized(over.context, over.batch);
-        }
-        let mut polled = Polled::default();
-        let exists = |context: Context, gone: &mut Vec<Context>| {
-            let there = is_there(context);
-            gone.extend((there == Some(false)).then_some(context));
-            there == Some(true)
-        };
-        let mut complete = |context: Context, event: Event| {
-            if !exists(context, &mut polled.gone) {
-                return false;
-            }
-            match calls.query(|driver| driver.event_query(event)) {
-                Ok(true) => exists(context, &mut polled.gone),
-                Ok(false) => false,
-                Err(error) => {
-                    polled.failed = Some((context, error));
-                    false
-                }
-            }
-        };
-        for events in self.completion_events.values_mut() {
-            while let Some((number, event)) = events.events.front().copied() {
-                if !complete(events.context, event) {
-                    break;
-                }
-                events.complete = events.complete.max(number);
-                events.events.pop_front();
-                self.spare.entry(events.context).or_default().push(event);
-            }
-        }
-        // Batches complete in the order they were made, except for contexts that come and go.
-        while let Some(batch) = self.batches.front_mut() {
-            while let Some((context, Some(event))) = batch.events.last().copied() {
-                if !complete(context, event) {
-                    break;
-                }
-                self.spare.entry(context).or_default().push(event);
-                batch.events.pop();
-            }
-            if !batch.events.is_empty() {
-                break;
-            }
-            polled.freed.append(&mut batch.freed);
-            for (owner, number) in batch.covers.drain(..) {
-                if let Some(events) = self.completion_events.get_mut(&owner) {
-                    events.complete = events.complete.max(number);
-                }
-            }
-            self.batches.pop_front();
-        }
-        let completion_events = &self.completion_events;
-        let is_over = |(owner, event_number): &(Owner, u64)| {
-            completion_events
-                .get(owner)
-                .is_none_or(|events| events.complete >= *event_number)
-        };
-        let over = self.behind.extract_if(.., |(events, _)| events.iter().all(is_over));
-        polled.freed.extend(over.map(|(_, freed)| freed));
-        polled
-    }
-
     /// The oldest outstanding event: what to wait for so that more memory becomes reusable.
     pub fn awaited(&self) -> Option<Awaited> {
         if let Some(awaited) = self.per_free_events.awaited() {
@@ -468,9 +367,4 @@ impl PendingFrees {
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
     }
-}
-
-/// Whether `owner`'s stream alone may use what waits for `events`.
-fn is_only(events: &[(Owner, u64)], owner: Owner) -> bool {
-    events.iter().all(|(of, _)| *of == owner)
 }

@@ -97,6 +97,8 @@ impl Reclaimer {
                 }
             }
             Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),
+            // The block may have it from now on, and notices when it grows.
+            Freed::Remainder(_) => {}
             Freed::Dedicated(block) => {
                 let Ok(_entered) = pool.enter(&self.contexts) else {
                     // No driver call is possible now, so this is tried again later.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::driver::{Context, Failure};
+use crate::driver::{Context, Event, Failure};
 use crate::pool::reclaim::pending::Awaited;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::reclaim::{Home, Reclaimer};
@@ -68,13 +68,7 @@ impl Wait {
         }
         let Some(awaited) = awaited else { return Ok(false) };
         let (context, outcome) = match awaited {
-            Awaited::Event(context, event) => {
-                let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
-                core.reclaimer.waiting += 1;
-                let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(wait));
-                core.reclaimer.waiting -= 1;
-                (context, outcome)
-            }
+            Awaited::Event(context, event) => return self.wait_for_event(pool, core, context, event),
             Awaited::Synchronization(context, batch) => {
                 let known = core.reclaimer.pending.synchronization.take();
                 let known = known.filter(|of| of.context == context);
@@ -89,21 +83,48 @@ impl Wait {
                 (context, outcome.map_or(Ok(false), |outcome| outcome.map(|()| true)))
             }
         };
-        if core.closed {
-            core.reclaimer.destroy_events(pool);
+        waited(pool, core, context, outcome)
+    }
+
+    /// Waits, with the lock released, for an event of `context`. As [`Wait::wait`] otherwise.
+    pub(in crate::pool) fn wait_for_event(
+        &mut self,
+        pool: &Pool,
+        core: &mut MutexGuard<'_, Core>,
+        context: Context,
+        event: Event,
+    ) -> Result<bool> {
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
+        core.reclaimer.waiting += 1;
+        let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(wait));
+        core.reclaimer.waiting -= 1;
+        waited(pool, core, context, outcome)
+    }
+}
+
+/// What a wait for work of `context` means for the call that waited.
+fn waited(
+    pool: &Pool,
+    core: &mut MutexGuard<'_, Core>,
+    context: Context,
+    outcome: crate::driver::Result<bool>,
+) -> Result<bool> {
+    if core.closed {
+        core.reclaimer.destroy_events(pool);
+    }
+    core.still_open()?;
+    match outcome {
+        Ok(came) => Ok(came),
+        // A synchronization may be refused because of a capture that the pool cannot see.
+        Err(error) if error.failure == Failure::Capture => {
+            pool.driver().note_capture();
+            Ok(false)
         }
-        core.still_open()?;
-        match outcome {
-            Ok(came) => Ok(came),
-            // A synchronization may be refused because of a capture that the pool cannot see.
-            Err(error) if error.failure == Failure::Capture => {
-                pool.driver().note_capture();
-                Ok(false)
-            }
-            Err(error) => {
-                core.reclaimer.context_failed(pool, context, error)?;
-                Ok(true)
-            }
+        Err(error) => {
+            core.reclaimer.context_failed(pool, context, error)?;
+            Ok(true)
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Uses: dedicated, free_space, physical, reclaim, slow_path, stream_cache.
 
 mod copy;
+mod remainder;
 
 use crate::pool::dedicated::Claimed;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail};
@@ -40,7 +41,7 @@ impl Pool {
             return Err(another_alignment(want.align, block.align.load(Relaxed)));
         }
         let old = block.size.load(Relaxed);
-        let leaves_handles = want.size + want.size / 16 <= block.spare.load(Relaxed);
+        let leaves_handles = want.size < old && want.size + want.size / 16 <= block.spare.load(Relaxed);
         if want.size > block.most.load(Relaxed) || leaves_handles {
             if block.block().as_ref().is_some_and(|block| block.is_malloc()) {
                 return self.resize_dedicated_by_copying(block, want);
@@ -72,6 +73,16 @@ impl Pool {
             return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
         }
         let mut core = self.core.lock();
+        if let Some(remainder) = memory.remainder
+            && want.size > remainder.start
+        {
+            self.wait_for_remainder(&mut core, remainder)?;
+            memory.remainder = None;
+            if want.size <= memory.most() {
+                block.update_limits(memory);
+                return Ok(());
+            }
+        }
         if want.size > memory.committed() {
             let _entered = self.enter(&core.reclaimer.contexts)?;
             core.reclaimer.check_context(self)?;

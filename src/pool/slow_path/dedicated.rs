@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use crate::driver::{self, Capture};
 use crate::pool::free_space::Owner;
-use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory};
+use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory, Remainder};
+use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::capture_invalidated;
@@ -119,7 +121,7 @@ impl Pool {
                 DedicatedMemory::malloc(calls, &mut core.memory.physical, want.size, want.align, budget)
             }
         })?;
-        block.capture = capture;
+        (block.capture, block.owner) = (capture, owner);
         block.resizable |= kind == DedicatedKind::Passthrough { resizable: true };
         let address = block.address;
         if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
@@ -129,6 +131,9 @@ impl Pool {
             reclaimer.pending.file(Freed::Dedicated(block), &memory.free_space);
             self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
+        }
+        if let Some(owner) = owner {
+            core.reclaimer.pending.count_dedicated(owner, 1);
         }
         drop(core);
         self.note_memory();
@@ -171,6 +176,43 @@ impl Pool {
         }
     }
 
+    /// Returns a larger block that had grown, for a block of `owner`'s stream that may grow likewise, if it is the only
+    /// one of that stream: several share what one of them has freed. Behind the stream's completion event, the block may
+    /// use its own bytes at once. A resize names no stream, so it gets the others once that event has completed.
+    fn take_grown_range(
+        &self,
+        reclaimer: &mut Reclaimer,
+        physical: &mut PhysicalMemory,
+        owner: Owner,
+        size: u64,
+    ) -> Option<DedicatedMemory> {
+        if reclaimer.pending.dedicated_blocks(owner) > 0 {
+            return None;
+        }
+        if let Some(mut block) = physical.take_grown_range(size) {
+            block.renew_for_growth(size);
+            return Some(block);
+        }
+        if self.options.wait.is_zero() || reclaimer.outlasts_growth {
+            return None;
+        }
+        let grown = |block: &DedicatedMemory, covered: bool| covered && block.may_serve_growth(size);
+        let (mut block, event) = reclaimer.pending.take_range_behind(owner, grown)?;
+        self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+        self.record_dedicated_gone(&block);
+        let touched = block.touched;
+        block.renew_for_growth(size);
+        let number = self.counters.tails.fetch_add(1, Ordering::Relaxed) + 1;
+        let events = vec![(owner, event)];
+        reclaimer.pending.free_behind(events, Freed::Remainder(number));
+        block.remainder = Some(Remainder {
+            start: size,
+            touched,
+            number,
+        });
+        Some(*block)
+    }
+
     /// Returns a block that this stream freed, which is ready for that stream again; otherwise a cached one; otherwise
     /// a new one.
     fn build_resizable(
@@ -185,8 +227,8 @@ impl Pool {
         let page = physical.page;
         // The stream's work may still use what it freed, so the new block must be at least as large as all that was
         // used.
-        let own = |block: &DedicatedMemory| block.fits(size, page) && block.touched <= size;
-        if let Some(mut block) = owner.and_then(|owner| reclaimer.pending.take_range_behind(owner, own)) {
+        let own = |block: &DedicatedMemory, _| block.fits(size, page) && block.touched <= size;
+        if let Some((mut block, _)) = owner.and_then(|owner| reclaimer.pending.take_range_behind(owner, own)) {
             self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
             self.record_dedicated_gone(&block);
             block.renew(size, block.touched);
@@ -194,6 +236,11 @@ impl Pool {
         }
         if let Some(mut block) = physical.take_cached_range(size) {
             block.renew(size, 0);
+            return Ok(Built::Done(block));
+        }
+        if let Some(owner) = owner
+            && let Some(block) = self.take_grown_range(reclaimer, physical, owner, size)
+        {
             return Ok(Built::Done(block));
         }
         // Another block may need what a larger one has beyond, once nothing more may be created.

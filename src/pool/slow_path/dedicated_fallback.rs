@@ -7,19 +7,17 @@
 //! 2. what blocks have given back, once the work that used it has completed: the tails of shrinks, and cached ranges,
 //!    oldest first; then pages that live blocks have ahead of their size and never used; then handles of the pool's
 //!    range that are free throughout. Each is cached and step 1 tried again
-//! 3. new handles up to the limit
+//! 3. new handles up to the limit; then pages that live blocks have because the blocks before them in their range had
+//!    grown to these
 //! 4. a bounded wait for pending memory, and then all of that again
 
 use crate::driver::{self, DriverError, Failure};
-use crate::pool::dedicated::{DedicatedTable, Try};
 use crate::pool::free_space::{COMMON, Owner};
-use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{Budget, Built};
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Memory, Pool, StreamView, Want};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// One request for memory of a dedicated allocation.
 pub(in crate::pool) struct DedicatedFallback<'a, 'c> {
@@ -74,6 +72,11 @@ impl DedicatedFallback<'_, '_> {
                 built = attempt(core, true, &mut refusal)?;
             }
             if matches!(built, Built::Short(_)) {
+                built = attempt(core, false, &mut refusal)?;
+            }
+            if let Built::Short(lacking) = built
+                && pool.cut_all_ends(core, lacking)
+            {
                 built = attempt(core, false, &mut refusal)?;
             }
             if let Built::Done(built) = built {
@@ -131,12 +134,12 @@ fn free_up(pool: &Pool, core: &mut Core, lacking: u64, refused: bool) -> bool {
     if destroyed {
         return true;
     }
-    reclaim_ahead(
-        pool,
-        &pool.dedicated,
-        &mut memory.physical,
-        before.saturating_add(lacking),
-    );
+    let enough = before.saturating_add(lacking);
+    pool.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
+        // The stream's next block most likely needs what the last ones had.
+        let cut = || block.cut_behind_needed(used);
+        (physical.cached_bytes() < enough).then(cut).flatten()
+    });
     if freed(memory) > 0 {
         return true;
     }
@@ -146,31 +149,4 @@ fn free_up(pool: &Pool, core: &mut Core, lacking: u64, refused: bool) -> bool {
     reclaimer.share_completed(memory, None);
     let bytes = memory.physical.cache_idle(&mut memory.free_space, lacking);
     polled.is_ok() && bytes > 0
-}
-
-/// Takes back memory that blocks hold ahead of their size and that was never used, until `bytes` bytes are cached.
-fn reclaim_ahead(pool: &Pool, table: &DedicatedTable, physical: &mut PhysicalMemory, bytes: u64) {
-    for (id, cell) in table.all() {
-        if physical.cached_bytes() >= bytes {
-            return;
-        }
-        if cell.spare.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let Try::Claimed(claimed) = table.try_claim(id) else {
-            continue;
-        };
-        let used = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let used = used(&claimed.size).max(used(&claimed.touched));
-        let mut block = claimed.block();
-        if let Some(block) = block.as_mut()
-            && block.pending_tail.is_none()
-            && let Some(cut) = block.cut_at(used)
-        {
-            let before = block.committed();
-            block.cut(physical, cut);
-            pool.record_cut(block, before);
-            claimed.update_limits(block);
-        }
-    }
 }

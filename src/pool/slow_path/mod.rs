@@ -12,8 +12,9 @@
 //!     known
 //!  8. new handles, up to the limit, with idle ones moved; then step 7 where it was left out
 //!  9. guests, then other streams' free space behind their completion event
-//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then cached handles
-//!     are returned, and where the driver refused new ones idle handles too
+//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then what
+//!     resizable blocks have beyond their sizes; then cached handles are returned, and where the driver refused new ones
+//!     idle handles too
 //! 11. a bounded wait for pending memory; then step 3 and the following ones again
 //! 12. out-of-memory handlers (in `allocator`, which also records the refusal)
 //! 13. null, with the reason
@@ -29,7 +30,7 @@
 //!
 //! [`PhysicalMemory::is_short`]: crate::pool::physical::PhysicalMemory::is_short
 //!
-//! Uses: dedicated, free_space, physical, reclaim, stream_cache.
+//! Uses: free_space, physical, reclaim, stream_cache.
 
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, NodeId};
@@ -345,6 +346,9 @@ impl SlowPath<'_, '_> {
             }
             if let Some(id) = self.take_fit_or_joined(Cut::Any) {
                 return Ok(Some(id));
+            }
+            if self.pool.cut_all_ends(self.core, self.want.size) {
+                continue;
             }
             self.release_for_growth(least);
             let reserved = self.core.memory.physical.reserved();

@@ -21,7 +21,7 @@ impl Bench {
         self.allocator.stats(Some(0)).unwrap().reserved
     }
 
-    fn complete(&self) {
+    pub(super) fn complete(&self) {
         self.app(|machine| machine.context_synchronize()).unwrap();
     }
 }

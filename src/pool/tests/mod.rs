@@ -22,6 +22,7 @@ mod headroom;
 mod large;
 mod owners;
 mod per_free_events;
+mod remainders;
 mod reserve;
 mod resizable_memory;
 mod resizable_small;

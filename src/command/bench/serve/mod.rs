@@ -110,7 +110,9 @@ fn rows() -> Vec<Row> {
     }
     rows.push(row(Kind::Outputs, LARGE, 4, 2));
     rows.extend([2, 4].map(|streams| row(Kind::ForeignFrees, LARGE, streams, 4)));
-    rows.extend([1, 4].map(|streams| row(Kind::Growth, LARGE, streams, 2)));
+    for ahead in [1, 2, 4] {
+        rows.extend([1, 4].map(|streams| row(Kind::Growth, LARGE, streams, ahead)));
+    }
     rows.extend([1, 2].map(|streams| row(Kind::RareLargest, LARGE, streams, 2)));
     rows.extend([1, 2].map(|streams| row(Kind::Engines, LARGE, streams, 2)));
     rows.extend([1, 2].map(|streams| row(Kind::Graph, LARGE, streams, 2)));

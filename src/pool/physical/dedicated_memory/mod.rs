@@ -8,6 +8,7 @@
 use crate::driver::{Failure, Handle, Result};
 use crate::pool::MAX_ALIGNMENT;
 use crate::pool::driver_calls::DriverCalls;
+use crate::pool::free_space::{IdleBytes, Owner};
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::deferred_release::DeferredRelease;
 use crate::pool::rounding::align_up;
@@ -31,6 +32,9 @@ struct Range {
     mapped: u64,
 }
 
+/// A request of at least this part of what a freed block was requested with may take its range.
+const SIMILAR: u64 = 16;
+
 /// The kind of memory.
 #[derive(Debug)]
 enum Backing {
@@ -53,6 +57,18 @@ pub struct PendingTail {
     pub number: u64,
 }
 
+/// What a block's range has beyond the bytes that it was requested with, while the work of its stream on the block
+/// before it is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remainder {
+    /// The offset at which it begins.
+    pub start: u64,
+    /// The bytes from the start of the range that the work may use.
+    pub touched: u64,
+    /// Its number among what is pending.
+    pub number: u64,
+}
+
 /// One dedicated allocation.
 #[derive(Debug)]
 pub struct DedicatedMemory {
@@ -69,8 +85,18 @@ pub struct DedicatedMemory {
     pub resizable: bool,
     /// What the last shrink left over, unless the block has grown again.
     pub pending_tail: Option<PendingTail>,
+    /// What the block may not have yet of its range.
+    pub remainder: Option<Remainder>,
+    /// Bytes with which the range was last requested.
+    first: u64,
+    /// The bytes that the range has beyond what its blocks needed.
+    unneeded: IdleBytes,
+    /// The most bytes of the range that its blocks have had, as far as these are still committed.
+    needed: u64,
     /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: u32,
+    /// The owner of its stream's free space; none for a block without a stream.
+    pub owner: Option<Owner>,
     /// Whether its memory goes back to the driver once it is reclaimed.
     pub give_back: bool,
 }
@@ -85,7 +111,12 @@ impl DedicatedMemory {
             touched: 0,
             resizable: false,
             pending_tail: None,
+            remainder: None,
+            first: size,
+            unneeded: IdleBytes::default(),
+            needed: 0,
             capture: 0,
+            owner: None,
             give_back: false,
         }
     }
@@ -151,7 +182,7 @@ impl DedicatedMemory {
         let ahead = ahead(size, page).min(room);
         let block = Self::mapped(calls, physical, (least, ahead), (least, room), true, budget)?;
         Ok(block.map(|mut block| {
-            (block.size, block.resizable) = (size, true);
+            (block.size, block.first, block.resizable) = (size, size, true);
             block
         }))
     }
@@ -209,11 +240,12 @@ impl DedicatedMemory {
 
     /// The largest size that needs no change of memory.
     pub fn most(&self) -> u64 {
-        match self.pending_tail {
+        let most = match self.pending_tail {
             _ if !self.resizable || matches!(self.backing, Backing::Malloc(..)) => 0,
             Some(pending_tail) => pending_tail.cut,
             None => self.committed(),
-        }
+        };
+        self.remainder.map_or(most, |remainder| most.min(remainder.start))
     }
 
     /// See [`Cell::spare`](crate::pool::dedicated::Cell::spare). A graph may write to all that it was captured with.
@@ -239,6 +271,11 @@ impl DedicatedMemory {
     /// Where the whole handles begin that a block of `size` bytes, with its pages ahead, does not need.
     pub fn cut_for(&self, size: u64, page: u64) -> Option<u64> {
         self.cut_at(ahead(size, page))
+    }
+
+    /// As [`DedicatedMemory::cut_at`], behind what earlier blocks of the range have had, too.
+    pub fn cut_behind_needed(&self, bytes: u64) -> Option<u64> {
+        self.cut_at(bytes.max(self.needed))
     }
 
     /// Where whole handles begin behind the first `bytes` bytes, unless they are pending already.
@@ -282,7 +319,11 @@ impl DedicatedMemory {
             deferred.mappings.push((range.base + cut, range.mapped - cut));
             range.mapped = cut;
         }
+        let cut_off = *committed - cut;
         *committed = cut;
+        self.unneeded.take(cut_off);
+        self.needed = self.needed.min(cut);
+        self.remainder = self.remainder.filter(|remainder| remainder.start < cut);
         physical.release_or_defer(deferred);
     }
 
@@ -292,6 +333,12 @@ impl DedicatedMemory {
         self.resizable
             && size <= committed
             && committed <= ahead(size.saturating_add(size / 8), page).saturating_add(4 * page)
+    }
+
+    /// Whether it is a freed block that had grown, and can serve a request of `size` bytes that may grow likewise.
+    pub fn may_serve_growth(&self, size: u64) -> bool {
+        let similar = size >= self.first / SIMILAR && size <= self.committed();
+        self.resizable && self.touched > self.first && similar
     }
 
     /// Whether it can grow to `size` bytes in place.
@@ -304,8 +351,24 @@ impl DedicatedMemory {
 
     /// Makes a freed block a block of `size` bytes; `touched` are the bytes that may not be safe for every stream.
     pub fn renew(&mut self, size: u64, touched: u64) {
-        (self.size, self.touched) = (size, touched);
-        (self.requested, self.pending_tail, self.capture, self.give_back) = (0, None, 0, false);
+        self.unneeded.note(self.committed().saturating_sub(self.touched));
+        (self.size, self.first, self.touched, self.needed) = (size, size, touched, 0);
+        (self.requested, self.capture, self.give_back) = (0, 0, false);
+        (self.pending_tail, self.remainder) = (None, None);
+    }
+
+    /// Makes a freed block that had grown a block of `size` bytes, whose stream most likely needs all of it again.
+    pub fn renew_for_growth(&mut self, size: u64) {
+        let needed = self.needed.max(self.touched);
+        self.renew(size, 0);
+        self.needed = needed;
+    }
+
+    /// Ends a window of time in which a live block needs `used` bytes. Returns the bytes at the end that no block of the
+    /// range needed in the last windows.
+    pub fn end_window(&mut self, used: u64) -> u64 {
+        self.unneeded.end_window(self.committed().saturating_sub(used));
+        self.unneeded.idle()
     }
 
     /// Gives up all its ranges but the current one, when nothing uses them any more.

@@ -1,0 +1,85 @@
+//! Dedicated allocations that a stream has freed, and the remainders of those that it took back.
+
+use super::{Freed, PendingFrees};
+use crate::driver::{Context, Event};
+use crate::pool::free_space::Owner;
+use crate::pool::physical::dedicated_memory::DedicatedMemory;
+
+impl PendingFrees {
+    /// How many dedicated allocations `owner`'s stream has that are not freed yet.
+    pub fn dedicated_blocks(&self, owner: Owner) -> u64 {
+        self.completion_events.get(&owner).map_or(0, |events| events.dedicated)
+    }
+
+    /// Another dedicated allocation was handed out on `owner`'s stream, or one was freed.
+    pub fn count_dedicated(&mut self, owner: Owner, more: i64) {
+        if let Some(events) = self.completion_events.get_mut(&owner) {
+            events.dedicated = events.dedicated.saturating_add_signed(more);
+        }
+    }
+
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
+    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
+        let block = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
+        self.behind
+            .iter()
+            .any(|(events, freed)| is_only(events, owner) && block(freed))
+    }
+
+    /// Takes back the smallest resizable block that `owner`'s stream has freed and that `fits`, for that stream. Returns
+    /// the number of the completion event that it waits for, too. `fits` is also passed whether an event covers it.
+    pub fn take_range_behind(
+        &mut self,
+        owner: Owner,
+        fits: impl Fn(&DedicatedMemory, bool) -> bool,
+    ) -> Option<(Box<DedicatedMemory>, u64)> {
+        let covers = self.batches.iter().flat_map(|batch| &batch.covers);
+        let by_batches = covers.filter(|(of, _)| *of == owner).map(|(_, number)| *number);
+        let covered = by_batches.fold(self.last_event_number(owner), u64::max);
+        let last = |events: &[(Owner, u64)]| events.iter().map(|(_, number)| *number).max().unwrap_or(0);
+        let fitting = self
+            .behind
+            .iter()
+            .enumerate()
+            .filter_map(|(at, (events, freed))| match freed {
+                Freed::Dedicated(block) if is_only(events, owner) && fits(block, last(events) <= covered) => {
+                    Some((at, block.committed()))
+                }
+                _ => None,
+            });
+        let (at, _) = fitting.min_by_key(|(_, committed)| *committed)?;
+        match self.behind.swap_remove(at) {
+            (events, Freed::Dedicated(block)) => Some((block, last(&events))),
+            _ => None,
+        }
+    }
+
+    /// Whether the remainder of that number is pending.
+    pub fn has_remainder(&self, number: u64) -> bool {
+        self.freed()
+            .any(|freed| matches!(freed, Freed::Remainder(of) if *of == number))
+    }
+
+    /// The completion event to wait for until the remainder of that number is no longer pending; none where another event
+    /// covers it.
+    pub fn event_of_remainder(&self, number: u64) -> Option<(Context, Event)> {
+        let of = |(_, freed): &&(Vec<(Owner, u64)>, Freed)| matches!(freed, Freed::Remainder(of) if *of == number);
+        let (owner, after) = self.behind.iter().find(of)?.0.first().copied()?;
+        let events = self.completion_events.get(&owner)?;
+        let (_, event) = events.events.iter().find(|(number, _)| *number >= after)?;
+        Some((events.context, *event))
+    }
+
+    /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
+    pub fn has_uncovered_ranges(&self) -> bool {
+        let uncovered = |(owner, number): &(Owner, u64)| *number > self.last_event_number(*owner);
+        self.behind
+            .iter()
+            .any(|(events, freed)| matches!(freed, Freed::Dedicated(_)) && events.iter().any(uncovered))
+    }
+}
+
+/// Whether `owner`'s stream alone may use what waits for `events`.
+fn is_only(events: &[(Owner, u64)], owner: Owner) -> bool {
+    events.iter().all(|(of, _)| *of == owner)
+}
