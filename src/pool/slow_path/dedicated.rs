@@ -177,7 +177,7 @@ impl Pool {
     }
 
     /// Returns a larger block that had grown, for a block of `owner`'s stream that may grow likewise, if it is the only
-    /// one of that stream: several share what one of them has freed. Behind the stream's completion event, the block may
+    /// one of that stream: several share what one of them has freed, and others what there is where memory is short. Behind the stream's completion event, the block may
     /// use its own bytes at once. A resize names no stream, so it gets the others once that event has completed.
     fn take_grown_range(
         &self,
@@ -186,7 +186,7 @@ impl Pool {
         owner: Owner,
         size: u64,
     ) -> Option<DedicatedMemory> {
-        if reclaimer.pending.dedicated_blocks(owner) > 0 {
+        if physical.is_short() || reclaimer.pending.dedicated_blocks(owner) > 0 {
             return None;
         }
         if let Some(mut block) = physical.take_grown_range(size) {
