@@ -40,16 +40,18 @@ impl Reclaimer {
         much || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS
     }
 
-    /// Whether any request that missed its cache covers what was freed without a stream: memory is short, and it is a part
-    /// of that. An event that comes early waits for less work. With a headroom, each look would ask the driver.
+    /// Whether any request that missed its cache covers what was freed without a stream, although it may not need it: it is
+    /// much and no capture is known, or memory is short and it is a part of that. An event that comes early has mostly
+    /// completed once its memory is needed. Otherwise the pool would grow whenever its common free space is used up. With a
+    /// headroom, each look whether memory is short would ask the driver.
     #[inline]
     pub(in crate::pool) fn is_early_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
         let (filed, physical) = (self.pending.filed(), &memory.physical);
-        filed > 0
-            && filed >= (physical.reserved() / EARLY_PART).max(physical.page)
-            && physical.headroom == 0
-            && physical.is_short()
-            && pool.driver().features().context_events
+        if filed == 0 || filed < (physical.reserved() / EARLY_PART).max(physical.page) {
+            return false;
+        }
+        let short = || physical.headroom == 0 && physical.is_short() && pool.driver().features().context_events;
+        filed >= much(memory) && self.may_cover(pool) || short()
     }
 
     /// Whether a request without a stream covers everything that was freed before the pool grows: it is much and no

@@ -1,6 +1,8 @@
 //! What the steady state costs, in calls that the simulated driver counts; and no host waits for memory that it does
 //! not need.
 
+use std::collections::VecDeque;
+
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::functions::Call;
@@ -100,6 +102,54 @@ fn requests_with_pending_work_make_no_call_and_hold_what_they_need() {
 }
 
 /// A stream's need ends with the stream, and a trim lowers what streams needed before it.
+/// Blocks come and go without a stream, while a stream always has work pending that no event has seen end yet. What is
+/// free for nobody yet stays a part of what is in use, however long that continues.
+#[test]
+fn blocks_that_come_and_go_without_a_stream_hold_what_they_need() {
+    let bench = Bench::over(
+        SimConfig {
+            memory: 64 << 30,
+            ..SimConfig::default()
+        },
+        "",
+    );
+    let stream = bench.stream();
+    let served = bench.get(MIB, Some(stream));
+    let mut loaded: VecDeque<Vec<u64>> = VecDeque::new();
+    let mut queued = VecDeque::new();
+    for number in 0..2_000u64 {
+        // The stream's queue always has two pieces of work of a millisecond.
+        bench.launch(stream, served, MIB);
+        let event = bench.app(|machine| machine.event_create()).unwrap();
+        bench.app(|machine| machine.event_record(event, stream)).unwrap();
+        queued.push_back(event);
+        if queued.len() > 2
+            && let Some(event) = queued.pop_front()
+        {
+            bench.app(|machine| machine.event_synchronize(event)).unwrap();
+            bench.app(|machine| machine.event_destroy(event)).unwrap();
+        }
+        if loaded.len() == 12
+            && let Some(engine) = loaded.pop_front()
+        {
+            engine.into_iter().for_each(|block| bench.put(block, None));
+        }
+        let sizes = [28 - number % 3 * 2, 20, 12, 8 + number % 5];
+        loaded.push_back(sizes.map(|size| bench.get(size * MIB, None)).to_vec());
+    }
+    let stats = bench.allocator.stats(Some(0)).unwrap();
+    let ratio = stats.reserved as f64 / stats.allocated_peak as f64;
+    assert!(ratio <= 1.35, "{ratio:.2}");
+    loaded.into_iter().flatten().for_each(|block| bench.put(block, None));
+    bench.put(served, Some(stream));
+    bench.app(|machine| {
+        queued
+            .into_iter()
+            .for_each(|event| machine.event_destroy(event).unwrap())
+    });
+    bench.finish();
+}
+
 #[test]
 fn needs_end_with_their_stream_and_at_a_trim() {
     let bench = Bench::new("");

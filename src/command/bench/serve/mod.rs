@@ -115,6 +115,7 @@ fn rows() -> Vec<Row> {
     }
     rows.extend([1, 2].map(|streams| row(Kind::RareLargest, LARGE, streams, 2)));
     rows.extend([1, 2].map(|streams| row(Kind::Engines, LARGE, streams, 2)));
+    rows.extend([1, 2].map(|streams| row(Kind::SmallEngines, LARGE, streams, 2)));
     rows.extend([1, 2].map(|streams| row(Kind::Graph, LARGE, streams, 2)));
     rows
 }

@@ -23,9 +23,12 @@ const ENGINES: [[u64; 4]; 3] = [
     [384 * MIB, 256 * MIB, 64 * MIB, 10 * MIB],
     [640 * MIB, 192 * MIB, 48 * MIB, 3 * MIB],
 ];
-/// How many engines are loaded at a time, and the time between a load or an unload and the next.
-const LOADED: usize = 2;
-const ENGINE_PAUSE: u64 = 15 * MS;
+/// The same for [`Kind::SmallEngines`]. None of their blocks goes back to the driver when it is freed.
+const SMALL_ENGINES: [[u64; 4]; 3] = [
+    [28 * MIB, 20 * MIB, 12 * MIB, 8 * MIB],
+    [30 * MIB, 16 * MIB, 10 * MIB, 6 * MIB],
+    [24 * MIB, 18 * MIB, 9 * MIB, 3 * MIB],
+];
 
 /// A block, by its number among those of its client.
 pub type Block = usize;
@@ -83,6 +86,8 @@ pub enum Kind {
     RareLargest,
     /// Engines are loaded and unloaded meanwhile without a stream.
     Engines,
+    /// The same with many engines of small blocks.
+    SmallEngines,
     /// One context is captured into a graph, which every second request launches.
     Graph,
 }
@@ -98,6 +103,7 @@ impl Kind {
             Kind::Growth => "a block grows",
             Kind::RareLargest => "rare largest shape",
             Kind::Engines => "engines come and go",
+            Kind::SmallEngines => "small engines come and go",
             Kind::Graph => "a captured context",
         }
     }
@@ -197,8 +203,11 @@ pub fn clients(kind: Kind, sizes: Sizes, streams: usize, requests: usize, seed: 
             }
         })
         .collect();
-    if kind == Kind::Engines {
-        clients.push(engines(requests, &mut random));
+    match kind {
+        // So many are loaded at a time, with this pause between a load or an unload and the next.
+        Kind::Engines => clients.push(engines(requests, &mut random, (ENGINES, 2, 15 * MS))),
+        Kind::SmallEngines => clients.push(engines(requests, &mut random, (SMALL_ENGINES, 40, MS))),
+        _ => {}
     }
     clients
 }
@@ -349,14 +358,14 @@ impl Server {
 }
 
 /// A client that loads engines without a stream, and unloads the oldest.
-fn engines(requests: usize, random: &mut Random) -> Client {
+fn engines(requests: usize, random: &mut Random, (sizes, most, pause): ([[u64; 4]; 3], usize, u64)) -> Client {
     let (mut client, mut loaded) = (Client::default(), VecDeque::new());
-    client.pause = Some(ENGINE_PAUSE);
+    client.pause = Some(pause);
     for _ in 0..requests {
         let mut steps = Vec::new();
-        if loaded.len() < LOADED {
+        if loaded.len() < most {
             let first = client.blocks;
-            for bytes in ENGINES[random.below(ENGINES.len() as u64) as usize] {
+            for bytes in sizes[random.below(sizes.len() as u64) as usize] {
                 steps.push(Step::Allocate {
                     block: client.blocks,
                     bytes,
@@ -381,7 +390,7 @@ fn engines(requests: usize, random: &mut Random) -> Client {
 mod tests {
     use super::*;
 
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Plain,
         Kind::TwoContexts,
         Kind::Outputs,
@@ -390,6 +399,7 @@ mod tests {
         Kind::Growth,
         Kind::RareLargest,
         Kind::Engines,
+        Kind::SmallEngines,
         Kind::Graph,
     ];
 

@@ -1,6 +1,6 @@
 //! Dedicated allocations that a stream has freed, and the remainders of those that it took back.
 
-use super::{Freed, PendingFrees};
+use super::{Batch, Freed, PendingFrees};
 use crate::driver::{Context, Event};
 use crate::pool::free_space::Owner;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
@@ -33,7 +33,9 @@ impl PendingFrees {
         owner: Owner,
         fits: impl Fn(&DedicatedMemory, bool) -> bool,
     ) -> Option<(Box<DedicatedMemory>, u64)> {
-        let covers = self.batches.iter().flat_map(|batch| &batch.covers);
+        // A growth is no reason for a synchronization.
+        let recorded = |batch: &&Batch| batch.events.iter().all(|(_, event)| event.is_some());
+        let covers = self.batches.iter().filter(recorded).flat_map(|batch| &batch.covers);
         let by_batches = covers.filter(|(of, _)| *of == owner).map(|(_, number)| *number);
         let covered = by_batches.fold(self.last_event_number(owner), u64::max);
         let last = |events: &[(Owner, u64)]| events.iter().map(|(_, number)| *number).max().unwrap_or(0);
