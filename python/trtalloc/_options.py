@@ -28,6 +28,7 @@ KEYS = (
     "snapshot_on_oom",
     "snapshot_at_exit",
     "stats",
+    "control",
     "log",
     "passthrough",
     "guard",

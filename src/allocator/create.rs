@@ -93,6 +93,8 @@ impl Allocator {
             write_at_exit: false.into(),
         });
         output_at_exit::register(&allocator);
+        #[cfg(not(loom))]
+        commands::register(&allocator);
         Ok(allocator)
     }
 
@@ -119,7 +121,7 @@ impl Allocator {
                 self.recorder.clone(),
             )?);
             #[cfg(not(loom))]
-            self.begin_decay(&pool);
+            self.begin_help(&pool);
             Ok(pool)
         })
     }

@@ -8,16 +8,23 @@ use crate::support::config::ReleaseThreshold;
 use crate::support::helper_thread::{self, Task};
 
 impl Allocator {
-    /// Has idle memory of a new pool given back from its first memory on, as the options want it.
-    pub(super) fn begin_decay(&self, pool: &Pool) {
+    /// Has a new pool's first memory begin what the helper thread does, as the options want it: idle memory is given back,
+    /// and the control socket is served.
+    pub(super) fn begin_help(&self, pool: &Pool) {
         let keeps_all = self.config.release_threshold == ReleaseThreshold::All;
-        if self.config.decay_ms == 0 || keeps_all || matches!(self.memory, MemorySource::External(..)) {
+        let is_external = matches!(self.memory, MemorySource::External(..));
+        let decays = self.config.decay_ms != 0 && !keeps_all && !is_external;
+        let controlled = self.config.control;
+        if !decays && !controlled {
             return;
         }
         let (this, window) = (self.this.clone(), self.window());
         pool.on_memory(Box::new(move || {
+            if controlled {
+                super::commands::begin();
+            }
             let task: Weak<dyn Task> = this.clone();
-            helper_thread::schedule(task, window)
+            !decays || helper_thread::schedule(task, window)
         }));
     }
 

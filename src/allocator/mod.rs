@@ -20,6 +20,8 @@ use crate::support::tags::{self, Tag};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceBox, broken};
 
+#[cfg(not(loom))]
+mod commands;
 mod control;
 mod create;
 #[cfg(not(loom))]

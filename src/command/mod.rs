@@ -1,10 +1,11 @@
-//! The command `trtalloc`: demo, run, replay, trace, report, doctor and bench.
+//! The command `trtalloc`: demo, run, ctl, replay, trace, report, doctor and bench.
 //!
 //! The command uses only the library's public names. It writes results to stdout and everything else to stderr. Its
 //! exit status is 0 if everything was done, 1 if something failed or an invariant was violated, and 2 for invalid
 //! arguments. `run` exits with its program's status.
 
 mod bench;
+mod ctl;
 mod demo;
 mod device;
 mod doctor;
@@ -47,6 +48,8 @@ enum Subcommand {
     Bench(bench::Arguments),
     /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
     Run(run::Arguments),
+    /// Looks into a running process and steers it; without arguments, lists the processes that can be reached
+    Ctl(ctl::Arguments),
     /// Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser
     Report(report::Arguments),
 }
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Subcommand::Doctor(arguments) => doctor::run(&arguments),
         Subcommand::Bench(arguments) => bench::run(&arguments),
         Subcommand::Run(arguments) => return run::run(&arguments),
+        Subcommand::Ctl(arguments) => ctl::run(&arguments),
         Subcommand::Report(arguments) => report::run(&arguments),
     };
     match result {

@@ -7,7 +7,8 @@ use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::support::process;
-use crate::sync::broken;
+use crate::sync::atomic::Ordering;
+use crate::sync::{MutexGuard, broken};
 
 impl Pool {
     /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
@@ -45,15 +46,72 @@ impl Pool {
         }
     }
 
+    /// As [`Pool::trim`], for a request from outside the process, which comes at any moment: it waits for nothing and ends
+    /// no capture. Only memory goes back whose work is known to have completed, and without the lock, since the driver may
+    /// wait before it unmaps. With `confirms`, context events are recorded for what no event covers yet, unless a capture
+    /// is known: each event ends captures that the pool cannot see.
+    pub fn trim_completed(&self, keep: u64, confirms: bool) -> Result<u64> {
+        self.counters.trims.time(|| self.release_completed(keep, confirms))
+    }
+
+    fn release_completed(&self, keep: u64, confirms: bool) -> Result<u64> {
+        let mut core = self.admit()?;
+        let _entered = self.enter(&core.reclaimer.contexts)?;
+        core.allowance.reset();
+        let Core { memory, reclaimer, .. } = &mut *core;
+        self.flush_all(&mut memory.free_space);
+        memory.free_space.lower_peaks();
+        if confirms && reclaimer.may_cover(self) {
+            reclaimer.cover_all(self, memory);
+        }
+        reclaimer.poll(self, memory)?;
+        reclaimer.share_completed(memory, None);
+        let free = |owner| memory.free_space.free_bytes(owner) > 0;
+        if memory.physical.reserved() > keep && reclaimer.pending.owners().into_iter().any(free) {
+            // Streams that are active record an event at their next request.
+            self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut released = 0;
+        loop {
+            let mut leaving = core.begin_leaving_free(keep);
+            if leaving.is_empty() {
+                return Ok(released);
+            }
+            MutexGuard::unlocked(&mut core, || {
+                leaving.iter_mut().for_each(|memory| memory.go(&self.calls))
+            });
+            let Core { memory, .. } = &mut *core;
+            let gone = memory.physical.end_leaving(&mut memory.free_space, leaving);
+            // The driver takes nothing back, or a close took everything.
+            if gone == 0 {
+                return Ok(released);
+            }
+            released += gone;
+        }
+    }
+
+    /// As [`Pool::set_limit`], for a request from outside the process: see [`Pool::trim_completed`].
+    pub fn set_limit_without_wait(&self, bytes: u64) -> Result<()> {
+        match self.lower_limit(bytes) {
+            true => self.trim_completed(bytes, false).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
+    /// Sets the limit. Returns whether more is reserved.
+    fn lower_limit(&self, bytes: u64) -> bool {
+        let mut core = self.core.lock();
+        core.memory.physical.limit = bytes;
+        bytes != 0 && core.memory.physical.reserved() > bytes
+    }
+
     /// Limits reserved memory; 0 means no limit. Free memory beyond the limit goes back at once, the rest when it is
     /// freed.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        let over = {
-            let mut core = self.core.lock();
-            core.memory.physical.limit = bytes;
-            bytes != 0 && core.memory.physical.reserved() > bytes
-        };
-        if over { self.trim(bytes).map(|_| ()) } else { Ok(()) }
+        match self.lower_limit(bytes) {
+            true => self.trim(bytes).map(|_| ()),
+            false => Ok(()),
+        }
     }
 
     /// Whether so many bytes are at most the limit and the device's memory.

@@ -186,4 +186,15 @@ impl Core {
         free_space.take_idle(COMMON, leaving.iter().map(Leaving::size).sum());
         leaving
     }
+
+    /// As [`Core::begin_leaving`], for all memory that is free for every stream, however long it has been free.
+    pub(in crate::pool) fn begin_leaving_free(&mut self, keep: u64) -> Vec<Leaving> {
+        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
+        let most = physical.reserved().saturating_sub(keep.max(physical.floor()));
+        let cached = physical.begin_leaving_cached(most, BATCH);
+        match cached.is_empty() {
+            true => physical.begin_leaving(free_space, most, BATCH),
+            false => cached,
+        }
+    }
 }

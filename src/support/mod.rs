@@ -3,11 +3,15 @@
 //! Uses: driver.
 
 pub mod config;
+#[cfg(not(loom))]
+pub mod control;
 pub mod error;
 #[cfg(not(loom))]
 pub mod helper_thread;
 pub mod log;
 pub mod nvtx;
+#[cfg(not(loom))]
+pub mod own_descriptor;
 pub mod process;
 #[cfg(not(loom))]
 pub mod run_statistics;

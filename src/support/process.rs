@@ -103,6 +103,16 @@ pub fn has_gained_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Whether a filter restricts the system calls of this thread or of the main one (seccomp).
+pub fn is_filtered() -> bool {
+    let is_filtered = |path| {
+        let status = std::fs::read_to_string(path).unwrap_or_default();
+        let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+        mode.is_some_and(|mode| mode.trim() != "0")
+    };
+    is_filtered("/proc/thread-self/status") || is_filtered("/proc/self/status")
+}
+
 /// Records that allocations may have tags from now on.
 pub fn note_tags() {
     // Checked first, so that a thread that only changes its tag does not take the cache line from others.

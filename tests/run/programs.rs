@@ -126,7 +126,7 @@ fn options_set_the_programs_environment() {
     expect(&output, 0);
     assert_eq!(
         text(&output.stdout),
-        "TRTALLOC_DRIVER=sim\nTRTALLOC_LIMIT=4GiB\nTRTALLOC_LOG=info\nTRTALLOC_STATS=1\n"
+        "TRTALLOC_CONTROL=1\nTRTALLOC_DRIVER=sim\nTRTALLOC_LIMIT=4GiB\nTRTALLOC_LOG=info\nTRTALLOC_STATS=1\n"
     );
     // They replace options that are already set, also in a list. A path does not depend on the program's current
     // folder.
@@ -137,7 +137,7 @@ fn options_set_the_programs_environment() {
     expect(&output, 0);
     let path = dir.join("a%p.pickle");
     let wanted = format!(
-        "TRTALLOC_LIMIT=80%\nTRTALLOC_SNAPSHOT_AT_EXIT={}\nTRTALLOC_STATS=off\nTRTALLOC_WAIT_MS=5\n",
+        "TRTALLOC_CONTROL=1\nTRTALLOC_LIMIT=80%\nTRTALLOC_SNAPSHOT_AT_EXIT={}\nTRTALLOC_STATS=off\nTRTALLOC_WAIT_MS=5\n",
         path.display()
     );
     assert_eq!(text(&output.stdout), wanted);

@@ -109,6 +109,11 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     if config.set("disable", &disable).is_ok() && config.disable {
         say("TRTALLOC_DISABLE is set, so the library does nothing in the program");
     }
+    // What is given here or in the environment holds.
+    if std::env::var_os("TRTALLOC_CONTROL").is_none() && !environment.iter().any(|(name, _)| name == "TRTALLOC_CONTROL")
+    {
+        environment.push(("TRTALLOC_CONTROL".to_owned(), "1".into()));
+    }
     let library = library::find(arguments.library.as_deref())?;
     Ok(Prepared {
         environment,

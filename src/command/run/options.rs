@@ -8,7 +8,7 @@ use trtalloc::config::{Config, KEYS};
 use trtalloc::error::{Error, Result};
 
 /// Options that are on or off. The name alone means on.
-const SWITCHES: [&str; 6] = ["rdma", "stats", "passthrough", "guard", "inject", "disable"];
+const SWITCHES: [&str; 7] = ["rdma", "stats", "control", "passthrough", "guard", "inject", "disable"];
 
 /// The options that `--help` lists first, with their descriptions.
 const FIRST: [(&str, &str); 4] = [

@@ -9,7 +9,7 @@ use crate::support::error::{Error, Result};
 
 /// Writes through `body` to a temporary file next to `path`, and renames it to `path`. An error leaves no temporary
 /// file, and leaves the file at `path` unchanged.
-pub(in crate::history) fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let failed = |error: std::io::Error| Error::Io(format!("{}: {error}", path.display()));
     if path.file_name().is_none() {

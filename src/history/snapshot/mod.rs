@@ -1,5 +1,6 @@
 //! Snapshots in the formats that PyTorch's viewers read, a pickle or JSON, and as an HTML page.
 
+use std::io::Write;
 use std::path::Path;
 
 use super::History;
@@ -18,7 +19,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::history) use atomic_file::write as write_file;
+pub use atomic_file::write as write_file;
 pub(in crate::history) use dictionary::replayable_history;
 
 /// The state of all devices and their history.
@@ -46,14 +47,22 @@ pub enum Format {
 impl Format {
     /// The format for a path's suffix.
     pub fn of(path: &Path) -> Result<Format> {
-        match path.extension().and_then(|suffix| suffix.to_str()) {
-            Some("pickle" | "pkl") => Ok(Format::Pickle),
-            Some("json") => Ok(Format::Json),
-            Some("html") => Ok(Format::Html),
-            _ => Err(Error::InvalidArgument(format!(
+        let suffix = path.extension().and_then(|suffix| suffix.to_str());
+        Format::of_suffix(suffix.unwrap_or_default()).ok_or_else(|| {
+            Error::InvalidArgument(format!(
                 "{}: a snapshot's name ends in .pickle, .json or .html",
                 path.display()
-            ))),
+            ))
+        })
+    }
+
+    /// The format for a suffix.
+    pub fn of_suffix(suffix: &str) -> Option<Format> {
+        match suffix {
+            "pickle" | "pkl" => Some(Format::Pickle),
+            "json" => Some(Format::Json),
+            "html" => Some(Format::Html),
+            _ => None,
         }
     }
 }
@@ -62,11 +71,16 @@ impl Snapshot {
     /// Writes the snapshot to `path`, in the format of its suffix. An error leaves the file at `path` unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         let format = Format::of(path)?;
-        atomic_file::write(path, |out| match format {
+        atomic_file::write(path, |out| self.write_to(out, format, title(path)))
+    }
+
+    /// Writes the snapshot to `out`. A page has a title.
+    pub fn write_to(&self, out: &mut dyn Write, format: Format, title: &str) -> std::io::Result<()> {
+        match format {
             Format::Pickle => dictionary::write(self, &mut pickle::Pickle::new(out)),
             Format::Json => dictionary::write(self, &mut json::Json::new(out)),
-            Format::Html => Report::of(self).write(title(path), out),
-        })
+            Format::Html => Report::of(self).write(title, out),
+        }
     }
 }
 

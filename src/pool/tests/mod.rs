@@ -20,6 +20,7 @@ mod faults;
 mod frees;
 mod headroom;
 mod large;
+mod outside;
 mod owners;
 mod per_free_events;
 mod remainders;

@@ -164,6 +164,8 @@ pub struct Config {
     pub record: Vec<(String, String)>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
+    /// `control`: `trtalloc ctl` may look into this process and steer it.
+    pub control: bool,
     /// `log`: one level for the process. The last one given counts.
     pub log: LogLevel,
     /// `passthrough`: every request is an allocation from the driver, without a pool.
@@ -211,6 +213,7 @@ impl Default for Config {
             retry_ms: 0,
             record: Vec::new(),
             stats: false,
+            control: false,
             log: LogLevel::default(),
             passthrough: false,
             guard: false,
@@ -253,6 +256,7 @@ pub const KEYS: &[&str] = &[
     "snapshot_on_oom",
     "snapshot_at_exit",
     "stats",
+    "control",
     "log",
     "passthrough",
     "guard",
@@ -378,6 +382,7 @@ impl Config {
             "max_entries" => self.set_record(key, value::number(word).map(|_| word)?),
             "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, Some(text).filter(|path| !path.is_empty())?),
             "stats" => self.stats = value::boolean(word)?,
+            "control" => self.control = value::boolean(word)?,
             "log" => self.log = value::log_level(word)?,
             "passthrough" => self.passthrough = value::boolean(word)?,
             "guard" => self.guard = value::boolean(word)?,
