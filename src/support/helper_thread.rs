@@ -28,6 +28,9 @@ const STACK: usize = 2 << 20;
 pub trait Task: Send + Sync {
     /// Does it once. Returns the time until it is to be done again; none if it need not be.
     fn run(&self) -> Option<Duration>;
+
+    /// The process exits, and [`Task::run`] is not called any more.
+    fn last(&self) {}
 }
 
 /// What the thread serves between the tasks.
@@ -191,6 +194,11 @@ fn work() {
     }
     if let Some(source) = state.source.take() {
         MutexGuard::unlocked(&mut state, || caught(|| source.end()));
+    }
+    for scheduled in std::mem::take(&mut state.tasks) {
+        MutexGuard::unlocked(&mut state, || {
+            scheduled.task.upgrade().and_then(|task| caught(|| task.last()))
+        });
     }
     state.running = false;
 }

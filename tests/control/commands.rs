@@ -212,6 +212,8 @@ fn run_turns_it_on() {
         let program = std::fs::read_to_string(children).unwrap();
         let out = ctl(&[program.trim(), "stats"]);
         assert_eq!(out.status.success(), reached, "{options:?} {variable:?}: {out:?}");
+        // One thread serves the figures of `run`, too.
+        wait("one thread", || helpers(program.trim()) == 1);
         server.begins("exit");
         wait("the program ends", || server.child.try_wait().unwrap().is_some());
         assert_eq!(server.files(), Vec::<String>::new());

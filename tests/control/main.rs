@@ -165,15 +165,8 @@ impl Server {
         files(&self.folder())
     }
 
-    /// How many threads of the library it has.
     fn helpers(&self) -> usize {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        tasks
-            .filter_map(Result::ok)
-            .map(comm)
-            .filter(|name| name.trim() == "trtalloc")
-            .count()
+        helpers(&self.pid())
     }
 
     /// Its open descriptors.
@@ -191,6 +184,14 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How many threads of the library a process has.
+fn helpers(pid: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    let names = tasks.filter_map(Result::ok).map(comm);
+    names.filter(|name| name.trim() == "trtalloc").count()
 }
 
 fn files(folder: &Path) -> Vec<String> {

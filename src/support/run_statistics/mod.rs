@@ -2,15 +2,15 @@
 //!
 //! The command creates a file in memory and names it in the environment, as `/proc/PID/fd/N`. So processes inherit no
 //! descriptor, and no file remains. A process that uses TensorRT, or its own allocator, takes a slot in the file and
-//! updates its statistics there. A thread writes them a few times a second, so that little is lost where the process
-//! is killed, and once more as the process exits. A process without that variable, or without TensorRT, does none of
+//! updates its statistics there. Once its allocator is in use, the helper thread writes them a few times a second, so that
+//! little is lost where the process is killed, and once more as the process exits. A process without that variable, or without TensorRT, does none of
 //! this.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::thread::{Builder, Thread};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use crate::support::helper_thread::{self, Task};
 use crate::support::process;
 use crate::support::stats::Stats;
 
@@ -26,10 +26,6 @@ const SLOTS: usize = 255;
 
 /// The time between two updates.
 const PERIOD: Duration = Duration::from_millis(200);
-
-/// How long an exiting process waits for the last update. The thread may be blocked, if `exit` was called in a signal
-/// handler that interrupted a call of the pool.
-const LAST: Duration = Duration::from_millis(200);
 
 /// One process's slot. Only that process writes it; the command may read it at any time.
 #[repr(C)]
@@ -114,8 +110,9 @@ pub type EachStats = fn(each: &mut dyn FnMut(Stats));
 
 /// Records that the process's own allocator is in use. `stats` reads its statistics.
 pub fn record_use(stats: EachStats) {
-    let _ = STATS.set(stats);
-    own_slot();
+    let Some(slot) = own_slot() else { return };
+    let task: Weak<dyn Task> = Arc::downgrade(WRITER.get_or_init(|| Arc::new(Writer { slot, stats }))) as _;
+    helper_thread::schedule(task, Duration::ZERO);
 }
 
 /// This process's slot, which the first call takes. `None` where the environment names no file.
@@ -135,69 +132,56 @@ fn take_slot() -> Option<&'static Slot> {
     let number = shared.taken.fetch_add(1, Ordering::Relaxed);
     let slot = shared.slots.get(usize::try_from(number).ok()?)?;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
-    // If the thread cannot be started, the slot still shows that the process used TensorRT.
-    if let Some(writer) = start(slot) {
-        let _ = WRITER.set(writer);
-        // SAFETY: a plain function that may be called at any time.
-        let _ = unsafe { libc::atexit(at_exit) };
-    }
+    // SAFETY: a plain function that may be called at any time.
+    let _ = unsafe { libc::atexit(at_exit) };
     Some(slot)
 }
 
-/// Reads the statistics of the process's own allocator. Unset until that allocator is in use.
-static STATS: OnceLock<EachStats> = OnceLock::new();
-static WRITER: OnceLock<Thread> = OnceLock::new();
-static ENDING: AtomicBool = AtomicBool::new(false);
-static ENDED: AtomicBool = AtomicBool::new(false);
+/// Set once the process's own allocator is in use.
+static WRITER: OnceLock<Arc<Writer>> = OnceLock::new();
 
-/// Starts the thread that updates the slot. It blocks all signals, since these are for the application's threads.
-fn start(slot: &'static Slot) -> Option<Thread> {
-    let thread = process::without_signals(|| {
-        let thread = Builder::new().name("trtalloc".into());
-        thread.stack_size(128 << 10).spawn(move || write_on(slot))
-    });
-    Some(thread.ok()?.thread().clone())
+/// Updates the slot.
+struct Writer {
+    slot: &'static Slot,
+    stats: EachStats,
 }
 
-fn write_on(slot: &Slot) {
-    while !ENDING.load(Ordering::Acquire) {
-        write(slot);
-        std::thread::park_timeout(PERIOD);
+impl Task for Writer {
+    fn run(&self) -> Option<Duration> {
+        self.write();
+        Some(PERIOD)
     }
-    write(slot);
-    slot.ended.store(1, Ordering::Release);
-    ENDED.store(true, Ordering::Release);
+
+    fn last(&self) {
+        self.write();
+        self.slot.ended.store(1, Ordering::Release);
+    }
 }
 
-fn write(slot: &Slot) {
-    let Some(stats) = STATS.get() else {
-        return;
-    };
-    let mut sum = Stats::default();
-    stats(&mut |stats| {
-        sum.allocated_peak += stats.allocated_peak;
-        sum.reserved += stats.reserved;
-        sum.reserved_peak += stats.reserved_peak;
-        sum.allocations += stats.allocations;
-        sum.out_of_memory += stats.out_of_memory;
-    });
-    slot.allocated_peak.store(sum.allocated_peak, Ordering::Relaxed);
-    slot.reserved.store(sum.reserved, Ordering::Relaxed);
-    slot.reserved_peak.store(sum.reserved_peak, Ordering::Relaxed);
-    slot.allocations.store(sum.allocations, Ordering::Relaxed);
-    slot.out_of_memory.store(sum.out_of_memory, Ordering::Relaxed);
+impl Writer {
+    fn write(&self) {
+        let (slot, mut sum) = (self.slot, Stats::default());
+        (self.stats)(&mut |stats| {
+            sum.allocated_peak += stats.allocated_peak;
+            sum.reserved += stats.reserved;
+            sum.reserved_peak += stats.reserved_peak;
+            sum.allocations += stats.allocations;
+            sum.out_of_memory += stats.out_of_memory;
+        });
+        slot.allocated_peak.store(sum.allocated_peak, Ordering::Relaxed);
+        slot.reserved.store(sum.reserved, Ordering::Relaxed);
+        slot.reserved_peak.store(sum.reserved_peak, Ordering::Relaxed);
+        slot.allocations.store(sum.allocations, Ordering::Relaxed);
+        slot.out_of_memory.store(sum.out_of_memory, Ordering::Relaxed);
+    }
 }
 
+/// A process whose own allocator was never used has written everything. The helper thread ends the others.
 extern "C" fn at_exit() {
-    let Some(writer) = WRITER.get().filter(|_| !process::forked()) else {
-        return;
-    };
-    ENDING.store(true, Ordering::Release);
-    writer.unpark();
-    let step = Duration::from_micros(100);
-    let mut waited = Duration::ZERO;
-    while !ENDED.load(Ordering::Acquire) && waited < LAST {
-        std::thread::sleep(step);
-        waited += step;
+    if !process::forked()
+        && WRITER.get().is_none()
+        && let Some(slot) = own_slot()
+    {
+        slot.ended.store(1, Ordering::Release);
     }
 }
