@@ -112,6 +112,8 @@ fn run_ours(place: &str, dir: &Path, words: &[String]) {
             answered(place, &mut ours(dir, words));
         }
         "doctor" => answered(place, &mut ours(dir, words)),
+        // There is no such process; tests/control does this with one.
+        "ctl" => answered(place, &mut ours(dir, words)),
         "demo" => {
             let mut short = words.to_vec();
             short.extend(["--short", "--driver", "sim"].map(str::to_owned));

@@ -10,6 +10,7 @@ mod common;
 mod commands;
 mod ends;
 mod hostile;
+mod pages;
 mod rights;
 
 use std::io::{BufRead, BufReader, Write};

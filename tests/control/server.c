@@ -13,6 +13,8 @@
 
 enum { MIB = 1 << 20, BLOCKS = 8 };
 
+void *bert_request(void);
+
 static void check(int holds, const char *what) {
   if (!holds) {
     fprintf(stderr, "server: %s: %s\n", what, trtalloc_last_error());
@@ -53,6 +55,15 @@ static int64_t longest(int64_t milliseconds) {
     if (taken > most) most = taken;
   }
   return most / 1000;
+}
+
+/* Its name is in the stacks of a snapshot. */
+__attribute__((noinline)) void *bert_request(void) {
+  void *block = NULL;
+  trtalloc_set_tag("bert");
+  block = trtalloc_allocate(trtalloc_default(), 4 * (uint64_t)MIB, 0, 0);
+  trtalloc_set_tag(NULL);
+  return block;
 }
 
 int main(int argc, char **argv) {
@@ -114,6 +125,10 @@ int main(int argc, char **argv) {
       check(trtalloc_create("driver=sim", &other) == TRTALLOC_STATUS_OK, "a second allocator");
       check(trtalloc_allocate(other, MIB, 0, 0) != NULL, "its block");
       printf("made\n");
+    } else if (strcmp(line, "requests") == 0) {
+      /* Each request of bert leaves a block behind. */
+      for (at = 0; at < 16; at++) check(bert_request() != NULL, "a request");
+      printf("served\n");
     } else if (strncmp(line, "busy ", 5) == 0) {
       printf("%lld\n", (long long)longest(atoi(line + 5)));
     } else {
