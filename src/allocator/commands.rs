@@ -23,7 +23,8 @@ const BETWEEN_SNAPSHOTS: Duration = Duration::from_secs(1);
 /// Has an allocator with `control=1` found by the commands.
 pub(super) fn register(allocator: &Arc<Allocator>) {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    if allocator.config.control {
+    // A forked child may have a copy of the lock that no thread will release.
+    if allocator.config.control && !process::forked() {
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut all = CONTROLLED.lock();
         all.retain(|(_, known)| known.strong_count() > 0);
