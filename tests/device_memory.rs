@@ -268,6 +268,141 @@ fn largest_free_range_is_what_a_request_can_have_at_once() {
     }
 }
 
+/// What was freed waits for work until a request has found the work complete.
+#[test]
+fn what_waits_for_work_is_counted_until_the_work_is_known_to_be_complete() {
+    for options in ["release_threshold=all", "release_threshold=all,streams=trusted"] {
+        let world = world(&format!("wait_ms=100,decay_ms=0,{options}"));
+        let machine = world.driver.machine();
+        let streams = [0; 2].map(|_| Stream(machine.stream_create(true).unwrap()));
+        let waiting = || {
+            let stats = world.stats();
+            assert!(stats.awaiting_work <= stats.cached + stats.pending, "{stats:?}");
+            assert!(stats.awaiting_work <= stats.available, "{stats:?}");
+            stats.awaiting_work / MIB
+        };
+        let free = |block, stream| world.allocator.deallocate(block, stream).unwrap();
+        assert_eq!(waiting(), 0, "{options}");
+        let [one, two, three] = [2, 4, 8].map(|mib| world.get(mib * MIB, Some(streams[0])));
+        let without = world.get(16 * MIB, None);
+        machine.launch(streams[0].0, 1_000_000, &[(one, 2 * MIB)]).unwrap();
+        machine.launch(streams[1].0, 1_000_000, &[(two, 4 * MIB)]).unwrap();
+        assert_eq!(waiting(), 0, "{options}: nothing was freed");
+        // In the stream's cache, for that stream alone; and for no stream.
+        free(one, Some(streams[0]));
+        assert_eq!(waiting(), 2, "{options}");
+        free(three, Some(streams[0]));
+        assert_eq!(waiting(), 10, "{options}");
+        free(without, None);
+        assert_eq!((waiting(), world.stats().pending), (26, 16 * MIB), "{options}");
+        // The stream takes back what it freed, and another stream frees a block of it.
+        let again = world.get(8 * MIB, Some(streams[0]));
+        assert_eq!(waiting(), 18, "{options}");
+        free(two, Some(streams[1]));
+        assert_eq!(waiting(), 22, "{options}");
+        free(again, Some(streams[0]));
+        assert_eq!(waiting(), 30, "{options}");
+        // Another size makes the cached blocks free ranges of the stream. They wait on, but for what is cut from them.
+        let cut = world.get(MIB, Some(streams[0]));
+        assert_eq!(waiting(), 29, "{options}");
+        // Work that is complete counts until a request has queried its events.
+        machine.context_synchronize().unwrap();
+        assert_eq!(waiting(), 29, "{options}");
+        free(cut, Some(streams[0]));
+        let queries = machine.count("cuEventQuery");
+        assert_eq!(waiting(), 30, "{options}");
+        assert!(queries > 0 && machine.count("cuEventQuery") == queries, "{options}");
+        // A trim looks at all of them.
+        world.allocator.trim(Some(0), 0).unwrap();
+        assert_eq!((waiting(), world.stats().cached), (0, 0), "{options}");
+    }
+}
+
+/// While work runs, what it uses and what was freed counts, whatever streams, frees and requests come.
+#[test]
+fn all_freed_memory_whose_work_runs_waits_for_work() {
+    const GRANULE: u64 = 64 << 10;
+    for options in [
+        "",
+        "limit=256MiB",
+        "backing=malloc",
+        "streams=trusted",
+        "limit=192MiB,backing=malloc",
+    ] {
+        let world = world(&format!("wait_ms=0,decay_ms=0,{options}"));
+        let machine = world.driver.machine();
+        let streams: Vec<_> = (0..3).map(|_| Stream(machine.stream_create(true).unwrap())).collect();
+        let mut random = 17u64;
+        let mut draw = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        // When the work on a free granule ends.
+        let mut free: std::collections::HashMap<u64, u64> = std::collections::HashMap::new();
+        let (mut least, mut most) = (0, 0);
+        for step in 0..4000 {
+            let stream = streams.get(draw(4) as usize).copied();
+            match draw(8) {
+                0..=2 if live.len() < 60 => {
+                    let size = GRANULE << draw(7);
+                    let request = Request {
+                        size,
+                        alignment: GRANULE,
+                        flags: 0,
+                        stream,
+                        device: None,
+                    };
+                    let Ok(block) = world.allocator.allocate(request) else {
+                        continue;
+                    };
+                    (block / GRANULE..(block + size) / GRANULE).for_each(|granule| _ = free.remove(&granule));
+                    live.push((block, size));
+                    if let Some(stream) = stream {
+                        machine
+                            .launch(stream.0, 1_000_000 * (1 + draw(4)), &[(block, size)])
+                            .unwrap();
+                    }
+                }
+                3..=6 if !live.is_empty() => {
+                    let (block, size) = live.swap_remove(draw(live.len() as u64) as usize);
+                    // Without a stream, what every stream has queued may use the block.
+                    let ends = |stream: &Stream| machine.work_ends(stream.0).unwrap();
+                    let end = stream
+                        .as_ref()
+                        .map_or_else(|| streams.iter().map(ends).max().unwrap(), ends);
+                    world.allocator.deallocate(block, stream).unwrap();
+                    free.extend((block / GRANULE..(block + size) / GRANULE).map(|granule| (granule, end)));
+                }
+                7 => machine.advance(draw(3_000_000)),
+                _ => {}
+            }
+            let running = free.values().filter(|end| **end > machine.now()).count() as u64 * GRANULE;
+            let stats = world.stats();
+            assert!(
+                running <= stats.awaiting_work && stats.awaiting_work <= stats.cached + stats.pending,
+                "{options}, step {step}: {running} bytes of running work; {stats:?}"
+            );
+            (least, most) = (
+                least.max(running),
+                most.max(stats.cached + stats.pending - stats.awaiting_work),
+            );
+        }
+        assert!(
+            least > 16 * MIB && most > 16 * MIB,
+            "{options}: {least} waited, {most} did not"
+        );
+        for (block, _) in live {
+            world.allocator.deallocate(block, None).unwrap();
+        }
+        machine.context_synchronize().unwrap();
+        world.allocator.trim(Some(0), 0).unwrap();
+        assert_eq!(world.stats().awaiting_work, 0, "{options}");
+    }
+}
+
 #[test]
 fn waits_trims_and_driver_calls_are_counted_and_timed() {
     let world = world("limit=64MiB,wait_ms=500");

@@ -233,6 +233,10 @@ typedef struct trtalloc_stats {
   // device leave beyond `reserved`. The second part is 0 where device_total is, for external memory, and for pinned
   // memory without a limit.
   uint64_t available;
+  // Bytes of `cached` and `pending` that are free for one stream or for none, because the work that used them is not
+  // known to have completed. No request has to wait for the rest of `available`. trtalloc_stats_get queries no event,
+  // so work counts until a request has found it complete.
+  uint64_t awaiting_work;
 } trtalloc_stats;
 
 // Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes

@@ -54,6 +54,7 @@ class Stats(ctypes.Structure):
             "trim_ns",
             "driver_ns",
             "available",
+            "awaiting_work",
         )
     ]
 

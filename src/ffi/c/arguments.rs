@@ -199,6 +199,7 @@ impl From<Stats> for trtalloc_stats {
             trim_ns,
             driver_ns,
             available,
+            awaiting_work,
         } = stats;
         trtalloc_stats {
             allocated,
@@ -228,6 +229,7 @@ impl From<Stats> for trtalloc_stats {
             trim_ns,
             driver_ns,
             available,
+            awaiting_work,
         }
     }
 }

@@ -341,6 +341,17 @@ impl FreeSpace {
         self.ranges(owner).take_while(covered)
     }
 
+    /// Bytes free for `owner` whose `event_number` is higher than `through`. Costs a look at each such range.
+    pub fn bytes_beyond(&self, owner: Owner, through: u64) -> u64 {
+        let mut bytes = 0;
+        let mut id = self.spaces[owner.0 as usize].youngest;
+        while id != 0 && self.nodes[id as usize].event_number > through {
+            bytes += self.nodes[id as usize].size;
+            id = self.nodes[id as usize].older;
+        }
+        bytes
+    }
+
     /// Every used and free range, in the order of offsets.
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
         let is_first = |id: &usize| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0;

@@ -1,14 +1,17 @@
 //! The statistics of a pool.
 
-use crate::pool::Pool;
 use crate::pool::physical::PhysicalMemory;
+use crate::pool::{Core, Pool};
 use crate::support::stats::{Stats, growth};
 use crate::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// The pool's statistics now.
     pub fn stats(&self) -> Stats {
-        let core = self.core.lock();
+        self.stats_of(&self.core.lock())
+    }
+
+    fn stats_of(&self, core: &Core) -> Stats {
         let (counters, physical) = (&self.counters, &core.memory.physical);
         let mut stats = Stats {
             allocated: self.in_use(),
@@ -51,21 +54,41 @@ impl Pool {
         stats
     }
 
-    /// As [`Pool::stats`], with what the driver says of the device, and the largest free range, which takes a look at
-    /// every range.
+    /// As [`Pool::stats`], with what the driver says of the device, and what takes a look at every free range and every
+    /// cached block: the largest free range, and what waits for work.
     pub fn stats_with_device(&self) -> Stats {
-        let stats = self.stats();
-        let (largest_free, home) = {
+        let (stats, home) = {
             let core = self.core.lock();
-            let home = core.reclaimer.contexts.home.context;
-            (core.memory.free_space.largest_common(), home)
+            let stats = self.stats_of(&core);
+            // Streams go on meanwhile: what one frees after `allocated` was read is found in its cache only.
+            let free = stats.cached + stats.pending;
+            let stats = Stats {
+                largest_free: core.memory.free_space.largest_common(),
+                awaiting_work: self.awaiting_work(&core).min(free),
+                ..stats
+            };
+            (stats, core.reclaimer.contexts.home.context)
         };
         let device = self.calls.device_memory(home, self.device);
         let growth = self.growth(&self.core.lock().memory.physical, device);
-        Stats {
-            largest_free,
-            ..stats.on_device(device).with_growth(growth)
-        }
+        stats.on_device(device).with_growth(growth)
+    }
+
+    /// Bytes that are free for one stream or for none, because the work that used them is not known to have completed. It
+    /// queries no event: that could end a capture.
+    fn awaiting_work(&self, core: &Core) -> u64 {
+        let pending = &core.reclaimer.pending;
+        let owners = pending.owners().into_iter();
+        let free: u64 = owners
+            .map(|owner| core.memory.free_space.bytes_beyond(owner, pending.complete(owner)))
+            .sum();
+        let cached = self.caches.all().map(|cache| {
+            let inner = cache.inner.lock();
+            inner.owner_on(self.device).map_or(0, |owner| {
+                inner.ready.bytes_beyond(&self.blocks, pending.complete(owner))
+            })
+        });
+        self.counters.pending.load(Relaxed) + free + cached.sum::<u64>()
     }
 
     /// Bytes that the pool may create beyond what is reserved, with so much of the device's memory free and in total. None

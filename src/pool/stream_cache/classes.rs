@@ -90,6 +90,23 @@ impl Classes {
         self.bytes += size;
     }
 
+    /// Bytes of the blocks that wait for a completion event with a higher number than `through`. Costs a look at each
+    /// ready block.
+    pub fn bytes_beyond(&self, blocks: &Blocks, through: u64) -> u64 {
+        let mut bytes = 0;
+        for class in self.held.iter().map(|at| &self.table[*at]) {
+            let mut id = class.head;
+            while id != 0 {
+                let block = blocks.get(id);
+                if block.event_number.load(Ordering::Relaxed) > through {
+                    bytes += class.size;
+                }
+                id = block.next.load(Ordering::Relaxed);
+            }
+        }
+        bytes
+    }
+
     /// Takes every ready block out, in no particular order.
     pub fn drain(&mut self, blocks: &Blocks, mut take: impl FnMut(NodeId)) {
         if self.bytes == 0 {

@@ -64,6 +64,9 @@ pub struct Stats {
     /// Bytes that requests can still have in total: free and pending ones, and what the limit, the headroom and the device
     /// leave beyond them; 0 unless asked for as above.
     pub available: u64,
+    /// Bytes of `cached` and `pending` that are free for one stream or for none, because the work that used them is not known
+    /// to have completed; 0 unless asked for as above.
+    pub awaiting_work: u64,
 }
 
 impl Stats {

@@ -69,12 +69,13 @@ const FIGURES: [Figure<Stats>; 22] = [
 ];
 
 /// What is asked of the driver and of the whole pool, so only for one device at a time, and not for metrics.
-const DEVICE_FIGURES: [DeviceFigure; 5] = [
+const DEVICE_FIGURES: [DeviceFigure; 6] = [
     ("device_free", |s| s.device_free),
     ("device_total", |s| s.device_total),
     ("held_by_others", |s| s.held_by_others),
     ("largest_free", |s| s.largest_free),
     ("available", |s| s.available),
+    ("awaiting_work", |s| s.awaiting_work),
 ];
 
 /// The statistics of a tag. Their metrics begin with trtalloc_tag_.
@@ -214,7 +215,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains(r#""driver_ns":21,"device_free":0,"device_total":19,"held_by_others":0,"largest_free":0,"available":0,"tags":[{"tag":"a \"b\" \\ \u000a","allocated":512,"#),
+            text.contains(r#""driver_ns":21,"device_free":0,"device_total":19,"held_by_others":0,"largest_free":0,"available":0,"awaiting_work":0,"tags":[{"tag":"a \"b\" \\ \u000a","allocated":512,"#),
             "{text}"
         );
         assert!(text.ends_with(r#"{"tag":"plain","allocated":512,"allocated_peak":1024,"limit":0,"allocations":3,"frees":2,"out_of_memory":1}]}"#));
