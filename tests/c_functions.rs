@@ -76,14 +76,14 @@ fn no_driver() {
     assert_eq!(complaints, 1, "{stderr}");
 }
 
-/// A percentage needs the device's total, and trtalloc_default() touches no driver before its first allocation.
+/// A percentage needs the device's total, which the simulated device has in its options.
 #[test]
 fn the_limit_is_known_from_the_beginning() {
     for (limit, at_rest, then) in [
         ("", "0", "0"),
         ("4GB", "4000000000", "4000000000"),
         ("3 MiB", "3145728", "3145728"),
-        ("50%", "0", "536870912"),
+        ("50%", "536870912", "536870912"),
     ] {
         let environment = [
             ("TRTALLOC_DRIVER", "sim"),
@@ -95,6 +95,21 @@ fn the_limit_is_known_from_the_beginning() {
         let output = program("limit", &environment);
         assert!(output.stderr.is_empty(), "{limit}: {output:?}");
     }
+}
+
+/// trtalloc_default() initializes no driver before its first allocation, and asks one that the program has initialized.
+#[test]
+fn a_limit_in_percent_is_known_once_the_program_uses_cuda() {
+    let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let environment = [
+        ("LD_LIBRARY_PATH", folder.to_str().unwrap()),
+        ("SIMCUDA_MEMORY", "1073741824"),
+        ("TRTALLOC_LIMIT", "50%"),
+    ];
+    let mut compile = common::cc();
+    compile.arg("-ldl");
+    let output = build_and_run("limit_percent", compile, "tests/c/limit_percent.c", &environment);
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 /// What docs/which-model.md shows is what the library writes.

@@ -241,8 +241,9 @@ typedef struct trtalloc_stats {
 
 // Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes
 // up to `out_size`. `out_size` is the caller's sizeof(trtalloc_stats). `device` -1: the current one.
-// trtalloc_default() uses no driver before its first allocation. Until then all fields are 0 except `limit`, and a
-// limit in percent of the device's memory is 0 too, since that memory is not known yet.
+// trtalloc_default() initializes no driver before its first allocation. Until then all fields are 0 except `limit`. A
+// limit in percent of the device's memory is known once the process itself has initialized CUDA; before, and with
+// driver=ascend, it is 0.
 trtalloc_status trtalloc_stats_get(trtalloc_allocator *allocator,
                                    int32_t device,
                                    struct trtalloc_stats *out,

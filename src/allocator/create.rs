@@ -139,9 +139,8 @@ impl Allocator {
     /// The bytes that an amount means on a device; 0 for none.
     fn bytes(&self, amount: Limit, device: i32) -> Result<u64> {
         Ok(match amount {
-            Limit::None => 0,
-            Limit::Bytes(bytes) => bytes,
-            Limit::Percent(percent) => (self.driver.device_info(device)?.total as f64 * percent / 100.0) as u64,
+            Limit::Percent(_) => amount.of(self.driver.device_info(device)?.total),
+            amount => amount.of(0),
         })
     }
 

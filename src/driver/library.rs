@@ -22,6 +22,13 @@ impl Library {
         NonNull::new(handle).map(Library)
     }
 
+    /// `None` where the process has not loaded a library of that name.
+    pub(super) fn loaded(name: &CStr) -> Option<Library> {
+        // SAFETY: a terminated name. Nothing is loaded, so no constructor runs.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        NonNull::new(handle).map(Library)
+    }
+
     /// The only place where a symbol is looked up. It must call the loader's own dlsym, even where this library exports
     /// a function of that name.
     pub(super) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {

@@ -23,6 +23,9 @@ pub struct Descriptor {
     pub open: fn(&Settings) -> Result<Arc<dyn Driver>>,
     /// Whether the driver allocates no memory, so that it only serves a pool over external memory.
     pub external_only: bool,
+    /// The memory of a device of a process that uses the driver already: of the device that is named, else of the current one,
+    /// else of the device with the second number. It initializes nothing; none where the process does not use the driver.
+    pub memory_in_use: fn(&Settings, Option<i32>, i32) -> Option<u64>,
     /// What to do about an error of `open` or of a device, for `trtalloc doctor`.
     pub advice: fn(&DriverError) -> &'static str,
     /// A file whose first line names the kernel module, for `trtalloc doctor`.
@@ -36,6 +39,7 @@ impl Descriptor {
             name,
             open,
             external_only: false,
+            memory_in_use: |_, _, _| None,
             advice: |_| "Install the driver of this device, or select another one (driver=).",
             kernel_module: None,
         }

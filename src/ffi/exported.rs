@@ -117,11 +117,14 @@ impl ExportedAllocator {
         }
     }
 
-    /// The statistics of an allocator that is not open yet: only its limit, where that is known without a driver.
-    pub fn stats_at_rest(&self) -> Stats {
-        let limit = match Config::from_environment().limit {
-            Limit::Bytes(bytes) if self.is_process() => bytes,
-            _ => 0,
+    /// The statistics of an allocator that is not open yet: only its limit. A limit in percent is known where the process
+    /// uses the driver already; otherwise it is 0.
+    pub fn stats_at_rest(&self, device: Option<i32>) -> Stats {
+        let config = Config::from_environment();
+        let limit = match config.limit {
+            _ if !self.is_process() => 0,
+            Limit::Percent(_) => config.memory_in_use(device).map_or(0, |total| config.limit.of(total)),
+            limit => limit.of(0),
         };
         Stats {
             limit,

@@ -98,6 +98,13 @@ impl Functions {
         unsafe { Functions::load(&|name| library.symbol(name)) }
     }
 
+    /// As [`Functions::open`], where the process has loaded the library already.
+    pub(super) fn loaded() -> Option<Functions> {
+        let library = Library::loaded(LIBRARY_C)?;
+        // SAFETY: as above.
+        unsafe { Functions::load(&|name| library.symbol(name)) }.ok()
+    }
+
     /// Whether the library has all of virtual memory management.
     pub(super) fn has_virtual_memory(&self) -> bool {
         self.has_all(&[

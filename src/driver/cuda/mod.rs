@@ -30,7 +30,7 @@ mod handles;
 mod tools;
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use self::failure::check;
 use self::functions::{Functions, LIBRARY};
@@ -40,6 +40,7 @@ use super::{Descriptor, Driver, DriverError, Failure, Features, Result};
 pub static DRIVER: Descriptor = Descriptor {
     advice: tools::advice,
     kernel_module: Some("/proc/driver/nvidia/version"),
+    memory_in_use: |_, named, otherwise| memory_in_use(named, otherwise),
     ..Descriptor::new("cuda", |_| open_with_device())
 };
 
@@ -58,6 +59,30 @@ fn open_with_device() -> Result<Arc<dyn Driver>> {
         }),
         _ => Ok(driver),
     }
+}
+
+/// See [`Descriptor::memory_in_use`]. Before cuInit the driver refuses both calls.
+fn memory_in_use(named: Option<i32>, otherwise: i32) -> Option<u64> {
+    struct Loaded {
+        functions: Functions,
+    }
+    static LOADED: OnceLock<Loaded> = OnceLock::new();
+    let loaded = match LOADED.get() {
+        Some(loaded) => loaded,
+        None => {
+            let functions = Functions::loaded()?;
+            LOADED.get_or_init(|| Loaded { functions })
+        }
+    };
+    let mut device = otherwise;
+    // Where no context is current, the call leaves `device` as it is.
+    match named {
+        Some(named) => device = named,
+        None => _ = code!(loaded, cuCtxGetDevice(&mut device)),
+    }
+    let mut total = 0usize;
+    let known = code!(loaded, cuDeviceTotalMem_v2(&mut total, device)) == 0;
+    known.then_some(total as u64)
 }
 
 /// The driver of NVIDIA GPUs. Opening it initializes CUDA and makes no context.

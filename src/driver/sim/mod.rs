@@ -21,7 +21,14 @@ use model::code;
 use model::functions::Call;
 
 /// `driver=sim`.
-pub static DRIVER: Descriptor = Descriptor::new("sim", |settings| Ok(SimDriver::new(settings.sim.clone())));
+pub static DRIVER: Descriptor = Descriptor {
+    // A computer is simulated for each allocator, so none is in use before; each device has this memory.
+    memory_in_use: |settings, named, otherwise| {
+        let exists = (0..settings.sim.devices as i32).contains(&named.unwrap_or(otherwise));
+        exists.then_some(settings.sim.memory)
+    },
+    ..Descriptor::new("sim", |settings| Ok(SimDriver::new(settings.sim.clone())))
+};
 
 /// A driver whose devices are simulated. Safe from any thread.
 #[derive(Debug)]

@@ -77,8 +77,9 @@ pub struct trtalloc_stats {
 
 /// Writes a device's statistics to `out`: the first min(out_size, the size that this library knows) bytes, and zeroes
 /// up to `out_size`. `out_size` is the caller's sizeof(trtalloc_stats). `device` -1: the current one.
-/// trtalloc_default() uses no driver before its first allocation. Until then all fields are 0 except `limit`, and a
-/// limit in percent of the device's memory is 0 too, since that memory is not known yet.
+/// trtalloc_default() initializes no driver before its first allocation. Until then all fields are 0 except `limit`. A
+/// limit in percent of the device's memory is known once the process itself has initialized CUDA; before, and with
+/// driver=ascend, it is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_stats_get(
     allocator: *mut trtalloc_allocator,
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn trtalloc_stats_get(
         }
         let stats = match exported.existing() {
             Some(allocator) => trtalloc_stats::from(allocator.stats_with_device(ordinal(device))?),
-            None => at_rest(device).map(|()| exported.stats_at_rest().into())?,
+            None => at_rest(device).map(|()| exported.stats_at_rest(ordinal(device)).into())?,
         };
         let known = out_size.min(size_of::<trtalloc_stats>());
         // SAFETY: the caller guarantees that `out` has `out_size` bytes; `stats` has at least `known`. They do not overlap.
@@ -142,7 +143,10 @@ pub unsafe extern "C" fn trtalloc_stats_json(
             size,
             |exported| match exported.existing() {
                 Some(allocator) => allocator.stats_json(ordinal(device)),
-                None => at_rest(device).map(|()| crate::support::stats::json(device, &exported.stats_at_rest(), &[])),
+                None => at_rest(device).map(|()| {
+                    let stats = exported.stats_at_rest(ordinal(device));
+                    crate::support::stats::json(device, &stats, &[])
+                }),
             },
         )
     }

@@ -41,6 +41,17 @@ pub enum Limit {
     Percent(f64),
 }
 
+impl Limit {
+    /// The bytes of a device with `total` bytes of memory; 0 for none.
+    pub fn of(self, total: u64) -> u64 {
+        match self {
+            Limit::None => 0,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Percent(percent) => (total as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
 /// What stays reserved when memory becomes free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReleaseThreshold {
@@ -422,6 +433,13 @@ impl Config {
             },
             usable: || process::usable().is_ok(),
         }
+    }
+
+    /// The memory of a device that the process uses already, before the driver is opened: see
+    /// [`Descriptor::memory_in_use`](crate::driver::Descriptor::memory_in_use).
+    pub fn memory_in_use(&self, device: Option<i32>) -> Option<u64> {
+        process::usable().ok()?;
+        (self.driver.descriptor().memory_in_use)(&self.driver_settings(), device, self.device.unwrap_or(0))
     }
 
     /// The options of the recording that begins with the allocator.
