@@ -52,6 +52,7 @@ const NAMES: &[&str] = &[
     "trtalloc_stats_json",
     "trtalloc_stats_reset_peaks",
     "trtalloc_stream_release",
+    "trtalloc_tag_stats_get",
     "trtalloc_tensorrt_allocator",
     "trtalloc_tensorrt_allocator_named",
     "trtalloc_tensorrt_output_allocator",

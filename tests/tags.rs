@@ -12,6 +12,7 @@ use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::error::Error;
 use trtalloc::ffi::c::{trtalloc_allocator, trtalloc_create, trtalloc_destroy, trtalloc_last_error, trtalloc_status};
 use trtalloc::ffi::c::{trtalloc_metrics, trtalloc_set_tag, trtalloc_set_tag_limit, trtalloc_stats_json};
+use trtalloc::ffi::c::{trtalloc_tag_stats, trtalloc_tag_stats_get};
 use trtalloc::stats::TagStats;
 use trtalloc::tags;
 
@@ -337,6 +338,32 @@ fn from_c() {
         assert_eq!(limit(0, c"".as_ptr()), trtalloc_status::InvalidArgument);
         assert_eq!(limit(9, name.as_ptr()), trtalloc_status::InvalidArgument);
         assert_eq!(limit(0, c"\xff".as_ptr()), trtalloc_status::InvalidArgument);
+        let mut figures = trtalloc_tag_stats::default();
+        let read = |device, tag: *const c_char, out: &mut trtalloc_tag_stats| {
+            trtalloc_tag_stats_get(allocator, device, tag, out, size_of_val(out))
+        };
+        assert_eq!(read(-1, name.as_ptr(), &mut figures), trtalloc_status::Ok);
+        assert_eq!((figures.allocated, figures.limit, figures.allocations), (1024, 1, 1));
+        // A name is read as an adapter's is: cut, and of any bytes.
+        for unused in [c"", c"unused", c"\xff"] {
+            assert_eq!(read(0, unused.as_ptr(), &mut figures), trtalloc_status::Ok);
+            assert_eq!(figures, trtalloc_tag_stats::default(), "{unused:?}");
+        }
+        assert_eq!(read(9, name.as_ptr(), &mut figures), trtalloc_status::InvalidArgument);
+        assert_eq!(read(0, null(), &mut figures), trtalloc_status::InvalidArgument);
+        assert_eq!(
+            trtalloc_tag_stats_get(allocator, 0, name.as_ptr(), null_mut(), 0),
+            trtalloc_status::InvalidArgument
+        );
+        let mut short = [7u64; 8];
+        let bytes = size_of_val(&short);
+        let status = trtalloc_tag_stats_get(allocator, 0, name.as_ptr(), short.as_mut_ptr().cast(), 8);
+        assert_eq!((status, short[..2].to_vec()), (trtalloc_status::Ok, vec![1024, 7]));
+        let status = trtalloc_tag_stats_get(allocator, 0, name.as_ptr(), short.as_mut_ptr().cast(), bytes);
+        assert_eq!(
+            (status, short[2], short[6..].to_vec()),
+            (trtalloc_status::Ok, 1, vec![0, 0])
+        );
         trtalloc_set_tag(c"\xff".as_ptr());
         assert!(last().contains("UTF-8"), "{}", last());
         assert_eq!(trtalloc_stats_json(null_mut(), 0, null_mut(), 0), 0);

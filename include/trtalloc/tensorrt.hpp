@@ -140,7 +140,8 @@ struct Fit {
     std::uint64_t per_context;
     // `per_context` for all contexts.
     std::uint64_t needed;
-    // `available` of trtalloc_stats: what is free in the pool, and what limit, headroom and device leave beyond it.
+    // `available` of trtalloc_stats: what is free in the pool, and what limit, headroom and device leave beyond it. Where the
+    // runtime's name has a limit that leaves less, that.
     std::uint64_t available;
     // The weights that can be streamed. 0 for an engine without BuilderFlag::kWEIGHT_STREAMING, and before TensorRT 10.1.
     std::uint64_t streamable_weights;
@@ -149,6 +150,8 @@ struct Fit {
     // Whether `needed` is available. Another thread or process may take it before the contexts exist, and a large block may not
     // find it in one piece.
     bool fits;
+    // Whether `available` is what the limit of the name leaves (trtalloc_set_tag_limit), not what the pool can give.
+    bool limited_by_name;
 
     // By how much the contexts miss; 0 if they fit.
     std::uint64_t missing() const noexcept { return needed > available ? needed - available : 0; }
@@ -201,10 +204,12 @@ void streaming(Engine const&, Fit&, long) {}
 //         std::fprintf(stderr, "%llu bytes are missing\n", static_cast<unsigned long long>(fit.missing()));
 //     }
 //
-// The engine's memory must come from `allocator`: its runtime has it. Throws Error if the statistics cannot be read, and if the
+// The engine's memory must come from `allocator`: its runtime has it. Where the runtime has the allocator under a name
+// (trtalloc::tensorrt(memory, "resnet")), pass that name: it may have a limit of its own. Throws Error if the statistics cannot be read, and if the
 // allocator has not been used on the device, so that it does not know the device's memory.
 template <class Engine>
-Fit fit(Engine const& engine, trtalloc_allocator* allocator, std::uint64_t contexts = 1, std::int32_t device = -1) {
+Fit fit(Engine const& engine, trtalloc_allocator* allocator, std::uint64_t contexts = 1, std::int32_t device = -1,
+        char const* name = nullptr) {
     Fit fit{};
     fit.per_context = detail::context_bytes(engine, 0);
     bool const countable = fit.per_context == 0 || contexts <= UINT64_MAX / fit.per_context;
@@ -216,13 +221,21 @@ Fit fit(Engine const& engine, trtalloc_allocator* allocator, std::uint64_t conte
         throw Error(TRTALLOC_STATUS_UNSUPPORTED, "the device's memory is not known: the allocator has not been used on it");
     }
     fit.available = now.available;
+    if (name != nullptr) {
+        trtalloc_tag_stats named{};
+        check(trtalloc_tag_stats_get(allocator, device, name, &named, sizeof named));
+        std::uint64_t const left = named.limit > named.allocated ? named.limit - named.allocated : 0;
+        fit.limited_by_name = named.limit != 0 && left < fit.available;
+        fit.available = fit.limited_by_name ? left : fit.available;
+    }
     fit.fits = fit.needed <= fit.available;
     return fit;
 }
 
 template <class Engine>
-Fit fit(Engine const& engine, Allocator const& allocator, std::uint64_t contexts = 1, std::int32_t device = -1) {
-    return fit(engine, allocator.get(), contexts, device);
+Fit fit(Engine const& engine, Allocator const& allocator, std::uint64_t contexts = 1, std::int32_t device = -1,
+        char const* name = nullptr) {
+    return fit(engine, allocator.get(), contexts, device, name);
 }
 
 // IOutputAllocator came with TensorRT 8.5.

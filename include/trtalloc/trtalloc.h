@@ -266,6 +266,22 @@ size_t trtalloc_metrics(trtalloc_allocator *allocator, char *buffer, size_t size
    Tags
    ---- */
 
+// One tag's statistics on one device, in bytes or counts. New fields are added only at the end.
+typedef struct trtalloc_tag_stats {
+  // Bytes allocated, after rounding.
+  uint64_t allocated;
+  // Highest `allocated` since creation or trtalloc_stats_reset_peaks.
+  uint64_t allocated_peak;
+  // The limit on `allocated`; 0: none.
+  uint64_t limit;
+  // Requests that succeeded.
+  uint64_t allocations;
+  // Blocks freed, by any thread.
+  uint64_t frees;
+  // Requests refused because of the tag's limit or because memory ran out.
+  uint64_t out_of_memory;
+} trtalloc_tag_stats;
+
 // Sets the tag of this thread's allocations from now on, in every allocator: the name of an engine, a model or a
 // framework. NULL: no tag. trtalloc_stats_json and trtalloc_metrics report what each tag holds, and
 // trtalloc_set_tag_limit limits it. A tag has at most 255 bytes of UTF-8, and a process at most 1023 tags; further
@@ -276,6 +292,14 @@ void trtalloc_set_tag(const char *tag);
 // the limit returns NULL; blocks that are already allocated stay. `device` -1: the current one. Opens the driver if
 // trtalloc_default() has not been used yet.
 trtalloc_status trtalloc_set_tag_limit(trtalloc_allocator *allocator, int32_t device, const char *tag, uint64_t bytes);
+
+// Writes the statistics of one tag, or of an adapter's name, to `out`, as trtalloc_stats_get writes a device's. All
+// are 0 for a tag under which the device has no block and no limit yet.
+trtalloc_status trtalloc_tag_stats_get(trtalloc_allocator *allocator,
+                                       int32_t device,
+                                       const char *tag,
+                                       struct trtalloc_tag_stats *out,
+                                       size_t out_size);
 
 /* ---------------------
    History and snapshots

@@ -88,15 +88,32 @@ def test_fit_compares_an_engine_with_the_pool(simulated):
         assert wrong(trtalloc.Error, lambda: trtalloc.fit(Old(), device=77)).name == "INVALID_ARGUMENT"
 
         fit = trtalloc.fit(Old(), 6)
-        assert fit == (100 * MIB, 600 * MIB, 600 * MIB, 0, 0) and fit.fits and fit.missing == 0
+        assert fit == (100 * MIB, 600 * MIB, 600 * MIB, 0, 0, False) and fit.fits and fit.missing == 0
         fit = trtalloc.fit(Old(), contexts=7)
         assert not fit.fits and fit.missing == 100 * MIB and fit.weight_streaming_budget is None
         for other in (Early(), Unstreamed()):
-            assert trtalloc.fit(other) == (100 * MIB, 100 * MIB, 600 * MIB, 0, 0)
+            assert trtalloc.fit(other) == (100 * MIB, 100 * MIB, 600 * MIB, 0, 0, False)
+
+        # A name with a limit of its own: the lower of the two counts.
+        with trtalloc.tag("model"):
+            held = library.trtalloc_allocate(pool, 100 * MIB, 0, 0)
+        trtalloc.set_tag_limit("model", 350 * MIB)
+        fit = trtalloc.fit(Old(), 2, name="model")
+        assert fit == (100 * MIB, 200 * MIB, 250 * MIB, 0, 0, True) and fit.fits
+        assert trtalloc.fit(Old(), 3, name="model").missing == 50 * MIB
+        for other in (None, "other", ""):
+            fit = trtalloc.fit(Old(), 3, name=other)
+            assert fit.fits and fit.available == 500 * MIB and not fit.limited_by_name
+        trtalloc.set_tag_limit("model", 900 * MIB)
+        assert not trtalloc.fit(Old(), 6, name="model").limited_by_name
+        trtalloc.set_tag_limit("model", MIB)
+        fit = trtalloc.fit(Old(), 1, name="model")
+        assert fit.limited_by_name and fit.available == 0
+        assert library.trtalloc_deallocate(pool, held)
 
         engine = Engine(400 * MIB)
         fit = trtalloc.fit(engine, 2)
-        assert fit == (100 * MIB, 200 * MIB, 200 * MIB, 400 * MIB, 400 * MIB)
+        assert fit == (100 * MIB, 200 * MIB, 200 * MIB, 400 * MIB, 400 * MIB, False)
         assert fit.fits and fit.weight_streaming_budget == 400 * MIB
         fit, looks = trtalloc.fit(engine, 3), 0
         while not fit.fits and fit.weight_streaming_budget is not None:

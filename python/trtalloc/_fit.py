@@ -16,13 +16,17 @@ class Fit(NamedTuple):
     """`per_context` for all contexts."""
 
     available: int
-    """`available` of stats(): what is free in the pool, and what limit, headroom and device leave beyond it."""
+    """`available` of stats(): what is free in the pool, and what limit, headroom and device leave beyond it. Where the
+    runtime's name has a limit that leaves less, that."""
 
     streamable_weights: int
     """The weights that can be streamed. 0 for an engine without BuilderFlag.WEIGHT_STREAMING, and before TensorRT 10.1."""
 
     streaming_budget_now: int
     """Of these, what may lie on the device now: the engine's present weight streaming budget."""
+
+    limited_by_name: bool = False
+    """Whether `available` is what the limit of the name leaves (set_tag_limit), not what the pool can give."""
 
     @property
     def fits(self) -> bool:
@@ -45,10 +49,11 @@ class Fit(NamedTuple):
         return min(left, self.streamable_weights) if self.streamable_weights and left >= 0 else None
 
 
-def fit(engine, contexts=1, device=-1) -> Fit:
+def fit(engine, contexts=1, device=-1, name=None) -> Fit:
     """Whether `contexts` more contexts of a deserialized engine fit into the pool. It allocates nothing and changes nothing.
 
-    The engine's memory must come from the pool. Raises Error if the pool has not been used on the device, so that it does not
+    The engine's memory must come from the pool. Where its runtime has a name (attach(runtime, name="resnet")), pass that name:
+    it may have a limit of its own. Raises Error if the pool has not been used on the device, so that it does not
     know the device's memory. Device -1 is the current one.
     """
     if contexts < 0:
@@ -67,4 +72,10 @@ def fit(engine, contexts=1, device=-1) -> Fit:
     if now["device_total"] == 0 and now["reserved"] == 0:
         unsupported = _library.Error.NAMES.index("UNSUPPORTED")
         raise _library.Error(unsupported, "the device's memory is not known: the pool has not been used on it")
-    return Fit(per_context, per_context * contexts, now["available"], weights, budget)
+    available, limited_by_name = now["available"], False
+    if name is not None:
+        named = _library.tag_stats(device, name)
+        left = max(named["limit"] - named["allocated"], 0)
+        limited_by_name = named["limit"] != 0 and left < available
+        available = left if limited_by_name else available
+    return Fit(per_context, per_context * contexts, available, weights, budget, limited_by_name)

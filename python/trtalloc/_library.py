@@ -59,6 +59,15 @@ class Stats(ctypes.Structure):
     ]
 
 
+class TagStats(ctypes.Structure):
+    """`struct trtalloc_tag_stats`."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in ("allocated", "allocated_peak", "limit", "allocations", "frees", "out_of_memory")
+    ]
+
+
 # The version of this package and of the library that it is written for.
 VERSION = "0.1.0"
 _SONAME = "libtrtalloc.so.0"
@@ -145,6 +154,7 @@ _SIGNATURES = {
     "trtalloc_snapshot": (c_int, [c_void_p, c_char_p]),
     "trtalloc_set_tag": (None, [c_char_p]),
     "trtalloc_set_tag_limit": (c_int, [c_void_p, c_int32, c_char_p, c_uint64]),
+    "trtalloc_tag_stats_get": (c_int, [c_void_p, c_int32, c_char_p, POINTER(TagStats), c_size_t]),
     "trtalloc_stats_json": (c_size_t, [c_void_p, c_int32, c_void_p, c_size_t]),
     "trtalloc_metrics": (c_size_t, [c_void_p, c_void_p, c_size_t]),
 }
@@ -173,6 +183,14 @@ def stats(device):
     figures = Stats()
     check(library.trtalloc_stats_get(default(), device, ctypes.byref(figures), ctypes.sizeof(figures)))
     return {name: getattr(figures, name) for name, _ in figures._fields_}
+
+
+def tag_stats(device, name):
+    """A device's statistics for one tag or name, by the names of `struct trtalloc_tag_stats`."""
+    figures = TagStats()
+    size = ctypes.sizeof(figures)
+    check(library.trtalloc_tag_stats_get(default(), device, name.encode(), ctypes.byref(figures), size))
+    return {field: getattr(figures, field) for field, _ in figures._fields_}
 
 
 def text(write):

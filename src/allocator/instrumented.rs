@@ -137,6 +137,13 @@ impl Allocator {
             .unwrap_or_default())
     }
 
+    /// The statistics of one tag on one device, by a name as an adapter takes it; none for a tag that was not used there.
+    pub fn stats_of_tag(&self, device: Option<i32>, name: &[u8]) -> Result<Option<TagStats>> {
+        let name = tags::readable(name);
+        let all = self.tag_stats(device)?;
+        Ok(all.into_iter().find(|figures| figures.tag == name))
+    }
+
     /// The statistics of one device and of its tags, as JSON.
     pub fn stats_json(&self, device: Option<i32>) -> Result<String> {
         process::usable()?;

@@ -33,6 +33,10 @@ pub fn unknown_devices_are_refused(place: Place) {
             assert_eq!(c::trtalloc_set_limit(own, device, MIB), invalid, "{device}");
             let tag = c"tag".as_ptr();
             assert_eq!(c::trtalloc_set_tag_limit(own, device, tag, MIB), invalid, "{device}");
+            let mut figures = c::trtalloc_tag_stats::default();
+            let bytes = size_of_val(&figures);
+            let status = c::trtalloc_tag_stats_get(own, device, tag, &mut figures, bytes);
+            assert_eq!(status, invalid, "{device}");
             let length = c::trtalloc_stats_json(own, device, text.as_mut_ptr(), text.len());
             assert_eq!(length, 0, "{device}");
             let history = CString::new(format!("all,device={device}")).unwrap();

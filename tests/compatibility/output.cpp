@@ -292,6 +292,35 @@ void fitting() {
     CHECK(!fit.fits && fit.weight_streaming_budget() == static_cast<std::int64_t>(20 * mib));
 }
 
+// A name with a limit of its own leaves less than the pool, or more. The weights count for the name, too.
+void fitting_with_a_name() {
+    trtalloc::Allocator memory{"driver=sim,log=off,sim_memory=1GiB,limit=600MiB,wait_ms=100"};
+    trtalloc_set_tag("model");
+    Streaming engine{memory.get(), 200 * mib};
+    CHECK(trtalloc_set_tag_limit(memory.get(), -1, "model", 450 * mib) == TRTALLOC_STATUS_OK);
+    auto const look = [&](std::uint64_t count, char const* name) { return trtalloc::fit(engine, memory, count, -1, name); };
+    trtalloc::Fit fit = look(2, "model");
+    CHECK(fit.fits && fit.limited_by_name && fit.available == 250 * mib);
+    fit = look(3, "model");
+    CHECK(!fit.fits && fit.limited_by_name && fit.missing() == 50 * mib);
+    CHECK(contexts(memory.get(), 3, 100 * mib) == 2);
+    for (char const* other : {static_cast<char const*>(nullptr), "", "another"}) {
+        fit = look(3, other);
+        CHECK(fit.fits && !fit.limited_by_name && fit.available == 400 * mib);
+    }
+    for (fit = look(3, "model"); !fit.fits && fit.weight_streaming_budget(); fit = look(3, "model")) {
+        CHECK(engine.setWeightStreamingBudgetV2(*fit.weight_streaming_budget()));
+    }
+    CHECK(fit.fits && engine.budget == static_cast<std::int64_t>(102 * mib));
+    CHECK(contexts(memory.get(), 4, fit.per_context) == 3);
+    // The limit is above what the pool has, then below what the name holds.
+    CHECK(trtalloc_set_tag_limit(memory.get(), -1, "model", 900 * mib) == TRTALLOC_STATUS_OK);
+    CHECK(!look(1, "model").limited_by_name && look(1, "model").available == 498 * mib);
+    CHECK(trtalloc_set_tag_limit(memory.get(), -1, "model", mib) == TRTALLOC_STATUS_OK);
+    CHECK(look(1, "model").limited_by_name && look(1, "model").available == 0 && !look(1, "model").fits);
+    trtalloc_set_tag(nullptr);
+}
+
 #if NV_TENSORRT_MAJOR != 8 && NV_TENSORRT_MAJOR != 9
 // They compile with the real classes.
 [[maybe_unused]] trtalloc::Fit real(trtalloc::Allocator const& memory, nvinfer1::ICudaEngine& engine) {
@@ -347,6 +376,7 @@ int main() {
     interface(mine);
     scratch(mine);
     fitting();
+    fitting_with_a_name();
     CHECK(stats(mine).allocated == 0);
     trtalloc_destroy(mine);
     return 0;

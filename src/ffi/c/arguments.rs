@@ -3,14 +3,14 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status};
+use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status, trtalloc_tag_stats};
 use crate::allocator::{Allocator, MAX_DEVICES, Request};
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
 use crate::support::config::{Config, MemoryFrom};
 use crate::support::error::{Error, Result};
-use crate::support::stats::Stats;
+use crate::support::stats::{Stats, TagStats};
 
 /// The exported allocator behind a caller's pointer.
 ///
@@ -166,6 +166,42 @@ pub(in crate::ffi::c) fn number(pointer: *mut c_void) -> usize {
 
 pub(in crate::ffi::c) fn pointer(number: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(number)
+}
+
+/// Writes the first min(out_size, size_of::<T>()) bytes of `value` to `out`, and zeroes up to `out_size`.
+///
+/// # Safety
+/// `out` has `out_size` bytes that no other code uses. `T` has no padding.
+pub(in crate::ffi::c) unsafe fn write_prefix<T: Copy>(value: &T, out: *mut T, out_size: usize) {
+    let known = out_size.min(size_of::<T>());
+    // SAFETY: as this function demands; `value` has at least `known` bytes, and does not overlap with `out`.
+    unsafe {
+        out.cast::<u8>().write_bytes(0, out_size);
+        out.cast::<u8>()
+            .copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), known);
+    }
+}
+
+impl From<TagStats> for trtalloc_tag_stats {
+    fn from(stats: TagStats) -> trtalloc_tag_stats {
+        let TagStats {
+            tag: _,
+            allocated,
+            allocated_peak,
+            limit,
+            allocations,
+            frees,
+            out_of_memory,
+        } = stats;
+        trtalloc_tag_stats {
+            allocated,
+            allocated_peak,
+            limit,
+            allocations,
+            frees,
+            out_of_memory,
+        }
+    }
 }
 
 impl From<Stats> for trtalloc_stats {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::arguments::{at_rest, exported, ordinal, status};
+use super::arguments::{at_rest, exported, ordinal, status, write_prefix};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
@@ -97,13 +97,8 @@ pub unsafe extern "C" fn trtalloc_stats_get(
             Some(allocator) => trtalloc_stats::from(allocator.stats_with_device(ordinal(device))?),
             None => at_rest(device).map(|()| exported.stats_at_rest(ordinal(device)).into())?,
         };
-        let known = out_size.min(size_of::<trtalloc_stats>());
-        // SAFETY: the caller guarantees that `out` has `out_size` bytes; `stats` has at least `known`. They do not overlap.
-        unsafe {
-            out.cast::<u8>().write_bytes(0, out_size);
-            out.cast::<u8>()
-                .copy_from_nonoverlapping((&raw const stats).cast(), known);
-        }
+        // SAFETY: the caller guarantees that `out` has `out_size` bytes.
+        unsafe { write_prefix(&stats, out, out_size) };
         Ok(())
     })
 }
