@@ -318,6 +318,40 @@ def test_attach_gives_a_runtime_a_name(simulated, binding):
 
 
 @pytest.mark.parametrize("binding", WHOLE)
+def test_runtimes_with_names_take_no_more_memory(simulated, binding):
+    """A server that loads and unloads models; a million with TRTALLOC_TEST_RUNTIMES=1000000."""
+    simulated(
+        _program(
+            binding,
+            f"""
+            COUNT = {int(os.environ.get("TRTALLOC_TEST_RUNTIMES", 20000))}
+            """
+            """
+            import warnings; warnings.simplefilter("ignore")
+            import trtalloc
+            import MODULE as trt
+
+            def resident():
+                with open("/proc/self/statm") as figures:
+                    return int(figures.read().split()[1]) * 4096
+
+            logger = trt.Logger(trt.Logger.ERROR)
+            for number in range(COUNT):
+                if number == COUNT // 10:
+                    before = resident()
+                allocator = trtalloc.attach(trt.Runtime(logger), name="model " + str(number % 20))
+                assert allocator.deallocate(allocator.allocate(1 << 20, 256, 0))
+            grown = resident() - before
+            assert grown < 1 << 20, grown
+            figures = trtalloc.tag_stats()
+            assert len(figures) == 20 and sum(each["frees"] for each in figures.values()) == COUNT
+            """,
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", WHOLE)
 def test_objects_left_at_exit_do_no_harm(simulated, binding):
     """Objects in modules, in cycles and in running threads when the interpreter ends; and threads that attach at once."""
     done = simulated(

@@ -1,8 +1,12 @@
-// A program that gives the allocator to TensorRT's objects itself.
+// A program that gives the allocator to TensorRT's objects itself. With a number as argument it creates so many runtimes, one
+// after another, each with one of 20 names.
 #include <NvInfer.h>
 #include <trtalloc/tensorrt.hpp>
 
 #include <cstdlib>
+#include <string>
+
+#include "resident.h"
 
 namespace {
 
@@ -36,11 +40,31 @@ bool refuses(trtalloc::Allocator const& memory) {
 [[maybe_unused]] void (*const of_a_context)(nvinfer1::IExecutionContext&, trtalloc_allocator*) = &trtalloc::attach;
 #endif
 
+// Every 257th runtime is used, since the stand-in writes to its memory and prints a line.
+bool loop(Logger& logger, trtalloc::Allocator const& memory, long count) {
+    std::int64_t const grown = growth(count, [&](long number) {
+        auto* runtime = nvinfer1::createInferRuntime(logger);
+        std::string const name = "model " + std::to_string(number % 20);
+        trtalloc::attach(*runtime, memory, name.c_str());
+        if (number % 257 == 0) {
+            runtime->deserializeCudaEngine("", 1);
+        }
+        delete runtime;
+    });
+    std::fprintf(stderr, "%ld runtimes, %lld bytes more\n", count, static_cast<long long>(grown));
+    trtalloc_tag_stats figures{};
+    trtalloc::check(trtalloc_tag_stats_get(memory.get(), -1, "model 0", &figures, sizeof figures));
+    return figures.allocated == 0 && figures.allocations > 0 && figures.allocations == figures.frees;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
     Logger logger;
     trtalloc::Allocator memory{"driver=sim"};
+    if (argc > 1) {
+        return loop(logger, memory, std::atol(argv[1])) ? EXIT_SUCCESS : EXIT_FAILURE;
+    }
     auto* runtime = nvinfer1::createInferRuntime(logger);
     auto* builder = nvinfer1::createInferBuilder(logger);
     trtalloc::attach(*runtime, memory);

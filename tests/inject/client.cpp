@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "resident.h"
+
 #define CHECK(condition)                                                            \
     do {                                                                            \
         if (!(condition)) {                                                         \
@@ -74,6 +76,19 @@ void objects(std::string const& what) {
     delete runtime;
 }
 
+// "loop=N": N runtimes, one after another. The first 64 and every 257th are used, since the stand-in writes to its memory and prints a line.
+void loop(long count) {
+    std::int64_t const grown = growth(count, [](long number) {
+        auto* runtime = static_cast<nvinfer1::IRuntime*>(make_runtime(NV_TENSORRT_VERSION));
+        CHECK(runtime != nullptr);
+        if (number < 64 || number % 257 == 0) {
+            CHECK(runtime->deserializeCudaEngine("", 1) == nullptr);
+        }
+        delete runtime;
+    });
+    std::fprintf(stderr, "%ld runtimes, %lld bytes more\n", count, static_cast<long long>(grown));
+}
+
 void counted() {
     void* const library = dlopen("libtrtalloc.so.0", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) {
@@ -114,6 +129,8 @@ extern "C" __attribute__((visibility("default"))) int client(char const* library
         CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 128 * 1024) == 0);
         auto const run = [](void*) -> void* { return objects(""), nullptr; };
         CHECK(pthread_create(&thread, &small, run, nullptr) == 0 && pthread_join(thread, nullptr) == 0);
+    } else if (std::strncmp(what, "loop=", 5) == 0) {
+        loop(std::atol(what + 5));
     } else {
         objects(what);
     }

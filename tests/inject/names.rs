@@ -1,7 +1,7 @@
 //! Names of the objects that injection attaches to: the file of the caller, and a number. The summary at exit shows
 //! them.
 
-use crate::standin::{self, Built, VERSIONS, of, preloaded, tested, text, texts};
+use crate::standin::{self, Built, VERSIONS, of, preloaded, start, tested, text, texts};
 use crate::table::Outcome;
 
 /// The lines of the summary that are about names, without what is the same in each.
@@ -72,5 +72,51 @@ fn objects_after_the_64th_share_a_name() {
             assert_eq!(names.iter().filter(mine).count(), 1, "{number}: {stderr}");
         }
         Ok::<(), Outcome>(())
+    });
+}
+
+/// How many runtimes a loop creates: a million in each of three ways of three versions takes minutes, so that is for
+/// `TRTALLOC_TEST_RUNTIMES=1000000`.
+fn runtimes() -> u64 {
+    let count = std::env::var("TRTALLOC_TEST_RUNTIMES").ok();
+    count.map_or(30_000, |count| {
+        count.parse().expect("TRTALLOC_TEST_RUNTIMES is a number")
+    })
+}
+
+/// A year of a server that loads and unloads models: injected, linked with TensorRT or looking it up; and attached with a name
+/// by the program itself.
+#[test]
+fn runtimes_with_names_take_no_more_memory() {
+    let check = |built: &Built, attaching: &std::path::Path| {
+        let count = runtimes();
+        let library = text(&built.library);
+        let arguments = format!("loop={count}");
+        let ways = [
+            preloaded(&built.linked("linked", &[]), &["", &arguments]),
+            preloaded(&built.looks_up(), &[library, &arguments]),
+            start(attaching, &[&count.to_string()]),
+        ];
+        for (at, mut command) in ways.into_iter().enumerate() {
+            let (_, stderr) = texts(command.env("TRTALLOC_STATS", "1"));
+            let first = format!("{count} runtimes, ");
+            let grown = stderr
+                .lines()
+                .find_map(|line| line.strip_prefix(&first)?.strip_suffix(" bytes more"));
+            let grown: i64 = grown.expect(&stderr).parse().unwrap();
+            assert!(grown < 1 << 20, "{at}: {grown} bytes after {count} runtimes");
+            let expected = if at < 2 { 65 } else { 20 };
+            assert_eq!(names(&stderr).len(), expected, "{at}: {stderr}");
+        }
+    };
+    tested(|| {
+        // One of each table of functions.
+        for version in ["8.6", "11.4", "RTX 1.7"] {
+            let version = of(version);
+            let built = version.built()?;
+            let attaching = built.program(version, "attach.cpp", &[text(&built.ours()), text(&built.library)])?;
+            check(built, &attaching);
+        }
+        Ok(())
     });
 }

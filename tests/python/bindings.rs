@@ -62,5 +62,8 @@ fn tensorrts_bindings_take_the_pool() {
     if let Err(reason) = pip(&python, &["install", PYTEST]) {
         common::skip("pytest", &reason);
     }
-    pytest(&python, &["test_tensorrt.py"], &[("TRTALLOC_TEST_TENSORRT", &bindings)]);
+    let runtimes = std::env::var("TRTALLOC_TEST_RUNTIMES").ok();
+    let mut variables = vec![("TRTALLOC_TEST_TENSORRT", bindings.as_str())];
+    variables.extend(runtimes.as_deref().map(|count| ("TRTALLOC_TEST_RUNTIMES", count)));
+    pytest(&python, &["test_tensorrt.py"], &variables);
 }
