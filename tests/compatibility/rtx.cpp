@@ -73,6 +73,52 @@ void build() {
     CHECK(trtalloc::tensorrt(memory)->deallocate(nullptr));
 }
 
+trtalloc_tag_stats named(trtalloc::Allocator const& memory, char const* name) {
+    trtalloc_tag_stats figures{};
+    CHECK(trtalloc_tag_stats_get(memory.get(), -1, name, &figures, sizeof figures) == TRTALLOC_STATUS_OK);
+    return figures;
+}
+
+// Two runtimes and a builder with a name each. Without a GPU the library asks none of them for memory, also while it builds a
+// plan; what is asked through the interface that an object holds counts for its name.
+void names() {
+    Logger logger;
+    trtalloc::Allocator memory{"driver=sim"};
+    std::unique_ptr<IRuntime> resnet{nvinfer1::createInferRuntime(logger)};
+    std::unique_ptr<IRuntime> bert{nvinfer1::createInferRuntime(logger)};
+    std::unique_ptr<IBuilder> builder{nvinfer1::createInferBuilder(logger)};
+    CHECK(trtalloc::created(resnet.get()) && trtalloc::created(bert.get()) && trtalloc::created(builder.get()));
+    trtalloc::attach(*resnet, memory, "resnet");
+    trtalloc::attach(*bert, memory, "bert");
+    trtalloc::attach(*builder, memory, "builder");
+    CHECK(plan(*builder) != nullptr && logger.errors == 0);
+    for (char const* each : {"resnet", "bert", "builder"}) {
+        CHECK(named(memory, each).allocations == 0);
+    }
+    std::vector<std::thread> threads;
+    std::array<void*, 3> weights{};
+    for (std::uint64_t each : {1, 2}) {
+        threads.emplace_back([&memory, &weights, each] {
+            auto* const holds = trtalloc::tensorrt(memory, each == 1 ? "resnet" : "bert");
+            weights[each] = holds->allocate(each << 20, 256, 0);
+            void* const scratch = holds->allocateAsync(each << 22, 256, 0, nullptr);
+            CHECK(weights[each] != nullptr && scratch != nullptr && holds->deallocateAsync(scratch, nullptr));
+        });
+    }
+    for (auto& thread : threads) {
+        thread.join();
+    }
+    for (std::uint64_t each : {1, 2}) {
+        auto const figures = named(memory, each == 1 ? "resnet" : "bert");
+        CHECK(figures.allocated == each << 20 && figures.allocated_peak == 5 * (each << 20));
+        CHECK(figures.allocations == 2 && figures.frees == 1);
+    }
+    CHECK(named(memory, "builder").allocations == 0);
+    for (void* each : weights) {
+        CHECK(trtalloc_deallocate(memory.get(), each));
+    }
+}
+
 void orders() {
     std::array<int, 4> order{0, 1, 2, 3};
     int done = 0;
@@ -159,7 +205,10 @@ int main(int argc, char** argv) {
     std::string_view const what = argc > 1 ? argv[1] : "";
     bool const all = what == "all";
     CHECK(all || what == "build" || what == "orders" || what == "threads" || what == "exit");
-    if (all || what == "build") build();
+    if (all || what == "build") {
+        build();
+        names();
+    }
     if (all || what == "orders") orders();
     if (all || what == "threads") threads();
     if (all || what == "exit") exit();

@@ -81,8 +81,20 @@ fn rtx(mut command: Command) -> Result<(), Outcome> {
     Ok(())
 }
 
+/// With `--stats` each object has a name. Without a GPU, TensorRT-RTX requests nothing from any of them.
 fn linked() -> Result<(), Outcome> {
-    rtx(preloaded(&RTX_1_7.program("rtx.cpp", "rtx", true)?, &[]))
+    let program = RTX_1_7.program("rtx.cpp", "rtx", true)?;
+    rtx(preloaded(&program, &[]))?;
+    let mut command = preloaded(&program, &[]);
+    let (_, stderr) = texts(command.envs([("TRTALLOC_LOG", "info"), ("TRTALLOC_STATS", "1")]));
+    for name in ["as `program#1`", "as `program#2 (builder)`"] {
+        assert!(
+            stderr.contains(&format!("allocates through trtalloc {name}\n")),
+            "{stderr}"
+        );
+    }
+    assert!(!stderr.contains("allocations"), "{stderr}");
+    Ok(())
 }
 
 fn looked_up() -> Result<(), Outcome> {
