@@ -93,7 +93,8 @@ def use_for_cupy():
 
 
 def onnxruntime_options():
-    """Options with which ONNX Runtime's CUDA provider, or its TensorRT provider, allocates from the pool.
+    """Options with which ONNX Runtime's CUDA provider allocates from the pool. Its TensorRT provider has no such options: import
+    trtalloc before onnxruntime, and what TensorRT requests comes from the pool.
 
     ONNX Runtime passes no stream, so memory that it frees is reused once all work queued in the process's contexts has
     completed.

@@ -68,6 +68,15 @@ fn last(output: &Output) -> &str {
     line.unwrap_or_else(|| panic!("no last line in {said:?}"))
 }
 
+/// What the last line ends with where no call was caught, as the doctor says it.
+const NOT_CAUGHT: &str = "; not caught are a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
+                          and what IRuntime::loadRuntime opens";
+
+/// The last line of a program that makes no call of TensorRT.
+fn none_seen() -> String {
+    format!("no TensorRT was seen{NOT_CAUGHT}")
+}
+
 /// A C program of this folder, compiled and linked with the library.
 fn program(source: &str, dir: &Path) -> PathBuf {
     let path = dir.join(source.trim_end_matches(".c"));

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::{common, expect, last, text, trtalloc_run};
+use crate::{common, expect, last, none_seen, text, trtalloc_run};
 
 #[test]
 fn output_input_and_status_pass_through() {
@@ -17,7 +17,7 @@ fn output_input_and_status_pass_through() {
             .unwrap();
         expect(&output, status);
         assert_eq!(text(&output.stdout), "out\n");
-        assert_eq!(text(&output.stderr), "trtalloc run: no TensorRT was used\n");
+        assert_eq!(text(&output.stderr), format!("trtalloc run: {}\n", none_seen()));
     }
     let mut child = trtalloc_run(&["--", "cat", "-", "--", "-n"]);
     child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::standin::{Built, VERSIONS};
+use crate::standin::{self, Built, VERSIONS};
 use crate::table::Outcome;
-use crate::{common, expect, last, text, trtalloc_run};
+use crate::{common, expect, last, none_seen, text, trtalloc_run};
 
 /// The stand-ins for 8.6, whose declarations are this project's, and for the newest TensorRT-RTX.
 fn built(name: &str) -> Option<&'static Built> {
@@ -107,7 +107,11 @@ fn last_line_reports_objects_with_their_own_allocator() {
     );
     // A TensorRT that the library cannot see.
     let output = on_sim(&built.linked_in(), &[]);
-    assert_eq!(last(&output), "no TensorRT was used");
+    assert_eq!(last(&output), none_seen());
+    // A plugin that finds TensorRT's functions before ours.
+    let output = on_sim(standin::host(), &["deep", "", built.plugin().to_str().unwrap()]);
+    assert!(text(&output.stdout).contains("runtime: own"), "{output:?}");
+    assert_eq!(last(&output), none_seen());
 }
 
 fn doctor(program: &Path) -> (Option<i32>, String) {

@@ -21,6 +21,7 @@ use trtalloc::error::Result;
 
 use self::findings::Findings;
 pub use self::libraries::in_words as version_in_words;
+pub use self::program::NOT_CAUGHT;
 use super::{Done, say};
 
 #[derive(clap::Args)]

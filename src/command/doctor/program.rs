@@ -152,6 +152,10 @@ fn catches(objects: &[Object], findings: &mut Findings) -> bool {
     all
 }
 
+/// Whose calls of TensorRT no preloaded library catches.
+pub const NOT_CAUGHT: &str = "a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, and what \
+                              IRuntime::loadRuntime opens";
+
 /// Reports what is known of libraries that are opened at run time.
 fn opened(objects: &[Object], findings: &mut Findings) {
     let openers: Vec<&Object> = objects.iter().filter(|object| opens(object)).collect();
@@ -172,9 +176,10 @@ fn opened(objects: &[Object], findings: &mut Findings) {
         findings.found(&object.name(), &format!("opens libraries: {}{names}", how.join(", ")));
     }
     findings.advice(
-        "Caught: calls of such a library into a TensorRT that it is linked with, and functions looked up with dlsym. Not \
-         caught, and not visible from here: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
-         and what IRuntime::loadRuntime opens. `trtalloc run` reports at the end whether TensorRT was used.",
+        &format!(
+            "Caught: calls of such a library into a TensorRT that it is linked with, and functions looked up with dlsym. Not \
+             caught, and not visible from here: {NOT_CAUGHT}. `trtalloc run` reports at the end whether a call was caught."
+        ),
     );
 }
 

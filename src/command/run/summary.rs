@@ -2,14 +2,14 @@
 
 use trtalloc::support::run_statistics::ProcessFigures;
 
-use crate::command::doctor::version_in_words;
+use crate::command::doctor::{NOT_CAUGHT, version_in_words};
 use crate::command::table::size;
 
 /// Summarises the statistics of all processes in one line.
 pub fn line(all: &[ProcessFigures], refused: bool) -> String {
     let users: Vec<&ProcessFigures> = all.iter().filter(|figures| figures.version != 0).collect();
     let who = match users.len() {
-        0 => format!("no TensorRT was {}", if refused { "seen" } else { "used" }),
+        0 => "no TensorRT was seen".into(),
         count => {
             let mut names: Vec<_> = users.iter().map(|figures| version_in_words(figures.version)).collect();
             names.sort();
@@ -46,6 +46,10 @@ pub fn line(all: &[ProcessFigures], refused: bool) -> String {
             processes(cut)
         ));
     }
+    // Where nothing could be injected, a line before says so.
+    if users.is_empty() && !refused {
+        parts.push(format!("not caught are {NOT_CAUGHT}"));
+    }
     parts.join("; ")
 }
 
@@ -62,7 +66,8 @@ mod tests {
 
     #[test]
     fn one_line_summarises_all_processes() {
-        assert_eq!(line(&[], false), "no TensorRT was used");
+        let nothing = format!("no TensorRT was seen; not caught are {NOT_CAUGHT}");
+        assert_eq!(line(&[], false), nothing);
         assert_eq!(line(&[], true), "no TensorRT was seen");
         let one = ProcessFigures {
             pid: 1,
@@ -103,6 +108,6 @@ mod tests {
         );
         // The program created the allocator itself, or uses it for something other than TensorRT.
         let without = ProcessFigures { version: 0, ..one };
-        assert!(line(&[without], false).starts_with("no TensorRT was used; peak 3.0 MiB in use"));
+        assert!(line(&[without], false).starts_with("no TensorRT was seen; peak 3.0 MiB in use"));
     }
 }
