@@ -1,10 +1,11 @@
-//! The command `trtalloc`: demo, run, ctl, replay, trace, report, doctor and bench.
+//! The command `trtalloc`: demo, run, ctl, replay, trace, report, compare, doctor and bench.
 //!
 //! The command uses only the library's public names. It writes results to stdout and everything else to stderr. Its
 //! exit status is 0 if everything was done, 1 if something failed or an invariant was violated, and 2 for invalid
 //! arguments. `run` exits with its program's status.
 
 mod bench;
+mod compare;
 mod ctl;
 mod demo;
 mod device;
@@ -52,6 +53,8 @@ enum Subcommand {
     Ctl(ctl::Arguments),
     /// Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser
     Report(report::Arguments),
+    /// Compares two snapshots of one program: what is held more and less, by name, stack and size
+    Compare(compare::Arguments),
 }
 
 /// A subcommand's options of the allocator. They override those of the environment.
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         Subcommand::Run(arguments) => return run::run(&arguments),
         Subcommand::Ctl(arguments) => ctl::run(&arguments),
         Subcommand::Report(arguments) => report::run(&arguments),
+        Subcommand::Compare(arguments) => compare::run(&arguments),
     };
     match result {
         Ok(Done::All) => ExitCode::SUCCESS,

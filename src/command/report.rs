@@ -212,7 +212,7 @@ fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &
 }
 
 /// The name of each stack.
-fn called(report: &Report) -> Vec<String> {
+pub(super) fn called(report: &Report) -> Vec<String> {
     let names = &report.names;
     let called = |number: Option<u32>| {
         let Some(number) = number else { return "no stack".into() };
@@ -228,7 +228,7 @@ fn called(report: &Report) -> Vec<String> {
 }
 
 /// Shortens a long name to its end, which is more specific than its beginning.
-fn shortened(name: &str) -> String {
+pub(super) fn shortened(name: &str) -> String {
     const MAX_LENGTH: usize = 72;
     match name.char_indices().rev().nth(MAX_LENGTH) {
         Some((at, c)) => format!("…{}", &name[at + c.len_utf8()..]),

@@ -8,6 +8,7 @@ mod common;
 
 mod arguments;
 mod bench;
+mod compare;
 mod demo;
 mod replay;
 mod serve;

@@ -121,7 +121,8 @@ fn run_ours(place: &str, dir: &Path, words: &[String]) {
         }
         _ => {
             if what != "trace" {
-                words.iter().skip(1).take(1).for_each(|name| make(dir, name));
+                let files = if what == "compare" { 2 } else { 1 };
+                words.iter().skip(1).take(files).for_each(|name| make(dir, name));
             }
             succeeded(place, &mut ours(dir, words));
         }

@@ -36,6 +36,19 @@ impl Report {
             .collect()
     }
 
+    /// The numbers of a stack's frames from `caller`, which names it, outwards, without those in `PLUMBING`.
+    pub fn outward(&self, stack: u32, caller: Option<u32>) -> impl Iterator<Item = u32> + '_ {
+        let frames = self
+            .names
+            .stacks
+            .all()
+            .get(stack as usize)
+            .map_or(&[][..], Vec::as_slice);
+        let inner = frames.iter().position(|frame| Some(*frame) == caller).unwrap_or(0);
+        let rest = frames[inner..].iter().copied();
+        rest.filter(move |frame| Some(*frame) == caller || !self.is_plumbing(self.names.frames.all()[*frame as usize]))
+    }
+
     /// The functions with which every allocation's stack begins; none where there is only one stack.
     fn shared(&self) -> Vec<u32> {
         let pieces = self.devices.iter().flat_map(|device| &device.segments);

@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::support::error::{Error, Result};
 
 mod callers;
+pub mod compare;
 mod cursor;
 mod from_snapshot;
 mod json;

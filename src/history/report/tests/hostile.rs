@@ -1,5 +1,6 @@
 //! Malformed files and impossible histories.
 
+use super::super::compare::Comparison;
 use super::super::model::{EventKind, ReportEvent};
 use super::super::*;
 use super::{BASE, page, snapshot, written};
@@ -7,7 +8,16 @@ use super::{BASE, page, snapshot, written};
 /// Runs everything that a report is used for.
 fn all_of(report: &Report) {
     page(report);
-    report.callers();
+    let callers = report.callers();
+    let whole = Report::of_bytes(&written("pickle")).unwrap();
+    for (old, new) in [(report, &whole), (&whole, report), (report, report)] {
+        for device in Comparison::of(old, new.clone()).devices {
+            device.by(|kind| kind);
+        }
+    }
+    for (stack, caller) in (0..).zip(callers) {
+        report.outward(stack, caller).count();
+    }
     for device in &report.devices {
         let timeline = Timeline::of(device);
         let mut cursor = Cursor::new(&timeline);

@@ -7,6 +7,7 @@ use crate::history::snapshot::Snapshot;
 use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::history::{Action, History};
 
+mod compare;
 mod hostile;
 
 const BASE: u64 = 0x7f00_0000_0000;

@@ -1,0 +1,277 @@
+//! `trtalloc compare OLD NEW`.
+
+mod page;
+mod text;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use trtalloc::error::{Error, Result};
+use trtalloc::history::report::Report;
+use trtalloc::history::report::compare::{Comparison, DeviceComparison, Difference, Kind, write_page};
+
+use super::report::called;
+use super::table::size;
+use super::{Done, say};
+
+/// How many kinds that are held more, and less, are shown with their stacks.
+const WITH_STACK: usize = 5;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The older snapshot: a pickle, of trtalloc or of PyTorch, or JSON
+    old: PathBuf,
+    /// The newer snapshot of the same program
+    new: PathBuf,
+    /// Write a page to look at in a browser
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// How many rows each table has
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    rows: u32,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Done> {
+    let page = |path: &PathBuf| path.extension().is_some_and(|suffix| suffix == "html");
+    if let Some(path) = arguments.output.as_ref().filter(|path| !page(path)) {
+        return Err(Error::InvalidArgument(format!(
+            "{}: a page's name ends in .html",
+            path.display()
+        )));
+    }
+    let old = Report::read(&arguments.old)?;
+    let compared = Comparison::of(&old, Report::read(&arguments.new)?);
+    let answer = Answer::of(&compared, arguments);
+    say(&answer.text());
+    if let Some(path) = &arguments.output {
+        write_page(path, &answer.page())?;
+        say(&format!("page    {}", path.display()));
+    }
+    Ok(Done::All)
+}
+
+/// What is printed, and what the page shows.
+struct Answer {
+    old: String,
+    new: String,
+    devices: Vec<DeviceAnswer>,
+}
+
+struct DeviceAnswer {
+    number: i32,
+    /// In use, blocks, pending, reserved, free: the name, old, new, and the difference.
+    totals: Vec<[String; 4]>,
+    /// What lasting means here, or why nothing is known to last.
+    lasting: String,
+    /// Whether anything is known to last.
+    knows_lasting: bool,
+    tables: Vec<DifferenceTable>,
+    more: Vec<KindWithStack>,
+    less: Vec<KindWithStack>,
+}
+
+/// What differs by one property.
+struct DifferenceTable {
+    title: &'static str,
+    rows: Vec<DifferenceRow>,
+    /// How many rows are left out.
+    others: usize,
+}
+
+struct DifferenceRow {
+    name: String,
+    old: String,
+    new: String,
+    more: String,
+    blocks: String,
+    lasting: String,
+}
+
+/// What is held more or less of one name, stack and size.
+struct KindWithStack {
+    words: String,
+    frames: Vec<String>,
+}
+
+impl Answer {
+    fn of(compared: &Comparison, arguments: &Arguments) -> Answer {
+        let called = called(&compared.report);
+        let device = |device: &DeviceComparison| DeviceAnswer::of(compared, &called, device, arguments.rows as usize);
+        Answer {
+            old: arguments.old.display().to_string(),
+            new: arguments.new.display().to_string(),
+            devices: compared.devices.iter().map(device).collect(),
+        }
+    }
+}
+
+impl DeviceAnswer {
+    fn of(compared: &Comparison, called: &[String], device: &DeviceComparison, rows: usize) -> DeviceAnswer {
+        let names = &compared.report.names;
+        let tag = |kind: Kind| match names.text(kind.tag) {
+            "" => "no name".to_owned(),
+            tag => tag.to_owned(),
+        };
+        let by_stack = device.by(|kind| Kind {
+            tag: 0,
+            size: 0,
+            ..kind
+        });
+        let callers = compared.report.callers();
+        let stacks = distinct(compared, &callers, called, &by_stack);
+        let stack = |kind: Kind| stacks.get(&kind.stack).cloned().unwrap_or_default();
+        let by_tag = device.by(|kind| Kind {
+            stack: 0,
+            size: 0,
+            ..kind
+        });
+        let by_size = device.by(|kind| Kind {
+            tag: 0,
+            stack: 0,
+            ..kind
+        });
+        let table = |title, all: Vec<Difference>, name: &dyn Fn(Kind) -> String| DifferenceTable {
+            title,
+            rows: all.iter().take(rows).map(|each| row(each, name(each.kind))).collect(),
+            others: all.len().saturating_sub(rows),
+        };
+        let tables = vec![
+            table("by name", by_tag, &tag),
+            table("by stack", by_stack, &stack),
+            table("by size", by_size, &|kind| size(kind.size)),
+        ];
+        let kinds = device.by(|kind| kind);
+        let with_stack = |each: &Difference| KindWithStack {
+            words: words(each, device.change(each), &tag(each.kind)),
+            frames: frames(compared, &callers, each.kind.stack),
+        };
+        let more = kinds.iter().filter(|each| device.change(each).1 > 0);
+        let less = kinds.iter().rev().filter(|each| device.change(each).1 < 0);
+        DeviceAnswer {
+            number: device.number,
+            totals: totals(device),
+            lasting: match device.lasting_for.filter(|_| device.knows_lasting()) {
+                Some(time) => format!(
+                    "lasting: blocks that the old snapshot does not have, and that were there for {:.3} s at least, twice as \
+                     long as 99 of 100 that were freed",
+                    time as f64 / 1e6
+                ),
+                None => "not both snapshots have events, so what is in use for a moment only cannot be told from what lasts: \
+                         record with history=all"
+                    .into(),
+            },
+            knows_lasting: device.knows_lasting(),
+            tables,
+            more: more.take(WITH_STACK).map(with_stack).collect(),
+            less: less.take(WITH_STACK).map(with_stack).collect(),
+        }
+    }
+}
+
+fn totals(device: &DeviceComparison) -> Vec<[String; 4]> {
+    let (old, new) = (&device.old, &device.new);
+    let bytes = |name: &str, old: u64, new: u64| {
+        let more = i128::from(new) - i128::from(old);
+        [name.to_owned(), size(old), size(new), signed(more)]
+    };
+    let blocks = i128::from(new.in_use.blocks) - i128::from(old.in_use.blocks);
+    vec![
+        bytes("in use", old.in_use.bytes, new.in_use.bytes),
+        [
+            "blocks".into(),
+            old.in_use.blocks.to_string(),
+            new.in_use.blocks.to_string(),
+            format!("{blocks:+}"),
+        ],
+        bytes("pending", old.pending.bytes, new.pending.bytes),
+        bytes("reserved", old.reserved, new.reserved),
+        bytes("free", old.free(), new.free()),
+    ]
+}
+
+fn row(each: &Difference, name: String) -> DifferenceRow {
+    DifferenceRow {
+        name,
+        old: size(each.old.bytes),
+        new: size(each.new.bytes),
+        more: signed(each.more()),
+        blocks: format!("{:+}", each.more_blocks()),
+        lasting: match each.lasting.blocks {
+            0 => "–".into(),
+            blocks => format!("{} in {blocks}", size(each.lasting.bytes)),
+        },
+    }
+}
+
+/// A kind in a sentence, with the blocks and bytes that are held more.
+fn words(each: &Difference, (blocks, bytes): (i128, i128), tag: &str) -> String {
+    let direction = if bytes < 0 { "less" } else { "more" };
+    let bytes = u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX);
+    let blocks = blocks.unsigned_abs();
+    let plural = if blocks == 1 { "" } else { "s" };
+    format!(
+        "{} {direction} in {blocks} block{plural} of {}, {tag} ({} in use before, {} now)",
+        size(bytes),
+        size(each.kind.size),
+        each.old.blocks,
+        each.new.blocks
+    )
+}
+
+/// Bytes with their sign.
+fn signed(bytes: i128) -> String {
+    let sign = match bytes {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!(
+        "{sign}{}",
+        size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX))
+    )
+}
+
+/// The frames of a stack from the one that names it outwards.
+fn frames(compared: &Comparison, callers: &[Option<u32>], stack: u32) -> Vec<String> {
+    let (report, names) = (&compared.report, &compared.report.names);
+    let file = |file: &str| file.rsplit('/').next().unwrap_or_default().to_owned();
+    let frame = |(name, path, line): (&str, &str, u32)| match (file(path), line) {
+        (file, _) if file.is_empty() => name.to_owned(),
+        (file, 0) => format!("{name}  {file}"),
+        (file, line) => format!("{name}  {file}:{line}"),
+    };
+    let numbers = report.outward(stack, callers[stack as usize]);
+    let frames = numbers.map(|number| names.frames.all()[number as usize]);
+    frames
+        .map(|of| frame((names.text(of.name), names.text(of.filename), of.line)))
+        .collect()
+}
+
+/// A name for each stack. Stacks that would have the same one get the first frame in which they differ, too.
+fn distinct(
+    compared: &Comparison,
+    callers: &[Option<u32>],
+    called: &[String],
+    stacks: &[Difference],
+) -> HashMap<u32, String> {
+    let mut alike: HashMap<&str, Vec<u32>> = HashMap::new();
+    for each in stacks {
+        let stack = each.kind.stack;
+        alike.entry(&called[stack as usize]).or_default().push(stack);
+    }
+    let mut names = HashMap::new();
+    for (name, stacks) in alike {
+        let all: Vec<Vec<String>> = stacks.iter().map(|stack| frames(compared, callers, *stack)).collect();
+        let depth = all.iter().map(Vec::len).max().unwrap_or(0);
+        let frames_at = |at: usize| all.iter().map(|frames| frames.get(at)).collect::<HashSet<_>>();
+        let differs = (0..depth).find(|at| stacks.len() > 1 && frames_at(*at).len() > 1);
+        for (stack, frames) in stacks.iter().zip(&all) {
+            let name = match differs.and_then(|at| frames.get(at)).filter(|frame| *frame != name) {
+                Some(frame) => format!("{name} < {frame}"),
+                None => name.to_owned(),
+            };
+            names.insert(*stack, name);
+        }
+    }
+    names
+}

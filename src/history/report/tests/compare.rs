@@ -1,0 +1,110 @@
+//! What two snapshots hold more, from blocks and events that are given.
+
+use super::super::Report;
+use super::super::compare::{Comparison, DeviceComparison, Held, Kind};
+use super::BASE;
+
+/// A block in use at the end: place, size, name, function.
+type Block<'a> = (u64, u64, &'a str, &'a str);
+
+/// A snapshot as JSON. Each event is an allocation (true) or a free of 512 bytes at a place.
+fn report(blocks: &[Block<'_>], events: &[(bool, u64)]) -> Report {
+    let frames = |function: &str| format!(r#"[{{"name":"{function}","filename":"a.c","line":3}}]"#);
+    let block = |(place, size, tag, function): &Block<'_>| {
+        let address = BASE + place;
+        let frames = frames(function);
+        format!(
+            r#"{{"address":{address},"size":{size},"requested_size":{size},"state":"active_allocated","tag":"{tag}","frames":{frames}}}"#
+        )
+    };
+    let event = |(number, (allocated, place)): (usize, &(bool, u64))| {
+        let action = if *allocated { "alloc" } else { "free" };
+        let (address, time) = (BASE + place, 1000 * number);
+        format!(r#"{{"action":"{action}","addr":{address},"size":512,"stream":0,"time_us":{time},"frames":[]}}"#)
+    };
+    let blocks: Vec<String> = blocks.iter().map(block).collect();
+    let events: Vec<String> = events.iter().enumerate().map(event).collect();
+    let text = format!(
+        r#"{{"segments":[{{"device":0,"address":{BASE},"total_size":1048576,"stream":0,"blocks":[{}]}}],"device_traces":[[{}]]}}"#,
+        blocks.join(","),
+        events.join(",")
+    );
+    Report::of_bytes(text.as_bytes()).unwrap()
+}
+
+fn compared(old: &Report, new: Report) -> DeviceComparison {
+    Comparison::of(old, new).devices.remove(0)
+}
+
+fn held(blocks: u64, bytes: u64) -> Held {
+    Held { blocks, bytes }
+}
+
+/// Ten blocks that are allocated and freed at once.
+fn short() -> Vec<(bool, u64)> {
+    (0..10).flat_map(|_| [(true, 900_000), (false, 900_000)]).collect()
+}
+
+#[test]
+fn a_block_is_the_same_in_both_at_the_same_place_only() {
+    let old = report(
+        &[(0, 512, "a", "f"), (512, 1024, "a", "f"), (2048, 512, "b", "f")],
+        &short(),
+    );
+    // The first stays, the second has another name now, the third has moved, and a fourth is as large.
+    let new = report(
+        &[
+            (0, 512, "a", "f"),
+            (512, 1024, "b", "f"),
+            (4096, 512, "b", "f"),
+            (8192, 512, "b", "g"),
+        ],
+        &short(),
+    );
+    let device = compared(&old, new.clone());
+    assert!(device.knows_lasting());
+    assert_eq!((device.old.in_use, device.new.in_use), (held(3, 2048), held(4, 2560)));
+    let by_tag = device.by(|kind| Kind {
+        stack: 0,
+        size: 0,
+        ..kind
+    });
+    let [more, less] = &by_tag[..] else {
+        panic!("{by_tag:?}")
+    };
+    assert_eq!(
+        (more.old, more.new, more.lasting, more.gone),
+        (held(1, 512), held(3, 2048), held(3, 2048), held(1, 512))
+    );
+    assert_eq!(device.change(more), (2, 1536));
+    assert_eq!(
+        (less.old, less.new, less.gone),
+        (held(2, 1536), held(1, 512), held(1, 1024))
+    );
+    assert_eq!(device.change(less), (-1, -1024));
+    // Names of the two files are matched by their text, and stacks by their frames.
+    let kinds = device.by(|kind| kind);
+    assert_eq!(kinds.len(), 3 + 1, "{kinds:?}");
+    // Nothing differs from itself.
+    assert!(compared(&new, new.clone()).by(|kind| kind).is_empty());
+}
+
+#[test]
+fn a_block_lasts_that_is_older_than_others_became() {
+    let old = report(&[], &short());
+    // Two blocks: one from the beginning of the history, one from its end.
+    let mut events = vec![(true, 0)];
+    events.extend(short());
+    events.push((true, 512));
+    let blocks = [(0, 512, "a", "f"), (512, 512, "a", "f")];
+    let device = compared(&old, report(&blocks, &events));
+    let all = device.by(|kind| kind);
+    assert_eq!((all[0].new, all[0].lasting), (held(2, 1024), held(1, 512)));
+    // Freed blocks were in use for one event; of twice as many back from the end, the first is at 20 ms, the last at 21 ms.
+    assert_eq!(device.lasting_for, Some(2000));
+    // Without events nothing is known to last, and everything counts.
+    let device = compared(&old, report(&blocks, &[]));
+    assert!(!device.knows_lasting() && device.lasting_for.is_none());
+    let all = device.by(|kind| kind);
+    assert_eq!((all[0].lasting, device.change(&all[0])), (held(0, 0), (2, 1024)));
+}
