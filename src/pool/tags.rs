@@ -124,16 +124,16 @@ impl Pool {
     /// [`Pool::note_tag_peak`] once the bytes are in use.
     fn charge_tag(&self, tag: Tag, bytes: u64) -> Result<()> {
         let of = self.tags.of(tag);
-        let mut now = of.total.fetch_add(bytes, Relaxed) + bytes;
         let limit = of.limit.load(Relaxed);
-        if limit != 0 && now > limit {
-            now = self.settle_tags(|| of.total.load(Relaxed));
-            if now > limit {
-                of.total.fetch_sub(bytes, Relaxed);
-                return Err(refusal(tag, now.saturating_sub(bytes), bytes, limit));
-            }
-        }
-        Ok(())
+        // The total never exceeds the limit, not even for a moment: another thread may read it.
+        let charge = || {
+            of.total.fetch_update(Relaxed, Relaxed, |held| {
+                let now = held.saturating_add(bytes);
+                (limit == 0 || now <= limit).then_some(now)
+            })
+        };
+        let charged = charge().or_else(|_| self.settle_tags(charge));
+        charged.map_err(|held| refusal(tag, held, bytes, limit)).map(drop)
     }
 
     fn note_tag_peak(&self, tag: Tag) {
