@@ -12,9 +12,11 @@ pub mod log;
 pub mod nvtx;
 #[cfg(not(loom))]
 pub mod own_descriptor;
+pub mod private_dir;
 pub mod process;
 #[cfg(not(loom))]
 pub mod run_statistics;
+pub mod shared_budget;
 pub mod stats;
 mod stderr;
 pub mod tags;
