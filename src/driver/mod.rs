@@ -235,6 +235,10 @@ pub trait Driver: Send + Sync + 'static {
     fn device_count(&self) -> Result<u32>;
     /// `cuDeviceGetName`, `cuDeviceTotalMem`, `cuMemGetAllocationGranularity`, attributes.
     fn device_info(&self, device: i32) -> Result<DeviceInfo>;
+    /// `cuDeviceGetUuid_v2`: the same in every process, and of a MIG instance its own.
+    fn device_uuid(&self, _device: i32) -> Result<[u8; 16]> {
+        unsupported("device_uuid")
+    }
     /// Free and total bytes (`cuMemGetInfo`). Pushes and pops the primary context where that is necessary.
     fn memory_info(&self, device: i32) -> Result<(u64, u64)>;
 

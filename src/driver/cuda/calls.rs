@@ -117,6 +117,12 @@ impl Driver for CudaDriver {
         })
     }
 
+    fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
+        let mut uuid = [0; 16];
+        call!(self, cuDeviceGetUuid_v2(&mut uuid, device))?;
+        Ok(uuid)
+    }
+
     fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
         if self.current_device() == Ok(Some(device)) {
             return self.current_memory_info();

@@ -32,6 +32,8 @@ functions! {
     REQUIRED, cuDeviceTotalMem_v2(*mut usize, CUdevice);
     REQUIRED, cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
 
+    OPTIONAL, cuDeviceGetUuid_v2(*mut [u8; 16], CUdevice);
+
     REQUIRED, cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     REQUIRED, cuDevicePrimaryCtxRelease_v2(CUdevice);
     REQUIRED, cuDevicePrimaryCtxGetState(CUdevice, *mut c_uint, *mut c_int);

@@ -125,6 +125,13 @@ impl Driver for SimDriver {
         })
     }
 
+    fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
+        checked(Call::DeviceInfo, self.machine.device_total(device))?;
+        let mut uuid = *b"simulated device";
+        uuid[15] = device as u8;
+        Ok(uuid)
+    }
+
     fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
         checked(Call::MemGetInfo, self.machine.memory_info(device))
     }

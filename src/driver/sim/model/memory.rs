@@ -7,6 +7,7 @@ use super::addresses::{Addresses, Chooser};
 use super::arena::Arena;
 use super::code::*;
 use super::host_memory::{self, BackingFile, PAGE};
+use super::shared::SharedDevices;
 use super::state::NumberMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub(super) struct MemoryState {
     space: u64,
     pub(super) contents: bool,
     devices: Vec<DeviceMemory>,
+    /// What other processes hold as well.
+    shared: Option<SharedDevices>,
     pub(super) reservations: BTreeMap<u64, u64>,
     pub(super) mappings: BTreeMap<u64, Mapping>,
     pub(super) handles: NumberMap<u64, Physical>,
@@ -78,17 +81,25 @@ pub(super) struct MemoryState {
 
 impl MemoryState {
     pub(super) fn new(config: &MachineConfig) -> MemoryState {
+        let shared = config.shared.as_deref().map(SharedDevices::join);
         let device = DeviceMemory {
-            total: config.memory,
+            // A file that cannot be used has no memory.
+            total: if matches!(shared, Some(Err(_))) {
+                0
+            } else {
+                config.memory
+            },
             used: 0,
             others: 0,
         };
+        let shared = shared.and_then(|joined| joined.ok());
         MemoryState {
             backing: BackingFile::new(),
             granularity: config.granularity.next_power_of_two().max(PAGE),
             space: config.address_space,
             contents: config.contents,
             devices: vec![device; config.devices as usize],
+            shared,
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             handles: NumberMap::default(),
@@ -112,8 +123,10 @@ impl MemoryState {
 
     /// (free, total) bytes.
     pub(super) fn info(&self, device: usize) -> (u64, u64) {
+        let others = |of: &SharedDevices| of.held(device).saturating_sub(self.devices[device].used);
+        let others = self.shared.as_ref().map_or(0, others);
         let device = &self.devices[device];
-        (device.free(), device.total)
+        (device.free().saturating_sub(others), device.total)
     }
 
     /// How many bytes this process has allocated.
@@ -129,8 +142,11 @@ impl MemoryState {
     }
 
     fn charge(&mut self, device: u32, size: u64) -> Result<()> {
-        let device = &mut self.devices[device as usize];
-        if size > device.free() {
+        let number = device as usize;
+        let device = &mut self.devices[number];
+        let most = device.total - device.others;
+        let shared = self.shared.as_ref();
+        if size > device.free() || shared.is_some_and(|shared| !shared.charge(number, size, most)) {
             return Err(OUT_OF_MEMORY);
         }
         device.used += size;
@@ -139,6 +155,9 @@ impl MemoryState {
 
     fn discharge(&mut self, device: u32, size: u64) {
         self.devices[device as usize].used -= size;
+        if let Some(shared) = &self.shared {
+            shared.discharge(device as usize, size);
+        }
     }
 
     pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Result<u64> {

@@ -8,7 +8,8 @@
 //! # Rules that are modelled
 //!
 //! * **Memory** (`memory`, `allocation`, `addresses`, `access`): addresses are real and have no more properties than
-//!   CUDA guarantees. Each device has a capacity and a granularity, and other processes may hold a part of its memory.
+//!   CUDA guarantees. Each device has a capacity and a granularity, and other processes may hold a part of its memory, or
+//!   share it by a file (`shared`).
 //!   A handle that is mapped twice is one memory. The host faults where it has no access. Refused are: an offset other
 //!   than 0, a map over a map or outside a reservation, a size that is not the handle's, an unmap or an access change
 //!   that cuts a mapping, and freeing a reservation in part or with mappings.
@@ -67,6 +68,7 @@ mod memory;
 pub mod objects;
 mod queue;
 mod ranges;
+pub mod shared;
 mod state;
 pub mod streams;
 mod tables;
@@ -112,6 +114,8 @@ pub struct MachineConfig {
     pub user_object_delay: u64,
     /// How long calls take until [`Machine::set_latency`] changes it.
     pub latencies: Latencies,
+    /// The file in which several processes count what they hold of the devices together: see [`shared`].
+    pub shared: Option<std::path::PathBuf>,
 }
 
 impl Default for MachineConfig {
@@ -130,6 +134,7 @@ impl Default for MachineConfig {
             addresses: Addresses::Drawn(0),
             user_object_delay: 10_000,
             latencies: Latencies::Short,
+            shared: None,
         }
     }
 }
