@@ -8,6 +8,7 @@ KEYS = (
     "limit",
     "headroom",
     "reserve",
+    "share_budget",
     "backing",
     "release_threshold",
     "decay_ms",
@@ -39,6 +40,7 @@ KEYS = (
     "sim_devices",
     "sim_driver",
     "sim_latency",
+    "sim_shared",
 )
 
 OTHERS = ("LIBRARY", "BLESS", "SONAME")

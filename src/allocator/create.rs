@@ -89,6 +89,8 @@ impl Allocator {
             making: Mutex::new(()),
             closed: AtomicBool::new(false),
             recorder,
+            #[cfg(not(loom))]
+            looks: Arc::new(sharing::Looks(this.clone())),
             out_of_memory: out_of_memory::OutOfMemory::default(),
             write_at_exit: false.into(),
         });
@@ -122,6 +124,8 @@ impl Allocator {
             )?);
             #[cfg(not(loom))]
             self.begin_help(&pool);
+            #[cfg(not(loom))]
+            self.begin_looking(&pool);
             Ok(pool)
         })
     }
@@ -156,6 +160,10 @@ impl Allocator {
             limit: self.first_limit(device)?,
             headroom: self.first_headroom(device)?,
             reserve: self.bytes(config.reserve, device)?,
+            #[cfg(not(loom))]
+            shared_budget: self.open_budget(device)?,
+            #[cfg(loom)]
+            shared_budget: None,
             release_threshold: config.release_threshold,
             decay: std::time::Duration::from_millis(config.decay_ms),
             wait: std::time::Duration::from_millis(config.wait_ms),
@@ -184,6 +192,7 @@ fn refuse_for_pinned(config: &Config) -> Result<()> {
         (config.share != Share::None, "share"),
         (config.rdma, "rdma=1"),
         (config.headroom != Limit::None, "headroom"),
+        (config.share_budget.is_some(), "share_budget"),
         (
             matches!(config.reserve, Limit::Percent(_)),
             "a reserve in percent, which is of the device's memory,",

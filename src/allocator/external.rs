@@ -115,6 +115,7 @@ fn refuse_for_external(config: &Config, driver: &dyn Driver) -> Result<()> {
         (config.passthrough, "passthrough=1", external),
         (config.guard, "guard=1", external),
         (config.headroom != Limit::None, "headroom", external),
+        (config.share_budget.is_some(), "share_budget", external),
         (!knows && config.fill.is_some(), "fill", no_driver),
         (
             !knows && matches!(config.limit, Limit::Percent(_)),

@@ -34,6 +34,8 @@ mod output_at_exit;
 mod per_free_events;
 mod recorded;
 mod resize;
+#[cfg(not(loom))]
+mod sharing;
 
 pub use crate::pool::WINDOWS;
 pub use out_of_memory::OomHandler;
@@ -72,6 +74,8 @@ pub struct Allocator {
     caches: Arc<StreamCaches>,
     recorder: Arc<Recorder>,
     out_of_memory: out_of_memory::OutOfMemory,
+    #[cfg(not(loom))]
+    looks: Arc<sharing::Looks>,
     /// Whether the output at exit is still to be written.
     write_at_exit: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,

@@ -40,10 +40,10 @@ pub(super) fn is_another_attempt() -> bool {
 }
 
 /// While this lives, requests of this thread that run out of memory are neither reported nor passed to the handler.
-struct Retrying;
+pub(super) struct Retrying;
 
 impl Retrying {
-    fn begin() -> Retrying {
+    pub(super) fn begin() -> Retrying {
         let _ = RETRYING.try_with(|trying| trying.set(true));
         Retrying
     }
@@ -95,7 +95,7 @@ impl Allocator {
         *self.out_of_memory.handler.lock() = handler;
     }
 
-    /// Handles a request that ran out of memory: runs `again` for as long as `retry_ms` allows, then as long as the
+    /// Handles a request that ran out of memory: runs `again` for as long as the budget and `retry_ms` allow, then as long as the
     /// handler requests it, then reports the refusal.
     #[cold]
     #[inline(never)]
@@ -110,6 +110,8 @@ impl Allocator {
             return;
         }
         let device = self.device_of(&request);
+        #[cfg(not(loom))]
+        self.wait_for_budget(outcome, (device, request.size), &again);
         self.wait_for_frees(outcome, (device, request.size), &again);
         for _ in 0..TRIES {
             if !matches!(outcome, Err(Error::OutOfMemory(_))) || !self.call_handler(device, request.size) {

@@ -49,7 +49,10 @@ impl Pool {
         caches: Arc<StreamCaches>,
         recorder: Arc<Recorder>,
     ) -> Result<Pool> {
-        let calls = Arc::new(DriverCalls::new(driver, options.pinned));
+        let calls = Arc::new(match options.shared_budget.clone() {
+            Some(budget) => DriverCalls::within(budget, driver),
+            None => DriverCalls::new(driver, options.pinned),
+        });
         let info = calls.query(|driver| driver.device_info(device))?;
         let mut home = Home::find(&calls, device)?;
         let entered = calls.enter(home.context)?;
@@ -123,6 +126,8 @@ impl Pool {
             forgotten,
             decaying: AtomicBool::new(false),
             start_decay: OnceLock::new(),
+            looking: AtomicBool::new(false),
+            start_looking: OnceLock::new(),
             dead: OnceLock::new(),
             core: Mutex::new(core),
             dedicated: DedicatedTable::default(),

@@ -186,6 +186,9 @@ impl Pool {
         }
         core.closed = true;
         drop(core);
+        if let Some(budget) = self.shared_budget() {
+            budget.close();
+        }
         let _ = self.dead.set("the allocator was destroyed".into());
         true
     }

@@ -22,7 +22,7 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// How many handles go back together, before other threads may find them gone.
-const BATCH: usize = 16;
+pub(in crate::pool) const BATCH: usize = 16;
 
 /// How long a call that needs memory on its way back waits before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -55,6 +55,7 @@ impl Pool {
         if !self.decaying.load(Ordering::Relaxed) {
             self.begin_decay();
         }
+        self.note_shared_memory();
     }
 
     #[cold]
@@ -96,7 +97,8 @@ impl Pool {
             ReleaseThreshold::All => u64::MAX,
             ReleaseThreshold::Auto => 0,
         };
-        loop {
+        // A request that waits for its budget gives back already.
+        while !core.memory.physical.is_leaving() {
             let mut leaving = core.begin_leaving(keep);
             if leaving.is_empty() {
                 return true;
@@ -107,6 +109,7 @@ impl Pool {
             let Core { memory, .. } = &mut *core;
             memory.physical.end_leaving(&mut memory.free_space, leaving);
         }
+        true
     }
 
     /// Sets apart what streams did not need in the last windows. It becomes common free space once its work has completed;

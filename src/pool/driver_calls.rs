@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
+use crate::pool::budgeted_driver::BudgetedDriver;
+use crate::support::shared_budget::SharedBudget;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A driver with counters.
@@ -19,6 +21,7 @@ pub struct DriverCalls {
     home: AtomicUsize,
     /// The driver's malloc returns pinned host memory.
     pinned: bool,
+    budget: Option<Arc<SharedBudget>>,
 }
 
 impl DriverCalls {
@@ -31,7 +34,27 @@ impl DriverCalls {
             queries: AtomicU64::new(0),
             home: AtomicUsize::new(0),
             pinned,
+            budget: None,
         }
+    }
+
+    /// As [`DriverCalls::new`]. The device's memory counts for `budget`.
+    pub fn within(budget: Arc<SharedBudget>, driver: Arc<dyn Driver>) -> DriverCalls {
+        let driver = Arc::new(BudgetedDriver::new(driver, budget.clone()));
+        DriverCalls {
+            budget: Some(budget),
+            ..DriverCalls::new(driver, false)
+        }
+    }
+
+    /// The budget that memory counts for.
+    pub fn shared_budget(&self) -> Option<&SharedBudget> {
+        self.budget.as_deref()
+    }
+
+    /// Whether another process waits for a part of the budget, so that this one obtains no more than it needs.
+    pub fn others_wait(&self) -> bool {
+        self.shared_budget().is_some_and(SharedBudget::others_wait)
     }
 
     /// The driver itself, for calls that are counted elsewhere.

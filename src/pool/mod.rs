@@ -27,6 +27,7 @@ use crate::support::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, broken};
 
+mod budgeted_driver;
 mod build;
 mod close;
 pub mod counters;
@@ -43,6 +44,7 @@ pub mod reclaim;
 mod recording;
 mod resize;
 pub mod rounding;
+pub mod sharing;
 mod slow_path;
 pub mod stream_cache;
 mod tags;
@@ -119,6 +121,10 @@ pub struct Pool {
     decaying: AtomicBool,
     /// Starts that.
     start_decay: OnceLock<StartDecay>,
+    /// Whether the pool looks at regular times for other processes that are short: see [`Pool::look_for_waiters`].
+    looking: AtomicBool,
+    /// Starts that.
+    start_looking: OnceLock<StartDecay>,
     /// Why the pool is dead, if it is.
     dead: OnceLock<String>,
     core: Mutex<Core>,

@@ -1,10 +1,12 @@
 //! The options that concern a pool.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::HandleKind;
 use crate::pool::rounding::RoundingRule;
 use crate::support::config::ReleaseThreshold;
+use crate::support::shared_budget::SharedBudget;
 
 /// The options that concern a pool.
 #[derive(Debug, Clone)]
@@ -17,6 +19,8 @@ pub struct Options {
     pub headroom: u64,
     /// Bytes that the pool holds from its first use on.
     pub reserve: u64,
+    /// What the pool holds together with other processes. Pinned memory has no such budget.
+    pub shared_budget: Option<Arc<SharedBudget>>,
     /// How much free memory stays reserved.
     pub release_threshold: ReleaseThreshold,
     /// Idle memory goes back to the driver once it was free for so long; zero means never.

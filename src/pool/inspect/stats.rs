@@ -100,6 +100,11 @@ impl Pool {
             false if total == 0 => 0,
             false => free,
         };
+        // A budget that cannot be locked gives nothing.
+        let free = match self.shared_budget() {
+            Some(budget) => free.min(budget.free().unwrap_or(0)),
+            None => free,
+        };
         match physical.is_external {
             true => 0,
             false => growth(physical.reserved(), physical.limit, free, physical.headroom),

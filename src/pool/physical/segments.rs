@@ -19,10 +19,13 @@ impl PhysicalMemory {
         else {
             return Ok(false);
         };
-        let ample = (self.reserved / 16)
-            .clamp(self.page, MAX_SEGMENT_SURPLUS)
-            .next_multiple_of(self.page)
-            .max(least);
+        let ample = match self.calls.others_wait() {
+            true => least,
+            false => (self.reserved / 16)
+                .clamp(self.page, MAX_SEGMENT_SURPLUS)
+                .next_multiple_of(self.page)
+                .max(least),
+        };
         let mut outcome = Ok(0);
         for bytes in [ample, least] {
             if bytes > most {

@@ -6,7 +6,7 @@ use crate::driver::{Context, Event, Failure};
 use crate::pool::reclaim::pending::Awaited;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::reclaim::{Home, Reclaimer};
-use crate::pool::{Core, Pool};
+use crate::pool::{Core, Pool, sharing};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
 
@@ -31,6 +31,11 @@ impl Wait {
         }
     }
 
+    /// When it ends, if it has begun.
+    pub(in crate::pool) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// Covers everything that was freed by events, unless that was done before. Where a capture runs that the pool can
     /// see, the next call tries again.
     pub(in crate::pool) fn cover(&mut self, pool: &Pool, core: &mut Core) -> bool {
@@ -47,7 +52,8 @@ impl Wait {
     /// it waits for the capture. False where there is nothing to wait for or no time left; an error where all memory was
     /// returned to the driver meanwhile.
     pub(in crate::pool) fn wait(&mut self, pool: &Pool, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
+        let begin = || sharing::deadline().unwrap_or_else(|| Instant::now() + pool.options.wait);
+        let deadline = *self.deadline.get_or_insert_with(begin);
         core.reclaimer.put_off = false;
         if self.cover(pool, core) {
             return Ok(true);

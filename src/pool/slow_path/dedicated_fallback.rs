@@ -87,6 +87,7 @@ impl DedicatedFallback<'_, '_> {
             }
             let waited = wait.as_mut().map_or(Ok(false), |wait| wait.wait(pool, core));
             if !waited? {
+                pool.note_refusal(refusal.as_ref(), wait.as_ref().and_then(Wait::deadline));
                 return Err(pool.out_of_memory(core, want, refusal));
             }
         }

@@ -258,7 +258,7 @@ impl SlowPath<'_, '_> {
         }
         // What a stream takes from another's arena, the other one has to request anew. So a stream grows first, unless
         // memory is short.
-        let shares_first = self.core.memory.physical.is_short() || alone;
+        let shares_first = self.core.memory.physical.is_short() || alone || self.pool.calls.others_wait();
         if shares_first && let Some(id) = self.take_shared(allowance)? {
             return Ok(Some(id));
         }
@@ -366,6 +366,8 @@ impl SlowPath<'_, '_> {
     }
 
     fn out_of_memory(&self) -> Error {
-        self.pool.out_of_memory(self.core, self.want, self.refusal)
+        let (pool, refusal) = (self.pool, self.refusal);
+        pool.note_refusal(refusal.as_ref(), self.wait.deadline());
+        pool.out_of_memory(self.core, self.want, refusal)
     }
 }

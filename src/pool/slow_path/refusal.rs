@@ -38,6 +38,7 @@ impl Pool {
             lacking => text.push_str(&format!(", {available} available, which is {lacking} too few")),
         }
         if let Some(refusal) = refusal {
+            let refusal = self.describe_budget(&refusal).unwrap_or_else(|| refusal.to_string());
             text.push_str(&format!("; {refusal}"));
         }
         Error::OutOfMemory(text)

@@ -195,7 +195,8 @@ impl SlowPath<'_, '_> {
         let Core { memory, rise, .. } = &mut **self.core;
         rise.growth(used, memory.physical.reserved());
         // Small blocks are taken from the end of a range, where memory ahead of them would be.
-        self.ahead = match self.requester.is_capture() || FreeSpace::is_small(self.want.size) {
+        let others_wait = self.pool.calls.others_wait();
+        self.ahead = match self.requester.is_capture() || FreeSpace::is_small(self.want.size) || others_wait {
             true => None,
             // It goes back to the driver as a whole, so few handles are best, and none is left in a part.
             false if goes_back_whole => Some(Ahead {

@@ -32,6 +32,7 @@ mod retries;
 mod returns;
 mod rises;
 mod segments;
+mod sharing;
 mod steady;
 
 const MIB: u64 = 1 << 20;

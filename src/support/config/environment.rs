@@ -12,7 +12,7 @@ const PREFIX: &str = "TRTALLOC_";
 
 /// Options that limit memory. A program that should have a limit must not run without one, so every request fails
 /// where the environment has a limit that cannot be read.
-const BOUNDS: [&str; 2] = ["limit", "headroom"];
+const BOUNDS: [&str; 3] = ["limit", "headroom", "share_budget"];
 
 /// Variables of the project that are no options: the Python package's path to the library, the tests' permission to
 /// update files, and what cargo passes on from build.rs to programs that it starts.
@@ -67,8 +67,7 @@ impl Config {
             config.passthrough = false;
             config.guard = false;
             config.fill = None;
-            config.headroom = Limit::None;
-            config.unread_bounds.retain(|(key, _)| *key != "headroom");
+            config.forget_bounds_of_device();
         }
         if own.kind == Kind::Pinned {
             config.backing = Backing::default();
@@ -77,8 +76,7 @@ impl Config {
             config.peers = Peers::None;
             config.share = Share::None;
             config.rdma = false;
-            config.headroom = Limit::None;
-            config.unread_bounds.retain(|(key, _)| *key != "headroom");
+            config.forget_bounds_of_device();
             // A percentage is of the device's memory.
             if matches!(config.limit, Limit::Percent(_)) {
                 config.limit = Limit::None;
@@ -86,6 +84,12 @@ impl Config {
         }
         config.set_all(options)?;
         Ok(config)
+    }
+
+    /// Leaves out the bounds on what is taken of a device's memory, for memory that is not taken from a device.
+    fn forget_bounds_of_device(&mut self) {
+        (self.headroom, self.share_budget) = (Limit::None, None);
+        self.unread_bounds.retain(|(key, _)| *key == "limit");
     }
 
     /// The environment's `TRTALLOC_LOG`; silently the default where it cannot be read.

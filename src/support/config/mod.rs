@@ -1,6 +1,6 @@
 //! Options: `key=value,key=value`, and the environment's `TRTALLOC_KEY` for keys that the options do not name.
 //!
-//! Keys and values are case-insensitive except for paths. Blanks around them and empty items are ignored. If a key is
+//! Keys and values are case-insensitive except for paths and the name of a budget. Blanks around them and empty items are ignored. If a key is
 //! given twice, the last value counts. A value cannot contain a comma. Sizes are bytes, or have a unit: K, M, G, T or
 //! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
 //! colons, since commas separate the pairs.
@@ -9,6 +9,7 @@ use crate::driver::sim::{Latencies, SimConfig};
 use crate::driver::{DriverChoice, Settings};
 use crate::support::error::{Error, Result};
 use crate::support::process;
+use crate::support::shared_budget::ShareBudget;
 
 mod environment;
 pub mod history;
@@ -143,6 +144,8 @@ pub struct Config {
     pub headroom: Limit,
     /// `reserve`: how much memory each pool holds from its first use on.
     pub reserve: Limit,
+    /// `share_budget`: the most that the processes with one name hold of a device together.
+    pub share_budget: Option<ShareBudget>,
     /// `backing`: how memory is obtained from the driver.
     pub backing: Backing,
     /// `release_threshold`: how much memory stays reserved when it becomes free.
@@ -195,6 +198,8 @@ pub struct Config {
     pub sim_devices: u32,
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,
+    /// `sim_shared`: the file by which processes share the memory of their simulated devices.
+    pub sim_shared: Option<std::path::PathBuf>,
     /// `sim_latency`
     pub sim_latency: Latencies,
     /// Limits from the environment that could not be read, with the reason: see [`Config::bounds_hold`].
@@ -209,6 +214,7 @@ impl Default for Config {
             limit: Limit::default(),
             headroom: Limit::default(),
             reserve: Limit::default(),
+            share_budget: None,
             backing: Backing::default(),
             release_threshold: ReleaseThreshold::default(),
             decay_ms: 10_000,
@@ -234,6 +240,7 @@ impl Default for Config {
             sim_memory: 24 << 30,
             sim_devices: 1,
             sim_driver: 12_090,
+            sim_shared: None,
             sim_latency: Latencies::Short,
             unread_bounds: Vec::new(),
         }
@@ -247,6 +254,7 @@ pub const KEYS: &[&str] = &[
     "limit",
     "headroom",
     "reserve",
+    "share_budget",
     "backing",
     "release_threshold",
     "decay_ms",
@@ -278,6 +286,7 @@ pub const KEYS: &[&str] = &[
     "sim_devices",
     "sim_driver",
     "sim_latency",
+    "sim_shared",
 ];
 
 impl Config {
@@ -334,6 +343,7 @@ impl Config {
             "limit" => self.limit = value::limit(word)?,
             "headroom" => self.headroom = value::limit(word)?,
             "reserve" => self.reserve = value::limit(word)?,
+            "share_budget" => self.share_budget = value::share_budget(text)?,
             "backing" => {
                 self.backing = match word {
                     "auto" => Backing::Auto,
@@ -414,6 +424,7 @@ impl Config {
                     _ => return None,
                 }
             }
+            "sim_shared" => self.sim_shared = Some(Some(text).filter(|path| path.starts_with('/'))?.into()),
             _ => return None,
         }
         Some(())
@@ -429,6 +440,7 @@ impl Config {
                 memory: self.sim_memory,
                 version: self.sim_driver,
                 latencies: self.sim_latency,
+                shared: self.sim_shared.clone(),
                 ..SimConfig::default()
             },
             usable: || process::usable().is_ok(),

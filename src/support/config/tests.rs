@@ -3,6 +3,14 @@
 use super::*;
 use crate::driver::{ascend, cuda, none, sim};
 
+fn budget(directory: Option<&str>, name: &str, bytes: u64) -> Option<ShareBudget> {
+    Some(ShareBudget {
+        directory: directory.map(Into::into),
+        name: name.to_owned(),
+        bytes,
+    })
+}
+
 /// The defaults with one change.
 fn with(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
@@ -70,6 +78,23 @@ fn valid_options_are_parsed() {
         ("reserve=1G,reserve=0", Config::default()),
         ("limit=1G,limit=0", Config::default()),
         ("limit=1G,limit=2G", with(|c| c.limit = Limit::Bytes(2 << 30))),
+        (
+            "share_budget=Jobs-1.a:4GiB",
+            with(|c| c.share_budget = budget(None, "Jobs-1.a", 4 << 30)),
+        ),
+        (
+            "share_budget = /mnt/Gpu budgets/jobs : 500MB",
+            with(|c| c.share_budget = budget(Some("/mnt/Gpu budgets/"), "jobs", 500_000_000)),
+        ),
+        (
+            "share_budget=/jobs:2M",
+            with(|c| c.share_budget = budget(Some("/"), "jobs", 2 << 20)),
+        ),
+        ("share_budget=jobs:4G,share_budget=None", Config::default()),
+        (
+            "sim_shared=/tmp/The devices",
+            with(|c| c.sim_shared = Some("/tmp/The devices".into())),
+        ),
         ("backing=vmm", with(|c| c.backing = Backing::Vmm)),
         ("backing=malloc", with(|c| c.backing = Backing::Malloc)),
         (
@@ -198,6 +223,19 @@ fn invalid_option_is_named_in_the_error() {
             "backing=mmap",
             "option `backing`: cannot read `mmap` (auto, vmm or malloc)",
         ),
+        (
+            "share_budget=jobs",
+            "option `share_budget`: cannot read `jobs` (NAME:BYTES",
+        ),
+        ("share_budget=:4G", "option `share_budget`"),
+        ("share_budget=jobs:", "option `share_budget`"),
+        ("share_budget=jobs:0", "option `share_budget`"),
+        ("share_budget=jobs:2MB", "option `share_budget`"),
+        ("share_budget=jobs:50%", "option `share_budget`"),
+        ("share_budget=../jobs:4G", "option `share_budget`"),
+        ("share_budget=/dir/..:4G", "option `share_budget`"),
+        ("share_budget=/dir/:4G", "option `share_budget`"),
+        ("share_budget=a job:4G", "option `share_budget`"),
         ("release_threshold=some", "option `release_threshold`"),
         ("streams=1", "option `streams`"),
         ("peers=", "option `peers`"),
@@ -226,6 +264,7 @@ fn invalid_option_is_named_in_the_error() {
         ("sim_memory=0", "option `sim_memory`"),
         ("sim_devices=0", "option `sim_devices`"),
         ("sim_driver=12.0", "option `sim_driver`"),
+        ("sim_shared=devices", "option `sim_shared`"),
         (
             "sim_latency=h100",
             "option `sim_latency`: cannot read `h100` (short or a100)",
@@ -247,7 +286,20 @@ fn every_key_can_be_set_and_has_its_variable() {
             assert!(refused.is_err(), "{key}");
         }
         let value = [
-            "1", "11.8", "sim", "vmm", "trusted", "fd", "pinned", "cuda", "16", "all", "off", "short",
+            "1",
+            "11.8",
+            "sim",
+            "vmm",
+            "trusted",
+            "fd",
+            "pinned",
+            "cuda",
+            "16",
+            "all",
+            "off",
+            "short",
+            "jobs:4G",
+            "/tmp/devices",
         ]
         .into_iter()
         .find(|value| Config::default().set(key, value).is_ok());
@@ -304,6 +356,24 @@ fn unreadable_limit_refuses_every_request() {
 }
 
 #[test]
+fn unreadable_budget_refuses_every_request_for_memory_of_a_device() {
+    let over = |options, memory| Config::over(environment(&[("TRTALLOC_SHARE_BUDGET", "jobs")]).0, options, memory);
+    let reason = over("", MemoryFrom::Driver)
+        .unwrap()
+        .bounds_hold()
+        .unwrap_err()
+        .to_string();
+    assert!(reason.contains("TRTALLOC_SHARE_BUDGET: cannot read `jobs`"), "{reason}");
+    for (options, memory) in [
+        ("", MemoryFrom::Caller),
+        ("kind=pinned", MemoryFrom::Driver),
+        ("share_budget=jobs:1G", MemoryFrom::Driver),
+    ] {
+        assert!(over(options, memory).unwrap().bounds_hold().is_ok(), "{options}");
+    }
+}
+
+#[test]
 fn options_in_code_win_over_the_environment() {
     let variables = [
         ("TRTALLOC_LIMIT", "4GiB"),
@@ -333,6 +403,7 @@ fn environment_does_not_ask_for_what_cannot_be() {
         ("TRTALLOC_GUARD", "1"),
         ("TRTALLOC_FILL", "7"),
         ("TRTALLOC_HEADROOM", "much"),
+        ("TRTALLOC_SHARE_BUDGET", "much"),
         ("TRTALLOC_BACKING", "vmm"),
         ("TRTALLOC_PEERS", "auto"),
         ("TRTALLOC_SHARE", "fd"),

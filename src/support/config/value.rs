@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::{Limit, LogLevel, Peers};
 use crate::driver::DriverChoice;
+use crate::support::shared_budget::{ShareBudget, UNIT};
 
 /// A whole number.
 pub(in crate::support::config) fn number(text: &str) -> Option<u64> {
@@ -79,6 +80,29 @@ pub(in crate::support::config) fn limit(text: &str) -> Option<Limit> {
     })
 }
 
+/// none, or NAME:BYTES or /dir/NAME:BYTES. This text is as it was given, since a name has upper and lower case.
+pub(in crate::support::config) fn share_budget(text: &str) -> Option<Option<ShareBudget>> {
+    if text.eq_ignore_ascii_case("none") {
+        return Some(None);
+    }
+    let (path, bytes) = text.rsplit_once(':')?;
+    let (directory, name) = match path.trim().rsplit_once('/') {
+        Some((directory, name)) if directory.starts_with('/') || directory.is_empty() => (Some(directory), name),
+        Some(_) => return None,
+        None => (None, path.trim()),
+    };
+    // The name is a part of the name of a file.
+    let valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.chars().all(valid) {
+        return None;
+    }
+    Some(Some(ShareBudget {
+        directory: directory.map(|directory| format!("{directory}/").into()),
+        name: name.to_owned(),
+        bytes: size(&bytes.trim().to_ascii_lowercase()).filter(|bytes| *bytes >= UNIT)?,
+    }))
+}
+
 /// none, auto, or ordinals joined by colons.
 pub(in crate::support::config) fn peers(text: &str) -> Option<Peers> {
     match text {
@@ -140,6 +164,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "driver" => return Cow::Owned(drivers()),
         "device" => " (a device's number, or -1)",
         "limit" | "headroom" | "reserve" => " (bytes as 512M, 4GiB or 4GB up to 16 EiB, a percentage as 80%, or none)",
+        "share_budget" => " (NAME:BYTES or /dir/NAME:BYTES, as jobs:16GiB, with at least 2 MiB, or none)",
         "backing" => " (auto, vmm or malloc)",
         "release_threshold" => " (auto, all, or bytes as 512M, 4GiB or 4GB)",
         "streams" => " (checked or trusted)",
@@ -159,6 +184,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",
         "sim_devices" => " (a number above 0)",
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
+        "sim_shared" => " (the path of a file, from the root)",
         "sim_latency" => " (short or a100)",
         _ => " (1, 0, true, false, yes, no, on or off)",
     };
