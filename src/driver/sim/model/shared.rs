@@ -1,18 +1,21 @@
 //! Devices whose memory several processes share, counted in a file.
 //!
-//! Each process has a slot of the file, with the bytes that it holds of each device, and an open-file-description lock on
-//! one byte for as long as it lives. A slot that nothing locks counts as zero, since memory of a process that ended is
-//! free. The file also has the most that was held at any time, for tests: a process that obtains memory adds all slots up.
+//! Each process has a slot of the file, with the bytes that it holds of each device, and open-file-description locks on two
+//! bytes for as long as it lives. A slot without both counts as zero, since memory of a process that ended is free. The
+//! descriptors have a low and a high number: the kernel closes those of a killed process one after the other, and one of
+//! these two is closed before any other file that says what the process holds. The file also has the most that was held at any time, for tests: a process that obtains memory adds all slots up.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const SLOTS: usize = 128;
 const DEVICES: usize = 64;
+/// The lowest number of the high descriptor. Mostly a process may have 1024.
+const HIGH: libc::c_int = 900;
 
 /// The file. Zeroes are an empty one.
 #[repr(C)]
@@ -28,6 +31,8 @@ struct Layout {
 #[derive(Debug)]
 pub struct SharedDevices {
     file: File,
+    /// The same file, opened again.
+    high: Option<File>,
     layout: *const Layout,
     /// None only looks.
     slot: Option<usize>,
@@ -42,11 +47,24 @@ impl SharedDevices {
     /// Takes a slot of the file, and makes the file if it does not exist.
     pub fn join(path: &Path) -> Result<SharedDevices> {
         let mut shared = Self::look(path)?;
-        let free = (0..SLOTS).find(|slot| shared.lock(libc::F_OFD_SETLK, *slot).is_ok_and(|lock| lock.0));
-        let slot = free.ok_or_else(|| Error::other("more processes than slots"))?;
+        // The slot is taken by a lock and emptied before the others say that its process lives.
+        let take = |slot: &usize| lock(&shared.file, libc::F_OFD_SETLK, SLOTS + slot).is_ok();
+        let slot = (0..SLOTS).find(|slot| take(slot) && !shared.lives(*slot));
+        let slot = slot.ok_or_else(|| Error::other("more processes than slots"))?;
         for held in &shared.layout().held[slot] {
             held.store(0, SeqCst);
         }
+        let again = OpenOptions::new().read(true).write(true).open(path)?;
+        // SAFETY: duplicates an open descriptor.
+        let number = unsafe { libc::fcntl(again.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
+        let high = match number {
+            -1 => again,
+            // SAFETY: a fresh descriptor, owned here alone.
+            number => unsafe { File::from_raw_fd(number) },
+        };
+        lock(&shared.file, libc::F_OFD_SETLK, slot)?;
+        lock(&high, libc::F_OFD_SETLK, 2 * SLOTS + slot)?;
+        shared.high = Some(high);
         shared.slot = Some(slot);
         Ok(shared)
     }
@@ -67,6 +85,7 @@ impl SharedDevices {
         }
         Ok(SharedDevices {
             file,
+            high: None,
             layout: start.cast(),
             slot: None,
         })
@@ -77,22 +96,9 @@ impl SharedDevices {
         unsafe { &*self.layout }
     }
 
-    /// Sets or tests a lock on a slot's byte. Returns whether it was set, and whether another process has one.
-    fn lock(&self, command: libc::c_int, slot: usize) -> Result<(bool, bool)> {
-        // SAFETY: plain data.
-        let mut lock = unsafe { std::mem::zeroed::<libc::flock>() };
-        lock.l_type = libc::F_WRLCK as libc::c_short;
-        (lock.l_start, lock.l_len) = (slot as libc::off_t, 1);
-        // SAFETY: an open file, and a local.
-        let done = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &mut lock) } == 0;
-        match done {
-            true => Ok((true, libc::c_int::from(lock.l_type) != libc::F_UNLCK)),
-            false => Err(Error::last_os_error()),
-        }
-    }
-
     fn lives(&self, slot: usize) -> bool {
-        Some(slot) == self.slot || self.lock(libc::F_OFD_GETLK, slot).is_ok_and(|(_, other)| other)
+        let locked = |byte: usize| lock(&self.file, libc::F_OFD_GETLK, byte).is_ok_and(|other| other);
+        Some(slot) == self.slot || locked(slot) && locked(2 * SLOTS + slot)
     }
 
     /// Bytes of a device that living processes hold together.
@@ -136,6 +142,20 @@ impl SharedDevices {
             layout.changes.fetch_add(1, SeqCst);
             layout.held[slot][device].fetch_sub(bytes, SeqCst);
         }
+    }
+}
+
+/// Sets a lock on a byte, or tests whether another open file has one.
+fn lock(file: &File, command: libc::c_int, byte: usize) -> Result<bool> {
+    // SAFETY: plain data.
+    let mut lock = unsafe { std::mem::zeroed::<libc::flock>() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    (lock.l_start, lock.l_len) = (byte as libc::off_t, 1);
+    // SAFETY: an open file, and a local.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) } == 0;
+    match done {
+        true => Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK),
+        false => Err(Error::last_os_error()),
     }
 }
 
