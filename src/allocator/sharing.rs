@@ -89,7 +89,7 @@ impl Allocator {
         while matches!(outcome, Err(Error::OutOfMemory(_))) && !hopeless(size) {
             let before = budget.free();
             // A budget that cannot be read does not become readable by waiting.
-            if before.is_err() || pool.give_back_completed(|| true).is_err() {
+            if before.is_err() || pool.give_back_completed().is_err() {
                 return;
             }
             let gave_back = budget.free() > before;

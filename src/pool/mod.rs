@@ -17,6 +17,7 @@
 //! * `slow_path`: the steps of a request that missed its cache
 //! * `resize`: growing and shrinking
 //! * `decay`: what was idle for long goes back to the driver
+//! * `sharing`, `budgeted_driver`: a budget of several processes
 //! * `inspect`: statistics, snapshots, validation
 
 use std::sync::{Arc, OnceLock};

@@ -93,8 +93,8 @@ impl Pool {
         }
     }
 
-    /// Gives free memory back if another process waits for a part of the budget. Returns whether the pool has memory, so
-    /// that it should look again.
+    /// Gives free memory back if another process waits for a part of the budget, and locks what it holds again if the locks
+    /// were lost. Returns whether the pool has memory, so that it should look again.
     pub fn look_for_waiters(&self) -> bool {
         let reserved = {
             let core = self.core.lock();
@@ -106,18 +106,21 @@ impl Pool {
             }
             reserved
         };
+        if let Some(budget) = self.shared_budget() {
+            budget.refresh();
+        }
         if reserved > self.in_use()
             && self.calls.others_wait()
-            && let Err(error) = self.give_back_completed(|| self.calls.others_wait())
+            && let Err(error) = self.give_back_completed()
         {
             tracing::debug!(device = self.device, %error, "nothing was given back for share_budget");
         }
         true
     }
 
-    /// Gives back the memory whose work has completed, above the reserve, while `wanted`. It waits for nothing. What no
-    /// event covers yet is covered, so that a later call finds it, unless that could end a capture.
-    pub fn give_back_completed(&self, wanted: impl Fn() -> bool) -> Result<()> {
+    /// Gives back all memory whose work has completed, above the reserve. It waits for nothing. What no event covers yet is
+    /// covered, so that a later call finds it, unless that could end a capture.
+    pub fn give_back_completed(&self) -> Result<()> {
         let mut core = self.admit()?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         let Core { memory, reclaimer, .. } = &mut *core;
@@ -132,7 +135,7 @@ impl Pool {
             reclaimer.cover_all(self, memory);
         }
         // Another thread gives back already, or decay does.
-        while !core.memory.physical.is_leaving() && wanted() {
+        while !core.memory.physical.is_leaving() {
             let mut leaving = core.begin_leaving_free();
             if leaving.is_empty() {
                 break;

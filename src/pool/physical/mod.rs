@@ -207,11 +207,13 @@ impl PhysicalMemory {
         below.min(self.room_beside_headroom())
     }
 
-    /// Bytes that may be created below the limit and beside the headroom, if the device has them now.
+    /// Bytes that may be created below the limit and beside the headroom, if the device and the budget have them now.
     pub fn room(&self) -> u64 {
         let info = self.calls.query(|driver| driver.memory_info(self.device));
         let free = info.map_or(u64::MAX, |(free, _)| free);
-        self.room_below_limit().min(free)
+        let budget = self.calls.shared_budget();
+        let of_budget = budget.map_or(u64::MAX, |budget| budget.free().unwrap_or(0));
+        self.room_below_limit().min(free).min(of_budget)
     }
 
     /// Bytes that the device has beyond the headroom now; none where the driver does not say.

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::private_dir::{effective_user, private_dir, status_of, terminated};
 use crate::support::process;
@@ -53,7 +54,10 @@ static SLOTS: [Slot; 256] = [const {
     }
 }; 256];
 
-/// A file is being opened and is not in its slot yet. A fork waits for that.
+/// How long a file waits to be opened for a fork. The fork may wait for a lock of the application that this thread holds.
+const LONGEST_FORK: Duration = Duration::from_secs(1);
+
+/// A file is being opened and is not in its slot yet. A fork waits for that, and a file waits for a fork.
 static OPENING: AtomicBool = AtomicBool::new(false);
 
 /// An open file. Its locks end with it.
@@ -75,9 +79,11 @@ impl LockFile {
         AT_FORK.call_once(|| _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) });
         // A signal handler of this thread that forks would wait for ever.
         process::without_signals(|| {
-            before_fork();
+            let alone = begin_opening(Some(LONGEST_FORK));
             let opened = Self::open_unseen(directory, name);
-            after_fork();
+            if alone {
+                after_fork();
+            }
             opened
         })
     }
@@ -287,10 +293,20 @@ impl Slot {
     }
 }
 
-extern "C" fn before_fork() {
+/// Waits until no other thread opens a file or forks. False where that took longer than `most`.
+fn begin_opening(most: Option<Duration>) -> bool {
+    let begun = Instant::now();
     while OPENING.swap(true, Ordering::Acquire) {
+        if most.is_some_and(|most| begun.elapsed() >= most) {
+            return false;
+        }
         std::thread::yield_now();
     }
+    true
+}
+
+extern "C" fn before_fork() {
+    begin_opening(None);
 }
 
 extern "C" fn after_fork() {

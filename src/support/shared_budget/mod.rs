@@ -165,11 +165,15 @@ impl SharedBudget {
         Waiting(self)
     }
 
+    /// Locks what is held again where the descriptor was lost, also while nothing is requested.
+    pub fn refresh(&self) {
+        // What another process has taken is tried again at the next call.
+        let _ = self.state.lock().prepare(self);
+    }
+
     /// Whether another process is short. This one gives back what it does not need then.
     pub fn others_wait(&self) -> bool {
-        let mut state = self.state.lock();
-        // A lost descriptor is found here too, also where nothing is requested.
-        let _ = state.prepare(self);
+        let state = self.state.lock();
         let file = state.file.as_ref();
         file.is_some_and(|file| matches!(file.conflict(WAITING, 1), Ok(Some(_))))
     }
