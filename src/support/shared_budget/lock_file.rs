@@ -156,7 +156,7 @@ impl LockFile {
     }
 
     /// Whether the descriptor still leads to the file that was opened.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         if !self.has_slot() {
             return false;
         }

@@ -234,12 +234,13 @@ impl State {
     /// another process has taken meanwhile is missing, and this process obtains nothing until it has that back.
     fn prepare(&mut self, budget: &SharedBudget) -> Result<(), String> {
         if !self.file.as_ref().is_some_and(LockFile::is_there) {
-            // A descriptor that is still open is closed before another one gets its number.
+            // Where there is no other file, this one keeps the locks that it may still have.
+            let file = LockFile::open(budget.option.directory.as_deref(), &budget.file)?;
+            // The file may be the same, so what is left of its locks goes first.
             let lost = self.file.take().is_some();
             self.missing = self.held.keys().copied().collect();
             self.locked.clear();
             self.stale.clear();
-            let file = LockFile::open(budget.option.directory.as_deref(), &budget.file)?;
             if lost {
                 tracing::warn!(file = %file.path().display(), "the file of share_budget was lost, and is locked again");
             }
@@ -343,7 +344,7 @@ impl State {
     }
 
     fn give_range(&mut self, start: u64, length: u64) {
-        let Some(file) = self.file.as_ref().filter(|file| file.is_there()) else {
+        let Some(file) = self.file.as_ref().filter(|file| file.is_open()) else {
             // The locks went with the descriptor.
             return;
         };

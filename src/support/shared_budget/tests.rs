@@ -178,6 +178,19 @@ fn file_that_was_removed_is_made_and_locked_again() {
 }
 
 #[test]
+fn file_that_cannot_be_found_for_a_moment_keeps_its_locks() {
+    let directory = Directory::new("moment");
+    let (one, other) = (directory.budget(4), directory.budget(4));
+    let (first, _second) = (one.lock(UNIT).unwrap(), one.lock(2 * UNIT).unwrap());
+    let away = directory.0.with_extension("away");
+    std::fs::rename(&directory.0, &away).unwrap();
+    assert!(matches!(one.lock(UNIT), Err(Refusal::Broken(_))));
+    one.unlock(first);
+    std::fs::rename(&away, &directory.0).unwrap();
+    assert_eq!((one.free(), other.free()), (Ok(2 * UNIT), Ok(2 * UNIT)));
+}
+
+#[test]
 fn what_is_no_directory_or_no_own_file_is_refused() {
     let directory = Directory::new("refused");
     let reason = |path: &Path| {
