@@ -71,6 +71,17 @@ fn devices_and_contexts() {
     let error = driver.device_info(devices as i32).unwrap_err();
     assert_eq!((error.code, error.failure), (101, Failure::Other));
 
+    let uuids: Vec<_> = (0..devices as i32)
+        .map(|device| driver.device_uuid(device).unwrap())
+        .collect();
+    assert!(
+        uuids
+            .iter()
+            .all(|uuid| uuids.iter().filter(|other| *other == uuid).count() == 1),
+        "{uuids:?}"
+    );
+    assert!(driver.device_uuid(devices as i32).is_err());
+
     // Asked without a context, it leaves none behind.
     let (free, total) = driver.memory_info(0).unwrap();
     assert!(free <= total && total <= info.total && free > 0);

@@ -218,6 +218,20 @@ fn an_old_driver_only_switches_features_off() {
     let error = unsafe { driver.retain_user_object(info.graph, never, null_mut()) }.unwrap_err();
     assert_eq!(error.failure, Failure::Missing);
     end_capture(stream);
+    // A budget of several processes cannot be counted without the device's UUID.
+    let allocator = trtalloc::allocator::Allocator::create("driver=cuda,share_budget=jobs:1GiB").unwrap();
+    let request = trtalloc::allocator::Request {
+        size: 1,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: None,
+    };
+    let error = allocator.allocate(request).unwrap_err().to_string();
+    assert!(
+        error.contains("share_budget jobs:1073741824") && error.contains("cuDeviceGetUuid_v2"),
+        "{error}"
+    );
 }
 
 unsafe extern "C" fn never(_: *mut c_void) {
