@@ -140,6 +140,35 @@ fn others_have_memory_that_stays_theirs() {
     assert_shown("memory-not-asked-for", &lines[1..5]);
 }
 
+/// What docs/share-budget.md shows is what two processes write, with a budget and without one.
+#[test]
+fn two_servers_share_one_gpu() {
+    let directory = common::scratch("two_servers");
+    let mut rights = std::fs::metadata(&directory).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o700);
+    std::fs::set_permissions(&directory, rights).unwrap();
+    let runtime = directory.to_str().unwrap();
+    for budget in ["none", "servers:20GiB"] {
+        let devices = directory.join(budget).display().to_string();
+        let environment = [
+            ("TRTALLOC_DRIVER", "sim"),
+            ("TRTALLOC_SIM_SHARED", devices.as_str()),
+            ("TRTALLOC_SHARE_BUDGET", budget),
+            ("TRTALLOC_WAIT_MS", "1000"),
+            ("TRTALLOC_LOG", "off"),
+            ("XDG_RUNTIME_DIR", runtime),
+        ];
+        let output = build_and_run("two", common::cc(), "tests/c/two.c", &environment);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = stderr.lines().collect();
+        assert_eq!(lines.len(), 4, "{stderr}");
+        assert_shown("share-budget", &lines);
+    }
+    let files = std::fs::read_dir(directory.join("trtalloc")).unwrap();
+    let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names, ["servers.73696d75-6c61-7465-6420-646576696300.budget"]);
+}
+
 /// Each of the lines is on that page of docs/, which breaks long ones.
 fn assert_shown(page: &str, lines: &[&str]) {
     let text = std::fs::read_to_string(common::root().join(format!("docs/{page}.md"))).unwrap();
