@@ -54,7 +54,7 @@ impl Pool {
         self.counters.trims.time(|| self.release_completed(keep, confirms))
     }
 
-    fn release_completed(&self, keep: u64, confirms: bool) -> Result<u64> {
+    pub(in crate::pool) fn release_completed(&self, keep: u64, confirms: bool) -> Result<u64> {
         let mut core = self.admit()?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();

@@ -22,7 +22,7 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// How many handles go back together, before other threads may find them gone.
-pub(in crate::pool) const BATCH: usize = 16;
+const BATCH: usize = 16;
 
 /// How long a call that needs memory on its way back waits before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);

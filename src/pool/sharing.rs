@@ -13,12 +13,10 @@ use std::time::Instant;
 
 use crate::driver::DriverError;
 use crate::pool::budgeted_driver::is_of_budget;
-use crate::pool::decay::{BATCH, StartDecay};
-use crate::pool::physical::Leaving;
-use crate::pool::{Core, Pool};
+use crate::pool::decay::StartDecay;
+use crate::pool::Pool;
 use crate::support::error::Result;
 use crate::support::shared_budget::SharedBudget;
-use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 thread_local! {
@@ -121,47 +119,14 @@ impl Pool {
     /// Gives back all memory whose work has completed, above the reserve. It waits for nothing. What no event covers yet is
     /// covered, so that a later call finds it, unless that could end a capture.
     pub fn give_back_completed(&self) -> Result<()> {
-        let mut core = self.admit()?;
-        let _entered = self.enter(&core.reclaimer.contexts)?;
-        let Core { memory, reclaimer, .. } = &mut *core;
-        self.flush_all(&mut memory.free_space);
-        // What the streams needed until now is no reason to grow.
-        memory.free_space.lower_peaks();
-        reclaimer.poll(self, memory)?;
-        reclaimer.share_completed(memory, None);
-        // Streams record an event at their next request.
-        self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
-        if !reclaimer.pending.has_batches() && reclaimer.may_cover(self) {
-            reclaimer.cover_all(self, memory);
-        }
+        let (leaves, covered) = {
+            let core = self.core.lock();
+            (core.memory.physical.is_leaving(), core.reclaimer.pending.has_batches())
+        };
         // Another thread gives back already, or decay does.
-        while !core.memory.physical.is_leaving() {
-            let mut leaving = core.begin_leaving_free();
-            if leaving.is_empty() {
-                break;
-            }
-            MutexGuard::unlocked(&mut core, || {
-                leaving.iter_mut().for_each(|memory| memory.go(&self.calls));
-            });
-            let Core { memory, .. } = &mut *core;
-            // What the driver refused to take back is tried again later.
-            if memory.physical.end_leaving(&mut memory.free_space, leaving) == 0 {
-                break;
-            }
+        if leaves {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-impl Core {
-    /// Takes the next free memory out of the pool that goes back to the driver, above the reserve.
-    fn begin_leaving_free(&mut self) -> Vec<Leaving> {
-        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        let most = physical.reserved().saturating_sub(physical.floor());
-        let cached = physical.begin_leaving_cached(most, BATCH);
-        match cached.is_empty() {
-            true => physical.begin_leaving(free_space, most, BATCH),
-            false => cached,
-        }
+        self.release_completed(0, !covered).map(|_| ())
     }
 }

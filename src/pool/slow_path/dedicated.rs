@@ -193,7 +193,8 @@ impl Pool {
             block.renew_for_growth(size);
             return Some(block);
         }
-        if self.options.wait.is_zero() || reclaimer.outlasts_growth {
+        // Once a capture is known, no request is refused as long as memory may grow.
+        if self.options.wait.is_zero() || reclaimer.outlasts_growth || self.is_capture_known() {
             return None;
         }
         let grown = |block: &DedicatedMemory, covered: bool| covered && block.may_serve_growth(size);
