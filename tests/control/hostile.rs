@@ -8,9 +8,8 @@ use trtalloc::support::control::protocol::{MAX_MESSAGE, Request};
 
 use super::*;
 
-/// No pair may take longer while clients attack, in microseconds. What a command costs a pair is a part of a millisecond;
-/// the rest is the time until the scheduler of a busy machine runs the thread again. With the machine to itself, the longest
-/// took 20 ms.
+/// No pair may take longer while clients attack, in microseconds. With the machine to itself the longest took 16 to 20 ms,
+/// and 700 ms beside fifteen busy processes on two cores. How much of that is the scheduler's was not measured.
 const LONGEST_PAIR: u64 = 2_000_000;
 
 /// Connects, also where many wait.
