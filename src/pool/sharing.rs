@@ -12,9 +12,9 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::driver::DriverError;
+use crate::pool::Pool;
 use crate::pool::budgeted_driver::is_of_budget;
 use crate::pool::decay::StartDecay;
-use crate::pool::Pool;
 use crate::support::error::Result;
 use crate::support::shared_budget::SharedBudget;
 use crate::sync::atomic::Ordering;
