@@ -42,9 +42,7 @@ pub struct Reclaimer {
     put_off: bool,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
-    /// A growth has waited in vain for the work that used its range before: see [`Remainder`].
-    ///
-    /// [`Remainder`]: crate::pool::physical::dedicated_memory::Remainder
+    /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
     pub(in crate::pool) outlasts_growth: bool,
 }
 

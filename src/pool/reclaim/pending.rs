@@ -40,9 +40,7 @@ pub enum Freed {
         /// The shrink's number.
         number: u64,
     },
-    /// What a live block's range has beyond its size ([`Remainder`]): that number.
-    ///
-    /// [`Remainder`]: crate::pool::physical::dedicated_memory::Remainder
+    /// What a live block's range has beyond its size (`dedicated_memory::Remainder`): that number.
     Remainder(u64),
 }
 
