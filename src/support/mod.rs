@@ -12,7 +12,7 @@ pub mod log;
 pub mod nvtx;
 #[cfg(not(loom))]
 pub mod own_descriptor;
-pub mod private_dir;
+pub mod private_folder;
 pub mod process;
 #[cfg(not(loom))]
 pub mod run_statistics;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use trtalloc::error::{Error, Result};
 use trtalloc::support::control::Request;
-use trtalloc::support::control::folder::{self, Place};
 use trtalloc::support::control::socket_file::{self, Found};
+use trtalloc::support::private_folder::{self, Place};
 
 use super::process::{self, Target};
 use super::{json, text};
@@ -95,7 +95,7 @@ fn as_user<T>(user: u32, call: impl FnOnce() -> Option<T>) -> Option<T> {
 fn remove_stale() {
     // SAFETY: only reads a value.
     let own = unsafe { libc::geteuid() };
-    let (Ok(root), Ok(namespace)) = (folder::root(Path::new("/")), socket_file::namespace("self")) else {
+    let (Ok(root), Ok(namespace)) = (private_folder::root(Path::new("/")), socket_file::namespace("self")) else {
         return;
     };
     for place in Place::of_user(own, std::env::var_os("XDG_RUNTIME_DIR")) {

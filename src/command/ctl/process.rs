@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use trtalloc::error::{Error, Result};
 use trtalloc::support::control::Request;
-use trtalloc::support::control::folder::{self, Place};
 use trtalloc::support::control::socket_file::{self, Found};
+use trtalloc::support::private_folder::{self, Place};
 
 use super::PATIENCE;
 
@@ -48,7 +48,8 @@ impl Target {
             return Err(Error::Io(format!("process {pid}: its user is not known")));
         };
         // Only the user of a process that others may look into can follow these; others are looked for here.
-        let root = folder::root(Path::new(&format!("{proc}/root"))).or_else(|_| folder::root(Path::new("/")));
+        let root =
+            private_folder::root(Path::new(&format!("{proc}/root"))).or_else(|_| private_folder::root(Path::new("/")));
         let namespace = socket_file::namespace(&pid.to_string()).or_else(|_| socket_file::namespace("self"));
         let inner = field("NSpid:")
             .last()
@@ -120,7 +121,7 @@ impl Target {
         Err(Error::Io(format!("process {}: {reason}", self.pid)))
     }
 
-    fn connect_in(&self, folder: &folder::Folder) -> std::io::Result<Found> {
+    fn connect_in(&self, folder: &private_folder::Folder) -> std::io::Result<Found> {
         let begun = Instant::now();
         loop {
             match socket_file::open(folder, &self.name, self.user) {

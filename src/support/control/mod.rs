@@ -13,7 +13,6 @@ use std::sync::OnceLock;
 use crate::support::error::Result;
 use crate::support::{helper_thread, process};
 
-pub mod folder;
 pub mod protocol;
 mod server;
 pub mod socket_file;

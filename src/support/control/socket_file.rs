@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::folder::{self, Folder, Place};
+use crate::support::private_folder::{self, Folder, Place};
 
 /// How many clients may wait.
 const BACKLOG: i32 = 16;
@@ -49,7 +49,7 @@ impl SocketFile {
     /// Makes the socket in the first folder where that is possible. The error names the last place that was tried.
     pub fn create(owner: u32) -> Result<(SocketFile, UnixListener)> {
         let name = name(std::process::id(), namespace("self")?);
-        let root = folder::root(Path::new("/"))?;
+        let root = private_folder::root(Path::new("/"))?;
         let mut failed = Error::from(ErrorKind::NotFound);
         for place in Place::of_user(owner, std::env::var_os("XDG_RUNTIME_DIR")) {
             let made = place.create(root.as_fd(), owner).and_then(|folder| {
@@ -74,7 +74,7 @@ impl SocketFile {
 
     /// Removes the file, if it is still the one that was made.
     pub fn remove(&self) {
-        let removed = folder::root(Path::new("/")).and_then(|root| {
+        let removed = private_folder::root(Path::new("/")).and_then(|root| {
             let folder = self.place.open(root.as_fd(), self.owner)?;
             match folder.status(&self.name)?.st_ino == self.inode {
                 true => folder.remove(&self.name),

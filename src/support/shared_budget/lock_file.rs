@@ -5,6 +5,7 @@
 //! Every call first looks whether the descriptor still leads to the file: a program may close descriptors that it did not
 //! open.
 
+use std::ffi::OsStr;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::private_dir::{effective_user, private_dir, status_of, terminated};
+use crate::support::private_folder::{Place, effective_user, status_of, terminated};
 use crate::support::process;
 
 /// The lowest number of a descriptor. Programs that close or replace descriptors by number mostly mean low ones.
@@ -95,8 +96,8 @@ impl LockFile {
                 (OwnedFd::from(open), path.join(name))
             }
             None => {
-                let private = private_dir()?;
-                (private.directory, private.path.join(name))
+                let (folder, path) = Place::create_first()?;
+                (folder.into(), path.join(name))
             }
         };
         let reason = |error: Error| format!("{}: {error}", path.display());
@@ -104,7 +105,7 @@ impl LockFile {
             return Err(format!("{} is on {kind}, a network file system", path.display()));
         }
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let text = terminated(Path::new(name)).map_err(reason)?;
+        let text = terminated(OsStr::new(name)).map_err(reason)?;
         // SAFETY: a terminated name and an open directory.
         let low = unsafe { libc::openat(directory.as_raw_fd(), text.as_ptr(), flags, 0o600) };
         if low < 0 {
@@ -112,7 +113,7 @@ impl LockFile {
         }
         // SAFETY: a fresh descriptor, owned here alone.
         let low = unsafe { OwnedFd::from_raw_fd(low) };
-        let status = status_of(low.as_raw_fd()).ok_or_else(|| reason(Error::last_os_error()))?;
+        let status = status_of(low.as_raw_fd()).map_err(reason)?;
         if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_uid != effective_user() {
             return Err(format!("{} is no file of this user", path.display()));
         }
@@ -147,7 +148,7 @@ impl LockFile {
     pub(super) fn is_there(&self) -> bool {
         // SAFETY: plain data, which the call fills.
         let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
-        let Ok(path) = terminated(&self.path) else {
+        let Ok(path) = terminated(self.path.as_os_str()) else {
             return false;
         };
         // SAFETY: a terminated path, and a local that the call fills.
@@ -161,7 +162,7 @@ impl LockFile {
             return false;
         }
         let status = status_of(self.descriptor);
-        status.is_some_and(|status| (status.st_dev, status.st_ino) == self.identity)
+        status.is_ok_and(|status| (status.st_dev, status.st_ino) == self.identity)
     }
 
     /// Whether the slot is this file's. It is not where a file that was opened later got the same descriptor.
@@ -318,7 +319,11 @@ extern "C" fn in_child() {
     for slot in &SLOTS {
         let descriptor = slot.descriptor.swap(-1, Ordering::Acquire);
         let file = (slot.device.load(Ordering::Relaxed), slot.file.load(Ordering::Relaxed));
-        let status = if descriptor < 0 { None } else { status_of(descriptor) };
+        let status = if descriptor < 0 {
+            None
+        } else {
+            status_of(descriptor).ok()
+        };
         if status.is_some_and(|status| (status.st_dev, status.st_ino) == file) {
             // SAFETY: the descriptor leads to the file of this slot, which no value of the child uses.
             unsafe { libc::close(descriptor) };

@@ -1,13 +1,16 @@
-//! The folder of a user's sockets: only that user may enter it, and no symbolic link leads there.
+//! The private folder in which the processes of one user find each other: only that user may enter it, and no symbolic
+//! link leads there.
 //!
 //! It is `trtalloc` in XDG_RUNTIME_DIR or in /run/user/UID, else /tmp/trtalloc-UID.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use crate::support::process;
 
 /// A place where the folder may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,9 +83,31 @@ impl Place {
         Ok(Folder { descriptor })
     }
 
+    /// The first folder of this process's effective user that can be made, and its path. The error names the last place that
+    /// was tried. XDG_RUNTIME_DIR counts for nothing where the process has gained rights: it is another user's then.
+    pub fn create_first() -> std::result::Result<(Folder, PathBuf), String> {
+        let user = effective_user();
+        let root = root(Path::new("/")).map_err(|error| format!("/: {error}"))?;
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !process::has_gained_rights());
+        let mut failed = String::new();
+        for place in Place::of_user(user, runtime) {
+            match place.create(root.as_fd(), user) {
+                Ok(folder) => return Ok((folder, place.path())),
+                Err(error) => failed = format!("{}: {error}", place.path().display()),
+            }
+        }
+        Err(failed)
+    }
+
     /// The folder's path, for messages.
     pub fn path(&self) -> PathBuf {
         self.base.join(&self.name)
+    }
+}
+
+impl From<Folder> for OwnedFd {
+    fn from(folder: Folder) -> OwnedFd {
+        folder.descriptor
     }
 }
 
@@ -145,24 +170,80 @@ fn owned(descriptor: i32) -> Result<OwnedFd> {
     }
 }
 
-fn terminated(text: &OsStr) -> Result<CString> {
+/// The process's effective user.
+pub(in crate::support) fn effective_user() -> u32 {
+    // SAFETY: only reads a value.
+    unsafe { libc::geteuid() }
+}
+
+/// The text as C has it.
+pub(in crate::support) fn terminated(text: &OsStr) -> Result<CString> {
     Ok(CString::new(text.as_bytes())?)
+}
+
+/// The state of an open file.
+pub(in crate::support) fn status_of(descriptor: RawFd) -> Result<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room on this frame. A descriptor that is not open is an error.
+    match unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } {
+        // SAFETY: the call succeeded, so it wrote all of it.
+        0 => Ok(unsafe { status.assume_init() }),
+        _ => Err(Error::last_os_error()),
+    }
 }
 
 /// Refuses a folder that another user owns or may enter.
 fn check_private(folder: &OwnedFd, owner: u32) -> Result<()> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: an open descriptor, and room on this frame.
-    if unsafe { libc::fstat(folder.as_raw_fd(), status.as_mut_ptr()) } != 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so it wrote all of it.
-    let status = unsafe { status.assume_init() };
+    let status = status_of(folder.as_raw_fd())?;
     match status.st_uid == owner && status.st_mode & 0o077 == 0 {
         true => Ok(()),
         false => Err(Error::new(
             ErrorKind::PermissionDenied,
             "a folder that is not the user's alone",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn create(place: &Place) -> Result<PathBuf> {
+        let root = root(Path::new("/"))?;
+        place.create(root.as_fd(), effective_user()).map(|_| place.path())
+    }
+
+    #[test]
+    fn folder_is_made_for_its_owner_alone_and_others_are_refused() {
+        let base = std::env::temp_dir().join(format!("trtalloc-folder-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&base);
+        std::fs::create_dir(&base).unwrap();
+        let rights = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let place = Place::of_user(effective_user(), Some(base.clone().into())).remove(0);
+        rights(&base, 0o755);
+        create(&place).unwrap_err();
+        rights(&base, 0o700);
+        for _ in 0..2 {
+            let mode = std::fs::metadata(create(&place).unwrap()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+        }
+        let folder = place.path();
+        rights(&folder, 0o750);
+        create(&place).unwrap_err();
+        std::fs::remove_dir(&folder).unwrap();
+        symlink("/tmp", &folder).unwrap();
+        create(&place).unwrap_err();
+        std::fs::remove_file(&folder).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        create(&place).unwrap_err();
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn every_process_has_a_folder() {
+        let (_, path) = Place::create_first().unwrap();
+        assert!(path.is_absolute());
     }
 }
