@@ -44,7 +44,8 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
         }),
         "tags" => each_device(command, out, &[], |allocator, device| {
             let tags = allocator.tag_stats(Some(device))?;
-            Ok(stats::json(device, &allocator.stats(Some(device))?, &tags))
+            let line = stats::json(device, &allocator.stats(Some(device))?, &tags);
+            Ok(format!("{{{}{}", budget(allocator.pool_at_device(device)?), &line[1..]))
         }),
         "trim" => {
             let (keep, confirms) = (number(command, "keep")?, command.get("confirm") == Some("1"));
@@ -92,6 +93,16 @@ fn each_device(
         }
     }
     Ok(())
+}
+
+/// What the pool holds of the budget that it shares with other processes, as the first fields of a line of JSON.
+fn budget(pool: &Pool) -> String {
+    let Some(budget) = pool.shared_budget() else {
+        return String::new();
+    };
+    let option = tags::printable(&budget.option().to_string());
+    let option = option.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"budget\":\"{option}\",\"budget_held\":{},", budget.held())
 }
 
 fn limit(command: &Command) -> Result<()> {

@@ -166,6 +166,31 @@ fn what_is_unclear_is_refused() {
 }
 
 #[test]
+fn list_says_who_holds_what_of_a_shared_budget() {
+    let runtime = runtime("list_budget");
+    let budget = format!("list{}:2GiB", std::process::id());
+    let start = |name| Server::start(name, Server::command(&runtime).env("TRTALLOC_SHARE_BUDGET", &budget));
+    let both = [start("first"), start("second")];
+    let out = ctl(&[]);
+    let list = expect(&out, 0);
+    for server in &both {
+        let row = list
+            .lines()
+            .filter(|line| line.starts_with(budget.split(':').next().unwrap()))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .find(|words| words[3] == server.pid())
+            .unwrap_or_else(|| panic!("{list}"));
+        assert_eq!(
+            (row[0].ends_with(":2147483648"), row[2], row[4]),
+            (true, "MiB", "server"),
+            "{list}"
+        );
+        let held: f64 = row[1].parse().unwrap();
+        assert!((516.0..700.0).contains(&held), "{list}");
+    }
+}
+
+#[test]
 fn list_has_the_processes_that_can_be_reached() {
     let (one, two) = (Server::new("list_one"), Server::new("list_two"));
     let runtime = runtime("list_without");

@@ -15,8 +15,7 @@ use crate::command::{Done, say};
 
 pub fn run() -> Result<Done> {
     remove_stale();
-    let mut table = Table::new(&["PID", "ALLOCATED", "RESERVED", "PROGRAM"]);
-    let (mut found, mut silent) = (0, 0);
+    let (mut found, mut silent) = (Vec::new(), false);
     // SAFETY: only reads a value.
     let own = unsafe { libc::geteuid() };
     for pid in processes()? {
@@ -30,21 +29,44 @@ pub fn run() -> Result<Done> {
         };
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let program = trtalloc::tags::printable(program.trim_end());
-        found += 1;
-        let (allocated, reserved) = match answer {
-            Ok((allocated, reserved)) => (size(allocated), size(reserved)),
-            Err(_) => {
-                silent += 1;
-                ("no answer".into(), "".into())
-            }
-        };
-        table.row(vec![pid.to_string(), allocated, reserved, program]);
+        silent |= answer.is_err();
+        found.push((pid, answer.ok(), program));
     }
-    match found {
-        0 => say("no process can be reached: `trtalloc run`, or the option control=1, lets a program be"),
-        _ => say(&table.text()),
+    if found.is_empty() {
+        say("no process can be reached: `trtalloc run`, or the option control=1, lets a program be");
+        return Ok(Done::All);
     }
-    Ok(if silent > 0 { Done::NotAll } else { Done::All })
+    let mut table = Table::new(&["PID", "ALLOCATED", "RESERVED", "PROGRAM"]);
+    let mut budgets = Table::new(&["BUDGET", "HELD", "PID", "PROGRAM"]);
+    let mut shared = Vec::new();
+    for (pid, figures, program) in found {
+        let (allocated, reserved) = figures.as_ref().map_or(("no answer".into(), String::new()), |figures| {
+            (size(figures.allocated), size(figures.reserved))
+        });
+        table.row(vec![pid.to_string(), allocated, reserved, program.clone()]);
+        if let Some(Figures {
+            budget: Some((budget, held)),
+            ..
+        }) = figures
+        {
+            shared.push(vec![budget, size(held), pid.to_string(), program]);
+        }
+    }
+    say(&table.text());
+    if !shared.is_empty() {
+        shared.sort();
+        shared.into_iter().for_each(|row| budgets.row(row));
+        say(&budgets.text());
+    }
+    Ok(if silent { Done::NotAll } else { Done::All })
+}
+
+/// What a process holds, in bytes.
+struct Figures {
+    allocated: u64,
+    reserved: u64,
+    /// The option `share_budget`, and what it holds of that.
+    budget: Option<(String, u64)>,
 }
 
 fn processes() -> Result<Vec<u32>> {
@@ -57,8 +79,8 @@ fn processes() -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Allocated and reserved bytes of a process; none where it has no socket.
-fn figures(target: &Target) -> Option<Result<(u64, u64)>> {
+/// What a process holds; none where it has no socket.
+fn figures(target: &Target) -> Option<Result<Figures>> {
     let mut stream = target.connect().ok()?;
     let ask = || {
         process::send(&mut stream, &Request::new("tags"))?;
@@ -67,7 +89,15 @@ fn figures(target: &Target) -> Option<Result<(u64, u64)>> {
             .map_err(|error| Error::Io(error.to_string()))?;
         let lines = json::lines(&text(&mut stream)?)?;
         let sum = |key| lines.iter().map(|line| line.number(key)).sum();
-        Ok((sum("allocated"), sum("reserved")))
+        let budget = lines
+            .iter()
+            .map(|line| line.text("budget"))
+            .find(|text| !text.is_empty());
+        Ok(Figures {
+            allocated: sum("allocated"),
+            reserved: sum("reserved"),
+            budget: budget.map(|text| (trtalloc::tags::printable(text), sum("budget_held"))),
+        })
     };
     let mut ask = ask;
     Some(ask())

@@ -17,7 +17,7 @@ enum Kind {
 use Kind::{Bytes, Count, Time};
 
 /// The statistics, in the order of the C struct.
-const FIGURES: [(&str, Kind); 27] = [
+const FIGURES: [(&str, Kind); 28] = [
     ("allocated", Bytes),
     ("allocated_peak", Bytes),
     ("requested", Bytes),
@@ -45,6 +45,7 @@ const FIGURES: [(&str, Kind); 27] = [
     ("held_by_others", Bytes),
     ("largest_free", Bytes),
     ("available", Bytes),
+    ("awaiting_work", Bytes),
 ];
 
 /// A column for each device.
