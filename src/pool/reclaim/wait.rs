@@ -92,16 +92,18 @@ impl Wait {
         waited(pool, core, context, outcome)
     }
 
-    /// Waits, with the lock released, for an event of `context`. As [`Wait::wait`] otherwise.
+    /// Waits, with the lock released, for an event of `context` until the deadline. As [`Wait::wait`] otherwise.
     pub(in crate::pool) fn wait_for_event(
-        &mut self,
+        &self,
         pool: &Pool,
         core: &mut MutexGuard<'_, Core>,
         context: Context,
         event: Event,
     ) -> Result<bool> {
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + pool.options.wait);
-        let left = deadline.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let left = self
+            .deadline
+            .map_or(pool.options.wait, |deadline| deadline.saturating_duration_since(now));
         let wait = || pool.calls.submit(|driver| driver.event_wait(event, left));
         core.reclaimer.waiting += 1;
         let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(wait));

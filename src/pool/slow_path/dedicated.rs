@@ -177,8 +177,9 @@ impl Pool {
     }
 
     /// Returns a larger block that had grown, for a block of `owner`'s stream that may grow likewise, if it is the only
-    /// one of that stream: several share what one of them has freed, and others what there is where memory is short. Behind the stream's completion event, the block may
-    /// use its own bytes at once. A resize names no stream, so it gets the others once that event has completed.
+    /// one of that stream: several share what one of them has freed. Where memory is short, others need what a short block
+    /// has beyond its size. Behind the stream's completion event, the block may use its own bytes at once. A resize names no
+    /// stream, so it gets the others once that event has completed.
     fn take_grown_range(
         &self,
         reclaimer: &mut Reclaimer,
