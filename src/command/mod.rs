@@ -19,6 +19,7 @@ mod run;
 mod snapshot;
 mod table;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -131,6 +132,17 @@ pub fn main() -> ExitCode {
         Ok(Done::NotAll) => ExitCode::from(1),
         Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
         Err(error) => failed(&error, 1),
+    }
+}
+
+/// Refuses a page whose name does not end in .html.
+fn check_page_name(path: Option<&Path>) -> Result<()> {
+    match path.filter(|path| path.extension().is_none_or(|suffix| suffix != "html")) {
+        Some(path) => Err(Error::InvalidArgument(format!(
+            "{}: a page's name ends in .html",
+            path.display()
+        ))),
+        None => Ok(()),
     }
 }
 

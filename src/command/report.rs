@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use trtalloc::error::{Error, Result};
+use trtalloc::error::Result;
 use trtalloc::history::report::model::{EventKind, NameTable, ReportDevice};
 use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline};
 
 use super::table::{Table, size};
-use super::{Done, say};
+use super::{Done, check_page_name, say};
 
 /// How many holders of each kind, and refusals, are listed.
 const NAMED: usize = 5;
@@ -23,13 +23,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
-    let page = |path: &PathBuf| path.extension().is_some_and(|suffix| suffix == "html");
-    if let Some(path) = arguments.output.as_ref().filter(|path| !page(path)) {
-        return Err(Error::InvalidArgument(format!(
-            "{}: a page's name ends in .html",
-            path.display()
-        )));
-    }
+    check_page_name(arguments.output.as_deref())?;
     let report = Report::read(&arguments.snapshot)?;
     say(&summary(&arguments.snapshot, &report));
     if let Some(path) = &arguments.output {

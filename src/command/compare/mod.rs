@@ -6,13 +6,13 @@ mod text;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use trtalloc::error::{Error, Result};
+use trtalloc::error::Result;
 use trtalloc::history::report::Report;
 use trtalloc::history::report::compare::{Comparison, DeviceComparison, Difference, Kind, write_page};
 
 use super::report::called;
 use super::table::size;
-use super::{Done, say};
+use super::{Done, check_page_name, say};
 
 /// How many kinds that are held more, and less, are shown with their stacks.
 const WITH_STACK: usize = 5;
@@ -32,13 +32,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
-    let page = |path: &PathBuf| path.extension().is_some_and(|suffix| suffix == "html");
-    if let Some(path) = arguments.output.as_ref().filter(|path| !page(path)) {
-        return Err(Error::InvalidArgument(format!(
-            "{}: a page's name ends in .html",
-            path.display()
-        )));
-    }
+    check_page_name(arguments.output.as_deref())?;
     let old = Report::read(&arguments.old)?;
     let compared = Comparison::of(&old, Report::read(&arguments.new)?);
     let answer = Answer::of(&compared, arguments);
@@ -156,7 +150,7 @@ impl DeviceAnswer {
                      long as 99 of 100 that were freed",
                     time as f64 / 1e6
                 ),
-                None => "not both snapshots have events, so what is in use for a moment only cannot be told from what lasts: \
+                None => "not both snapshots have events, so what is in use for a moment only cannot be distinguished from what lasts: \
                          record with history=all"
                     .into(),
             },

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{Bench, MIB, RESIZABLE};
-use crate::allocator::Request;
 use crate::driver::sim::model::functions::Call;
 use crate::pool::WINDOWS;
 
@@ -225,22 +224,7 @@ fn request_waits_for_memory_on_its_way_back() {
         let stream = bench.stream();
         bench.use_and_free(stream, 1, 64 * MIB);
         bench.complete();
-        let context = bench.app(|machine| machine.context_current()).unwrap();
-        let (allocator, machine) = (bench.allocator.clone(), bench.machine.clone());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let ask = move || {
-            machine.context_push(context).unwrap();
-            let request = Request {
-                size: 48 * MIB,
-                alignment: 0,
-                flags,
-                stream: None,
-                device: None,
-            };
-            let outcome = allocator.allocate(request);
-            machine.context_pop().unwrap();
-            sender.send(outcome).unwrap();
-        };
+        let (ask, receiver) = bench.request_of_another_thread(48 * MIB, flags);
         bench.machine.come_between("cuMemUnmap", 1, move |_| {
             std::thread::spawn(ask);
             // The request comes while the handle is on its way. If it is late, it finds the memory gone.

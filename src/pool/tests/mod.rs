@@ -2,11 +2,13 @@
 //! call loses memory. Memory whose stream or context is gone is reclaimed.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
-use crate::allocator::{Allocator, RESIZABLE};
+use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::sim::model::Machine;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::support::config::Config;
+use crate::support::error::Result;
 
 mod application;
 mod broken_rules;
@@ -80,6 +82,31 @@ impl Bench {
         }
         blocks.iter().for_each(|block| self.put(*block, Some(stream)));
         blocks
+    }
+
+    /// A request without a stream for another thread to make, in the context that is current here, and its outcome.
+    fn request_of_another_thread(
+        &self,
+        size: u64,
+        flags: u32,
+    ) -> (impl FnOnce() + Send + use<>, Receiver<Result<u64>>) {
+        let context = self.app(|machine| machine.context_current()).unwrap();
+        let (allocator, machine) = (self.allocator.clone(), self.machine.clone());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let ask = move || {
+            machine.context_push(context).unwrap();
+            let request = Request {
+                size,
+                alignment: 0,
+                flags,
+                stream: None,
+                device: None,
+            };
+            let outcome = allocator.allocate(request);
+            machine.context_pop().unwrap();
+            sender.send(outcome).unwrap();
+        };
+        (ask, receiver)
     }
 
     fn finish(self) {

@@ -1,7 +1,6 @@
 //! A trim and a limit from outside the process, which come at any moment: they wait for nothing and end no capture.
 
 use super::{Bench, MIB, RESIZABLE};
-use crate::allocator::Request;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::driver::sim::model::functions::Call;
 
@@ -136,22 +135,7 @@ fn other_threads_go_on_while_memory_goes_back() {
     let stream = bench.stream();
     bench.use_and_free(stream, 4, 32 * MIB);
     bench.app(|machine| machine.context_synchronize()).unwrap();
-    let context = bench.app(|machine| machine.context_current()).unwrap();
-    let (allocator, machine) = (bench.allocator.clone(), bench.machine.clone());
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let ask = move || {
-        machine.context_push(context).unwrap();
-        let request = Request {
-            size: 3 * MIB,
-            alignment: 0,
-            flags: 0,
-            stream: None,
-            device: None,
-        };
-        let outcome = allocator.allocate(request);
-        machine.context_pop().unwrap();
-        sender.send(outcome).unwrap();
-    };
+    let (ask, receiver) = bench.request_of_another_thread(3 * MIB, 0);
     let (went_on, waiting) = std::sync::mpsc::channel();
     bench.machine.come_between("cuMemUnmap", 1, move |_| {
         std::thread::spawn(ask);

@@ -138,15 +138,21 @@ fn growth_is_refused_while_the_work_before_does_not_end() {
     bench.finish();
 }
 
-/// Without a wait, a block gets a range that is safe to grow into at once.
+/// Without a wait, once a capture is known, and where memory is short, a block does not begin in a range in use.
 #[test]
-fn range_in_use_is_not_taken_where_nothing_may_wait() {
-    let bench = Bench::new("wait_ms=0");
-    let stream = bench.stream();
-    bench.free_grown(stream);
-    let block = bench.grow(stream, 8, (16..=64).step_by(8));
-    bench.put(block, Some(stream));
-    bench.finish();
+fn range_in_use_is_not_taken_where_growth_must_not_wait() {
+    for (options, begins) in [("", 1), ("wait_ms=0", 0), ("captures=1", 0), ("limit=74MiB", 0)] {
+        let bench = Bench::new(options);
+        let stream = bench.stream();
+        let beside = bench.get(6 * MIB, None);
+        bench.free_grown(stream);
+        let block = bench.request(MIB, RESIZABLE, Some(stream)).unwrap();
+        assert_eq!(bench.allocator.pool_of(0).remainders(), begins, "{options}");
+        bench.launch(stream, block, MIB);
+        bench.put(block, Some(stream));
+        bench.put(beside, None);
+        bench.finish();
+    }
 }
 
 /// A block that is freed before its remainder is complete, on its stream, on another one or on none.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::private_folder::{Place, effective_user, status_of, terminated};
 use crate::support::process;
+use crate::sync::broken;
 
 /// The lowest number of a descriptor. Programs that close or replace descriptors by number mostly mean low ones.
 const LOWEST: RawFd = 512;
@@ -187,6 +188,9 @@ impl LockFile {
     }
 
     fn set(&self, kind: libc::c_int, start: u64, bytes: u64) -> Result<bool, Error> {
+        if kind != libc::F_UNLCK && broken("the kernel has locks left") {
+            return Err(Error::from_raw_os_error(libc::ENOLCK));
+        }
         let mut lock = flock(kind, start, bytes);
         // SAFETY: the structure is a local. The descriptor is this file's or an error.
         match unsafe { libc::fcntl(self.descriptor, libc::F_OFD_SETLK, &mut lock) } {

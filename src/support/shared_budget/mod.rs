@@ -254,16 +254,23 @@ impl State {
         }
         let units = budget.units();
         let mut missing = 0;
-        for number in std::mem::take(&mut self.missing) {
+        let mut lost = std::mem::take(&mut self.missing);
+        while let Some(number) = lost.pop() {
             let wanted = self
                 .held
                 .get(&number)
                 .map_or(0, |ranges| ranges.iter().map(|(_, length)| length).sum());
-            match self.take(units, wanted).map_err(|error| budget.reason(&error))? {
-                Some(ranges) => _ = self.held.insert(number, ranges),
-                None => {
+            match self.take(units, wanted) {
+                Ok(Some(ranges)) => _ = self.held.insert(number, ranges),
+                Ok(None) => {
                     self.missing.push(number);
                     missing += wanted;
+                }
+                Err(error) => {
+                    // What is not locked again keeps the bytes of the old locks, which must not be unlocked here.
+                    self.missing.append(&mut lost);
+                    self.missing.push(number);
+                    return Err(budget.reason(&error));
                 }
             }
         }

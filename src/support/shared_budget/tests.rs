@@ -6,6 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::sync::breaking;
 
 const DEVICE: [u8; 16] = [7; 16];
 
@@ -146,6 +147,23 @@ fn descriptor_of_another_budget_is_not_taken_for_the_lost_one() {
     assert!(matches!(one.lock(UNIT), Err(Refusal::Broken(_))));
     drop(one);
     assert!(other.state.lock().file.as_ref().unwrap().is_there());
+}
+
+/// What could not be locked again, because the kernel had no locks left, is locked once it has some.
+#[test]
+fn locks_that_the_kernel_refuses_are_taken_later() {
+    let directory = Directory::new("refused-locks");
+    let (one, other) = (directory.budget(6), directory.budget(6));
+    let held = [3, 1, 1].map(|units| one.lock(units * UNIT).unwrap());
+    let refused = |outcome| matches!(outcome, Err(Refusal::Broken(reason)) if reason.contains("No locks available"));
+    breaking("the kernel has locks left", || {
+        assert!(refused(one.lock(UNIT)));
+        one.state.lock().file.as_ref().unwrap().lose();
+        assert!(refused(one.lock(UNIT)));
+    });
+    assert_eq!((one.free(), other.free()), (Ok(UNIT), Ok(UNIT)));
+    held.into_iter().for_each(|held| one.unlock(held));
+    assert_eq!(other.free(), Ok(6 * UNIT));
 }
 
 #[test]
