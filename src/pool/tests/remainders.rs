@@ -2,6 +2,7 @@
 //! work on that one has completed.
 
 use super::{Bench, MIB, RESIZABLE};
+use crate::driver::sim::SimConfig;
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::{Pool, WINDOWS};
 use crate::sync::breaking;
@@ -76,6 +77,70 @@ fn blocks_that_grow_one_after_another_make_no_memory_calls() {
     assert!(bench.waits() > 0, "no growth met pending work");
     let reserved = bench.allocator.stats(Some(0)).unwrap().reserved / MIB;
     assert!(reserved <= 170, "{reserved} MiB for 154");
+    bench.finish();
+}
+
+/// Streams whose largest blocks come one after another. Each keeps what its own needed, though the largest sum of what is in
+/// use is less than a half of that.
+#[test]
+fn streams_keep_what_their_blocks_needed() {
+    let bench = Bench::new("");
+    let streams = [(); 4].map(|()| bench.stream());
+    let (mut live, mut calls) = ([None; 4], 0);
+    for round in 0..24 {
+        for (at, stream) in streams.into_iter().enumerate() {
+            let to = if round % 4 == at { 64 } else { 12 };
+            if let Some(before) = live[at].take() {
+                bench.put(before, Some(stream));
+            }
+            live[at] = Some(bench.grow(stream, 4, (8..=to).step_by(4)));
+        }
+        if round == 8 {
+            calls = bench.memory_calls();
+        }
+    }
+    assert_eq!(bench.memory_calls(), calls);
+    for (block, stream) in live.into_iter().zip(streams) {
+        block.into_iter().for_each(|block| bench.put(block, Some(stream)));
+    }
+    bench.finish();
+}
+
+/// A growth leaves what the block has beyond its new size where it is, for the next one. A shrink does not.
+#[test]
+fn growth_gives_nothing_back() {
+    let bench = Bench::new("");
+    let stream = bench.stream();
+    bench.free_grown(stream);
+    let block = bench.grow(stream, 8, (16..=24).step_by(8));
+    let trimmed = || {
+        bench.complete();
+        bench.allocator.trim(Some(0), 0).unwrap();
+        bench.allocator.stats(Some(0)).unwrap().reserved / MIB
+    };
+    assert!(trimmed() >= 64);
+    let block = bench.resize(block, 24 * MIB, 8 * MIB).unwrap();
+    assert!(trimmed() < 32);
+    bench.put(block, Some(stream));
+    bench.finish();
+}
+
+/// Without context events, only a synchronization shows what has completed. A growth causes none.
+#[test]
+fn growth_synchronizes_nothing() {
+    let config = SimConfig {
+        version: 12_040,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(config, "");
+    let streams = [bench.stream(), bench.stream()];
+    for round in 0..6 {
+        for stream in streams {
+            let block = bench.grow(stream, 4 + round % 3, (12..=64).step_by(4));
+            bench.put(block, Some(stream));
+        }
+    }
+    assert_eq!(bench.machine.count("cuCtxSynchronize"), 0);
     bench.finish();
 }
 
@@ -155,6 +220,21 @@ fn range_in_use_is_not_taken_where_growth_must_not_wait() {
     }
 }
 
+/// No event shows when the work on the range has completed.
+#[test]
+fn range_in_use_is_not_taken_without_an_event() {
+    let bench = Bench::new("");
+    let stream = bench.stream();
+    bench.free_grown(stream);
+    assert!(bench.machine.fail_every(Some("cuEventRecord"), 1, 2));
+    let block = bench.request(MIB, RESIZABLE, Some(stream)).unwrap();
+    bench.machine.clear_failures();
+    assert_eq!(bench.allocator.pool_of(0).remainders(), 0);
+    bench.launch(stream, block, MIB);
+    bench.put(block, Some(stream));
+    bench.finish();
+}
+
 /// A block that is freed before its remainder is complete, on its stream, on another one or on none.
 #[test]
 fn block_with_a_remainder_is_freed_anywhere() {
@@ -207,6 +287,11 @@ fn remainder_serves_others_where_memory_is_short() {
         let block = bench.request(8 * MIB, RESIZABLE, Some(stream)).unwrap();
         let other = bench.stream();
         let large = bench.request(48 * MIB, flags, Some(other)).unwrap();
+        assert_eq!(
+            bench.allocator.resize_copies(large),
+            flags == 0,
+            "a resizable one has pages of its own"
+        );
         bench.launch(other, large, 48 * MIB);
         bench.launch(stream, block, 8 * MIB);
         bench.put(large, Some(other));
@@ -296,7 +381,8 @@ fn remainder_decays() {
     windows(WINDOWS, &|| bench.launch(stream, block, 8 * MIB));
     assert!(reserved() >= 64, "{}", reserved());
     bench.complete();
-    windows(3 * WINDOWS, &|| ());
+    // The handles go back at once. They do not count as idle only from the moment that they are cached.
+    windows(WINDOWS + 1, &|| ());
     assert!(reserved() <= 16, "{}", reserved());
     let block = bench.resize(block, 8 * MIB, 32 * MIB).unwrap();
     bench.launch(stream, block, 32 * MIB);
