@@ -327,6 +327,7 @@ suite! {
         failed_resize_leaves_the_block,
         only_resizable_blocks_are_resized,
         resize_with_work_pending_keeps_the_bytes,
+        growth_waits_for_the_work_on_the_block_before,
         random_resizes_keep_every_byte,
         random_resizes_by_copies_keep_every_byte,
         copy_waits_for_the_work,

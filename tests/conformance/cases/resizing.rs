@@ -2,11 +2,12 @@
 
 mod contents;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trtalloc::allocator::RESIZABLE;
 
 use super::{KIB, MIB, Random};
+use crate::device::Hold;
 use crate::world::Setup;
 
 pub use contents::{random_resizes_by_copies_keep_every_byte, random_resizes_keep_every_byte};
@@ -149,6 +150,47 @@ pub fn resize_with_work_pending_keeps_the_bytes(setup: &Setup) {
         assert!(world.holds(moved, 4096, 2));
         assert!(world.holds(moved + (16 * MIB - 4096) as usize, 4096, 2));
     });
+    world.finish();
+}
+
+/// The bytes that a block grows by may be used on any stream at once: none of the work on the block before writes to them.
+pub fn growth_waits_for_the_work_on_the_block_before(setup: &Setup) {
+    const HELD: Duration = Duration::from_millis(30);
+    let world = setup.world("wait_ms=10000");
+    let (stream, other) = (world.stream(), world.stream());
+    for round in 0..3 {
+        let block = world.try_get_on(stream, 8 * MIB, 0, RESIZABLE);
+        let block = world.resize(block, 64 * MIB);
+        let (holds, begun) = (round == 2, Instant::now());
+        let hold = holds.then(|| world.hold(stream));
+        (0..6).for_each(|_| world.write(stream, block, 64 * MIB, 1));
+        world.put_on(stream, block);
+        let next = world.try_get_on(stream, 8 * MIB, 0, RESIZABLE);
+        // No event orders this other stream after the first.
+        let use_elsewhere = |grown: usize| world.write(other, grown + 8 * MIB as usize, 24 * MIB, 2);
+        let mut grown = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(HELD);
+                hold.into_iter().for_each(Hold::let_go);
+            });
+            let grown = world.try_resize(next, 32 * MIB);
+            if grown != 0 {
+                // Where a driver writes at once what is queued, only the time shows the wait.
+                assert!(!holds || next != block || begun.elapsed() >= HELD);
+                use_elsewhere(grown);
+            }
+            grown
+        });
+        // A device whose time is simulated may refuse the growth before the work is released.
+        if grown == 0 {
+            grown = world.resize(next, 32 * MIB);
+            use_elsewhere(grown);
+        }
+        world.wait_for_all();
+        assert!(world.holds(grown + 8 * MIB as usize, 24 * MIB, 2));
+        world.put_on(stream, grown);
+        world.check_books();
+    }
     world.finish();
 }
 
