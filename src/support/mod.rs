@@ -1,6 +1,6 @@
 //! What all folders above the drivers share: options, errors, statistics, tags, the log, and the state of the process.
 //!
-//! Uses: driver.
+//! Uses: driver, sync.
 
 pub mod config;
 #[cfg(not(loom))]
