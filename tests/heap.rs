@@ -71,7 +71,7 @@ fn a_pair_takes_none_of_it() {
                         stream: Some(stream),
                         device: None,
                     };
-                    allocator.allocate_for(request, tag).unwrap()
+                    allocator.allocate_for(&request, tag).unwrap()
                 });
                 for address in blocks {
                     allocator.deallocate(address, Some(stream)).unwrap();

@@ -662,7 +662,7 @@ fn without_a_stream_and_without_ids_names_are_counted_too() {
         device: None,
     };
     for _ in 0..50 {
-        let blocks = [0, RESIZABLE].map(|flags| allocator.allocate_for(request(flags), tag).unwrap());
+        let blocks = [0, RESIZABLE].map(|flags| allocator.allocate_for(&request(flags), tag).unwrap());
         let held: u64 = allocator.tag_stats(Some(0)).unwrap()[..]
             .iter()
             .find(|of| of.tag == "old driver")

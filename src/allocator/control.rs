@@ -42,6 +42,7 @@ impl Allocator {
             stream,
             id,
             capture,
+            device: Some(pool.device),
         };
         pool.add_use(address, &view)
     }

@@ -54,6 +54,9 @@ impl Allocator {
         address: u64,
         stream: Option<Stream>,
     ) -> Result<()> {
+        if stream.is_none() {
+            return self.free_without_stream(pool, id, block, address);
+        }
         let Some(cache) = self.cache(stream).filter(|_| self.config.fill.is_none()) else {
             return self.free_block_slowly(pool, id, block, address, stream);
         };
@@ -68,6 +71,15 @@ impl Allocator {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn free_without_stream(&self, pool: &Pool, id: NodeId, block: &Block, address: u64) -> Result<()> {
+        if block.claim(address).is_err() {
+            return Err(freed_twice(address));
+        }
+        pool.untag_block(block);
+        pool.free(id, block, FreedOn::NoStream);
         Ok(())
     }
 

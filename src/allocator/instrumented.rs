@@ -7,7 +7,7 @@ impl Allocator {
     /// [`Allocator::allocate_for`] on the instrumented path: the process is exiting, was forked, has a tool, records, or
     /// its threads have tags.
     #[cold]
-    pub(super) fn allocate_instrumented(&self, request: Request, tag: Tag) -> Result<u64> {
+    pub(super) fn allocate_instrumented(&self, request: &Request, tag: Tag) -> Result<u64> {
         if process::is_ordinary() {
             return self.allocate_in_recording_process(request, tag);
         }
@@ -21,7 +21,7 @@ impl Allocator {
 
     /// Allocates for a tag: a hit if the tag has a credit with the stream.
     #[inline]
-    pub(super) fn allocate_tagged(&self, request: Request, tag: Tag) -> Result<u64> {
+    pub(super) fn allocate_tagged(&self, request: &Request, tag: Tag) -> Result<u64> {
         let direct = || self.allocate_directly(request);
         let (Ok(want), Some(stream)) = (self.want(request.size, request.alignment), request.stream) else {
             return self.count_for(request, tag, direct);
@@ -35,7 +35,7 @@ impl Allocator {
             stream,
             |pool, cache, inner| pool.take_ready::<true>(cache, inner, want, tag),
             |view| match view {
-                Some(view) => self.count_for(request, tag, || self.miss(want, request, view)),
+                Some(view) => self.count_for(request, tag, || self.miss(want, request, &view)),
                 None => self.count_for(request, tag, direct),
             },
         )
@@ -44,13 +44,13 @@ impl Allocator {
     /// Allocates by `attempt`, and counts the block for the tag.
     #[cold]
     #[inline(never)]
-    pub(super) fn count_for(&self, request: Request, tag: Tag, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    pub(super) fn count_for(&self, request: &Request, tag: Tag, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         // A request with an invalid size or alignment is refused where every request is.
         let want = self.want(request.size, request.alignment).ok();
         // A request that is certainly beyond the tag's limit does not make the pool grow first.
         let limited = self.all_pools().any(|pool| pool.is_tag_limited(tag));
         let fits = || {
-            let pool = self.existing_pool(self.device_of(&request));
+            let pool = self.existing_pool(self.device_of(request));
             pool.zip(want)
                 .map_or(Ok(()), |(pool, want)| pool.tag_fits(tag, want.size))
         };
@@ -72,7 +72,7 @@ impl Allocator {
             }
         });
         if let Err(Error::OutOfMemory(_)) = &outcome
-            && let Some(pool) = self.existing_pool(self.device_of(&request))
+            && let Some(pool) = self.existing_pool(self.device_of(request))
         {
             pool.tag_refused(tag);
         }

@@ -101,6 +101,12 @@ impl Allocator {
     /// Allocates a block of at least `request.size` bytes.
     #[inline]
     pub fn allocate(&self, request: Request) -> Result<u64> {
+        self.serve(&request)
+    }
+
+    /// As [`Allocator::allocate`]. Copying a request takes as long as a lock.
+    #[inline]
+    pub(crate) fn serve(&self, request: &Request) -> Result<u64> {
         if process::is_instrumented() {
             return self.allocate_instrumented(request, tags::current());
         }
@@ -109,9 +115,9 @@ impl Allocator {
 
     /// [`Allocator::allocate`] of a block that counts for `tag`, whatever the thread's tag is.
     #[inline]
-    pub fn allocate_for(&self, request: Request, tag: Tag) -> Result<u64> {
+    pub fn allocate_for(&self, request: &Request, tag: Tag) -> Result<u64> {
         if tag == 0 {
-            return self.allocate(request);
+            return self.serve(request);
         }
         if process::is_observed() {
             return self.allocate_instrumented(request, tag);
@@ -120,7 +126,7 @@ impl Allocator {
     }
 
     #[inline]
-    fn allocate_directly(&self, request: Request) -> Result<u64> {
+    fn allocate_directly(&self, request: &Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::InvalidArgument("the allocator was destroyed".into()));
         }
@@ -137,18 +143,26 @@ impl Allocator {
 
     /// Serves a request without a stream, or where streams have no caches.
     #[inline(never)]
-    fn allocate_without_cache(&self, want: Want, request: Request) -> Result<u64> {
+    fn allocate_without_cache(&self, want: Want, request: &Request) -> Result<u64> {
         self.with_handler(request, || match request.stream {
             Some(stream) => self.allocate_with_per_free_events(want, request, stream),
             None => self.allocate_for_any_stream(want, request),
         })
     }
 
-    /// Runs `attempt`, and calls the out-of-memory handler if memory ran out. It does not wrap a possible hit: moving
-    /// the result once more takes as long as a lock.
+    /// Runs `attempt`, and calls the out-of-memory handler if memory ran out.
     #[inline]
-    fn with_handler(&self, request: Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
-        let mut outcome = attempt();
+    fn with_handler(&self, request: &Request, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        match attempt() {
+            // Moving the whole result takes as long as a lock.
+            Ok(address) => Ok(address),
+            Err(error) => self.after_error(request, error),
+        }
+    }
+
+    #[cold]
+    fn after_error(&self, request: &Request, error: Error) -> Result<u64> {
+        let mut outcome = Err(error);
         if matches!(outcome, Err(Error::OutOfMemory(_))) {
             self.retry_after_handler(&mut outcome, request, || self.allocate_directly(request));
         }
@@ -157,13 +171,13 @@ impl Allocator {
 
     /// The path of a hit: one lock, at most two queries, a pop.
     #[inline]
-    fn allocate_on_stream(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+    fn allocate_on_stream(&self, want: Want, request: &Request, stream: Stream) -> Result<u64> {
         self.on_stream(
             request,
             stream,
             |pool, cache, inner| pool.take_ready::<false>(cache, inner, want, 0),
             |view| match view {
-                Some(view) => self.miss(want, request, view),
+                Some(view) => self.miss(want, request, &view),
                 None => self.allocate_in_primary(want, request),
             },
         )
@@ -174,7 +188,7 @@ impl Allocator {
     #[inline(always)]
     fn on_stream(
         &self,
-        request: Request,
+        request: &Request,
         stream: Stream,
         hit: impl FnOnce(&Pool, &StreamCache, Guard<'_, Inner>) -> Option<u64>,
         miss: impl FnOnce(Option<StreamView<'_>>) -> Result<u64>,
@@ -187,6 +201,7 @@ impl Allocator {
             Ok(answer) => answer,
             Err(error) => return Err(self.query_failed(cache, error)),
         };
+        let mut device = None;
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
@@ -198,6 +213,7 @@ impl Allocator {
                     return self.no_device(served.device);
                 };
                 pool.alive()?;
+                device = Some(served.device);
                 if let Some(address) = hit(pool, cache, inner) {
                     return Ok(address);
                 }
@@ -208,12 +224,13 @@ impl Allocator {
             stream,
             id,
             capture,
+            device,
         }))
     }
 
     #[cold]
     #[inline(never)]
-    fn miss(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+    fn miss(&self, want: Want, request: &Request, view: &StreamView<'_>) -> Result<u64> {
         // Not where the stream is queried, which each hit does.
         if view.capture != Capture::None {
             self.driver.note_capture();
@@ -244,7 +261,8 @@ impl Allocator {
         }
     }
 
-    fn allocate_missed(&self, want: Want, request: Request, view: StreamView<'_>) -> Result<u64> {
+    /// The device of a request's stream. A cache that serves another device leaves it.
+    fn served_device(&self, view: &StreamView<'_>) -> Result<i32> {
         let known = view
             .cache
             .inner
@@ -252,13 +270,20 @@ impl Allocator {
             .served
             .as_ref()
             .map(|served| (served.id, served.device));
-        let device = match known {
-            Some((id, device)) if id == view.id => device,
+        match known {
+            Some((id, device)) if id == view.id => Ok(device),
             _ => {
                 let device = self.stream_device(view.stream)?;
                 self.leave_other_device(view.cache, device);
-                device
+                Ok(device)
             }
+        }
+    }
+
+    fn allocate_missed(&self, want: Want, request: &Request, view: &StreamView<'_>) -> Result<u64> {
+        let device = match view.device {
+            Some(device) => device,
+            None => self.served_device(view)?,
         };
         let wanted = self.device_for(request.device, device);
         let pool = self.pool(wanted)?;
@@ -267,18 +292,19 @@ impl Allocator {
             pool.note_stream_context(view.stream)?;
         }
         if let Some(kind) = pool.dedicated_kind(request.flags & RESIZABLE != 0) {
-            let address = pool.allocate_dedicated(want, kind, Some(&view).filter(|_| wanted == device))?;
+            let address = pool.allocate_dedicated(want, kind, Some(view).filter(|_| wanted == device))?;
             return self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device));
         }
         // A stream of another device has no cache in this pool: the block must be safe for every stream.
-        let address = pool.allocate(want, Some(&view).filter(|_| wanted == device))?;
+        let address = pool.allocate(want, Some(view).filter(|_| wanted == device))?;
         self.note_resizable(pool, address, want, request);
         self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device))
     }
 
     /// Serves a request without a stream, or one whose stream has no id.
-    fn allocate_for_any_stream(&self, want: Want, request: Request) -> Result<u64> {
-        let pool = self.pool(self.device(request.device)?)?;
+    fn allocate_for_any_stream(&self, want: Want, request: &Request) -> Result<u64> {
+        // `pool` checks the number of a device that has none yet.
+        let pool = self.pool(self.unchecked_device(request.device)?)?;
         let address = match pool.dedicated_kind(request.flags & RESIZABLE != 0) {
             Some(kind) => pool.allocate_dedicated(want, kind, None)?,
             None => pool.allocate(want, None)?,
@@ -290,7 +316,7 @@ impl Allocator {
     /// Serves a request on a default stream without a context, which means that of the device's primary context. If
     /// that context does not exist yet, memory that is safe for every stream is safe there too.
     #[cold]
-    fn allocate_in_primary(&self, want: Want, request: Request) -> Result<u64> {
+    fn allocate_in_primary(&self, want: Want, request: &Request) -> Result<u64> {
         let device = self.device(request.device)?;
         let attempt = || match request.stream {
             Some(stream) if self.key(stream)?.is_none() => self.allocate_for_any_stream(want, request),
@@ -370,12 +396,18 @@ impl Allocator {
     /// The device of a request: the one it names, else the current context's, else the option's, else 0. With external
     /// memory, that memory's device.
     fn device(&self, named: Option<i32>) -> Result<i32> {
-        let device = match named.or(self.external_device) {
-            Some(device) => device,
-            None => self.driver.current_device()?.or(self.config.device).unwrap_or(0),
-        };
+        let device = self.unchecked_device(named)?;
         self.check_device(device)?;
         Ok(device)
+    }
+
+    /// As [`Allocator::device`], and maybe a number that no device has.
+    #[inline]
+    fn unchecked_device(&self, named: Option<i32>) -> Result<i32> {
+        match named.or(self.external_device) {
+            Some(device) => Ok(device),
+            None => Ok(self.driver.current_device()?.or(self.config.device).unwrap_or(0)),
+        }
     }
 
     /// Refuses a number that no device has.
@@ -424,7 +456,7 @@ impl Drop for Allocator {
 }
 
 #[inline]
-fn note_unknown_flags(request: Request) {
+fn note_unknown_flags(request: &Request) {
     if request.flags & !RESIZABLE != 0 {
         crate::support::log::unknown_flags(request.flags & !RESIZABLE);
     }

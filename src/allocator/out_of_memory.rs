@@ -102,14 +102,14 @@ impl Allocator {
     pub(super) fn retry_after_handler<T>(
         &self,
         outcome: &mut Result<T>,
-        request: Request,
+        request: &Request,
         again: impl Fn() -> Result<T>,
     ) {
         // The outer call attempts the request again.
         if is_another_attempt() {
             return;
         }
-        let device = self.device_of(&request);
+        let device = self.device_of(request);
         #[cfg(not(loom))]
         self.wait_for_budget(outcome, (device, request.size), &again);
         self.wait_for_frees(outcome, (device, request.size), &again);
@@ -121,7 +121,7 @@ impl Allocator {
             *outcome = again();
         }
         if let Err(Error::OutOfMemory(reason)) = outcome {
-            self.report_refusal(device, &request, reason);
+            self.report_refusal(device, request, reason);
             if let Some(pool) = self.existing_pool(device) {
                 reason.push_str(&largest_tags(pool));
             }
@@ -153,9 +153,9 @@ impl Allocator {
     /// other: it counts, and the handler is called.
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse(&self, request: Request, error: Error) -> Result<u64> {
+    pub(super) fn refuse(&self, request: &Request, error: Error) -> Result<u64> {
         if matches!(error, Error::OutOfMemory(_)) {
-            self.pool(self.device_of(&request))?.count_refused();
+            self.pool(self.device_of(request))?.count_refused();
         }
         self.with_handler(request, || Err(error.clone()))
     }

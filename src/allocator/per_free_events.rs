@@ -6,7 +6,7 @@ impl Allocator {
     /// Allocates for a stream without an id. Such a stream has no cache. It gets what others freed behind an event, and
     /// what it captures belongs to the graph.
     #[cold]
-    pub(super) fn allocate_with_per_free_events(&self, want: Want, request: Request, stream: Stream) -> Result<u64> {
+    pub(super) fn allocate_with_per_free_events(&self, want: Want, request: &Request, stream: Stream) -> Result<u64> {
         self.check_stream_is_known(Some(stream))?;
         let Some(key) = self.key(stream)? else {
             return self.allocate_in_primary(want, request);
@@ -16,9 +16,10 @@ impl Allocator {
             stream,
             id: 0,
             capture: self.driver.look_for_capture(stream)?,
+            device: None,
         };
         if matches!(view.capture, Capture::Active | Capture::Invalidated) {
-            return self.miss(want, request, view);
+            return self.miss(want, request, &view);
         }
         let device = self.stream_device(stream)?;
         let wanted = self.device_for(request.device, device);
@@ -27,7 +28,7 @@ impl Allocator {
         let kind = pool.dedicated_kind(request.flags & RESIZABLE != 0).is_some();
         if kind || view.capture != Capture::None || wanted != device {
             let device = Some(wanted);
-            return self.allocate_for_any_stream(want, Request { device, ..request });
+            return self.allocate_for_any_stream(want, &Request { device, ..*request });
         }
         let address = pool.allocate(want, Some(&view))?;
         self.note_resizable(pool, address, want, request);

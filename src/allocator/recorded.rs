@@ -12,14 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Allocator {
     /// Allocates in a process where some allocator records, possibly this one. Tag 0 is none.
-    pub(super) fn allocate_in_recording_process(&self, request: Request, tag: Tag) -> Result<u64> {
+    pub(super) fn allocate_in_recording_process(&self, request: &Request, tag: Tag) -> Result<u64> {
         if self.recorder.is_on() {
             return self.allocate_recorded(request, tag);
         }
         self.allocate_with_tag(request, tag)
     }
 
-    fn allocate_with_tag(&self, request: Request, tag: Tag) -> Result<u64> {
+    fn allocate_with_tag(&self, request: &Request, tag: Tag) -> Result<u64> {
         match tag {
             0 => self.allocate_directly(request),
             tag => self.allocate_tagged(request, tag),
@@ -44,7 +44,7 @@ impl Allocator {
         }
     }
 
-    fn allocate_recorded(&self, request: Request, tag: Tag) -> Result<u64> {
+    fn allocate_recorded(&self, request: &Request, tag: Tag) -> Result<u64> {
         let _stack = self.recorder.call(RecordedCall::Allocation);
         let address = self.allocate_with_tag(request, tag)?;
         let stream = Stream::recorded(request.stream);

@@ -54,7 +54,7 @@ impl Allocator {
         new_size: u64,
     ) -> Result<u64> {
         if matches!(outcome, Err(Error::OutOfMemory(_))) {
-            self.retry_after_handler(&mut outcome, self.resize_request(address, new_size), || {
+            self.retry_after_handler(&mut outcome, &self.resize_request(address, new_size), || {
                 self.reallocate_directly(address, alignment, new_size)
             });
         }
@@ -86,7 +86,7 @@ impl Allocator {
 
     /// Marks a block of the pool's range that a copy may resize.
     #[inline]
-    pub(super) fn note_resizable(&self, pool: &Pool, address: u64, want: Want, request: Request) {
+    pub(super) fn note_resizable(&self, pool: &Pool, address: u64, want: Want, request: &Request) {
         if request.flags & RESIZABLE != 0 {
             pool.mark_resizable(address, want.align);
         }

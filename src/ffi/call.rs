@@ -73,16 +73,16 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
 
 /// A block's address, or 0. A request of size 0 is refused without a line in the log, since TensorRT may make one.
 #[inline]
-pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request: Request) -> usize {
+pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request: &Request) -> usize {
     if request.size == 0 {
         return refuse_nothing();
     }
-    guarded(call, 0, || Ok(exported.allocator()?.allocate(request)? as usize))
+    guarded(call, 0, || Ok(exported.allocator()?.serve(request)? as usize))
 }
 
 /// As [`allocate`], for a block that counts for `tag`.
 #[inline]
-pub(crate) fn allocate_for(call: &'static str, exported: &ExportedAllocator, request: Request, tag: Tag) -> usize {
+pub(crate) fn allocate_for(call: &'static str, exported: &ExportedAllocator, request: &Request, tag: Tag) -> usize {
     if request.size == 0 {
         return refuse_nothing();
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::driver::{DeviceInfo, Driver, Failure, Result};
 use crate::history::Recorder;
-use crate::pool::counters::Counters;
+use crate::pool::counters::{Counters, Counts};
 use crate::pool::decay::Decay;
 use crate::pool::dedicated::DedicatedTable;
 use crate::pool::driver_calls::{DriverCalls, refused};
@@ -103,7 +103,11 @@ impl Pool {
         physical.note_peak();
         let forgotten = Arc::new(AtomicU64::new(0));
         let core = Core {
-            memory: Memory { free_space, physical },
+            memory: Memory {
+                free_space,
+                physical,
+                counts: Counts::default(),
+            },
             reclaimer: Reclaimer::new(Contexts::new(home, forgotten.clone())),
             allowance: GrowthAllowance::default(),
             decay: Decay::default(),

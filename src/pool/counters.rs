@@ -3,20 +3,53 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use crate::pool::Pool;
 use crate::pool::stream_cache::Inner;
+use crate::pool::{Memory, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The pool's counters. Each stream cache has counters of its own besides.
+/// What is counted under the pool's lock. An atomic operation would take as long as that lock. Each stream cache has counts
+/// of its own, and [`Counters`] has what is counted without a lock. Only the sums mean something: each count may be below
+/// zero, and wraps.
+#[derive(Default)]
+pub struct Counts {
+    /// Requested bytes.
+    pub requested: u64,
+    /// Bytes freed and not yet reusable.
+    pub pending: u64,
+    /// Requests satisfied.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+}
+
+impl Counts {
+    /// Counts a request that was satisfied; a dedicated allocation counts its requested bytes itself.
+    pub fn allocated(&mut self, requested: u64) {
+        self.allocations = self.allocations.wrapping_add(1);
+        self.requested = self.requested.wrapping_add(requested);
+    }
+
+    /// Adds bytes that become pending.
+    pub fn add_pending(&mut self, bytes: u64) {
+        self.pending = self.pending.wrapping_add(bytes);
+    }
+
+    /// Subtracts bytes that are pending no longer.
+    pub fn end_pending(&mut self, bytes: u64) {
+        self.pending = self.pending.wrapping_sub(bytes);
+    }
+}
+
+/// The pool's counters that need no lock.
 #[derive(Default)]
 pub struct Counters {
-    /// Requested bytes of the blocks that no stream cache counts.
+    /// As in [`Counts`].
     pub requested: AtomicU64,
-    /// Bytes freed and not yet reusable.
+    /// As in [`Counts`].
     pub pending: AtomicU64,
-    /// Requests satisfied outside the stream caches.
+    /// As in [`Counts`].
     pub allocations: AtomicU64,
-    /// Blocks taken back outside the stream caches.
+    /// As in [`Counts`].
     pub frees: AtomicU64,
     /// Requests refused because memory ran out.
     pub out_of_memory: AtomicU64,
@@ -87,24 +120,40 @@ impl Pool {
     /// Counts a free: its bytes are no longer in use. The caller holds the pool's lock until the block is filed,
     /// because a close that finds nothing in use returns all memory to the driver. A dead pool returns nothing.
     #[inline]
-    pub(in crate::pool) fn count_free(&self, bytes: FreedBytes) {
-        let counters = &self.counters;
-        counters.frees.fetch_add(1, Ordering::Relaxed);
-        // An atomic operation costs more than a comparison.
-        if bytes.requested != 0 {
-            counters.requested.fetch_sub(bytes.requested, Ordering::Relaxed);
-        }
-        if bytes.resizes != 0 {
-            counters.reallocations.fetch_add(bytes.resizes, Ordering::Relaxed);
-        }
-        self.taken_back(bytes.allocated);
+    pub(in crate::pool) fn count_free(&self, counts: &mut Counts, bytes: FreedBytes) {
+        counts.frees = counts.frees.wrapping_add(1);
+        counts.requested = counts.requested.wrapping_sub(bytes.requested);
+        self.count_taken_back(bytes);
     }
 
     /// As [`Pool::count_free`], for memory that stays pending.
     #[inline]
-    pub(in crate::pool) fn count_pending_free(&self, bytes: FreedBytes) {
-        self.counters.pending.fetch_add(bytes.allocated, Ordering::Relaxed);
-        self.count_free(bytes);
+    pub(in crate::pool) fn count_pending_free(&self, counts: &mut Counts, bytes: FreedBytes) {
+        counts.add_pending(bytes.allocated);
+        self.count_free(counts, bytes);
+    }
+
+    /// As [`Pool::count_pending_free`], in a dead pool, without its lock.
+    pub(in crate::pool) fn count_free_in_dead_pool(&self, bytes: FreedBytes) {
+        let counters = &self.counters;
+        counters.pending.fetch_add(bytes.allocated, Ordering::Relaxed);
+        counters.frees.fetch_add(1, Ordering::Relaxed);
+        counters.requested.fetch_sub(bytes.requested, Ordering::Relaxed);
+        self.count_taken_back(bytes);
+    }
+
+    fn count_taken_back(&self, bytes: FreedBytes) {
+        // An atomic operation costs more than a comparison.
+        if bytes.resizes != 0 {
+            self.counters.reallocations.fetch_add(bytes.resizes, Ordering::Relaxed);
+        }
+        self.taken_back(bytes.allocated);
+    }
+
+    /// Bytes that were freed and are not yet reusable.
+    pub(in crate::pool) fn pending_bytes(&self, memory: &Memory) -> u64 {
+        let unlocked = self.counters.pending.load(Ordering::Relaxed);
+        memory.counts.pending.wrapping_add(unlocked)
     }
 
     /// Counts a request that was refused for lack of memory.

@@ -15,8 +15,10 @@ pub struct DriverCalls {
     pub submitted: AtomicU64,
     /// Nanoseconds of these calls. No thread relies on its order, so the models leave it out.
     pub nanoseconds: std::sync::atomic::AtomicU64,
-    /// Queries, which only return a value.
+    /// Queries, which only return a value. [`Contexts`](super::reclaim::Contexts) counts those that most requests make.
     pub queries: AtomicU64,
+    /// [`Features::stream_ids`](crate::driver::Features::stream_ids).
+    ids: bool,
     /// The context that owns what the driver's malloc returns.
     home: AtomicUsize,
     /// The driver's malloc returns pinned host memory.
@@ -28,6 +30,7 @@ impl DriverCalls {
     /// Counts from zero.
     pub fn new(driver: Arc<dyn Driver>, pinned: bool) -> DriverCalls {
         DriverCalls {
+            ids: driver.features().stream_ids,
             driver,
             submitted: AtomicU64::new(0),
             nanoseconds: std::sync::atomic::AtomicU64::new(0),
@@ -80,21 +83,16 @@ impl DriverCalls {
 
     /// The driver's id of a context; 0 where the driver has none.
     pub fn context_id(&self, context: Context) -> Result<u64> {
-        if !self.driver.features().stream_ids {
+        if !self.ids {
             return Ok(0);
         }
         self.query(|driver| driver.context_id(context))
     }
 
-    /// The current context and its id, which is 0 where the driver has none. They are counted together.
+    /// Whether streams and contexts have ids.
     #[inline]
-    pub fn current_context(&self) -> Result<Option<(Context, u64)>> {
-        let current = self.driver.current_context();
-        let ids = self.driver.features().stream_ids && matches!(current, Ok(Some(_)));
-        self.queries.fetch_add(1 + u64::from(ids), Ordering::Relaxed);
-        let Some(context) = current? else { return Ok(None) };
-        let id = if ids { self.driver.context_id(context)? } else { 0 };
-        Ok(Some((context, id)))
+    pub fn has_ids(&self) -> bool {
+        self.ids
     }
 
     /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
@@ -107,22 +105,15 @@ impl DriverCalls {
     /// Whether `context` is still the one that had `id`. None where the call failed for another reason, which proves
     /// nothing, or where `id` is [`UNIDENTIFIED`] and another context may have the handle.
     pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
-        let there = match self.driver.features().stream_ids {
-            true => match self.context_id(context) {
-                Ok(_) if id == UNIDENTIFIED => return None,
-                answer => answer.map(|now| now == id),
-            },
+        let there = match self.ids {
+            true => return is_same(self.context_id(context), id),
             // Without ids, only making the context current shows whether it exists.
             false => self.query(|driver| driver.context_push(context)).map(|()| {
                 self.pop();
                 true
             }),
         };
-        match there {
-            Ok(there) => Some(there),
-            Err(error) if is_of_no_context(&error) => Some(false),
-            Err(_) => None,
-        }
+        is_known(there)
     }
 
     /// Sets the context that owns what the driver's malloc returns from now on.
@@ -205,6 +196,22 @@ impl Drop for Entered<'_> {
 
 /// The id of a context whose id the driver has not returned yet, and of each context where there are no ids.
 pub const UNIDENTIFIED: u64 = 0;
+
+/// Whether a context that answered with `now`, or with an error, is the one that had `id`: see [`DriverCalls::is_there`].
+pub fn is_same(now: Result<u64>, id: u64) -> Option<bool> {
+    match now {
+        Ok(_) if id == UNIDENTIFIED => None,
+        now => is_known(now.map(|now| now == id)),
+    }
+}
+
+fn is_known(there: Result<bool>) -> Option<bool> {
+    match there {
+        Ok(there) => Some(there),
+        Err(error) if is_of_no_context(&error) => Some(false),
+        Err(_) => None,
+    }
+}
 
 /// Whether a call that was given a context failed because no such context exists.
 pub fn is_of_no_context(error: &DriverError) -> bool {

@@ -1,6 +1,7 @@
 //! A pool's memory: what is free in its address range, and the physical memory behind it.
 
 use crate::driver::Failure;
+use crate::pool::counters::Counts;
 use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
 use crate::pool::physical::{Grown, PhysicalMemory, Sources};
 
@@ -10,6 +11,8 @@ pub struct Memory {
     pub free_space: FreeSpace,
     /// What backs them.
     pub physical: PhysicalMemory,
+    /// What requests and frees count.
+    pub counts: Counts,
 }
 
 impl Memory {

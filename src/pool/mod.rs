@@ -145,6 +145,8 @@ pub struct StreamView<'a> {
     pub id: u64,
     /// The stream's capture state.
     pub capture: Capture,
+    /// The device that the stream's cache served when the request looked there.
+    pub device: Option<i32>,
 }
 
 /// What a request needs.

@@ -120,7 +120,13 @@ pub fn pairs(bench: &Bench) -> Result<Vec<Row>> {
             })
         },
     )?;
-    rows.push(Row::printed("pair without a stream", format!("{time:.1} ns")));
+    rows.push(Row::time(
+        "pair without a stream",
+        format!("{time:.1} ns"),
+        "at most 150 ns",
+        time <= 150.0,
+        bench.judges_times(),
+    ));
     Ok(rows)
 }
 

@@ -100,8 +100,8 @@ pub fn misses(bench: &Bench) -> Result<Vec<Row>> {
         rows.push(Row::time(
             what,
             format!("{time:.1} ns"),
-            "at most 300 ns",
-            time <= 300.0,
+            "at most 120 ns",
+            time <= 120.0,
             bench.judges_times(),
         ));
         if count == 10_000 {

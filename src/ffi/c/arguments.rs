@@ -54,7 +54,7 @@ pub(in crate::ffi::c) unsafe fn allocate(
 ) -> *mut c_void {
     // SAFETY: as this function demands.
     match unsafe { exported_or_report(call, allocator) } {
-        Some(exported) => pointer(call::allocate(call, exported, request)),
+        Some(exported) => pointer(call::allocate(call, exported, &request)),
         None => std::ptr::null_mut(),
     }
 }

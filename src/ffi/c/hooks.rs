@@ -29,7 +29,7 @@ pub extern "C" fn trtalloc_torch_malloc(size: usize, device: c_int, stream: *mut
     pointer(call::allocate(
         "trtalloc_torch_malloc",
         ExportedAllocator::process(),
-        request,
+        &request,
     ))
 }
 
@@ -136,7 +136,7 @@ pub extern "C" fn trtalloc_ort_alloc(size: usize) -> *mut c_void {
     pointer(call::allocate(
         "trtalloc_ort_alloc",
         ExportedAllocator::process(),
-        request,
+        &request,
     ))
 }
 
@@ -165,7 +165,7 @@ pub extern "C" fn trtalloc_cupy_malloc(param: *mut c_void, size: usize, device: 
     pointer(call::allocate(
         "trtalloc_cupy_malloc",
         ExportedAllocator::process(),
-        request,
+        &request,
     ))
 }
 

@@ -127,11 +127,11 @@ fn request(size: u64, alignment: u64, flags: u32, stream: Option<usize>) -> Requ
 /// The adapters' methods. On failure they set this thread's last error and return 0 or false, as TensorRT expects.
 impl ExportedAllocator {
     fn adapter_allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
-        call::allocate("allocate", self, request(size, alignment, flags, None))
+        call::allocate("allocate", self, &request(size, alignment, flags, None))
     }
 
     fn adapter_allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
-        call::allocate("allocateAsync", self, request(size, alignment, flags, Some(stream)))
+        call::allocate("allocateAsync", self, &request(size, alignment, flags, Some(stream)))
     }
 
     fn adapter_reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize {
@@ -151,12 +151,12 @@ impl ExportedAllocator {
 impl NamedAllocator {
     fn adapter_allocate(&self, size: u64, alignment: u64, flags: u32) -> usize {
         let request = request(size, alignment, flags, None);
-        call::allocate_for("allocate", self.exported, request, self.tag)
+        call::allocate_for("allocate", self.exported, &request, self.tag)
     }
 
     fn adapter_allocate_async(&self, size: u64, alignment: u64, flags: u32, stream: usize) -> usize {
         let request = request(size, alignment, flags, Some(stream));
-        call::allocate_for("allocateAsync", self.exported, request, self.tag)
+        call::allocate_for("allocateAsync", self.exported, &request, self.tag)
     }
 
     fn adapter_reallocate(&self, address: usize, alignment: u64, new_size: u64) -> usize {

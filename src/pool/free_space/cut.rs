@@ -1,8 +1,8 @@
 //! Where free space may be cut. Memory is mapped and unmapped in extents: pages, or handles of several pages. A block
 //! that takes a part of a large extent keeps all of it from being unmapped, so small blocks leave large extents whole.
 
-use super::FreeSpace;
 use super::fit::SMALL;
+use super::{FreeSpace, align_up};
 
 /// How free space may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +53,8 @@ impl FreeSpace {
 
     /// The first and the last start of `size` bytes at a multiple of `align` between two offsets.
     fn ends((from, to): (u64, u64), size: u64, align: u64) -> Option<[u64; 2]> {
-        let align = align.max(1);
-        let first = from.next_multiple_of(align);
-        (first.checked_add(size)? <= to).then(|| [first, (to - size) / align * align])
+        let first = align_up(from, align);
+        (first.checked_add(size)? <= to).then(|| [first, (to - size) & !(align.max(1) - 1)])
     }
 
     /// Whether `size` bytes at a multiple of `align` can be taken out of a free range between two offsets.
@@ -74,7 +73,11 @@ impl FreeSpace {
         cut: Cut,
     ) -> Option<u64> {
         let mut ends = FreeSpace::ends(range, size, align)?;
-        let [first, last] = ends.map(|start| self.whole(range.0, start) + self.whole(start + size, range.1));
+        let [first, last] = match range.1 - range.0 < 1 << self.page_bits {
+            // No page and no extent is that small.
+            true => [0; 2],
+            false => ends.map(|start| self.whole(range.0, start) + self.whole(start + size, range.1)),
+        };
         if first < last || first == last && size < SMALL {
             ends.reverse();
         }
@@ -87,8 +90,8 @@ impl FreeSpace {
         let page = 1 << self.page_bits;
         let from = self
             .inside(from)
-            .map_or(from.next_multiple_of(page), |(_, after)| from + after);
-        let to = self.inside(to).map_or(to / page * page, |(before, _)| to - before);
+            .map_or(align_up(from, page), |(_, after)| from + after);
+        let to = self.inside(to).map_or(to & !(page - 1), |(before, _)| to - before);
         to.saturating_sub(from)
     }
 }

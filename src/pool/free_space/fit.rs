@@ -1,7 +1,6 @@
 //! Which range serves a request, and how it is cut.
 
-use super::bins::Bins;
-use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State, fits};
+use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State, align_up, fits};
 
 /// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
@@ -31,7 +30,7 @@ impl FreeSpace {
             && size >= LARGE
             && let Some(id) = self.find_lowest(owner, size, align)
         {
-            let start = self.span(id).0.next_multiple_of(align.max(1));
+            let start = align_up(self.span(id).0, align);
             return Some((self.carve(id, size, start), owner));
         }
         let own = if owner == COMMON {
@@ -131,7 +130,7 @@ impl FreeSpace {
             return None;
         }
         let mut lowest: Option<(u64, NodeId)> = None;
-        let mut bin = space.bins.next(Bins::of(size / self.granule));
+        let mut bin = space.bins.next(self.bin_of(size));
         while let Some(at) = bin {
             let mut id = space.bins.head(at);
             while id != 0 {
@@ -153,7 +152,7 @@ impl FreeSpace {
         if size == 0 || size > space.bytes {
             return None;
         }
-        let first = Bins::of(size / self.granule);
+        let first = self.bin_of(size);
         let fits =
             |node: &Node| may_take(node) && self.can_cut((node.offset, node.offset + node.size), size, align, cut);
         self.find_in(space, first, LOOKS, fits)
@@ -163,19 +162,20 @@ impl FreeSpace {
     fn find_in(&self, space: &OwnerSpace, first: usize, looks: usize, fits: impl Fn(&Node) -> bool) -> Option<NodeId> {
         let mut at = space.bins.next(first);
         while let Some(bin) = at {
-            let mut best = (u64::MAX, u64::MAX, 0);
+            let (mut least, mut best) = (u64::MAX, 0);
             let mut id = space.bins.head(bin);
             let mut left = looks;
             while id != 0 && left > 0 {
                 let node = &self.nodes[id as usize];
-                if fits(node) {
-                    best = best.min((node.size, node.offset, id));
+                let lower = || node.offset < self.nodes[best as usize].offset;
+                if (node.size < least || node.size == least && lower()) && fits(node) {
+                    (least, best) = (node.size, id);
                 }
                 id = node.bin_after;
                 left -= 1;
             }
-            if best.2 != 0 {
-                return Some(best.2);
+            if best != 0 {
+                return Some(best);
             }
             at = space.bins.next(bin + 1);
         }

@@ -4,6 +4,11 @@ use super::bins::Bins;
 use super::{COMMON, FreeSpace, Node, NodeId, Owner, State};
 
 impl FreeSpace {
+    /// The bin of a range of `size` bytes.
+    pub(in crate::pool::free_space) fn bin_of(&self, size: u64) -> usize {
+        Bins::of(size >> self.granule_bits)
+    }
+
     /// Takes a free node out of its owner's bin, age list and byte count.
     pub(in crate::pool::free_space) fn unlink(&mut self, id: NodeId) {
         let State::Free(owner) = self.nodes[id as usize].state else {
@@ -45,7 +50,7 @@ impl FreeSpace {
     }
 
     pub(in crate::pool::free_space) fn add_to_bin(&mut self, id: NodeId, owner: Owner) {
-        let bin = Bins::of(self.nodes[id as usize].size / self.granule);
+        let bin = self.bin_of(self.nodes[id as usize].size);
         let bins = &mut self.spaces[owner.0 as usize].bins;
         let head = bins.head(bin);
         bins.set_head(bin, id);
@@ -64,9 +69,10 @@ impl FreeSpace {
             ..
         } = self.nodes[id as usize];
         match bin_before {
-            0 => self.spaces[owner.0 as usize]
-                .bins
-                .set_head(Bins::of(size / self.granule), bin_after),
+            0 => {
+                let bin = self.bin_of(size);
+                self.spaces[owner.0 as usize].bins.set_head(bin, bin_after);
+            }
             _ => self.nodes[bin_before as usize].bin_after = bin_after,
         }
         if bin_after != 0 {

@@ -133,6 +133,7 @@ impl OwnerSpace {
 /// The free space of one address range.
 pub struct FreeSpace {
     granule: u64,
+    granule_bits: u32,
     page_bits: u32,
     nodes: Vec<Node>,
     spare: Vec<NodeId>,
@@ -175,6 +176,7 @@ impl FreeSpace {
         };
         FreeSpace {
             granule,
+            granule_bits: granule.trailing_zeros(),
             page_bits: page.trailing_zeros(),
             nodes: vec![blank, hole],
             spare: Vec::new(),
@@ -422,8 +424,14 @@ impl FreeSpace {
     }
 }
 
+/// The first multiple of `align`, a power of two, at or after `offset`. A division would take longer than a search.
+fn align_up(offset: u64, align: u64) -> u64 {
+    let below = align.max(1) - 1;
+    (offset + below) & !below
+}
+
 /// Whether `size` bytes at a multiple of `align` lie in `[offset, offset + room)`.
 fn fits(offset: u64, room: u64, size: u64, align: u64) -> bool {
-    let front = offset.next_multiple_of(align.max(1)) - offset;
+    let front = align_up(offset, align) - offset;
     front.checked_add(size).is_some_and(|need| need <= room)
 }

@@ -1,6 +1,6 @@
 //! Validation of all invariants; tests call it after every step.
 
-use super::{Bins, COMMON, FreeSpace, Node, State};
+use super::{COMMON, FreeSpace, Node, State};
 
 impl FreeSpace {
     /// Checks that every invariant of this module holds. An error names the violation.
@@ -107,7 +107,7 @@ impl FreeSpace {
     }
 
     fn in_bin(&self, id: u32, node: &Node, owner: usize) -> bool {
-        let mut at = self.spaces[owner].bins.head(Bins::of(node.size / self.granule));
+        let mut at = self.spaces[owner].bins.head(self.bin_of(node.size));
         while at != 0 && at != id {
             at = self.nodes[at as usize].bin_after;
         }

@@ -12,22 +12,22 @@ impl Pool {
     }
 
     fn stats_of(&self, core: &Core) -> Stats {
-        let (counters, physical) = (&self.counters, &core.memory.physical);
+        let (counters, physical, counts) = (&self.counters, &core.memory.physical, &core.memory.counts);
         let mut stats = Stats {
             allocated: self.in_use(),
             allocated_peak: self.in_use.peak(),
-            requested: counters.requested.load(Relaxed),
-            pending: counters.pending.load(Relaxed),
+            requested: counts.requested.wrapping_add(counters.requested.load(Relaxed)),
+            pending: self.pending_bytes(&core.memory),
             reserved: physical.reserved(),
             reserved_peak: physical.reserved_peak,
             limit: physical.limit,
-            allocations: counters.allocations.load(Relaxed),
-            frees: counters.frees.load(Relaxed),
+            allocations: counts.allocations.wrapping_add(counters.allocations.load(Relaxed)),
+            frees: counts.frees.wrapping_add(counters.frees.load(Relaxed)),
             reallocations: counters.reallocations.load(Relaxed),
             bytes_copied: counters.bytes_copied.load(Relaxed),
             out_of_memory: counters.out_of_memory.load(Relaxed),
             driver_calls: self.calls.submitted.load(Relaxed),
-            driver_queries: self.calls.queries.load(Relaxed),
+            driver_queries: self.calls.queries.load(Relaxed) + core.reclaimer.contexts.queries,
             remaps: physical.remaps,
             waits: counters.waits.count.load(Relaxed),
             wait_ns: counters.waits.nanoseconds.load(Relaxed),
@@ -40,8 +40,8 @@ impl Pool {
             let inner = cache.inner.lock();
             if inner.serves(self.device) {
                 stats.requested = stats.requested.wrapping_add_signed(inner.requested);
-                stats.allocations += inner.allocations;
-                stats.frees += inner.frees;
+                stats.allocations = stats.allocations.wrapping_add(inner.allocations);
+                stats.frees = stats.frees.wrapping_add(inner.frees);
                 stats.driver_queries += inner.queries;
             }
         }
@@ -88,7 +88,7 @@ impl Pool {
                 inner.ready.bytes_beyond(&self.blocks, pending.complete(owner))
             })
         });
-        self.counters.pending.load(Relaxed) + free + cached.sum::<u64>()
+        self.pending_bytes(&core.memory) + free + cached.sum::<u64>()
     }
 
     /// Bytes that the pool may create beyond what is reserved, with so much of the device's memory free and in total. None

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::{Context, DriverError, Failure, Result};
 use crate::pool::Pool;
-use crate::pool::driver_calls::{DriverCalls, UNIDENTIFIED, is_of_no_context, refused};
+use crate::pool::driver_calls::{DriverCalls, UNIDENTIFIED, is_of_no_context, is_same, refused};
 use crate::pool::reclaim::Reclaimer;
 use crate::support::error;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +65,8 @@ pub struct Contexts {
     home_is_there: bool,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
+    /// The queries that are counted here and not in [`DriverCalls`], where it takes an atomic operation.
+    pub queries: u64,
 }
 
 impl Contexts {
@@ -75,6 +77,7 @@ impl Contexts {
             home,
             home_is_there: false,
             forgotten,
+            queries: 0,
         }
     }
 
@@ -152,7 +155,8 @@ impl Reclaimer {
     /// context.
     #[inline]
     pub(in crate::pool) fn note_current(&mut self, calls: &DriverCalls) -> Result<()> {
-        match calls.query(|driver| driver.current_context())? {
+        self.contexts.queries += 1;
+        match calls.driver().current_context()? {
             Some(context) if context == self.contexts.home.context && self.contexts.home_is_there => Ok(()),
             Some(context) => self.note_context(calls, context),
             None => Ok(()),
@@ -162,10 +166,21 @@ impl Reclaimer {
     /// As [`Reclaimer::note_current`], for a free, which is never refused.
     #[inline]
     pub(in crate::pool) fn note_current_of_free(&mut self, calls: &DriverCalls) {
-        match calls.current_context() {
-            Ok(Some((context, id))) if self.contexts.known.contains(&(context, id)) => {}
-            Ok(None) => {}
-            _ => self.note_unknown_of_free(calls),
+        self.contexts.queries += 1;
+        let context = match calls.driver().current_context() {
+            Ok(None) => return,
+            Ok(Some(context)) => context,
+            Err(_) => return self.note_unknown_of_free(calls),
+        };
+        let id = match calls.has_ids() {
+            true => {
+                self.contexts.queries += 1;
+                calls.driver().context_id(context)
+            }
+            false => Ok(0),
+        };
+        if !id.is_ok_and(|id| self.contexts.known.contains(&(context, id))) {
+            self.note_unknown_of_free(calls);
         }
     }
 
@@ -196,7 +211,13 @@ impl Reclaimer {
     /// created and destroyed the home context, the pool moves to another one.
     pub(in crate::pool) fn check_context(&mut self, pool: &Pool) -> error::Result<()> {
         let Home { context, id, primary } = self.contexts.home;
-        let there = pool.calls.is_there(context, id);
+        let there = match pool.calls.has_ids() {
+            true => {
+                self.contexts.queries += 1;
+                is_same(pool.driver().context_id(context), id)
+            }
+            false => pool.calls.is_there(context, id),
+        };
         self.contexts.home_is_there = there == Some(true);
         if there != Some(false) {
             return Ok(());

@@ -64,11 +64,11 @@ impl Pool {
             freed_on.cache().map(|cache| cache.key.stream),
         );
         if self.is_dead() {
-            return self.count_pending_free(bytes);
+            return self.count_free_in_dead_pool(bytes);
         }
         let mut core = self.core.lock();
-        self.count_pending_free(bytes);
         let Core { memory, reclaimer, .. } = &mut *core;
+        self.count_pending_free(&mut memory.counts, bytes);
         reclaimer.reclaim_graphs(self, memory);
         reclaimer.free(self, memory, id, block, freed_on);
     }
@@ -198,7 +198,7 @@ fn free_to_stream(pool: &Pool, memory: &mut Memory, id: NodeId, cache: &StreamCa
     };
     let (_, size) = memory.free_space.span(id);
     inner.uncovered += size;
-    pool.counters.pending.fetch_sub(size, Ordering::Relaxed);
+    memory.counts.end_pending(size);
     pool.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
     pool.end_block(&memory.free_space, id);
     memory.free_space.give(id, owner, event_number);

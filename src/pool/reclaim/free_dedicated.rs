@@ -38,11 +38,11 @@ impl Pool {
         let cache = freed_on.cache();
         self.record_dedicated_free(&block, cache.map(|cache| cache.key.stream));
         if self.is_dead() {
-            return self.count_pending_free(bytes);
+            return self.count_free_in_dead_pool(bytes);
         }
         block.give_back = self.gives_back(block.size, freed_on);
         let mut core = self.core.lock();
-        self.count_pending_free(bytes);
+        self.count_pending_free(&mut core.memory.counts, bytes);
         if broken("a free counts its block under the lock that files it") {
             drop(core);
             core = self.core.lock();

@@ -226,7 +226,7 @@ impl Reclaimer {
                         }
                         let bytes = memory.free_space.transfer(owner, served.owner, u64::MAX, event_number);
                         inner.uncovered += bytes;
-                        pool.counters.pending.fetch_sub(bytes, Ordering::Relaxed);
+                        memory.counts.end_pending(bytes);
                     }
                     _ => {
                         for id in memory.free_space.take_all(owner) {

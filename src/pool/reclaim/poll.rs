@@ -8,7 +8,6 @@ use crate::pool::stream_cache::block::State;
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
-use crate::sync::atomic::Ordering;
 
 impl Reclaimer {
     /// Collects what has completed.
@@ -75,7 +74,7 @@ impl Reclaimer {
         match freed {
             Freed::Block { id, give_back } => {
                 let (offset, size) = memory.free_space.span(id);
-                pool.counters.pending.fetch_sub(size, Ordering::Relaxed);
+                memory.counts.end_pending(size);
                 match pool.blocks.get(id).state() {
                     State::Pending => pool.record_freed(Action::FreeCompleted, id, None),
                     // It was free space already, of a graph or behind an event.
@@ -104,7 +103,7 @@ impl Reclaimer {
                     // No driver call is possible now, so this is tried again later.
                     return self.pending.file_again(Freed::Dedicated(block));
                 };
-                pool.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+                memory.counts.end_pending(block.size);
                 pool.record_dedicated_gone(&block);
                 let (give_back, bytes) = (block.give_back, block.committed());
                 if block.resizable && !give_back && !block.is_malloc() {

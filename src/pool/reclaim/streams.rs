@@ -60,6 +60,7 @@ impl Pool {
             stream,
             id,
             capture: Capture::None,
+            device: Some(self.device),
         };
         if reclaimer.join_stream(self, &mut memory.free_space, &view).is_ok() {
             reclaimer.record_stream_event(self, &mut cache.inner.lock(), stream);

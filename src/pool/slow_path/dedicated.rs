@@ -126,8 +126,8 @@ impl Pool {
         let address = block.address;
         if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
             // It was never handed out, and is freed like any other.
-            self.counters.pending.fetch_add(block.size, Ordering::Relaxed);
             let Core { memory, reclaimer, .. } = &mut *core;
+            memory.counts.add_pending(block.size);
             reclaimer.pending.file(Freed::Dedicated(block), &memory.free_space);
             self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
@@ -135,10 +135,10 @@ impl Pool {
         if let Some(owner) = owner {
             core.reclaimer.pending.count_dedicated(owner, 1);
         }
+        core.memory.counts.allocated(0);
         drop(core);
         self.note_memory();
         self.charge(want.size);
-        self.counters.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(address)
     }
 

@@ -33,7 +33,7 @@
 //! Uses: free_space, physical, reclaim, stream_cache.
 
 use crate::driver::{Capture, DriverError};
-use crate::pool::free_space::{Cut, NodeId};
+use crate::pool::free_space::{Cut, FreeSpace, NodeId};
 use crate::pool::physical::Ahead;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::reclaim::wait::Wait;
@@ -43,6 +43,7 @@ use crate::support::error::{Error, Result};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
+mod arena;
 pub mod dedicated;
 pub mod dedicated_fallback;
 pub mod growth_allowance;
@@ -72,6 +73,16 @@ impl Pool {
         let remaps = core.memory.physical.remaps;
         core.allowance.request(remaps, want.size);
         core.rise.request(want.size);
+        if let Some(view) = view
+            && let Some(found) = self.take_from_arena(&mut core, &want, view)?
+        {
+            drop(core);
+            self.note_memory();
+            if found.charge > 0 {
+                self.charge(found.charge);
+            }
+            return Ok(found.address);
+        }
         let requester = self.requester(&mut core, view)?;
         let id = SlowPath {
             pool: self,
@@ -88,7 +99,7 @@ impl Pool {
             self.count_refused();
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }
-        let address = self.make_block(&core, id, &want, view)?;
+        let address = self.make_block(&core.memory.free_space, id, &want, view)?;
         core.memory.free_space.hold(id, requester.arena(self.options.pinned));
         match requester {
             Requester::Capture(_, number) => {
@@ -101,11 +112,10 @@ impl Pool {
             }
             Requester::NoStream | Requester::PerFreeEvents(_) => {}
         }
+        core.memory.counts.allocated(want.requested);
         drop(core);
         self.note_memory();
         self.charge(want.size);
-        self.counters.allocations.fetch_add(1, Ordering::Relaxed);
-        self.counters.requested.fetch_add(want.requested, Ordering::Relaxed);
         Ok(address)
     }
 
@@ -142,8 +152,14 @@ impl Pool {
     }
 
     /// Makes a taken node a block.
-    fn make_block(&self, core: &Core, id: NodeId, want: &Want, view: Option<&StreamView<'_>>) -> Result<u64> {
-        let (offset, _) = core.memory.free_space.span(id);
+    fn make_block(
+        &self,
+        free_space: &FreeSpace,
+        id: NodeId,
+        want: &Want,
+        view: Option<&StreamView<'_>>,
+    ) -> Result<u64> {
+        let (offset, _) = free_space.span(id);
         let address = self
             .addresses
             .address(offset)

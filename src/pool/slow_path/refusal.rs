@@ -3,14 +3,13 @@
 use crate::driver::DriverError;
 use crate::pool::{Core, Pool, Want};
 use crate::support::error::Error;
-use crate::sync::atomic::Ordering;
 
 impl Pool {
     /// Counts and describes a request for which there is no memory. `refusal` is the driver's last refusal.
     pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
         self.count_refused();
         let allocated = self.in_use();
-        let pending = self.counters.pending.load(Ordering::Relaxed);
+        let pending = self.pending_bytes(&core.memory);
         let physical = &core.memory.physical;
         let limit = match physical.limit {
             0 => "none".into(),

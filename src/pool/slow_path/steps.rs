@@ -3,11 +3,12 @@
 use super::SlowPath;
 use super::requester::Requester;
 use crate::driver::{Capture, Context};
-use crate::pool::Core;
 use crate::pool::free_space::{COMMON, Cut, FreeSpace, NodeId};
-use crate::pool::physical::{Ahead, Grown, Sources};
+use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
+use crate::pool::stream_cache::Inner;
+use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -30,6 +31,16 @@ pub(super) enum Moves {
     All,
 }
 
+/// Whether a stream whose cache misses records a completion event: others need what it has freed, or memory is short and
+/// it has freed much.
+#[inline]
+pub(super) fn is_event_due(inner: &Inner, pool: &Pool, physical: &PhysicalMemory) -> bool {
+    // Pinned memory becomes reusable only behind a completion event.
+    let wanted = pool.options.pinned || inner.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed);
+    let due = || inner.uncovered >= (physical.reserved() / UNCOVERED_PART).max(physical.page);
+    inner.uncovered > 0 && (wanted || due() && physical.is_short())
+}
+
 impl SlowPath<'_, '_> {
     /// Records a completion event where others need what the requester's stream has freed, or where memory is short and
     /// it has freed much, and collects what has completed.
@@ -40,12 +51,7 @@ impl SlowPath<'_, '_> {
         };
         let (pool, physical) = (self.pool, &self.core.memory.physical);
         {
-            let inner = view.cache.inner.lock();
-            let wanted = inner.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed) && inner.uncovered > 0;
-            // Pinned memory becomes reusable only behind a completion event.
-            let wanted = wanted || pool.options.pinned && inner.uncovered > 0;
-            let due = || inner.uncovered >= (physical.reserved() / UNCOVERED_PART).max(physical.page);
-            if !(wanted || physical.is_short() && due()) {
+            if !is_event_due(&view.cache.inner.lock(), pool, physical) {
                 return;
             }
         }
@@ -99,7 +105,7 @@ impl SlowPath<'_, '_> {
         let owner = self.requester.owner(pool.options.pinned);
         let (id, from) = free_space.take_either(owner, want.size, want.align, cut)?;
         if self.requester.is_capture() && from == owner {
-            pool.counters.pending.fetch_sub(want.size, Ordering::Relaxed);
+            self.core.memory.counts.end_pending(want.size);
         }
         Some(id)
     }

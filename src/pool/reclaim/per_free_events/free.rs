@@ -49,11 +49,11 @@ impl Pool {
             resizes: 0,
         };
         let action = if number == 0 {
-            self.count_free(bytes);
+            self.count_free(&mut memory.counts, bytes);
             Action::Freed
         } else {
             // Memory of a capture stays pending for every other stream.
-            self.count_pending_free(bytes);
+            self.count_pending_free(&mut memory.counts, bytes);
             Action::FreeRequested
         };
         self.record_freed(action, id, Some(stream));
@@ -85,11 +85,12 @@ impl Pool {
             reclaimer.pending.keep_event(context, event);
             return true;
         };
-        self.count_pending_free(FreedBytes {
+        let bytes = FreedBytes {
             allocated: block.size,
             requested: 0,
             resizes,
-        });
+        };
+        self.count_pending_free(&mut memory.counts, bytes);
         self.record_dedicated_free(&block, Some(stream));
         let memory = PendingMemory::Dedicated(Freed::Dedicated(block));
         let events = &mut reclaimer.pending.per_free_events;

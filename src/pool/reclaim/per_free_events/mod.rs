@@ -17,7 +17,6 @@ use crate::pool::stream_cache::Key;
 use crate::pool::{Memory, Pool};
 use crate::support::error::Result;
 use crate::sync::HashMap;
-use crate::sync::atomic::Ordering;
 
 mod free;
 mod take;
@@ -205,7 +204,7 @@ impl Reclaimer {
             match left {
                 PendingMemory::Space(owner) => {
                     let bytes = memory.free_space.free_bytes(owner);
-                    pool.counters.pending.fetch_add(bytes, Ordering::Relaxed);
+                    memory.counts.add_pending(bytes);
                     for id in memory.free_space.take_all(owner) {
                         let freed = Freed::Block { id, give_back: false };
                         self.pending.file(freed, &memory.free_space);
