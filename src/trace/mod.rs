@@ -3,7 +3,7 @@
 //!
 //! [`csv`] reads and writes traces, and [`generate`] and [`kv`] make them from a seed. [`replay`](mod@replay) runs and
 //! measures them. [`application`] is the program that owns streams and queues work. [`steady`] has short sequences of
-//! calls that are measured again and again.
+//! calls that are measured again and again, and [`serve`] a server whose work is pending.
 //!
 //! Uses: allocator, driver, ffi, support.
 
@@ -13,6 +13,7 @@ pub mod generate;
 pub mod kv;
 pub mod random;
 pub mod replay;
+pub mod serve;
 pub mod steady;
 
 /// Sizes of blocks are rounded up to this where use is summed: the granularity of CUDA's rounding rule.

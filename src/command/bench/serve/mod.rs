@@ -1,10 +1,7 @@
 //! `trtalloc bench serve`: what the allocator costs a server whose work is pending and whose memory calls take as long
 //! as on a GPU. It runs on the simulated device with `sim_latency=a100`.
 
-mod measure;
-mod run;
 mod table;
-mod workload;
 
 use trtalloc::allocator::Allocator;
 use trtalloc::config::{Config, Limit, LogLevel};
@@ -14,9 +11,7 @@ use trtalloc::error::{Error, Result};
 
 use super::super::device::{Device, Fallback};
 use super::super::{AllocatorArguments, Done, progress, say};
-use measure::Figures;
-use run::Run;
-use workload::{Client, Kind, MIB, Sizes};
+use trtalloc::trace::serve::{self, Client, Measured, Row, Run, Simulated};
 
 /// How many violations are printed of each row.
 const PRINTED: usize = 3;
@@ -51,75 +46,6 @@ pub struct Arguments {
     only_streams: Option<usize>,
 }
 
-/// One workload.
-#[derive(Clone, Copy)]
-struct Row {
-    kind: Kind,
-    sizes: Sizes,
-    streams: usize,
-    /// How many requests of a stream the host queues before it waits for the first of them.
-    ahead: usize,
-}
-
-impl Row {
-    fn name(&self) -> String {
-        format!("{}, {}", self.kind.name(), self.sizes.name())
-    }
-}
-
-/// A row with its figures.
-struct Measured {
-    row: Row,
-    figures: Figures,
-    /// The device time without an allocator.
-    ideal: f64,
-    needs: u64,
-}
-
-impl Measured {
-    fn allocators_part(&self) -> f64 {
-        self.figures.device_time / self.ideal
-    }
-
-    fn memory(&self) -> f64 {
-        self.figures.memory as f64 / self.needs as f64
-    }
-}
-
-const SMALL: Sizes = Sizes::Shapes(32 * MIB);
-const LARGE: Sizes = Sizes::Shapes(256 * MIB);
-const SMALL_ANY: Sizes = Sizes::Any(9 * MIB / 4, 32 * MIB);
-const LARGE_ANY: Sizes = Sizes::Any(28 * MIB, 280 * MIB);
-
-fn rows() -> Vec<Row> {
-    let row = |kind, sizes, streams, ahead| Row {
-        kind,
-        sizes,
-        streams,
-        ahead,
-    };
-    let mut rows = Vec::new();
-    for sizes in [SMALL, LARGE, SMALL_ANY, LARGE_ANY] {
-        rows.extend([1, 2, 4, 8].map(|streams| row(Kind::Plain, sizes, streams, 2)));
-    }
-    for ahead in [1, 4] {
-        rows.extend([1, 4].map(|streams| row(Kind::Plain, LARGE, streams, ahead)));
-    }
-    for kind in [Kind::TwoContexts, Kind::Outputs, Kind::Weights] {
-        rows.extend([LARGE, LARGE_ANY].map(|sizes| row(kind, sizes, 1, 2)));
-    }
-    rows.push(row(Kind::Outputs, LARGE, 4, 2));
-    rows.extend([2, 4].map(|streams| row(Kind::ForeignFrees, LARGE, streams, 4)));
-    for ahead in [1, 2, 4] {
-        rows.extend([1, 4].map(|streams| row(Kind::Growth, LARGE, streams, ahead)));
-    }
-    rows.extend([1, 2].map(|streams| row(Kind::RareLargest, LARGE, streams, 2)));
-    rows.extend([1, 2].map(|streams| row(Kind::Engines, LARGE, streams, 2)));
-    rows.extend([1, 2].map(|streams| row(Kind::SmallEngines, LARGE, streams, 2)));
-    rows.extend([1, 2].map(|streams| row(Kind::Graph, LARGE, streams, 2)));
-    rows
-}
-
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let mut config = arguments.allocator.config()?;
     if ![DriverChoice::Auto, DriverChoice::Named(&sim::DRIVER)].contains(&config.driver) {
@@ -134,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     config.driver = DriverChoice::Named(&sim::DRIVER);
     config.sim_latency = Latencies::A100;
     config.sim_memory = arguments.memory << 30;
-    let mut chosen = rows();
+    let mut chosen = serve::rows();
     chosen.retain(|row| {
         let named = arguments.rows.as_ref().is_none_or(|text| row.name().contains(text));
         named && arguments.only_streams.is_none_or(|streams| streams == row.streams)
@@ -192,7 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 /// Runs a row twice, with the allocator and with none.
 fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured> {
     let requests = arguments.requests as usize + arguments.warm as usize;
-    let clients = workload::clients(row.kind, row.sizes, row.streams, requests, arguments.seed);
+    let clients = serve::clients(row.kind, row.sizes, row.streams, requests, arguments.seed);
     let needs = clients.iter().map(Client::needs).sum();
     let mut config = config.clone();
     if let Some(cap) = arguments.cap {
@@ -206,11 +132,14 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     let warm = arguments.warm as usize;
     let ideal = {
         let device = Device::open(&config, Fallback::Fail)?;
-        Run::new(&device, None, &clients, row.ahead, warm)?.run()?.device_time
+        Run::new(&simulated(&device)?, None, &clients, row.ahead, warm)?
+            .run()?
+            .device_time
     };
     let device = Device::open(&config, Fallback::Fail)?;
     let allocator = Allocator::with_driver(device.driver(), config)?;
-    let run = Run::new(&device, Some(&allocator), &clients, row.ahead, warm)?;
+    let computer = simulated(&device)?;
+    let run = Run::new(&computer, Some(&allocator), &clients, row.ahead, warm)?;
     let figures = run.with_decay(decay).run()?;
     Ok(Measured {
         row,
@@ -218,4 +147,11 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
         ideal,
         needs,
     })
+}
+
+fn simulated(device: &Device) -> Result<Simulated<'_>> {
+    match device.simulation() {
+        Some(machine) => Ok(Simulated::new(device.application(), machine)),
+        None => Err(Error::Unsupported("this needs the simulated device".into())),
+    }
 }

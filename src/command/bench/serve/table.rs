@@ -1,9 +1,8 @@
 //! The printed table.
 
 use super::super::super::table::Table;
-use super::measure::Figures;
-use super::workload::{Kind, MIB, Sizes};
-use super::{Measured, Row};
+use super::Measured;
+use trtalloc::trace::serve::Figures;
 
 /// What each column is.
 pub const LEGEND: &str = "\
@@ -38,7 +37,7 @@ pub fn table(rows: &[Measured], limited: bool) -> Table {
         let figures = &measured.figures;
         let last = match limited {
             true => figures.refused.to_string(),
-            false => missed(measured).join(" "),
+            false => measured.missed().join(" "),
         };
         table.row(vec![
             measured.row.name(),
@@ -61,24 +60,4 @@ fn count(figures: &Figures, count: u64) -> String {
         few if few > 0.0 && few < 10.0 => format!("{few:.1}"),
         many => format!("{many:.0}"),
     }
-}
-
-fn missed(measured: &Measured) -> Vec<&'static str> {
-    let Row { kind, sizes, .. } = measured.row;
-    let eight = matches!(sizes, Sizes::Shapes(_));
-    let calls = if eight || kind != Kind::Plain { 1.0 } else { 50.0 };
-    let few_calls = measured.figures.per_thousand(measured.figures.memory_calls) <= calls;
-    let needs = measured.needs as f64;
-    let most = match eight && kind == Kind::Plain {
-        true => needs * 1.10 + (2 * MIB * measured.row.streams as u64) as f64,
-        false => needs * 1.20,
-    };
-    let targets = [
-        ("calls", few_calls),
-        ("time", measured.allocators_part() <= 1.005),
-        ("memory", measured.figures.memory as f64 <= most),
-        ("waits", measured.figures.waits == 0),
-    ];
-    let missed = targets.into_iter().filter(|(_, met)| !met);
-    missed.map(|(name, _)| name).collect()
 }

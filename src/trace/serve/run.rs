@@ -1,4 +1,4 @@
-//! Runs a workload on the simulated device.
+//! Runs a workload on a simulated device.
 //!
 //! One thread of the host makes the calls of all clients, in simulated time: the next call is of the client that has
 //! been ready for longest. A stream's client is ready for a request once the request `ahead` places before it has
@@ -6,17 +6,13 @@
 //! client, as behind a driver's lock.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-use trtalloc::driver::Stream;
-use trtalloc::driver::sim::Machine;
-use trtalloc::driver::sim::model::capture::MODE_THREAD_LOCAL;
-use trtalloc::error::{Error, Result};
-
-use super::super::super::device::Device;
-use super::measure::{Counts, Figures, Progress};
+use super::figures::{Figures, Progress};
 use super::workload::{Client, Step};
+use super::{Computer, Graph};
+use crate::allocator::{Allocator, RESIZABLE, Request, WINDOWS};
+use crate::driver::Stream;
+use crate::support::error::{Error, Result};
 
 /// A block and its size.
 type Place = (u64, u64);
@@ -28,10 +24,10 @@ struct Running<'a> {
     next: usize,
     /// When the next request may begin.
     ready: u64,
-    /// The events of requests that the host has not waited for, and when they complete.
-    queued: VecDeque<(usize, u64)>,
+    /// When the requests complete that the host has not waited for.
+    queued: VecDeque<u64>,
     blocks: Vec<Option<Place>>,
-    executable: Option<(usize, usize)>,
+    graph: Option<Graph>,
     capturing: bool,
     /// When another stream has used what this one passed to it.
     passed: u64,
@@ -45,11 +41,10 @@ impl Running<'_> {
 }
 
 /// A run of one workload.
-pub struct Run<'a> {
-    device: &'a Device,
-    machine: &'a Machine,
+pub struct Run<'a, C> {
+    computer: &'a C,
     /// `None` runs the work alone, without memory.
-    allocator: Option<&'a Arc<Allocator>>,
+    allocator: Option<&'a Allocator>,
     ahead: usize,
     warm: usize,
     clients: Vec<Running<'a>>,
@@ -59,35 +54,36 @@ pub struct Run<'a> {
     window: Option<(u64, u64)>,
 }
 
-impl<'a> Run<'a> {
-    /// A run of `clients`, of whose requests the first `warm` are not measured.
+impl<'a, C: Computer> Run<'a, C> {
+    /// A run of `clients`, of whose requests the first `warm` are not measured. The host queues `ahead` requests of a
+    /// stream before it waits for the first of them.
+    ///
+    /// # Errors
+    ///
+    /// The driver's, where a stream cannot be created.
     pub fn new(
-        device: &'a Device,
-        allocator: Option<&'a Arc<Allocator>>,
+        computer: &'a C,
+        allocator: Option<&'a Allocator>,
         clients: &'a [Client],
         ahead: usize,
         warm: usize,
-    ) -> Result<Run<'a>> {
-        let Some(machine) = device.simulation() else {
-            return Err(Error::Unsupported("this needs the simulated device".into()));
-        };
+    ) -> Result<Run<'a, C>> {
         let running = |client| {
             Ok(Running {
                 client,
-                stream: device.application().create_stream()?,
+                stream: computer.create_stream()?,
                 next: 0,
                 ready: 0,
                 queued: VecDeque::new(),
                 blocks: vec![None; client.blocks],
-                executable: None,
+                graph: None,
                 capturing: false,
                 passed: 0,
                 progress: Progress::default(),
             })
         };
         Ok(Run {
-            device,
-            machine,
+            computer,
             allocator,
             ahead,
             warm,
@@ -99,23 +95,27 @@ impl<'a> Run<'a> {
     }
 
     /// The same, where memory that is idle for so many simulated milliseconds goes back; 0: none.
-    pub fn with_decay(mut self, milliseconds: u64) -> Run<'a> {
-        let window = milliseconds * 1_000_000 / trtalloc::allocator::WINDOWS;
-        self.window = (window > 0).then(|| (window, self.machine.now() + window));
+    pub fn with_decay(mut self, milliseconds: u64) -> Run<'a, C> {
+        let window = milliseconds * 1_000_000 / WINDOWS;
+        self.window = (window > 0).then(|| (window, self.computer.now() + window));
         self
     }
 
     /// Ends a window where its time has come, as the helper thread does.
     fn decay(&mut self) {
         if let (Some((window, end)), Some(allocator)) = (&mut self.window, self.allocator)
-            && *end <= self.machine.now()
+            && *end <= self.computer.now()
         {
-            *end = self.machine.now() + *window;
+            *end = self.computer.now() + *window;
             allocator.end_window();
         }
     }
 
     /// Runs all requests of the streams, then frees what is left.
+    ///
+    /// # Errors
+    ///
+    /// What a call of the application or the allocator returned; a refusal for lack of memory is counted instead.
     pub fn run(mut self) -> Result<Figures> {
         let mut last = 0;
         loop {
@@ -137,29 +137,25 @@ impl<'a> Run<'a> {
     }
 
     fn request(&mut self, at: usize) -> Result<()> {
-        let now = self.machine.now();
-        self.machine.advance(self.clients[at].ready.saturating_sub(now));
+        let now = self.computer.now();
+        self.computer.advance(self.clients[at].ready.saturating_sub(now));
         let streams_are_warm = |running: &Running| running.client.pause.is_some() || running.next >= self.warm;
         let running = &mut self.clients[at];
-        if running.queued.len() >= self.ahead
-            && let Some((event, _)) = running.queued.pop_front()
-        {
-            let _exempt = self.machine.exempt();
-            done(self.machine.event_synchronize(event))?;
-            done(self.machine.event_destroy(event))?;
+        if running.queued.len() >= self.ahead {
+            running.queued.pop_front();
         }
         self.measured = match running.client.pause {
             Some(_) => self.clients.iter().all(streams_are_warm),
             None => running.next >= self.warm,
         };
-        let before = Counts::of(self.machine);
+        let before = self.computer.calls();
         self.decay();
         let client = self.clients[at].client;
         for step in &client.requests[self.clients[at].next] {
             self.step(at, step)?;
         }
         if self.measured {
-            self.figures.add(before, Counts::of(self.machine));
+            self.figures.add(before, self.computer.calls());
         }
         self.finish_request(at)
     }
@@ -170,20 +166,14 @@ impl<'a> Run<'a> {
         let running = &mut self.clients[at];
         running.next += 1;
         if let Some(pause) = running.client.pause {
-            running.ready = self.machine.now() + pause;
+            running.ready = self.computer.now() + pause;
             return Ok(());
         }
-        let ends = done(self.machine.work_ends(running.stream.0))?;
-        let event = {
-            let _exempt = self.machine.exempt();
-            let event = done(self.machine.event_create())?;
-            done(self.machine.event_record(event, running.stream.0))?;
-            event
-        };
+        let ends = self.computer.work_ends(running.stream)?;
         // A stream does not run away from the one that uses its blocks.
-        running.queued.push_back((event, ends.max(running.passed)));
+        running.queued.push_back(ends.max(running.passed));
         running.ready = match running.queued.front() {
-            Some((_, first)) if running.queued.len() >= ahead => *first,
+            Some(first) if running.queued.len() >= ahead => *first,
             _ => 0,
         };
         if running.next <= warm {
@@ -225,33 +215,30 @@ impl<'a> Run<'a> {
             Step::Pass { block, nanoseconds } => self.pass(at, block, nanoseconds),
             Step::BeginCapture => {
                 self.clients[at].capturing = true;
-                done(self.machine.stream_begin_capture(stream.0, MODE_THREAD_LOCAL))
+                self.computer.begin_capture(stream)
             }
             Step::EndCapture => {
                 self.clients[at].capturing = false;
-                let graph = done(self.machine.stream_end_capture(stream.0))?;
-                let executable = done(self.machine.graph_instantiate(graph))?;
-                self.clients[at].executable = Some((graph, executable));
+                self.clients[at].graph = Some(self.computer.end_capture(stream)?);
                 Ok(())
             }
             Step::LaunchGraph { nanoseconds } => {
-                let Some((_, executable)) = self.clients[at].executable else {
-                    return Ok(());
-                };
-                self.clients[at].progress.work += nanoseconds;
-                done(self.machine.graph_launch(executable, stream.0))
+                let running = &mut self.clients[at];
+                let Some(graph) = &running.graph else { return Ok(()) };
+                running.progress.work += nanoseconds;
+                self.computer.launch_graph(graph, stream)
             }
         }
     }
 
     /// Makes one call of the allocator, and notes how long it took and how much memory there is then.
     fn call<T>(&mut self, call: impl FnOnce(&Allocator) -> Result<T>) -> Option<Result<T>> {
-        let begun = self.machine.now();
+        let begun = self.computer.now();
         let result = call(self.allocator?);
         if self.measured {
             let figures = &mut self.figures;
-            figures.longest = figures.longest.max(self.machine.now() - begun);
-            let memory = self.machine.memory_used(0).unwrap_or(0);
+            figures.longest = figures.longest.max(self.computer.now() - begun);
+            let memory = self.computer.memory();
             figures.memory = figures.memory.max(memory);
         }
         Some(result)
@@ -282,7 +269,7 @@ impl<'a> Run<'a> {
         };
         match self.call(|allocator| allocator.allocate(request)) {
             Some(Ok(address)) => {
-                self.device.handed_out(address, size, on);
+                self.computer.handed_out(address, size, on);
                 self.clients[at].blocks[block] = Some((address, size));
             }
             Some(Err(error)) => self.refused(error)?,
@@ -297,7 +284,7 @@ impl<'a> Run<'a> {
         };
         match self.call(|allocator| allocator.reallocate(old, 0, size)) {
             Some(Ok(new)) => {
-                self.device.resized(old, new, size);
+                self.computer.resized(old, new, size);
                 self.clients[at].blocks[block] = Some((new, size));
             }
             Some(Err(error)) => self.refused(error)?,
@@ -311,7 +298,7 @@ impl<'a> Run<'a> {
         if !self.clients[at].capturing {
             self.clients[at].progress.work += nanoseconds;
         }
-        done(self.machine.launch(self.clients[at].stream.0, nanoseconds, ranges))
+        self.computer.work(self.clients[at].stream, nanoseconds, ranges)
     }
 
     fn free(&mut self, at: usize, block: usize, on: Option<Stream>) -> Result<()> {
@@ -319,7 +306,7 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         if self.allocator.is_some() {
-            self.device.giving_back(address, on);
+            self.computer.giving_back(address, on);
         }
         self.call(|allocator| allocator.deallocate(address, on))
             .unwrap_or(Ok(()))
@@ -329,33 +316,24 @@ impl<'a> Run<'a> {
     fn pass(&mut self, at: usize, block: usize, nanoseconds: u64) -> Result<()> {
         let to = (at + 1) % self.clients.len();
         let (from, stream) = (self.clients[at].stream, self.clients[to].stream);
-        {
-            let _exempt = self.machine.exempt();
-            self.device.application().order(from, stream)?;
-        }
+        self.computer.order(from, stream)?;
         if let Some(place) = self.clients[at].blocks[block] {
             self.work(to, nanoseconds, &[place])?;
-            self.clients[at].passed = done(self.machine.work_ends(stream.0))?;
+            self.clients[at].passed = self.computer.work_ends(stream)?;
         }
         self.free(at, block, Some(stream))
     }
 
-    /// Frees what is left, closes the allocator, and destroys graphs, events and streams.
+    /// Frees what is left, closes the allocator, and destroys graphs and streams.
     fn end(mut self) -> Result<Figures> {
         self.measured = false;
-        let exempt = self.machine.exempt();
-        done(self.machine.context_synchronize())?;
+        self.computer.synchronize()?;
         for at in 0..self.clients.len() {
-            if let Some((graph, executable)) = self.clients[at].executable.take() {
-                done(self.machine.graph_destroy(graph))?;
-                done(self.machine.graph_exec_destroy(executable))?;
+            if let Some(graph) = self.clients[at].graph.take() {
+                self.computer.destroy_graph(graph)?;
             }
             for block in 0..self.clients[at].blocks.len() {
                 self.free(at, block, Some(self.clients[at].stream))?;
-            }
-            let events: Vec<_> = self.clients[at].queued.drain(..).collect();
-            for (event, _) in events {
-                done(self.machine.event_destroy(event))?;
             }
         }
         // Trusted streams outlive the allocator.
@@ -363,19 +341,13 @@ impl<'a> Run<'a> {
             allocator.close();
         }
         for running in &self.clients {
-            self.device.application().destroy_stream(running.stream)?;
+            self.computer.destroy_stream(running.stream)?;
         }
-        drop(exempt);
         let streams = self.clients.iter().filter(|running| running.client.pause.is_none());
         let times = streams.map(|running| running.progress.device_time());
         self.figures.device_time = times.fold(0.0, f64::max);
-        self.figures.checked = self.device.checked();
-        self.figures.violations = self.device.violations();
+        self.figures.checked = self.computer.checked();
+        self.figures.violations = self.computer.violations();
         Ok(self.figures)
     }
-}
-
-/// The result of an application's call of the simulated device.
-fn done<T>(result: std::result::Result<T, u32>) -> Result<T> {
-    result.map_err(|code| Error::Unsupported(format!("the simulated device refused an application's call: {code}")))
 }

@@ -5,16 +5,16 @@
 
 use std::collections::VecDeque;
 
-use trtalloc::trace::random::Random;
+use crate::trace::random::Random;
 
-pub const MIB: u64 = 1 << 20;
-pub const MS: u64 = 1_000_000;
+pub(super) const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
 /// The blocks of a request in tenths of its unit.
 const TENTHS: [u64; 4] = [40, 20, 10, 3];
 /// The tenths of a unit that a request takes.
 const ALL_TENTHS: u64 = 73;
 /// How many requests lie between two of the largest shape in [`Kind::RareLargest`].
-pub const RARE: usize = 250;
+const RARE: usize = 250;
 /// How many weights a stream holds in [`Kind::Weights`], and after how many requests it replaces the oldest.
 const WEIGHTS: (usize, usize) = (6, 8);
 /// The weights of the engines that are loaded in [`Kind::Engines`].
@@ -36,33 +36,48 @@ pub type Block = usize;
 /// One step of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
+    /// Allocates a block.
     Allocate {
+        /// Which.
         block: Block,
+        /// Its size.
         bytes: u64,
+        /// Whether it is resized later.
         resizable: bool,
     },
+    /// Resizes a block.
     Resize {
+        /// Which.
         block: Block,
+        /// Its new size.
         bytes: u64,
     },
     /// Queues work that uses these blocks.
     Work {
+        /// How long it takes.
         nanoseconds: u64,
+        /// The blocks.
         blocks: Vec<Block>,
     },
+    /// Frees a block.
     Free {
+        /// Which.
         block: Block,
     },
     /// The next stream uses the block behind the work queued so far, and frees it.
     Pass {
+        /// Which.
         block: Block,
+        /// How long that use takes.
         nanoseconds: u64,
     },
+    /// Begins to capture the stream.
     BeginCapture,
     /// Makes an executable of the captured graph.
     EndCapture,
     /// Launches that executable, whose work takes so long.
     LaunchGraph {
+        /// How long.
         nanoseconds: u64,
     },
 }
@@ -93,6 +108,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// In words.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Plain => "one request at a time",
@@ -149,6 +165,7 @@ impl Sizes {
 /// One caller of the allocator: a stream, or a thread that allocates without one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Client {
+    /// The steps of each request.
     pub requests: Vec<Vec<Step>>,
     /// How many blocks its steps name.
     pub blocks: usize,

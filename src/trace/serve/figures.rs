@@ -1,9 +1,7 @@
-//! The figures of a row, from the simulated device's counters and clock.
-
-use trtalloc::driver::sim::Machine;
+//! The figures of a row.
 
 /// The calls that take or return memory.
-const MEMORY_CALLS: [&str; 7] = [
+pub const MEMORY_CALLS: [&str; 7] = [
     "cuMemCreate",
     "cuMemMap",
     "cuMemUnmap",
@@ -14,19 +12,12 @@ const MEMORY_CALLS: [&str; 7] = [
 ];
 
 /// The allocator's calls so far.
-#[derive(Clone, Copy, Default)]
-pub struct Counts {
-    memory: u64,
-    waits: u64,
-}
-
-impl Counts {
-    pub fn of(machine: &Machine) -> Counts {
-        Counts {
-            memory: MEMORY_CALLS.iter().map(|call| machine.count(call)).sum(),
-            waits: machine.count("cuStreamWaitEvent"),
-        }
-    }
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Calls {
+    /// [`MEMORY_CALLS`].
+    pub memory: u64,
+    /// Waits of one stream for another.
+    pub waits: u64,
 }
 
 /// What was seen in the measured part of a run.
@@ -50,12 +41,13 @@ pub struct Figures {
     pub reason: Option<String>,
     /// Allocations that the order checker judged, and its violations, in all of the run.
     pub checked: u64,
+    /// What it found.
     pub violations: Vec<String>,
 }
 
 impl Figures {
     /// Adds the calls between two counts.
-    pub fn add(&mut self, before: Counts, after: Counts) {
+    pub fn add(&mut self, before: Calls, after: Calls) {
         self.memory_calls += after.memory - before.memory;
         self.waits += after.waits - before.waits;
     }
@@ -68,7 +60,7 @@ impl Figures {
 
 /// When a stream's measured part began, and how much work it had since.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Progress {
+pub(super) struct Progress {
     pub begun: u64,
     pub ended: u64,
     pub work: u64,
