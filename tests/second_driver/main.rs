@@ -14,6 +14,7 @@
 //! | `TRTALLOC_STRESS_SEED` | the random seed | 20261122 |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once, at most 3 | 1 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
+//! | `TRTALLOC_SERVE_REQUESTS` | measured requests of each stream of a server | 100 |
 //! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
 
 #[macro_use]
@@ -24,6 +25,7 @@ mod failures;
 mod gate;
 mod machine;
 mod rounds;
+mod serve;
 
 #[path = "../stress/client/mod.rs"]
 mod client;
@@ -92,32 +94,37 @@ fn role() -> Option<usize> {
 /// Runs `test` in a process that loads the driver of `round`.
 fn in_child(test: &str, at: usize, round: &Round, operations: u64, seed: u64) {
     let start = Instant::now();
+    let slow = if round.latencies.is_empty() { "" } else { ", slow" };
+    let name = format!("{test} {at} (driver {}, {}{slow})", round.version, round.options);
+    let result = in_driver(test, at, &format!("{name}, seed {seed}"), |command| {
+        cudasim::environment(command, round.version, round.devices, round.memory());
+        command
+            .env("CUDASIM_LAT", round.latencies)
+            .env("TRTALLOC_STRESS_OPS", operations.to_string())
+            .env("TRTALLOC_STRESS_SEED", seed.to_string());
+    });
+    println!("{name}: {operations} operations in {:.1?}: {result}", start.elapsed());
+}
+
+/// Runs `test` in a process that `environment` prepares, and returns what its work came to.
+fn in_driver(test: &str, at: usize, name: &str, environment: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(env::current_exe().unwrap());
     clock::fix_addresses(&mut command);
-    cudasim::environment(&mut command, round.version, round.devices, round.memory());
+    environment(&mut command);
     let output = command
         .args([test, "--exact", "--nocapture"])
         .env(ROLE, at.to_string())
-        .env("CUDASIM_LAT", round.latencies)
-        .env("TRTALLOC_STRESS_OPS", operations.to_string())
-        .env("TRTALLOC_STRESS_SEED", seed.to_string())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let result = said.lines().find_map(|line| line.split_once("came to: "));
-    let slow = if round.latencies.is_empty() { "" } else { ", slow" };
-    let name = format!("{test} {at} (driver {}, {}{slow})", round.version, round.options);
     assert!(
         output.status.success() && result.is_some(),
-        "{name}, seed {seed}: {}\n{said}\n{}",
+        "{name}: {}\n{said}\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    println!(
-        "{name}: {operations} operations in {:.1?}: {}",
-        start.elapsed(),
-        result.unwrap_or_default().1
-    );
+    result.unwrap_or_default().1.to_owned()
 }
 
 /// Runs `work` for each number below `count`, as many at once as there are processors.
@@ -205,4 +212,58 @@ fn demo_violates_no_invariant() {
         "the demo ran on another driver"
     );
     viewer::open(&snapshot);
+}
+
+/// The device of a server, as large as that of `trtalloc bench serve`.
+const SERVER_MEMORY: u64 = 80 << 30;
+
+/// How many requests of each stream come before those that are measured, as in `trtalloc bench serve`.
+const WARM: usize = 300;
+
+/// The workloads of `trtalloc bench serve`: no stream waits for another, no byte has two owners, and streams that serve one
+/// request at a time meet every target. With `--nocapture` the test prints the table.
+#[test]
+fn servers_meet_the_targets() {
+    let rows = trtalloc::trace::serve::rows();
+    if let Some(at) = role() {
+        return child(|_, seed| {
+            let requests = number("TRTALLOC_SERVE_REQUESTS").unwrap_or(100) as usize;
+            let measured = serve::measure(rows[at], (WARM, requests), seed);
+            let figures = &measured.figures;
+            let missed = measured.missed();
+            let line = format!(
+                "{:>5.1} {:>7.3} {:>5.2} {:>5.1}  {}",
+                figures.per_thousand(figures.memory_calls),
+                measured.allocators_part(),
+                measured.memory(),
+                figures.per_thousand(figures.waits),
+                missed.join(" ")
+            );
+            let plain = rows[at].kind == trtalloc::trace::serve::Kind::Plain;
+            assert_eq!(figures.violations, Vec::<String>::new());
+            assert_eq!((figures.refused, &figures.reason), (0, &None));
+            assert!(figures.checked > 0 && !missed.contains(&"waits"), "{line}");
+            assert!(!plain || missed.is_empty(), "a target is missed: {line}");
+            line
+        });
+    }
+    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or(1);
+    let lines: Vec<_> = rows.iter().map(|_| std::sync::OnceLock::new()).collect();
+    side_by_side(rows.len(), |at| {
+        let row = rows[at];
+        let name = format!("{:51} {:>2} {:>2}", row.name(), row.streams, row.ahead);
+        let line = in_driver("servers_meet_the_targets", at, &name, |command| {
+            cudasim::environment(command, 13_020, 1, SERVER_MEMORY);
+            command
+                .env("CUDASIM_LAT", rounds::A100)
+                .env("TRTALLOC_STRESS_OPS", "0")
+                .env("TRTALLOC_STRESS_SEED", seed.to_string());
+        });
+        let _ = lines[at].set(format!("{name} {line}"));
+    });
+    println!("workload, streams, requests ahead: calls, allocator's time, memory, waits, missed targets");
+    lines
+        .iter()
+        .filter_map(|line| line.get())
+        .for_each(|line| println!("{line}"));
 }

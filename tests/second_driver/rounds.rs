@@ -15,7 +15,7 @@ use crate::play::{Rules, play};
 const MIB: u64 = 1 << 20;
 
 /// An A100's latencies in microseconds, as published.
-const A100: &str =
+pub const A100: &str =
     "cuMemCreate=30,cuMemMap=1.5,cuMemSetAccess=36,cuMemUnmap=26,cuMemAlloc*=120,cuMemFree*=150,cuMemRelease=10";
 
 pub struct Round {

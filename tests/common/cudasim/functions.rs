@@ -40,6 +40,7 @@ fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
 }
 
 functions! {
+    calls c"cudasim_calls" (name: *const c_char) -> u64;
     now c"cudasim_now" () -> u64;
     busy c"cudasim_busy" (stream: usize, nanoseconds: u64) -> c_int;
     until c"cudasim_until" (stream: usize) -> u64;
