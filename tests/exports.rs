@@ -30,6 +30,12 @@ const NAMES: &[&str] = &[
     "trtalloc_deallocate_async",
     "trtalloc_default",
     "trtalloc_destroy",
+    "trtalloc_dlpack_allocate",
+    "trtalloc_dlpack_capsule",
+    "trtalloc_dlpack_export",
+    "trtalloc_dlpack_get",
+    "trtalloc_dlpack_reallocate",
+    "trtalloc_dlpack_release",
     "trtalloc_history",
     "trtalloc_inject",
     "trtalloc_last_error",
@@ -117,7 +123,7 @@ fn headers_declare_what_is_exported_once() {
     assert_eq!(own.intersection(&hooks).count(), 0);
     let exported = NAMES.iter().filter(|name| name.starts_with("trtalloc_"));
     assert_eq!(&own | &hooks, exported.map(|name| (*name).to_owned()).collect());
-    let frameworks = ["trtalloc_torch_", "trtalloc_ort_", "trtalloc_cupy_"];
+    let frameworks = ["trtalloc_torch_", "trtalloc_ort_", "trtalloc_cupy_", "trtalloc_dlpack_"];
     let is_hook = |name: &String| frameworks.iter().any(|framework| name.starts_with(framework));
     assert!(
         hooks.iter().all(is_hook) && !own.iter().any(is_hook),

@@ -58,14 +58,23 @@ const HEADERS: [Header; 2] = [
     Header {
         name: "hooks.h",
         before: r#"/* trtalloc for other frameworks: functions with the types that the frameworks' hooks require. All use trtalloc_default().
-   Pass a function to its framework by address or by name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
+   Pass a function to its framework by address or by name. Generated from hooks.rs and dlpack.rs of src/ffi/c by
+   tests/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 "#,
-        groups: &[("hooks", "Hooks of PyTorch, ONNX Runtime and CuPy")],
+        groups: &[
+            ("hooks", "Hooks of PyTorch, ONNX Runtime and CuPy"),
+            (
+                "dlpack",
+                "Blocks that owners share, for DLPack and for the Python package",
+            ),
+        ],
         behind: "
 #endif  /* TRTALLOC_HOOKS_H */
 ",

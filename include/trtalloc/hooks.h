@@ -1,10 +1,13 @@
 /* trtalloc for other frameworks: functions with the types that the frameworks' hooks require. All use trtalloc_default().
-   Pass a function to its framework by address or by name. Generated from src/ffi/c/hooks.rs by tests/header.rs. */
+   Pass a function to its framework by address or by name. Generated from hooks.rs and dlpack.rs of src/ffi/c by
+   tests/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +62,79 @@ void *trtalloc_cupy_malloc(void *param, size_t size, int device);
 void trtalloc_cupy_free(void *param,
                         void *memory,
                         int device);
+
+/* ---------------------------------------------------------------
+   Blocks that owners share, for DLPack and for the Python package
+   --------------------------------------------------------------- */
+
+// A block of trtalloc_default() that several owners share. A pointer to it is one owner.
+typedef struct trtalloc_dlpack_block trtalloc_dlpack_block;
+
+// What a shared block is.
+typedef struct trtalloc_dlpack_info {
+  // Its address.
+  void *memory;
+  // Bytes, as they were requested.
+  uint64_t bytes;
+  // How many owners it has.
+  uint64_t owners;
+  // DLPack's type of the device: 2 for CUDA memory, 3 for pinned host memory.
+  int32_t device_type;
+  // DLPack's number of the device: 0 for pinned host memory.
+  int32_t device;
+} trtalloc_dlpack_info;
+
+// The addresses of a Python interpreter's functions for capsules.
+typedef struct trtalloc_dlpack_python {
+  // PyCapsule_New.
+  void *capsule_new;
+  // PyCapsule_IsValid.
+  void *capsule_is_valid;
+  // PyCapsule_GetPointer.
+  void *capsule_get_pointer;
+} trtalloc_dlpack_python;
+
+// Allocates `size` bytes or more, as trtalloc_allocate_on does with trtalloc_default(), as a block that owners share. The
+// caller is its first owner. `stream` (void*)-1: no stream, as trtalloc_allocate. Returns NULL if the request cannot be
+// satisfied.
+struct trtalloc_dlpack_block *trtalloc_dlpack_allocate(uint64_t size,
+                                                       uint64_t alignment,
+                                                       uint32_t flags,
+                                                       int32_t device,
+                                                       void *stream);
+
+// Writes the block's address, size, device and number of owners to `*out`. Returns false on failure.
+bool trtalloc_dlpack_get(struct trtalloc_dlpack_block *block, struct trtalloc_dlpack_info *out);
+
+// Makes a block larger or smaller that was allocated with TRTALLOC_RESIZABLE, as trtalloc_reallocate does. Fails if the
+// block has another owner. Returns false on failure; the block is then unchanged.
+bool trtalloc_dlpack_reallocate(struct trtalloc_dlpack_block *block, uint64_t new_size);
+
+// Removes an owner; the last one frees the block. It is freed on the stream on which it was allocated, after the work
+// queued so far there and on the streams to which it was exported. Otherwise, and if `ordered` was false in any of these
+// calls, it is freed as trtalloc_deallocate does. Pass false if the block was used on further streams, or if its
+// stream is destroyed before the last owner is removed. NULL is ignored.
+void trtalloc_dlpack_release(struct trtalloc_dlpack_block *block,
+                             bool ordered);
+
+// Returns a new owner of the block as a DLManagedTensorVersioned* (`versioned`, of DLPack 1.0) or as a DLManagedTensor*, whose
+// deleter removes the owner. The tensor has the element type of DLPack's `code` and `bits`, and `rank` extents, from the block's
+// beginning. `stream` is the consumer's: its work from now on waits for what is queued on the block's own stream, and
+// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. Returns NULL on
+// failure.
+void *trtalloc_dlpack_export(struct trtalloc_dlpack_block *block,
+                             uint8_t code,
+                             uint8_t bits,
+                             const int64_t *extents,
+                             int32_t rank,
+                             void *stream,
+                             bool versioned);
+
+// Returns a new Python capsule (a PyObject*) of what trtalloc_dlpack_export returned, as a `__dlpack__` method must: a
+// consumer takes the tensor and renames the capsule, or the capsule calls the tensor's deleter when it is destroyed.
+// The caller holds the interpreter's lock. NULL if an address is NULL, and, with the interpreter's error set, if it has
+// no memory; the tensor is then deleted.
+void *trtalloc_dlpack_capsule(const struct trtalloc_dlpack_python *python, void *tensor, bool versioned);
 
 #ifdef __cplusplus
 }  /* extern "C" */

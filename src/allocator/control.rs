@@ -47,6 +47,13 @@ impl Allocator {
         pool.add_use(address, &view)
     }
 
+    /// The device of a block; `None` where the address is not one of this allocator's.
+    pub fn device_of_block(&self, address: u64) -> Option<i32> {
+        self.all_pools()
+            .find(|pool| pool.knows(address))
+            .map(|pool| pool.device)
+    }
+
     /// Announces that `stream` is about to be destroyed. What it freed gets a completion event while that is possible.
     pub fn stream_release(&self, stream: Stream) -> Result<()> {
         process::usable()?;

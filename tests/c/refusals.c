@@ -88,6 +88,12 @@ static void at_rest(void) {
   trtalloc_ort_free(NULL);
   trtalloc_ort_empty_cache();
   trtalloc_cupy_free(NULL, NULL, 0);
+  trtalloc_dlpack_release(NULL, true);
+  CHECK(trtalloc_dlpack_capsule(NULL, NULL, false) == NULL);
+  REFUSED(trtalloc_dlpack_allocate(0, 0, 0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_dlpack_get(NULL, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_dlpack_reallocate(NULL, 8), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  REFUSED(trtalloc_dlpack_export(NULL, 1, 8, NULL, 0, NULL, true), TRTALLOC_STATUS_INVALID_ARGUMENT);
   REFUSED(trtalloc_torch_malloc(0, 0, NULL), TRTALLOC_STATUS_INVALID_ARGUMENT);
   REFUSED(trtalloc_ort_alloc(0), TRTALLOC_STATUS_INVALID_ARGUMENT);
   REFUSED(trtalloc_cupy_malloc(NULL, 0, 0), TRTALLOC_STATUS_INVALID_ARGUMENT);

@@ -1,0 +1,713 @@
+//! Blocks that several owners share, and how they are lent by DLPack (dmlc.github.io/dlpack) and by the capsules of Python's array
+//! API. The last owner frees the block. Nothing here runs Python code, so a consumer may let go on any thread, with an exception
+//! pending, and after the interpreter has ended.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::arguments::{number, ordinal, pointer};
+use crate::allocator::{Allocator, Request};
+use crate::driver::{Driver, Stream};
+use crate::ffi::ExportedAllocator;
+use crate::ffi::call;
+use crate::support::config::Kind;
+use crate::support::error::{Error, Result};
+
+/// A block of trtalloc_default() that several owners share. A pointer to it is one owner.
+pub struct trtalloc_dlpack_block {
+    allocator: &'static Allocator,
+    memory: Mutex<Memory>,
+    alignment: u64,
+    /// The stream that the block was allocated on.
+    stream: Option<Stream>,
+    /// The block may be in use on streams that are not known, or its own stream may not exist any more.
+    unordered: AtomicBool,
+    device: i32,
+    device_type: i32,
+}
+
+#[derive(Clone, Copy)]
+struct Memory {
+    address: u64,
+    bytes: u64,
+}
+
+/// What a shared block is.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct trtalloc_dlpack_info {
+    /// Its address.
+    pub memory: *mut c_void,
+    /// Bytes, as they were requested.
+    pub bytes: u64,
+    /// How many owners it has.
+    pub owners: u64,
+    /// DLPack's type of the device: 2 for CUDA memory, 3 for pinned host memory.
+    pub device_type: i32,
+    /// DLPack's number of the device: 0 for pinned host memory.
+    pub device: i32,
+}
+
+/// The addresses of a Python interpreter's functions for capsules.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct trtalloc_dlpack_python {
+    /// PyCapsule_New.
+    pub capsule_new: *mut c_void,
+    /// PyCapsule_IsValid.
+    pub capsule_is_valid: *mut c_void,
+    /// PyCapsule_GetPointer.
+    pub capsule_get_pointer: *mut c_void,
+}
+
+type Destructor = extern "C" fn(*mut c_void);
+type CapsuleNew = extern "C" fn(*mut c_void, *const c_char, Option<Destructor>) -> *mut c_void;
+type CapsuleIsValid = extern "C" fn(*mut c_void, *const c_char) -> c_int;
+type CapsuleGetPointer = extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The same as functions.
+#[derive(Clone, Copy)]
+struct Python {
+    capsule_new: CapsuleNew,
+    capsule_is_valid: CapsuleIsValid,
+    capsule_get_pointer: CapsuleGetPointer,
+}
+
+/// kDLCUDA and kDLCUDAHost of DLPack.
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+
+/// The stream that stands for none, as in Python's array API.
+const NO_STREAM: usize = usize::MAX;
+
+impl trtalloc_dlpack_block {
+    fn allocate(exported: &'static ExportedAllocator, request: Request) -> Result<Arc<trtalloc_dlpack_block>> {
+        if request.size == 0 {
+            return Err(Error::InvalidArgument("size is 0".into()));
+        }
+        let allocator = exported.allocator()?;
+        let address = allocator.allocate(request)?;
+        let host = allocator.config().kind == Kind::Pinned;
+        Ok(Arc::new(trtalloc_dlpack_block {
+            allocator,
+            memory: Mutex::new(Memory {
+                address,
+                bytes: request.size,
+            }),
+            alignment: request.alignment,
+            stream: request.stream,
+            unordered: AtomicBool::new(false),
+            device: if host {
+                0
+            } else {
+                allocator.device_of_block(address).unwrap_or(0)
+            },
+            device_type: if host { CUDA_HOST } else { CUDA },
+        }))
+    }
+
+    /// DLPack's number of the device.
+    fn dlpack_device(&self) -> i32 {
+        if self.device_type == CUDA_HOST { 0 } else { self.device }
+    }
+
+    /// Resizes the block, which has one owner.
+    fn reallocate(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        let mut memory = self.memory.lock();
+        if Arc::strong_count(self) > 1 {
+            return Err(Error::Unsupported(
+                "the block is shared, so its address cannot change".into(),
+            ));
+        }
+        memory.address = self.allocator.reallocate(memory.address, self.alignment, bytes)?;
+        memory.bytes = bytes;
+        Ok(())
+    }
+
+    /// Orders work queued on `consumer` from now on behind what is queued on the block's own stream, and declares that the
+    /// block is used there.
+    fn use_on(&self, consumer: Option<Stream>) -> Result<()> {
+        // Without a stream of its own, the free waits for every stream.
+        let Some(own) = self.stream else { return Ok(()) };
+        let Some(consumer) = consumer else {
+            self.unordered.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
+        if is_same(own, consumer) {
+            return Ok(());
+        }
+        let driver = &**self.allocator.driver();
+        if driver.knows_work() {
+            order(driver, self.device, own, consumer)?;
+        }
+        let address = self.memory.lock().address;
+        if self.allocator.record_stream(address, consumer).is_err() {
+            // The free then waits for every stream.
+            self.unordered.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for trtalloc_dlpack_block {
+    fn drop(&mut self) {
+        let address = self.memory.get_mut().address;
+        let stream = self.stream.filter(|_| !*self.unordered.get_mut());
+        call::guarded("trtalloc_dlpack_release", (), || {
+            self.allocator
+                .deallocate(address, stream)
+                .or_else(|error| match stream {
+                    // The stream was destroyed.
+                    Some(_) => self.allocator.deallocate(address, None),
+                    None => Err(error),
+                })
+        });
+    }
+}
+
+/// Whether both handles are of one stream. The default stream of a thread is another one on another thread.
+fn is_same(one: Stream, other: Stream) -> bool {
+    let handle = |stream: Stream| {
+        if stream == Stream::DEFAULT {
+            Stream::LEGACY
+        } else {
+            stream
+        }
+    };
+    handle(one) == handle(other) && one != Stream::PER_THREAD
+}
+
+/// Makes `after` wait for what is queued on `before`.
+fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Result<()> {
+    let current = driver.current_context()?;
+    let mut retained = false;
+    let context = match (before.is_default(), current) {
+        (true, Some(context)) => context,
+        (true, None) => {
+            retained = true;
+            driver.primary_retain(device)?
+        }
+        (false, _) => driver.stream_context(before)?,
+    };
+    let mut ordered = Ok(());
+    let pushed = current != Some(context);
+    if pushed {
+        ordered = driver.context_push(context);
+    }
+    if ordered.is_ok() {
+        ordered = driver.event_create().and_then(|event| {
+            let recorded = driver.event_record(event, before);
+            let waits = recorded.and_then(|()| driver.stream_wait_event(after, event));
+            // The driver keeps the event until the wait is over.
+            let _ = driver.event_destroy(event);
+            waits
+        });
+        if pushed {
+            let _ = driver.context_pop();
+        }
+    }
+    if retained {
+        let _ = driver.primary_release(device);
+    }
+    Ok(ordered?)
+}
+
+/// DLPack's DLTensor.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device_type: i32,
+    device: i32,
+    rank: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// DLPack's DLManagedTensor, before version 1.0.
+#[repr(C)]
+struct Managed {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<extern "C" fn(*mut Managed)>,
+}
+
+/// DLPack's DLManagedTensorVersioned.
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+const UNVERSIONED_NAME: &CStr = c"dltensor";
+const VERSIONED_NAME: &CStr = c"dltensor_versioned";
+
+/// A managed tensor as it is allocated: an owner of the block, and the numbers that the tensor points to.
+struct Lent<T> {
+    /// The consumer's pointer is to this field, whose `context` is the whole object.
+    managed: T,
+    extents: Box<[i64]>,
+    strides: Box<[i64]>,
+    _block: Arc<trtalloc_dlpack_block>,
+}
+
+/// What the two forms of a managed tensor have in common.
+trait Form: Sized {
+    fn new(tensor: DlTensor) -> Self;
+    /// Its tensor and its context.
+    fn parts(&mut self) -> (&mut DlTensor, &mut *mut c_void);
+    fn context(&self) -> *mut c_void;
+}
+
+impl Form for Managed {
+    fn new(tensor: DlTensor) -> Managed {
+        Managed {
+            tensor,
+            context: null_mut(),
+            deleter: Some(delete::<Managed>),
+        }
+    }
+    fn parts(&mut self) -> (&mut DlTensor, &mut *mut c_void) {
+        (&mut self.tensor, &mut self.context)
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+impl Form for Versioned {
+    fn new(tensor: DlTensor) -> Versioned {
+        Versioned {
+            major: 1,
+            minor: 0,
+            context: null_mut(),
+            deleter: Some(delete::<Versioned>),
+            flags: 0,
+            tensor,
+        }
+    }
+    fn parts(&mut self) -> (&mut DlTensor, &mut *mut c_void) {
+        (&mut self.tensor, &mut self.context)
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+/// The deleter that the consumer calls. NULL is ignored.
+extern "C" fn delete<T: Form>(managed: *mut T) {
+    call::guarded("the deleter of a DLPack tensor", (), || {
+        // SAFETY: null, or from `lend`, and the consumer calls the deleter once.
+        if let Some(managed) = unsafe { managed.as_ref() } {
+            // SAFETY: as above; `lend` leaked the object.
+            drop(unsafe { Box::from_raw(managed.context().cast::<Lent<T>>()) });
+        }
+        Ok(())
+    });
+}
+
+/// A new owner of the block as a managed tensor.
+fn lend<T: Form>(block: &Arc<trtalloc_dlpack_block>, (code, bits): (u8, u8), extents: &[i64]) -> *mut T {
+    let mut strides = vec![1; extents.len()];
+    for at in (1..extents.len()).rev() {
+        strides[at - 1] = strides[at] * extents[at].max(1);
+    }
+    let tensor = DlTensor {
+        data: pointer(block.memory.lock().address as usize),
+        device_type: block.device_type,
+        device: block.dlpack_device(),
+        rank: extents.len() as i32,
+        code,
+        bits,
+        lanes: 1,
+        shape: null_mut(),
+        strides: null_mut(),
+        byte_offset: 0,
+    };
+    let lent = Box::leak(Box::new(Lent {
+        managed: T::new(tensor),
+        extents: extents.into(),
+        strides: strides.into(),
+        _block: block.clone(),
+    }));
+    let (shape, strides) = (lent.extents.as_mut_ptr(), lent.strides.as_mut_ptr());
+    let whole = std::ptr::from_mut(lent);
+    // SAFETY: the object was leaked, and is not shared yet.
+    unsafe {
+        let (tensor, context) = (*whole).managed.parts();
+        (tensor.shape, tensor.strides, *context) = (shape, strides, whole.cast());
+        &raw mut (*whole).managed
+    }
+}
+
+/// Allocates `size` bytes or more, as trtalloc_allocate_on does with trtalloc_default(), as a block that owners share. The
+/// caller is its first owner. `stream` (void*)-1: no stream, as trtalloc_allocate. Returns NULL if the request cannot be
+/// satisfied.
+#[unsafe(no_mangle)]
+pub extern "C" fn trtalloc_dlpack_allocate(
+    size: u64,
+    alignment: u64,
+    flags: u32,
+    device: i32,
+    stream: *mut c_void,
+) -> *mut trtalloc_dlpack_block {
+    let request = Request {
+        size,
+        alignment,
+        flags,
+        stream: stream_of(stream),
+        device: ordinal(device),
+    };
+    call::guarded("trtalloc_dlpack_allocate", null_mut(), || {
+        let block = trtalloc_dlpack_block::allocate(ExportedAllocator::process(), request)?;
+        Ok(Arc::into_raw(block).cast_mut())
+    })
+}
+
+/// Writes the block's address, size, device and number of owners to `*out`. Returns false on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_dlpack_get(
+    block: *mut trtalloc_dlpack_block,
+    out: *mut trtalloc_dlpack_info,
+) -> bool {
+    call::guarded("trtalloc_dlpack_get", false, || {
+        // SAFETY: the caller is an owner of the block.
+        let block = unsafe { owned(block) }?;
+        // SAFETY: the caller's `out` is null or writable.
+        let Some(out) = (unsafe { out.as_mut() }) else {
+            return Err(Error::InvalidArgument("out is NULL".into()));
+        };
+        let memory = *block.memory.lock();
+        *out = trtalloc_dlpack_info {
+            memory: pointer(memory.address as usize),
+            bytes: memory.bytes,
+            // `block` is one more.
+            owners: Arc::strong_count(&block) as u64 - 1,
+            device_type: block.device_type,
+            device: block.dlpack_device(),
+        };
+        Ok(true)
+    })
+}
+
+/// Makes a block larger or smaller that was allocated with TRTALLOC_RESIZABLE, as trtalloc_reallocate does. Fails if the
+/// block has another owner. Returns false on failure; the block is then unchanged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_dlpack_reallocate(block: *mut trtalloc_dlpack_block, new_size: u64) -> bool {
+    call::guarded("trtalloc_dlpack_reallocate", false, || {
+        // SAFETY: the caller is an owner of the block, and stays one, so that dropping this second count frees nothing.
+        let block = unsafe { std::mem::ManuallyDrop::new(Arc::from_raw(non_null(block)?)) };
+        block.reallocate(new_size).map(|()| true)
+    })
+}
+
+/// Removes an owner; the last one frees the block. It is freed on the stream on which it was allocated, after the work
+/// queued so far there and on the streams to which it was exported. Otherwise, and if `ordered` was false in any of these
+/// calls, it is freed as trtalloc_deallocate does. Pass false if the block was used on further streams, or if its
+/// stream is destroyed before the last owner is removed. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_dlpack_release(block: *mut trtalloc_dlpack_block, ordered: bool) {
+    call::guarded("trtalloc_dlpack_release", (), || {
+        if !block.is_null() {
+            // SAFETY: the caller is an owner of the block, and is none from now on.
+            let block = unsafe { Arc::from_raw(block) };
+            if !ordered {
+                block.unordered.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Returns a new owner of the block as a DLManagedTensorVersioned* (`versioned`, of DLPack 1.0) or as a DLManagedTensor*, whose
+/// deleter removes the owner. The tensor has the element type of DLPack's `code` and `bits`, and `rank` extents, from the block's
+/// beginning. `stream` is the consumer's: its work from now on waits for what is queued on the block's own stream, and
+/// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. Returns NULL on
+/// failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_dlpack_export(
+    block: *mut trtalloc_dlpack_block,
+    code: u8,
+    bits: u8,
+    extents: *const i64,
+    rank: i32,
+    stream: *mut c_void,
+    versioned: bool,
+) -> *mut c_void {
+    call::guarded("trtalloc_dlpack_export", null_mut(), || {
+        // SAFETY: the caller is an owner of the block.
+        let block = unsafe { owned(block) }?;
+        let extents = match (extents.is_null(), usize::try_from(rank)) {
+            (_, Ok(0)) => &[],
+            // SAFETY: the caller's extents are `rank` numbers.
+            (false, Ok(rank)) => unsafe { std::slice::from_raw_parts(extents, rank) },
+            _ => return Err(Error::InvalidArgument(format!("{rank} extents"))),
+        };
+        let elements = extents
+            .iter()
+            .try_fold(1_u64, |bytes, extent| bytes.checked_mul(u64::try_from(*extent).ok()?));
+        let needed = elements.and_then(|count| count.checked_mul(u64::from(bits.div_ceil(8))));
+        let bytes = block.memory.lock().bytes;
+        if needed.is_none_or(|needed| needed > bytes) {
+            return Err(Error::InvalidArgument(format!(
+                "{extents:?} of {bits} bits are more than the block's {bytes} bytes"
+            )));
+        }
+        block.use_on(stream_of(stream))?;
+        Ok(match versioned {
+            true => lend::<Versioned>(&block, (code, bits), extents).cast(),
+            false => lend::<Managed>(&block, (code, bits), extents).cast(),
+        })
+    })
+}
+
+static PYTHON: OnceLock<Python> = OnceLock::new();
+
+/// The functions; none where an address is NULL.
+///
+/// # Safety
+/// The addresses are those of the functions.
+unsafe fn functions(python: &trtalloc_dlpack_python) -> Option<Python> {
+    let addresses = [python.capsule_new, python.capsule_is_valid, python.capsule_get_pointer];
+    if addresses.contains(&null_mut()) {
+        return None;
+    }
+    // SAFETY: as this function demands; these are the functions' types in every version of Python.
+    unsafe {
+        Some(Python {
+            capsule_new: std::mem::transmute::<*mut c_void, CapsuleNew>(python.capsule_new),
+            capsule_is_valid: std::mem::transmute::<*mut c_void, CapsuleIsValid>(python.capsule_is_valid),
+            capsule_get_pointer: std::mem::transmute::<*mut c_void, CapsuleGetPointer>(python.capsule_get_pointer),
+        })
+    }
+}
+
+/// Returns a new Python capsule (a PyObject*) of what trtalloc_dlpack_export returned, as a `__dlpack__` method must: a
+/// consumer takes the tensor and renames the capsule, or the capsule calls the tensor's deleter when it is destroyed.
+/// The caller holds the interpreter's lock. NULL if an address is NULL, and, with the interpreter's error set, if it has
+/// no memory; the tensor is then deleted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trtalloc_dlpack_capsule(
+    python: *const trtalloc_dlpack_python,
+    tensor: *mut c_void,
+    versioned: bool,
+) -> *mut c_void {
+    // SAFETY: the caller's table is null, or has the addresses of the functions.
+    let Some(python) = (unsafe { python.as_ref().and_then(|python| functions(python)) }) else {
+        // SAFETY: the caller's tensor is NULL or of that form, and no capsule has it.
+        unsafe { delete_untaken(tensor, versioned) };
+        return null_mut();
+    };
+    let python = PYTHON.get_or_init(|| python);
+    let name = if versioned { VERSIONED_NAME } else { UNVERSIONED_NAME };
+    let capsule = (python.capsule_new)(tensor, name.as_ptr(), Some(drop_capsule));
+    if capsule.is_null() {
+        // SAFETY: the caller's tensor is of that form and no capsule has it.
+        unsafe { delete_untaken(tensor, versioned) };
+    }
+    capsule
+}
+
+/// The destructor of a capsule. It must not disturb a pending exception, so it runs no Python code.
+extern "C" fn drop_capsule(capsule: *mut c_void) {
+    let Some(python) = PYTHON.get() else { return };
+    for versioned in [false, true] {
+        let name = if versioned { VERSIONED_NAME } else { UNVERSIONED_NAME };
+        // A capsule with another name was consumed.
+        if (python.capsule_is_valid)(capsule, name.as_ptr()) != 0 {
+            // SAFETY: the capsule has its name, so no consumer has taken the tensor.
+            unsafe { delete_untaken((python.capsule_get_pointer)(capsule, name.as_ptr()), versioned) };
+        }
+    }
+}
+
+/// # Safety
+/// `tensor` is null or of that form, and nothing else owns it.
+unsafe fn delete_untaken(tensor: *mut c_void, versioned: bool) {
+    match versioned {
+        true => delete(tensor.cast::<Versioned>()),
+        false => delete(tensor.cast::<Managed>()),
+    }
+}
+
+fn stream_of(stream: *mut c_void) -> Option<Stream> {
+    let stream = number(stream);
+    (stream != NO_STREAM).then_some(Stream(stream))
+}
+
+fn non_null(block: *mut trtalloc_dlpack_block) -> Result<*const trtalloc_dlpack_block> {
+    match block.is_null() {
+        true => Err(Error::InvalidArgument("block is NULL".into())),
+        false => Ok(block),
+    }
+}
+
+/// One more owner of the block, for the time of a call.
+///
+/// # Safety
+/// `block` is null, or the caller is an owner of it.
+unsafe fn owned(block: *mut trtalloc_dlpack_block) -> Result<Arc<trtalloc_dlpack_block>> {
+    let block = non_null(block)?;
+    // SAFETY: as this function demands.
+    unsafe {
+        Arc::increment_strong_count(block);
+        Ok(Arc::from_raw(block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::sim::model::Machine;
+    use crate::driver::sim::{SimConfig, SimDriver};
+    use crate::support::config::Config;
+
+    const MIB: u64 = 1 << 20;
+
+    struct World {
+        exported: &'static ExportedAllocator,
+        machine: Arc<Machine>,
+        context: usize,
+        streams: [Stream; 3],
+    }
+
+    fn world() -> World {
+        let driver = SimDriver::new(SimConfig::default());
+        let machine = driver.machine().clone();
+        let context = machine.primary_retain(0).unwrap();
+        machine.context_push(context).unwrap();
+        let streams = [(); 3].map(|()| Stream(machine.stream_create(true).unwrap()));
+        let allocator = Allocator::with_driver(driver, Config::default()).unwrap();
+        World {
+            exported: ExportedAllocator::new(allocator),
+            machine,
+            context,
+            streams,
+        }
+    }
+
+    impl World {
+        fn block(&self, stream: Option<Stream>) -> Arc<trtalloc_dlpack_block> {
+            let request = Request {
+                size: MIB,
+                alignment: 0,
+                flags: 0,
+                stream,
+                device: None,
+            };
+            trtalloc_dlpack_block::allocate(self.exported, request).unwrap()
+        }
+
+        /// Whether what is queued on the stream waits for a kernel that does not end.
+        fn waits(&self, stream: Stream) -> bool {
+            self.machine.launch(stream.0, 1, &[]).unwrap();
+            self.machine.work_ends(stream.0).unwrap() == u64::MAX
+        }
+
+        /// Whether the block's memory is reused at once by its own stream, once `let_go` has ended its last use.
+        fn is_reused(
+            &self,
+            block: Arc<trtalloc_dlpack_block>,
+            let_go: impl FnOnce(Arc<trtalloc_dlpack_block>),
+        ) -> bool {
+            let (address, stream) = (block.memory.lock().address, block.stream);
+            let_go(block);
+            self.block(stream).memory.lock().address == address
+        }
+    }
+
+    #[test]
+    fn a_consumers_stream_waits_for_the_blocks_stream() {
+        let world = world();
+        let [own, consumer, other] = world.streams;
+        let block = world.block(Some(own));
+        let kernel = world.machine.launch_persistent(own.0, &[]).unwrap();
+        block.use_on(Some(own)).unwrap();
+        block.use_on(None).unwrap();
+        assert!(!world.waits(consumer) && !world.waits(other));
+        block.use_on(Some(consumer)).unwrap();
+        assert!(world.waits(consumer) && !world.waits(other));
+        // Also where no context is current, as on a thread that has not used CUDA.
+        world.machine.context_pop().unwrap();
+        block.use_on(Some(other)).unwrap();
+        assert_eq!(world.machine.context_current(), Ok(0));
+        assert!(world.waits(other));
+        world.machine.context_push(world.context).unwrap();
+        assert!(world.machine.release_persistent(kernel));
+    }
+
+    #[test]
+    fn a_default_stream_is_waited_for_without_a_context() {
+        let world = world();
+        let kernel = world.machine.launch_persistent(Stream::LEGACY.0, &[]).unwrap();
+        let block = world.block(Some(Stream::DEFAULT));
+        world.machine.context_pop().unwrap();
+        block.use_on(Some(world.streams[0])).unwrap();
+        assert!(world.waits(world.streams[0]));
+        assert!(world.machine.release_persistent(kernel));
+    }
+
+    #[test]
+    fn memory_is_reused_behind_each_named_use() {
+        let world = world();
+        let [own, consumer, unnamed] = world.streams;
+        // Nothing used it, so its own stream has it at once.
+        assert!(world.is_reused(world.block(Some(own)), drop));
+        for (stream, named) in [(consumer, Some(consumer)), (unnamed, None)] {
+            let block = world.block(Some(own));
+            block.use_on(named).unwrap();
+            let kernel = world.machine.launch_persistent(stream.0, &[]).unwrap();
+            assert!(!world.is_reused(block, drop), "{named:?}");
+            assert!(world.machine.release_persistent(kernel));
+        }
+        // A user that let go without an order.
+        let block = world.block(Some(own));
+        let kernel = world.machine.launch_persistent(unnamed.0, &[]).unwrap();
+        let reused = world.is_reused(block, |block| {
+            // SAFETY: the only owner.
+            unsafe { trtalloc_dlpack_release(Arc::into_raw(block).cast_mut(), false) }
+        });
+        assert!(!reused && world.machine.release_persistent(kernel));
+    }
+
+    #[test]
+    fn the_last_owner_frees_the_block() {
+        let world = world();
+        let stats = || world.exported.allocator().unwrap().stats(Some(0)).unwrap();
+        let block = world.block(Some(world.streams[0]));
+        let (old, new) = (
+            lend::<Managed>(&block, (2, 32), &[4, 5]),
+            lend::<Versioned>(&block, (2, 32), &[]),
+        );
+        assert!(matches!(block.reallocate(2 * MIB), Err(Error::Unsupported(_))));
+        drop(block);
+        assert_eq!((stats().allocated, stats().frees), (MIB, 0));
+        delete(old);
+        assert_eq!((stats().allocated, stats().frees), (MIB, 0));
+        delete(new);
+        assert_eq!((stats().allocated, stats().frees), (0, 1));
+        delete(null_mut::<Managed>());
+    }
+
+    #[test]
+    fn a_destroyed_stream_does_not_keep_the_block() {
+        let world = world();
+        let block = world.block(Some(world.streams[0]));
+        world.machine.stream_destroy(world.streams[0].0).unwrap();
+        // SAFETY: the only owner.
+        unsafe { trtalloc_dlpack_release(Arc::into_raw(block).cast_mut(), false) };
+        let stats = world.exported.allocator().unwrap().stats(Some(0)).unwrap();
+        assert_eq!((stats.allocated, stats.frees), (0, 1));
+    }
+}
