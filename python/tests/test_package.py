@@ -127,6 +127,161 @@ def test_fit_compares_an_engine_with_the_pool(simulated):
     )
 
 
+# With what stands in for a context of TensorRT 10.1 and later.
+SCRATCH = """
+import threading
+import trtalloc
+
+class Engine:
+    device_memory_size_v2 = 100 << 20
+
+class Context:
+    engine = Engine()
+
+    def __init__(self, needs):
+        self.needs = needs
+
+    def update_device_memory_size_for_shapes(self):
+        return self.needs
+
+    def set_device_memory(self, memory, size):
+        self.has = memory, size
+
+def held():
+    return trtalloc.stats(0)["allocated"]
+
+def wrong(error, call):
+    try:
+        call()
+    except error as raised:
+        return str(raised)
+    raise AssertionError(error)
+
+def lend(*arguments):
+    with scratch.lend(*arguments):
+        pass
+"""
+
+
+def test_contexts_share_scratch_memory(simulated):
+    simulated(
+        SCRATCH
+        + """
+MIB = 1 << 20
+scratch = trtalloc.SharedScratch()
+small, large = Context(3 * MIB), Context(10 * MIB)
+assert scratch.size == 0 and scratch.address() is None
+lend(small, 0)
+first = small.has
+assert first == (scratch.address(), 3 * MIB) and scratch.address() % 256 == 0
+# It grows to the largest, and in place.
+lend(large, 1)
+assert large.has == (first[0], 10 * MIB) and scratch.size == held() == 10 * MIB
+lend(small, 0)
+assert small.has == (first[0], 10 * MIB) and held() == 10 * MIB
+# Another stream would run at the same time.
+assert "another stream" in wrong(ValueError, lambda: lend(large, 2))
+scratch.ordered()
+lend(large, 2)
+assert "another stream" in wrong(ValueError, lambda: lend(large, 0))
+wrong(TypeError, lambda: lend(large, None))
+with scratch.lend(large, 2):
+    assert "this thread" in wrong(ValueError, lambda: lend(small, 2))
+# A context whose shapes are not set, and one that needs nothing.
+small.needs = 0
+assert "shapes" in wrong(ValueError, lambda: lend(small, 2))
+small.engine = type("Engine", (), {"device_memory_size_v2": 0})
+lend(small, 2)
+assert small.has == (first[0], 10 * MIB)
+# What does not fit leaves the context as it was.
+trtalloc.set_limit(64 * MIB)
+before, large.needs = large.has, 1 << 40
+try:
+    lend(large, 2)
+except trtalloc.Error as error:
+    assert error.name == "OUT_OF_MEMORY"
+else:
+    raise SystemExit("no error")
+assert large.has == before and held() == 10 * MIB
+scratch.close()
+assert held() == 0 and "closed" in wrong(ValueError, lambda: lend(large, 2))
+
+# TensorRT 10.0 and earlier.
+class Old:
+    engine = type("Engine", (), {"device_memory_size": 5 * MIB})
+
+with trtalloc.SharedScratch() as scratch:
+    old = Old()
+    lend(old, 0)
+    assert old.device_memory == scratch.address() and held() == 5 * MIB
+assert held() == 0
+"""
+    )
+
+
+def test_scratch_memory_is_leased_to_one_thread_at_a_time(simulated):
+    simulated(
+        SCRATCH
+        + """
+scratch, inside, most = trtalloc.SharedScratch(), [], []
+context = [Context(size << 20) for size in (1, 2, 3, 4)]
+
+def work(mine):
+    for _ in range(200):
+        with scratch.lend(mine, 0):
+            inside.append(1)
+            most.append(len(inside))
+            assert mine.has == (scratch.address(), scratch.size) and scratch.size >= mine.needs
+            inside.pop()
+
+threads = [threading.Thread(target=work, args=(each,)) for each in context]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(most) == 800 and set(most) == {1}
+# With a block for each stream, leases on two of them exist at once.
+scratch = trtalloc.SharedScratch(per_stream=True)
+with scratch.lend(context[0], 0):
+    with scratch.lend(context[1], 2):
+        assert scratch.address(1) == context[0].has[0] != context[1].has[0] == scratch.address(2)
+        assert scratch.size == 3 << 20
+        wrong(ValueError, lambda: lend(context[2], 2))
+    taken = threading.Thread(target=lend, args=(context[2], 1))
+    taken.start()
+    taken.join(0.2)
+    assert taken.is_alive()
+taken.join()
+assert context[2].has[1] == 3 << 20 and scratch.size == 5 << 20
+scratch.release(2)
+assert scratch.size == 3 << 20 and scratch.address(2) is None
+"""
+    )
+
+
+def test_outputs_need_tensorrt(simulated):
+    """Without a package of it, the error says so; with one that is too old too."""
+    simulated(
+        """
+        import sys, types, trtalloc
+        from trtalloc import _tensorrt
+        for name in _tensorrt._PACKAGES:
+            sys.modules[name] = None
+        try:
+            trtalloc.OutputAllocator()
+        except ImportError as error:
+            assert "TensorRT's Python package" in str(error) and "tensorrt_rtx" in str(error), error
+        else:
+            raise SystemExit("no error")
+        for module in (types.ModuleType("tensorrt"), sys):
+            try:
+                trtalloc.OutputAllocator(module)
+            except TypeError as error:
+                assert "has no IOutputAllocator: is it TensorRT 8.5 or later?" in str(error), error
+            else:
+                raise SystemExit("no error")
+        """
+    )
+
+
 def test_tags(simulated):
     simulated(
         """

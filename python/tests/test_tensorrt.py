@@ -415,3 +415,216 @@ def test_engines_say_what_fit_reads(simulated, binding):
         ),
         **_variables(binding),
     )
+
+
+OUTPUTS = """
+import ctypes, gc, sys, threading
+import trtalloc
+import MODULE as trt
+
+class Dims(ctypes.Structure):
+    _fields_ = [("rank", ctypes.c_int32), ("extents", ctypes.c_int64 * 8)]
+
+def calls(outputs):
+    # The pointer to the C++ object, whose first word is its table of functions, follows Python's own fields.
+    this = ctypes.c_void_p.from_address(id(outputs) + object.__basicsize__).value
+    table = ctypes.c_void_p.from_address(this).value
+    # TensorRT-RTX has no reallocateOutput.
+    first = 4 if "rtx" in trt.__name__ else 5
+    def slot(number, result, *arguments):
+        entry = ctypes.c_void_p.from_address(table + 8 * number).value
+        function = ctypes.CFUNCTYPE(result, ctypes.c_void_p, ctypes.c_char_p, *arguments)(entry)
+        return lambda *given: function(this, *given)
+    p, u64 = ctypes.c_void_p, ctypes.c_uint64
+    return (
+        slot(first, p, p, u64, u64, p),
+        slot(first + 1, None, ctypes.POINTER(Dims)),
+        slot(4, p, p, u64, u64) if first == 5 else None,
+    )
+
+def held():
+    gc.collect()
+    return trtalloc.stats(0)["allocated"]
+
+def missing(name):
+    try:
+        outputs.get(name)
+    except KeyError:
+        return True
+"""
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_outputs_grow_and_are_taken(simulated, binding):
+    """As TensorRT's C++ code calls it: through the table of functions that the bindings pass on."""
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+outputs = trtalloc.OutputAllocator(trt)
+assert isinstance(outputs, trt.IOutputAllocator) and isinstance(outputs, trtalloc.OutputAllocator)
+reallocate, notify, synchronous = calls(outputs)
+assert missing(b"boxes")
+address = reallocate(b"boxes", None, 1000, 256, None)
+notify(b"boxes", Dims(2, (10, 25)))
+assert outputs.get("boxes") == (address, 1000, 1024, (10, 25))
+# It has room for this one.
+assert reallocate(b"boxes", address, 1024, 256, None) == address and outputs.get("boxes").bytes == 1024
+# A large one grows in place.
+large = reallocate(b"boxes", address, 3 << 20, 256, None)
+assert large and reallocate(b"boxes", large, 30 << 20, 256, None) == large
+assert trtalloc.stats(0)["bytes_copied"] == 0 and held() == 30 << 20
+assert reallocate(b"boxes", large, 100, 256, None) == large
+# Another output, and a stream that the memory was not allocated for.
+scores = reallocate(b"scores", None, 4096, 256, None)
+assert reallocate(b"scores", scores, 4096, 256, 2) != scores
+assert outputs.get("scores").address != scores and outputs.get("boxes").address == large
+# What does not fit ends the execution, and the output keeps its memory.
+assert not reallocate(b"boxes", large, 1 << 60, 256, None)
+assert outputs.get("boxes").address == large
+# The caller has it, and TensorRT gets other memory.
+notify(b"boxes", Dims(2, (5, 5)))
+boxes = outputs.take("boxes", trt.float32)
+assert (boxes.shape, boxes.dtype, boxes.address, boxes.stream) == ((5, 5), "float32", large, 0)
+assert missing("boxes")
+again = reallocate(b"boxes", large, 100, 256, None)
+assert again and again != large
+capsule = boxes.__dlpack__(stream=2)
+del boxes
+assert held() > 30 << 20
+del capsule
+assert held() == 4096 + 512
+block = outputs.take("scores")
+assert (block.shape, block.dtype, block.stream) == ((4096,), "uint8", 2)
+# An empty tensor has bytes, and a shape of none.
+notify(b"boxes", Dims(2, (0, 4)))
+assert outputs.take("boxes", "float32").shape == (0, 4)
+reallocate(b"boxes", None, 512, 256, None)
+notify(b"boxes", Dims(1, (1 << 40,)))
+try:
+    outputs.take("boxes", "float32")
+except ValueError as error:
+    assert "more than 512" in str(error)
+assert outputs.get("boxes").bytes == 512
+outputs.release("boxes")
+assert missing("boxes")
+if synchronous:
+    memory = synchronous(b"boxes", None, 100, 256)
+    assert memory and outputs.take("boxes").stream is None
+del block
+outputs.close()
+assert held() == 0 and not reallocate(b"boxes", None, 100, 256, None)
+other = trtalloc.OutputAllocator()
+assert isinstance(other, trt.IOutputAllocator) and type(other) is type(outputs)
+calls(other)[0](b"boxes", None, 100, 256, None)
+assert held() == 512
+del other
+assert held() == 0
+"""
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_outputs_are_safe_from_several_threads(simulated, binding):
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+outputs = trtalloc.OutputAllocator(trt)
+reallocate, notify, _ = calls(outputs)
+done = []
+
+def execute(name):
+    for size in range(512, 200_000, 1024):
+        assert reallocate(name, None, size, 256, None)
+        notify(name, Dims(1, (size // 4,)))
+        with outputs.take(name.decode(), "float32") as block:
+            assert block.size == size
+    done.append(1)
+
+threads = [threading.Thread(target=execute, args=(name,)) for name in (b"a", b"b", b"c")]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(done) == 3 and held() == 0
+"""
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_outputs_exist_as_long_as_their_context(simulated, binding):
+    """An engine cannot be deserialized without a GPU, so this is a stand-in of the context's methods that are called."""
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+class Mode:
+    def __init__(self, name):
+        self.name = name
+
+class Engine:
+    tensors = {"image": Mode("INPUT"), "boxes": Mode("OUTPUT"), "scores": Mode("OUTPUT")}
+    num_io_tensors = 3
+
+    def get_tensor_name(self, number):
+        return list(self.tensors)[number]
+
+    def get_tensor_mode(self, name):
+        return self.tensors[name]
+
+class Context:
+    engine = Engine()
+
+    def __init__(self):
+        self.set = []
+
+    def set_output_allocator(self, name, allocator):
+        assert isinstance(allocator, trt.IOutputAllocator)
+        self.set.append(name)
+        return name in self.engine.tensors
+
+context = Context()
+outputs = trtalloc.OutputAllocator(trt)
+outputs.attach(context)
+assert context.set == ["boxes", "scores"]
+outputs.attach(context, ["boxes"])
+try:
+    outputs.attach(context, ["masks"])
+except ValueError as error:
+    assert "masks" in str(error)
+else:
+    raise SystemExit("no error")
+reallocate = calls(outputs)[0]
+reallocate(b"boxes", None, 100, 256, None)
+del outputs
+assert held() == 512 and reallocate(b"boxes", None, 100, 256, None)
+del context
+assert held() == 0
+# The real classes have what is called.
+for name in ("set_output_allocator", "update_device_memory_size_for_shapes", "set_device_memory", "engine"):
+    assert hasattr(trt.IExecutionContext, name), name
+for name in ("num_io_tensors", "get_tensor_name", "get_tensor_mode"):
+    assert hasattr(trt.ICudaEngine, name), name
+assert trt.TensorIOMode.OUTPUT.name == "OUTPUT" and trt.ExecutionContextAllocationStrategy.USER_MANAGED
+
+try:
+    trtalloc.OutputAllocator(sys)
+except TypeError as error:
+    assert "sys has no IOutputAllocator" in str(error)
+else:
+    raise SystemExit("no error")
+# The data types that an output may have.
+sizes = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1, "UINT8": 1}
+block = trtalloc.allocate(1000)
+for name, size in sizes.items():
+    assert block.view(10, getattr(trt.DataType, name)).size == 10 * size, name
+"""
+        ),
+        **_variables(binding),
+    )

@@ -249,3 +249,69 @@ def test_results_equal_those_of_pytorchs_allocator(gpu):
 
     done = gpu([sys.executable, str(Path(__file__).with_name("gpu_torch.py"))])
     print(done.stdout)
+
+
+BLOCKS = """
+    import gc, torch, trtalloc
+    torch.empty(1, device="cuda")
+
+    def held():
+        gc.collect()
+        return trtalloc.stats(0)["allocated"]
+"""
+
+
+def test_a_block_is_taken_without_copying(over_cuda):
+    over_cuda(
+        textwrap.dedent(BLOCKS)
+        + textwrap.dedent(
+            """
+        for stream in (torch.cuda.Stream(), torch.cuda.current_stream(), 0, 1, None):
+            block = trtalloc.allocate(1 << 20, stream)
+            address = block.address
+            tensor = torch.from_dlpack(block)
+            other = torch.as_tensor(block.view((256, 256), "int32"), device="cuda")
+            assert tensor.data_ptr() == other.data_ptr() == address
+            assert tensor.dtype == torch.uint8 and tensor.shape == (1 << 20,) and tensor.device == torch.device("cuda:0")
+            assert other.dtype == torch.int32 and other.shape == (256, 256)
+            numbers = torch.arange(1 << 16, dtype=torch.int32).view(256, 256)
+            other.copy_(numbers)
+            assert (tensor[: 1 << 18].view(torch.int32).view(256, 256).cpu() == numbers).all()
+            block.close()
+            del block, other
+            assert held() == 1 << 20
+            del tensor
+            assert held() == 0
+        for dtype in (torch.bool, torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64):
+            tensor = torch.from_dlpack(trtalloc.allocate(1000, 0).view((3, 2), dtype))
+            assert tensor.dtype == dtype and tensor.shape == (3, 2) and tensor.is_contiguous(), dtype
+        del tensor
+        # A capsule is taken once.
+        capsule = trtalloc.allocate(1000, 0).__dlpack__()
+        tensor = torch.utils.dlpack.from_dlpack(capsule)
+        try:
+            torch.utils.dlpack.from_dlpack(capsule)
+        except RuntimeError as error:
+            assert "once" in str(error)
+        else:
+            raise SystemExit("no error")
+        del tensor
+        assert held() == 0
+        """
+        )
+    )
+
+
+def test_a_block_serves_beside_the_pool_as_pytorchs_allocator(over_cuda):
+    over_cuda(
+        """
+        import torch, trtalloc
+        trtalloc.use_for_torch()
+        tensor = torch.from_dlpack(trtalloc.allocate(1 << 20, 0))
+        more = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 2 << 20
+        more.copy_(tensor)
+        del tensor, more
+        assert torch.cuda.memory_allocated() == 0
+        """
+    )

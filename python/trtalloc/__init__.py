@@ -9,16 +9,25 @@ import contextlib
 import ctypes
 import json
 import threading
+from typing import Dict, Iterator, Optional
 
 from . import _library, _tensorrt, memory
+from ._block import Block, allocate
 from ._fit import Fit, fit
 from ._frameworks import onnxruntime_options, torch_mem_pool, use_for_cupy, use_for_torch
 from ._library import Error
+from ._outputs import Output, OutputAllocator
+from ._scratch import SharedScratch
 from ._tensorrt import attach, inject, tensorrt_allocator
 
 __all__ = [
+    "Block",
     "Error",
     "Fit",
+    "Output",
+    "OutputAllocator",
+    "SharedScratch",
+    "allocate",
     "attach",
     "fit",
     "inject",
@@ -39,22 +48,26 @@ __all__ = [
     "use_for_torch",
 ]
 
-__version__ = _library.library.trtalloc_version().decode()
-library_path = _library.path
+__version__: str = _library.library.trtalloc_version().decode()
+library_path: str = _library.path
 
 
-def stats(device=-1):
-    """A device's statistics in bytes or counts, by the names of `struct trtalloc_stats`. Device -1 is the current one."""
+def stats(device: int = -1) -> Dict[str, int]:
+    """A device's statistics in bytes, counts or nanoseconds (names in _ns), by the names of `struct trtalloc_stats`. Device -1
+    is the current one. All are 0 before the first allocation, except `limit`. Raises Error if there is no such device.
+    """
     return _library.stats(device)
 
 
-def reset_peaks(device=-1):
-    """Sets a device's peaks to the present values."""
+def reset_peaks(device: int = -1) -> None:
+    """Sets a device's peaks to the present values. Raises Error if there is no such device."""
     _library.check(_library.library.trtalloc_stats_reset_peaks(_library.default(), device))
 
 
-def trim(device=-1, keep_bytes=0):
-    """Returns free memory to the driver until at most `keep_bytes` stay reserved; returns the bytes released."""
+def trim(device: int = -1, keep_bytes: int = 0) -> int:
+    """Returns free memory to the driver until at most `keep_bytes` stay reserved; returns the bytes released. It may wait for
+    work that uses the memory. Raises Error if there is no such device.
+    """
     released = ctypes.c_uint64()
     _library.check(
         _library.library.trtalloc_trim(_library.default(), device, keep_bytes, ctypes.byref(released))
@@ -62,8 +75,10 @@ def trim(device=-1, keep_bytes=0):
     return released.value
 
 
-def set_limit(limit, device=-1):
-    """Limits the bytes that a device's pool reserves; 0: no limit."""
+def set_limit(limit: int, device: int = -1) -> None:
+    """Limits the bytes that a device's pool reserves; 0: no limit. If it holds more, the excess is returned as it becomes free.
+    Raises Error if there is no such device, or no driver.
+    """
     _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
 
 
@@ -71,8 +86,10 @@ _tags = threading.local()
 
 
 @contextlib.contextmanager
-def tag(name):
-    """Sets the tag of this thread's allocations inside the `with`: an engine, a model, a framework. Tags may be nested."""
+def tag(name: str) -> Iterator[None]:
+    """Sets the tag of this thread's allocations inside the `with`: an engine, a model, a framework. Tags may be nested. Raises
+    ValueError for a tag that has not 1 to 255 bytes of UTF-8. Further tags after 1023 are not set, with a line in the log.
+    """
     before = getattr(_tags, "name", None)
     _set_tag(name)
     try:
@@ -81,7 +98,7 @@ def tag(name):
         _set_tag(before)
 
 
-def _set_tag(name):
+def _set_tag(name: Optional[str]) -> None:
     encoded = name.encode() if name is not None else None
     if encoded is not None and not 1 <= len(encoded) <= 255:
         raise ValueError(f"a tag has 1 to 255 bytes of UTF-8, not {len(encoded)}")
@@ -89,19 +106,21 @@ def _set_tag(name):
     _tags.name = name
 
 
-def set_tag_limit(name, limit, device=-1):
-    """Limits the bytes that blocks with one tag may take of a device's pool; 0: no limit."""
+def set_tag_limit(name: str, limit: int, device: int = -1) -> None:
+    """Limits the bytes that blocks with one tag may take of a device's pool; 0: no limit. A request beyond it is refused.
+    Raises Error if there is no such device, or no driver.
+    """
     _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, name.encode(), limit))
 
 
-def tag_stats(device=-1):
-    """A device's statistics for each tag: a dictionary of dictionaries."""
+def tag_stats(device: int = -1) -> Dict[str, Dict[str, int]]:
+    """A device's statistics for each tag, in bytes or counts: a dictionary of dictionaries. Raises Error as `stats`."""
     write = _library.library.trtalloc_stats_json
     text = _library.text(lambda buffer, size: write(_library.default(), device, buffer, size))
     return {figures.pop("tag"): figures for figures in json.loads(text)["tags"]}
 
 
-def metrics():
+def metrics() -> str:
     """The statistics of every device and of its tags in the OpenMetrics text format, which Prometheus reads. A server
     exposes it as application/openmetrics-text; version=1.0.0; charset=utf-8.
     """

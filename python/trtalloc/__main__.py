@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import sys
+from typing import List
 
 from . import Error, __version__, _library, _options, library_path, stats
 
@@ -12,11 +13,11 @@ _PACKAGES = (
 )
 
 
-def _line(what, text):
+def _line(what: str, text: str) -> None:
     print(f"{what:<12} {text}")
 
 
-def _pool():
+def _pool() -> bool:
     """Whether the process's own allocator can allocate one small block."""
     memory = _library.library.trtalloc_allocate(_library.default(), 512, 0, 0)
     if not memory:
@@ -33,7 +34,7 @@ def _pool():
     return True
 
 
-def doctor():
+def doctor() -> int:
     """Prints the findings. Returns 0 if the pool can allocate, else 1."""
     _line("trtalloc", f"{__version__}, {library_path}")
     _line("python", sys.version.split()[0])
@@ -54,7 +55,7 @@ def doctor():
     return 0 if _pool() else 1
 
 
-def main(arguments):
+def main(arguments: List[str]) -> int:
     if arguments == ["doctor"]:
         return doctor()
     print("usage: python -m trtalloc doctor", file=sys.stderr)

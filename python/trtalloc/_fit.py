@@ -1,6 +1,6 @@
 """Whether execution contexts of an engine fit into the pool."""
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from . import _library
 
@@ -49,7 +49,7 @@ class Fit(NamedTuple):
         return min(left, self.streamable_weights) if self.streamable_weights and left >= 0 else None
 
 
-def fit(engine, contexts=1, device=-1, name=None) -> Fit:
+def fit(engine: Any, contexts: int = 1, device: int = -1, name: Optional[str] = None) -> Fit:
     """Whether `contexts` more contexts of a deserialized engine fit into the pool. It allocates nothing and changes nothing.
 
     The engine's memory must come from the pool. Where its runtime has a name (attach(runtime, name="resnet")), pass that name:

@@ -1,11 +1,13 @@
 """Sets the library's hooks in other frameworks. A framework is imported only by the call that needs it."""
 
+from typing import Any, Dict
+
 from . import _library, _torch_memory
 
 # PyTorch's tensors may exist until the process ends, so the objects that it uses must too.
-_torch_allocator = None
-_torch_pool_allocator = None
-_cupy_allocator = None
+_torch_allocator: Any = None
+_torch_pool_allocator: Any = None
+_cupy_allocator: Any = None
 
 # PyTorch's optional setters, with the library's function for each.
 _TORCH_SETTERS = {
@@ -16,7 +18,7 @@ _TORCH_SETTERS = {
 }
 
 
-def _pluggable(malloc):
+def _pluggable(malloc: str) -> Any:
     from torch.cuda import memory
 
     if not hasattr(memory, "CUDAPluggableAllocator"):
@@ -31,11 +33,12 @@ def _pluggable(malloc):
     return pluggable
 
 
-def use_for_torch():
+def use_for_torch() -> Any:
     """Makes the pool PyTorch's CUDA allocator. Call it before PyTorch first uses CUDA. Returns PyTorch's allocator object.
 
     A request that cannot be satisfied raises torch.OutOfMemoryError. torch.cuda.memory_stats and the functions related to
-    it return the pool's statistics from then on. A second call has no effect.
+    it return the pool's statistics from then on. A second call has no effect. Raises RuntimeError if PyTorch has used CUDA
+    already, if it is older than 2.0, or after torch_mem_pool().
     """
     global _torch_allocator
     if _torch_allocator is None:
@@ -52,10 +55,11 @@ def use_for_torch():
     return _torch_allocator
 
 
-def torch_mem_pool():
+def torch_mem_pool() -> Any:
     """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool. The rest of PyTorch keeps its own
     allocator. In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the
-    MemPool is destroyed, not at torch.cuda.empty_cache().
+    MemPool is destroyed, not at torch.cuda.empty_cache(). Raises RuntimeError if PyTorch is older than 2.6, or after
+    use_for_torch().
     """
     global _torch_pool_allocator
     import torch
@@ -73,7 +77,7 @@ def torch_mem_pool():
     return torch.cuda.MemPool(_torch_pool_allocator.allocator())
 
 
-def use_for_cupy():
+def use_for_cupy() -> Any:
     """Makes the pool CuPy's allocator, and returns CuPy's allocator object. A second call has no effect.
 
     CuPy passes no stream, so memory that it frees is reused once all work queued in the process's contexts has completed.
@@ -92,9 +96,9 @@ def use_for_cupy():
     return _cupy_allocator
 
 
-def onnxruntime_options():
-    """Options with which ONNX Runtime's CUDA provider allocates from the pool. Its TensorRT provider has no such options: import
-    trtalloc before onnxruntime, and what TensorRT requests comes from the pool.
+def onnxruntime_options() -> Dict[str, str]:
+    """Options with which ONNX Runtime's CUDA provider allocates from the pool. Its TensorRT provider has no such options:
+    import trtalloc before onnxruntime, and what TensorRT requests comes from the pool.
 
     ONNX Runtime passes no stream, so memory that it frees is reused once all work queued in the process's contexts has
     completed.

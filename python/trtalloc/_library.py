@@ -5,19 +5,21 @@ import os
 import re
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 
 class Error(RuntimeError):
-    """A failed call of the library. `status` is its trtalloc_status."""
+    """A failed call of the library, with the library's reason. `status` is its trtalloc_status, and `name` that by its name."""
 
     NAMES = ("OK", "INVALID_ARGUMENT", "OUT_OF_MEMORY", "UNSUPPORTED", "DRIVER", "IO", "PANIC")
 
-    def __init__(self, status, reason):
+    def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
     @property
-    def name(self):
+    def name(self) -> str:
+        """The status by its name, as "OUT_OF_MEMORY"."""
         return self.NAMES[self.status] if 0 <= self.status < len(self.NAMES) else str(self.status)
 
 
@@ -68,15 +70,37 @@ class TagStats(ctypes.Structure):
     ]
 
 
+class DlpackInfo(ctypes.Structure):
+    """`struct trtalloc_dlpack_info`."""
+
+    _fields_ = [
+        ("memory", c_void_p),
+        ("bytes", c_uint64),
+        ("owners", c_uint64),
+        ("device_type", c_int32),
+        ("device", c_int32),
+    ]
+
+
+class _DlpackPython(ctypes.Structure):
+    """`struct trtalloc_dlpack_python`."""
+
+    _fields_ = [("capsule_new", c_void_p), ("capsule_is_valid", c_void_p), ("capsule_get_pointer", c_void_p)]
+
+
+# The stream that stands for none, in the functions named trtalloc_dlpack_.
+NO_STREAM = (1 << 64) - 1
+
+
 # The version of this package and of the library that it is written for.
 VERSION = "0.1.0"
 _SONAME = "libtrtalloc.so.0"
 
 
-def _loaded():
+def _loaded() -> Optional[Path]:
     """The path of the library if the process has loaded it, as under `trtalloc run`. A second copy would be a second pool."""
     # A library of another version may have another soname. If it is preloaded or linked, its functions are found by name.
-    library = ctypes.CDLL(None)
+    library: Any = ctypes.CDLL(None)
     if not hasattr(library, "trtalloc_version"):
         try:
             library = ctypes.CDLL(_SONAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -93,7 +117,7 @@ def _loaded():
     return Path(os.fsdecode(info.file)) if found and info.file else None
 
 
-def _path():
+def _path() -> Path:
     loaded = _loaded()
     if loaded:
         return loaded
@@ -108,10 +132,10 @@ def _path():
     )
 
 
-def _check_version(library, path):
+def _check_version(library: Any, path: str) -> None:
     """Refuses a library of another version, which may lack functions, or have different functions of the same name."""
 
-    def refuse(why):
+    def refuse(why: str) -> NoReturn:
         raise ImportError(
             f"trtalloc {VERSION} ({Path(__file__).parent}) needs a libtrtalloc.so of its own version, and {path} {why}: "
             "install the package and the library of one version, or set TRTALLOC_LIBRARY to a libtrtalloc.so of this one"
@@ -132,9 +156,9 @@ def _check_version(library, path):
 
 path = str(_path())
 # With global symbols, so that libraries loaded later find the library's functions before TensorRT's: injection needs that.
-library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+library: Any = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
-_SIGNATURES = {
+_SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "trtalloc_default": (c_void_p, []),
     "trtalloc_version": (c_char_p, []),
     "trtalloc_last_error": (c_char_p, []),
@@ -144,6 +168,16 @@ _SIGNATURES = {
     "trtalloc_reallocate": (c_void_p, [c_void_p, c_void_p, c_uint64, c_uint64]),
     "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
     "trtalloc_deallocate_async": (ctypes.c_bool, [c_void_p, c_void_p, c_void_p]),
+    "trtalloc_record_stream": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "trtalloc_dlpack_allocate": (c_void_p, [c_uint64, c_uint64, ctypes.c_uint32, c_int32, c_void_p]),
+    "trtalloc_dlpack_get": (ctypes.c_bool, [c_void_p, POINTER(DlpackInfo)]),
+    "trtalloc_dlpack_reallocate": (ctypes.c_bool, [c_void_p, c_uint64]),
+    "trtalloc_dlpack_release": (None, [c_void_p, ctypes.c_bool]),
+    "trtalloc_dlpack_export": (
+        c_void_p,
+        [c_void_p, ctypes.c_uint8, ctypes.c_uint8, POINTER(ctypes.c_int64), c_int32, c_void_p, ctypes.c_bool],
+    ),
+    "trtalloc_dlpack_capsule": (ctypes.py_object, [POINTER(_DlpackPython), c_void_p, ctypes.c_bool]),
     "trtalloc_tensorrt_allocator_named": (c_void_p, [c_void_p, c_int32, c_char_p]),
     "trtalloc_inject": (c_int, [c_int32]),
     "trtalloc_stats_get": (c_int, [c_void_p, c_int32, POINTER(Stats), c_size_t]),
@@ -164,48 +198,71 @@ for _name, (_result, _arguments) in _SIGNATURES.items():
     _function.restype, _function.argtypes = _result, _arguments
 
 
-def default():
+# Unlike the others, this one is called with the interpreter's lock held.
+_make_capsule = ctypes.PyDLL(path).trtalloc_dlpack_capsule
+_make_capsule.restype, _make_capsule.argtypes = _SIGNATURES["trtalloc_dlpack_capsule"]
+_capsules = _DlpackPython(
+    *(
+        ctypes.cast(getattr(ctypes.pythonapi, function), c_void_p)
+        for function in ("PyCapsule_New", "PyCapsule_IsValid", "PyCapsule_GetPointer")
+    )
+)
+
+
+def capsule(tensor: int, versioned: bool) -> Any:
+    """The capsule of a DLPack tensor, which it owns."""
+    return _make_capsule(ctypes.byref(_capsules), tensor, versioned)
+
+
+def default() -> int:
     """The process's own allocator."""
-    return library.trtalloc_default()
+    allocator: int = library.trtalloc_default()
+    return allocator
 
 
-def last_error():
-    return library.trtalloc_last_error().decode(errors="replace")
+def last_error() -> str:
+    reason: bytes = library.trtalloc_last_error()
+    return reason.decode(errors="replace")
 
 
-def check(status):
+def failure() -> Error:
+    """The error of this thread's last call, which failed."""
+    return Error(library.trtalloc_last_status(), last_error())
+
+
+def check(status: int) -> None:
     if status != 0:
         raise Error(status, last_error())
 
 
-def stats(device):
+def stats(device: int) -> Dict[str, int]:
     """A device's statistics, by the names of `struct trtalloc_stats`."""
     figures = Stats()
     check(library.trtalloc_stats_get(default(), device, ctypes.byref(figures), ctypes.sizeof(figures)))
-    return {name: getattr(figures, name) for name, _ in figures._fields_}
+    return {field[0]: getattr(figures, field[0]) for field in figures._fields_}
 
 
-def tag_stats(device, name):
+def tag_stats(device: int, name: str) -> Dict[str, int]:
     """A device's statistics for one tag or name, by the names of `struct trtalloc_tag_stats`."""
     figures = TagStats()
     size = ctypes.sizeof(figures)
     check(library.trtalloc_tag_stats_get(default(), device, name.encode(), ctypes.byref(figures), size))
-    return {field: getattr(figures, field) for field, _ in figures._fields_}
+    return {field[0]: getattr(figures, field[0]) for field in figures._fields_}
 
 
-def text(write):
+def text(write: Callable[[Any, int], int]) -> str:
     """The text of a function that is called like snprintf. Between two calls a number in it may get another digit."""
     size = 0
     while True:
         buffer = ctypes.create_string_buffer(size)
         length = write(buffer, size)
         if length == 0:
-            raise Error(library.trtalloc_last_status(), last_error())
+            raise failure()
         if length < size:
             return buffer.value.decode()
         size = length + 64
 
 
-def address(name):
+def address(name: str) -> Optional[int]:
     """The address of an exported function, which frameworks require."""
     return ctypes.cast(getattr(library, name), c_void_p).value

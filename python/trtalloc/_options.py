@@ -1,5 +1,7 @@
 """The names of options in the environment, for those that are misspelt. src/support/config/mod.rs has the options themselves."""
 
+from typing import List, Optional, Tuple
+
 PREFIX = "TRTALLOC_"
 
 KEYS = (
@@ -47,9 +49,10 @@ OTHERS = ("LIBRARY", "BLESS", "SONAME")
 OTHER_PREFIXES = ("TEST_", "STRESS_")
 
 
-def _distance(one, other):
+def _distance(one: str, other: str) -> int:
     """The edit distance: how many letters are added, removed, replaced, or swapped with the next one."""
-    before, last = None, list(range(len(other) + 1))
+    before: Optional[List[int]] = None
+    last = list(range(len(other) + 1))
     for i, letter in enumerate(one):
         row = [i + 1]
         for j, match in enumerate(other):
@@ -61,7 +64,7 @@ def _distance(one, other):
     return last[-1]
 
 
-def nearest(name):
+def nearest(name: str) -> Optional[str]:
     """The option most similar to a variable's name. None if the variable is an option, or is not named like one."""
     if not name.startswith(PREFIX):
         return None
@@ -70,7 +73,7 @@ def nearest(name):
         return None
     word = rest.lower()
 
-    def far(key):
+    def far(key: str) -> Tuple[bool, int]:
         part = len(word) > 2 and (key in word or word in key)
         return not part, _distance(word, key)
 

@@ -3,6 +3,7 @@ raise an error or return zero.
 """
 
 import threading
+from typing import Any, Dict
 
 from . import _library
 
@@ -33,22 +34,24 @@ _COUNTERS = (
 )
 
 # The library's counters when a device's accumulated statistics, as PyTorch calls them, were last reset.
-_resets = {}
+_resets: Dict[int, Dict[str, int]] = {}
 _lock = threading.Lock()
 
 
-def memory_stats(device):
+def memory_stats(device: int) -> Dict[str, Any]:
     """A nested dictionary like that of torch.cuda.memory_stats_as_nested_dict."""
     figures = _library.stats(device)
     with _lock:
         before = _resets.get(device, {})
     nothing = dict.fromkeys(_PARTS, 0)
-    stats = {kind: dict(nothing) if kind in _UNSPLIT else {pool: dict(nothing) for pool in _SPLIT} for kind in _KINDS}
+    stats: Dict[str, Any] = {
+        kind: dict(nothing) if kind in _UNSPLIT else {pool: dict(nothing) for pool in _SPLIT} for kind in _KINDS
+    }
 
-    def since(name):
+    def since(name: str) -> int:
         return figures[name] - before.get(name, 0)
 
-    def fill(kind, **parts):
+    def fill(kind: str, **parts: int) -> None:
         stats[kind]["all"].update(parts)
 
     allocated, active = figures["allocated"], figures["allocated"] + figures["pending"]
@@ -63,44 +66,44 @@ def memory_stats(device):
     return stats
 
 
-def reset_peak_memory_stats(device):
+def reset_peak_memory_stats(device: int) -> None:
     _library.check(_library.library.trtalloc_stats_reset_peaks(_library.default(), device))
 
 
-def reset_accumulated_memory_stats(device):
+def reset_accumulated_memory_stats(device: int) -> None:
     now = _library.stats(device)
     with _lock:
         _resets[device] = {name: now[name] for name in ("allocations", "frees", "out_of_memory")}
 
 
-def set_memory_fraction(fraction, device):
+def set_memory_fraction(fraction: float, device: int) -> None:
     """Sets the limit to a fraction of the device's memory. Raises an error on failure, unlike PyTorch's own function."""
     # 0 bytes would mean no limit.
     limit = max(int(_total(device) * fraction), 1)
     _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
 
 
-def memory_fraction(device):
+def memory_fraction(device: int) -> float:
     limit, total = _library.stats(device)["limit"], _total(device)
     return min(limit / total, 1.0) if limit else 1.0
 
 
-def _total(device):
+def _total(device: int) -> int:
     import torch
 
     if not 0 <= device < torch.cuda.device_count():
         raise _library.Error(1, f"there is no device {device}: {torch.cuda.device_count()} are here")
-    return torch.cuda.get_device_properties(device).total_memory
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def supply():
+def supply() -> None:
     """Replaces the functions of PyTorch's C module that this PyTorch has. All of PyTorch's own functions call that module."""
     import torch
 
-    def initialized():
-        return torch.cuda.is_initialized()
+    def initialized() -> bool:
+        return bool(torch.cuda.is_initialized())
 
-    def empty_cache():
+    def empty_cache() -> None:
         torch._C._cuda_emptyCache()
 
     for name, function in {

@@ -7,11 +7,20 @@ import pickle
 import shutil
 import sys
 import tempfile
+from typing import Any, Dict, Optional, Union
 
 from . import _library
 
+_Path = Union[str, "os.PathLike[str]"]
 
-def _record_memory_history(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
+
+def _record_memory_history(
+    enabled: Optional[str] = "all",
+    context: Optional[str] = "all",
+    stacks: Optional[str] = "all",
+    max_entries: int = sys.maxsize,
+    device: Any = None,
+) -> None:
     """As torch.cuda.memory._record_memory_history: `enabled` is None, "state" or "all"; `context` None, "state", "alloc" or
     "all"; `stacks` "python" or "all". `device` None is every device.
     """
@@ -28,19 +37,21 @@ def _record_memory_history(enabled="all", context="all", stacks="all", max_entri
     _library.check(_library.library.trtalloc_history(_library.default(), ",".join(words).encode()))
 
 
-def _snapshot(device=None):
+def _snapshot(device: Any = None) -> Dict[str, Any]:
     """As torch.cuda.memory._snapshot: a dictionary of segments, device_traces and so on. `device` is ignored, as in PyTorch."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "snapshot.pickle")
         _write(path)
         with open(path, "rb") as file:
-            return pickle.load(file)
+            snapshot: Dict[str, Any] = pickle.load(file)
+            return snapshot
 
 
-def _dump_snapshot(filename="dump_snapshot.pickle"):
+def _dump_snapshot(filename: _Path = "dump_snapshot.pickle") -> None:
     """As torch.cuda.memory._dump_snapshot: writes the snapshot as a pickle, for any file name."""
     if str(filename).endswith(".pickle"):
-        return _write(filename)
+        _write(filename)
+        return
     # The library chooses the format by the suffix.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(filename))) as folder:
         path = os.path.join(folder, "snapshot.pickle")
@@ -48,11 +59,11 @@ def _dump_snapshot(filename="dump_snapshot.pickle"):
         shutil.move(path, filename)
 
 
-def _write(path):
+def _write(path: _Path) -> None:
     _library.check(_library.library.trtalloc_snapshot(_library.default(), os.fsencode(path)))
 
 
-def _ordinal(device):
+def _ordinal(device: Any) -> int:
     """The number of a device that is given as in PyTorch: a number, "cuda:1", or a torch.device."""
     if isinstance(device, int):
         return device

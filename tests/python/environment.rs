@@ -7,6 +7,9 @@ use std::sync::{LazyLock, Mutex};
 use crate::common;
 
 pub const PYTEST: &str = "pytest==8.4.1";
+pub const NUMPY: &str = "numpy==2.2.6";
+/// Later ones (from 2.0 on) do not check for Python 3.9.
+pub const MYPY: &str = "mypy==1.18.2";
 /// What the wheel is built with.
 const HATCHLING: &str = "hatchling==1.27.0";
 

@@ -1,4 +1,4 @@
-//! Real PyTorch, ONNX Runtime and CuPy over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below.
+//! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +10,8 @@ use crate::environment::{PYTEST, environment, pip, pytest, wheel};
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];
 /// The newest that is known, over CUDA 13: its exceptions, figures and MemPools are others than those of 2.6.
 const NEWEST: &[&str] = &["torch==2.15.0"];
+/// Numba's own CUDA target, which calls the driver itself.
+const NUMBA: &[&str] = &["numba==0.61.2", "llvmlite==0.44.0"];
 const NEEDED: &[&str] = &[
     "coloredlogs==15.0.1",
     "fastrlock==0.8.3",
@@ -62,6 +64,11 @@ fn frameworks_take_the_hooks() {
 #[test]
 fn the_newest_pytorch_takes_the_hooks() {
     take_the_hooks(NEWEST, &["torch/lib"], &["test_torch.py"]);
+}
+
+#[test]
+fn numba_takes_the_pools_blocks() {
+    take_the_hooks(NUMBA, &[], &["test_numba.py"]);
 }
 
 /// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common;
-use crate::environment::{PYTEST, builder, environment, file_in, pip, pytest, wheel, wheel_of};
+use crate::environment::{MYPY, NUMPY, PYTEST, builder, environment, file_in, pip, pytest, wheel, wheel_of};
 
 #[test]
 fn the_package_has_the_librarys_version() {
@@ -38,10 +38,54 @@ fn the_wheel_installs_into_a_fresh_environment_and_its_tests_pass() {
         said.contains(env!("CARGO_PKG_VERSION")) && said.contains("allocates"),
         "{said}"
     );
-    match common::may_download().and_then(|()| pip(&python, &["install", PYTEST])) {
-        Ok(()) => pytest(&python, &["test_package.py"], &[]),
+    match common::may_download().and_then(|()| pip(&python, &["install", PYTEST, NUMPY])) {
+        Ok(()) => pytest(&python, &["test_package.py", "test_blocks.py", "test_pages.py"], &[]),
         Err(reason) => common::skip_part("pytest", &reason),
     }
+}
+
+/// The package's types, as mypy finds them in an installed wheel, with the Pythons that the package is for.
+#[test]
+fn types_are_checked_by_mypy() {
+    let dir = common::scratch("python_types");
+    let python = match environment(&dir.join("environment")) {
+        Ok(python) => python,
+        Err(reason) => common::skip("python", &reason),
+    };
+    let wheel = match wheel(&dir) {
+        Ok(wheel) => wheel,
+        Err(reason) => common::skip("hatchling", &reason),
+    };
+    let install = ["install", "--no-deps", "--no-index"];
+    pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
+    if let Err(reason) = pip(&python, &["install", MYPY]) {
+        common::skip("mypy", &reason);
+    }
+    let package = common::root().join("python");
+    let mypy = |version: &str, what: &[&str]| {
+        let mut mypy = Command::new(&python);
+        mypy.args(["-m", "mypy", "--strict", "--python-version", version, "--config-file"]);
+        mypy.arg(package.join("pyproject.toml"))
+            .arg("--cache-dir")
+            .arg(dir.join("cache"));
+        mypy.args(what).current_dir(&dir);
+        mypy.output().unwrap()
+    };
+    let api = package.join("tests/typed_api.py");
+    for version in ["3.9", "3.13"] {
+        // The package's own files, and a program that uses them: without py.typed mypy would not read their types.
+        for what in [&["-p", "trtalloc"][..], &[api.to_str().unwrap()]] {
+            let output = mypy(version, what);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{version} {what:?}: {said}");
+        }
+    }
+    // The checker sees the types.
+    let wrong = dir.join("wrong.py");
+    std::fs::write(&wrong, "import trtalloc\ntrtalloc.allocate(\"1MiB\")\n").unwrap();
+    let output = mypy("3.9", &[wrong.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && said.contains("arg-type"), "{said}");
 }
 
 /// The names in an archive, and the text of its member that ends with `member`.
@@ -86,6 +130,7 @@ fn wheels_carry_the_library_and_name_its_platform() {
     for name in [
         "trtalloc/__init__.py",
         "trtalloc/__main__.py",
+        "trtalloc/py.typed",
         "trtalloc/libtrtalloc.so",
     ] {
         assert!(names.iter().any(|there| there == name), "no {name} in {names:?}");

@@ -157,6 +157,20 @@ error cudaEventSynchronize(void *event) { return CALL("cuEventSynchronize", (voi
 error cudaMalloc(void **memory, size_t bytes) { return CURRENT("cuMemAlloc_v2", (void **, size_t), memory, bytes); }
 error cudaFree(void *memory) { return memory ? CURRENT("cuMemFree_v2", (void *), memory) : SUCCESS; }
 
+/* The fields of cudaPointerAttributes. Memory that is not the device's has type 0. */
+struct pointer_attributes {
+    int type, device;
+    void *on_device, *on_host;
+};
+error cudaPointerGetAttributes(struct pointer_attributes *to, const void *memory) {
+    memset(to, 0, sizeof *to);
+    int (*get)(void *, int, const void *) = (int (*)(void *, int, const void *))driver("cuPointerGetAttribute");
+    if (enter()) return last;
+    /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE, _DEVICE_POINTER and _DEVICE_ORDINAL. */
+    if (get(&to->type, 2, memory)) return to->type = 0, SUCCESS;
+    return set_last(get(&to->on_device, 3, memory) || get(&to->device, 9, memory) ? INVALID_VALUE : SUCCESS);
+}
+
 /* Simulated memory is the host's. */
 error cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
     (void)kind;
