@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use trtalloc::error::Result;
 use trtalloc::history::report::model::{EventKind, NameTable, ReportDevice};
-use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline};
+use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline, printed_alike};
 
 use super::table::{Table, size};
 use super::{Done, check_page_name, say};
@@ -62,11 +62,9 @@ fn summary(path: &Path, report: &Report) -> String {
 
 fn of_device(report: &Report, device: &ReportDevice) -> String {
     let timeline = Timeline::of(device);
-    let called = called(report);
+    let called = report.stack_names();
     let last = device.events.len() as u32;
-    let (peak, at_peak) = peak(&timeline, last);
-    let mut cursor = Cursor::new(&timeline);
-    cursor.to(last);
+    let at_peak = peak(&timeline, last);
     let time = match (device.events.first(), device.events.last()) {
         (Some(first), Some(last)) if last.time > first.time => {
             format!(" in {:.3} s", (last.time - first.time) as f64 / 1e6)
@@ -80,22 +78,46 @@ fn of_device(report: &Report, device: &ReportDevice) -> String {
             timeline.misfits
         );
     }
-    let mut figures = Table::new(&["", "at the end", "at its peak"]);
-    let mut then = Cursor::new(&timeline);
-    then.to(at_peak);
-    let (free, free_then) = (cursor.free(), then.free());
-    let blocks = |cursor: &Cursor<'_>| cursor.live().count().to_string();
-    let rows = [
-        ("in use", size(cursor.allocated), size(peak)),
-        ("blocks", blocks(&cursor), blocks(&then)),
-        ("pending", size(cursor.pending), size(then.pending)),
-        ("reserved", size(cursor.reserved), size(then.reserved)),
-        ("free", size(free.bytes), size(free_then.bytes)),
-        ("free ranges", free.ranges.to_string(), free_then.ranges.to_string()),
-        ("largest free", size(free.largest), size(free_then.largest)),
+    let all = Refusal::all(device, &timeline);
+    let main = Refusal::main(&all).map(|at| &all[at]);
+    // The page opens at this moment.
+    let (opens, when) = match main {
+        Some(refusal) => (refusal.event, "at the refusal"),
+        None => (at_peak, "at the peak"),
+    };
+    let mut moments = vec![(when, opens), ("at the peak", at_peak), ("at the end", last)];
+    moments.dedup_by_key(|(name, _)| *name);
+    let mut header = vec![""];
+    header.extend(moments.iter().map(|(name, _)| *name));
+    let mut figures = Table::new(&header);
+    let mut columns = vec![
+        [
+            "in use",
+            "blocks",
+            "pending",
+            "reserved",
+            "free",
+            "free ranges",
+            "largest free",
+        ]
+        .map(String::from),
     ];
-    for (name, now, then) in rows {
-        figures.row(vec![name.into(), now, then]);
+    for (_, moment) in &moments {
+        let mut then = Cursor::new(&timeline);
+        then.to(*moment);
+        let free = then.free();
+        columns.push([
+            size(then.allocated),
+            then.live().count().to_string(),
+            size(then.pending),
+            size(then.reserved),
+            size(free.bytes),
+            free.ranges.to_string(),
+            size(free.largest),
+        ]);
+    }
+    for row in 0..columns[0].len() {
+        figures.row(columns.iter().map(|column| column[row].clone()).collect());
     }
     text += &figures.text();
     text += &format!("the peak was {}\n", moment(device, at_peak));
@@ -114,13 +136,15 @@ fn of_device(report: &Report, device: &ReportDevice) -> String {
             stats.out_of_memory
         );
     }
-    text += &holders(&called, &report.names, &timeline, &then, peak);
-    text += &refusals(&called, device, &timeline);
+    text += &refusals(&called, device, &all);
+    let mut then = Cursor::new(&timeline);
+    then.to(opens);
+    text += &holders(&called, &report.names, &timeline, &then, (opens, when));
     text
 }
 
-/// The peak in use, and the first moment at which it was reached.
-fn peak(timeline: &Timeline, last: u32) -> (u64, u32) {
+/// The first moment at which the most was in use.
+fn peak(timeline: &Timeline, last: u32) -> u32 {
     let mut cursor = Cursor::new(timeline);
     let mut most = (cursor.allocated, 0);
     for moment in 1..=last {
@@ -129,7 +153,7 @@ fn peak(timeline: &Timeline, last: u32) -> (u64, u32) {
             most = (cursor.allocated, moment);
         }
     }
-    most
+    most.1
 }
 
 fn moment(device: &ReportDevice, moment: u32) -> String {
@@ -144,42 +168,57 @@ fn moment(device: &ReportDevice, moment: u32) -> String {
     )
 }
 
-/// The largest holders at the peak: by stack, by tag and by size.
-fn holders(called: &[String], names: &NameTable, timeline: &Timeline, cursor: &Cursor<'_>, peak: u64) -> String {
-    let live: Vec<&Life> = cursor.live().map(|number| &timeline.lives[number as usize]).collect();
+/// The largest holders at a moment: by tag, by stack and by size. What is pending is a row of its own, and a part of the whole.
+fn holders(
+    called: &[String],
+    names: &NameTable,
+    timeline: &Timeline,
+    cursor: &Cursor<'_>,
+    (moment, when): (u32, &str),
+) -> String {
+    let live = cursor.live().map(|number| &timeline.lives[number as usize]);
+    let (pending, used): (Vec<&Life>, Vec<&Life>) = live.partition(|life| life.freed <= moment);
     let stack = |life: &Life| called[life.stack as usize].clone();
     let tag = |life: &Life| match names.text(life.tag) {
         "" => "no tag".into(),
         tag => tag.to_owned(),
     };
+    let whole = cursor.allocated.saturating_add(cursor.pending).max(1);
+    let row = |name: &str, bytes: u64, blocks: u64| {
+        let share = 100.0 * bytes as f64 / whole as f64;
+        vec![
+            name.to_owned(),
+            size(bytes),
+            format!("{share:.1} %"),
+            blocks.to_string(),
+        ]
+    };
     let mut text = String::new();
-    for (title, kinds) in [
-        ("held at the peak, by stack", grouped(&live, |life| life.stack, &stack)),
-        ("by tag", grouped(&live, |life| life.tag, &tag)),
-        ("by size", grouped(&live, |life| life.size, &|life| size(life.size))),
+    for (by, kinds) in [
+        ("tag", grouped(&used, |life| u64::from(life.tag), &tag)),
+        ("stack", grouped(&used, |life| u64::from(life.stack), &stack)),
+        (
+            "size",
+            grouped(&used, |life| printed_alike(life.size), &|life| size(life.size)),
+        ),
     ] {
-        let mut table = Table::new(&[title, "bytes", "share", "blocks"]);
+        let mut table = Table::new(&[&format!("held {when}, by {by}"), "bytes", "share", "blocks"]);
         for (name, bytes, blocks) in kinds.iter().take(NAMED) {
-            let share = 100.0 * *bytes as f64 / peak.max(1) as f64;
-            table.row(vec![
-                shortened(name),
-                size(*bytes),
-                format!("{share:.1} %"),
-                blocks.to_string(),
-            ]);
+            table.row(row(name, *bytes, *blocks));
         }
-        if kinds.len() > NAMED {
-            let rest = &kinds[NAMED..];
-            let (bytes, blocks): (u64, u64) = (rest.iter().map(|k| k.1).sum(), rest.iter().map(|k| k.2).sum());
-            let share = 100.0 * bytes as f64 / peak.max(1) as f64;
-            table.row(vec![
-                format!("{} other{}", rest.len(), if rest.len() == 1 { "" } else { "s" }),
-                size(bytes),
-                format!("{share:.1} %"),
-                blocks.to_string(),
-            ]);
+        if let Some(rest @ [_, ..]) = kinds.get(NAMED..) {
+            let (bytes, blocks) = (rest.iter().map(|k| k.1).sum(), rest.iter().map(|k| k.2).sum());
+            let name = format!("{} other{}", rest.len(), if rest.len() == 1 { "" } else { "s" });
+            table.row(row(&name, bytes, blocks));
         }
-        if !kinds.is_empty() {
+        if !pending.is_empty() {
+            table.row(row(
+                "pending: freed, not yet reusable",
+                cursor.pending,
+                pending.len() as u64,
+            ));
+        }
+        if !kinds.is_empty() || !pending.is_empty() {
             text.push('\n');
             text += &table.text();
         }
@@ -190,8 +229,8 @@ fn holders(called: &[String], names: &NameTable, timeline: &Timeline, cursor: &C
 type Group = (String, u64, u64);
 
 /// Bytes and blocks of each group, the largest first.
-fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &dyn Fn(&Life) -> String) -> Vec<Group> {
-    let mut kinds: HashMap<K, (&Life, u64, u64)> = HashMap::new();
+fn grouped(live: &[&Life], key: fn(&Life) -> u64, name: &dyn Fn(&Life) -> String) -> Vec<Group> {
+    let mut kinds: HashMap<u64, (&Life, u64, u64)> = HashMap::new();
     for life in live {
         let kind = kinds.entry(key(life)).or_insert((life, 0, 0));
         kind.1 += life.size;
@@ -205,40 +244,14 @@ fn grouped<K: std::hash::Hash + Eq>(live: &[&Life], key: fn(&Life) -> K, name: &
     kinds
 }
 
-/// The name of each stack.
-pub(super) fn called(report: &Report) -> Vec<String> {
-    let names = &report.names;
-    let called = |number: Option<u32>| {
-        let Some(number) = number else { return "no stack".into() };
-        let frame = names.frames.all()[number as usize];
-        let (name, file) = (names.text(frame.name), names.text(frame.filename));
-        match (file.rsplit('/').next().unwrap_or_default(), frame.line) {
-            ("", _) => name.to_owned(),
-            (file, 0) => format!("{name}  {file}"),
-            (file, line) => format!("{name}  {file}:{line}"),
-        }
-    };
-    report.callers().into_iter().map(called).collect()
-}
-
-/// Shortens a long name to its end, which is more specific than its beginning.
-pub(super) fn shortened(name: &str) -> String {
-    const MAX_LENGTH: usize = 72;
-    match name.char_indices().rev().nth(MAX_LENGTH) {
-        Some((at, c)) => format!("…{}", &name[at + c.len_utf8()..]),
-        None => name.to_owned(),
-    }
-}
-
-fn refusals(called: &[String], device: &ReportDevice, timeline: &Timeline) -> String {
-    let all = Refusal::all(device, timeline);
+fn refusals(called: &[String], device: &ReportDevice, all: &[Refusal]) -> String {
     let mut text = String::new();
     // A builder makes many similar requests that it expects to fail, so only the first are listed.
     for refusal in all.iter().take(NAMED) {
         let event = &device.events[refusal.event as usize];
         let by = match event.stack {
             0 => String::new(),
-            stack => format!(", by {}", shortened(&called[stack as usize])),
+            stack => format!(", by {}", called[stack as usize]),
         };
         text += &format!(
             "\nrefused {} {}{by}\n",

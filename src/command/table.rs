@@ -63,18 +63,7 @@ pub fn mib(bytes: u64) -> String {
 
 /// Formats bytes in a readable unit.
 pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
+    trtalloc::history::report::bytes(bytes)
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ fn a_leak_of_one_block_in_a_thousand_is_found() {
         words.contains(" more in ") && words.contains(" blocks of 48.0 KiB, bert ("),
         "{text}"
     );
-    assert!(found.next().unwrap().contains("Server::outputs  compare.rs:"), "{text}");
+    assert!(found.next().unwrap().contains("Server::outputs compare.rs:"), "{text}");
     // Nothing else is held more for long.
     assert!(!found.any(|line| line.contains(" more in ")), "{text}");
 }
@@ -247,10 +247,10 @@ fn models_that_come_and_go_are_held_more_and_less() {
         less.starts_with("  12.0 MiB less in 1 block of 12.0 MiB, resnet (1 in use before, 0 now)\n"),
         "{text}"
     );
-    assert!(less.contains("load  compare.rs:"), "{text}");
+    assert!(less.contains("load compare.rs:"), "{text}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(
-        page.contains("held less, by name, stack and size") && page.contains("load  compare.rs:"),
+        page.contains("held less, by name, stack and size") && page.contains("load compare.rs:"),
         "{page}"
     );
     assert!(page.contains("<td>bert</td>") && !page.contains("<script"), "{page}");

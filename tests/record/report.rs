@@ -101,7 +101,7 @@ fn pytorchs_snapshots_of_every_age_are_read() {
     for part in [
         "device 0: 10 events in 0.000 s",
         "at event 5 of 10",
-        "backward  model.py:20",
+        "backward model.py:20",
         "layer 1",
         "refused 40.0 MiB at event 7 of 10",
         "device 1: 4 events",

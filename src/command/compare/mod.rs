@@ -3,14 +3,12 @@
 mod page;
 mod text;
 
-use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use trtalloc::error::Result;
-use trtalloc::history::report::Report;
 use trtalloc::history::report::compare::{Comparison, DeviceComparison, Difference, Kind, write_page};
+use trtalloc::history::report::{Report, printed_alike};
 
-use super::report::called;
 use super::table::size;
 use super::{Done, check_page_name, say};
 
@@ -89,7 +87,7 @@ struct KindWithStack {
 
 impl Answer {
     fn of(compared: &Comparison, arguments: &Arguments) -> Answer {
-        let called = called(&compared.report);
+        let called = compared.report.stack_names();
         let device = |device: &DeviceComparison| DeviceAnswer::of(compared, &called, device, arguments.rows as usize);
         Answer {
             old: arguments.old.display().to_string(),
@@ -112,8 +110,7 @@ impl DeviceAnswer {
             ..kind
         });
         let callers = compared.report.callers();
-        let stacks = distinct(compared, &callers, called, &by_stack);
-        let stack = |kind: Kind| stacks.get(&kind.stack).cloned().unwrap_or_default();
+        let stack = |kind: Kind| called[kind.stack as usize].clone();
         let by_tag = device.by(|kind| Kind {
             stack: 0,
             size: 0,
@@ -122,7 +119,7 @@ impl DeviceAnswer {
         let by_size = device.by(|kind| Kind {
             tag: 0,
             stack: 0,
-            ..kind
+            size: printed_alike(kind.size),
         });
         let table = |title, all: Vec<Difference>, name: &dyn Fn(Kind) -> String| DifferenceTable {
             title,
@@ -134,7 +131,10 @@ impl DeviceAnswer {
             table("by stack", by_stack, &stack),
             table("by size", by_size, &|kind| size(kind.size)),
         ];
-        let kinds = device.by(|kind| kind);
+        let kinds = device.by(|kind| Kind {
+            size: printed_alike(kind.size),
+            ..kind
+        });
         let with_stack = |each: &Difference| KindWithStack {
             words: words(each, device.change(each), &tag(each.kind)),
             frames: frames(compared, &callers, each.kind.stack),
@@ -227,45 +227,7 @@ fn signed(bytes: i128) -> String {
 
 /// The frames of a stack from the one that names it outwards.
 fn frames(compared: &Comparison, callers: &[Option<u32>], stack: u32) -> Vec<String> {
-    let (report, names) = (&compared.report, &compared.report.names);
-    let file = |file: &str| file.rsplit('/').next().unwrap_or_default().to_owned();
-    let frame = |(name, path, line): (&str, &str, u32)| match (file(path), line) {
-        (file, _) if file.is_empty() => name.to_owned(),
-        (file, 0) => format!("{name}  {file}"),
-        (file, line) => format!("{name}  {file}:{line}"),
-    };
+    let report = &compared.report;
     let numbers = report.outward(stack, callers[stack as usize]);
-    let frames = numbers.map(|number| names.frames.all()[number as usize]);
-    frames
-        .map(|of| frame((names.text(of.name), names.text(of.filename), of.line)))
-        .collect()
-}
-
-/// A name for each stack. Stacks that would have the same one get the first frame in which they differ, too.
-fn distinct(
-    compared: &Comparison,
-    callers: &[Option<u32>],
-    called: &[String],
-    stacks: &[Difference],
-) -> HashMap<u32, String> {
-    let mut alike: HashMap<&str, Vec<u32>> = HashMap::new();
-    for each in stacks {
-        let stack = each.kind.stack;
-        alike.entry(&called[stack as usize]).or_default().push(stack);
-    }
-    let mut names = HashMap::new();
-    for (name, stacks) in alike {
-        let all: Vec<Vec<String>> = stacks.iter().map(|stack| frames(compared, callers, *stack)).collect();
-        let depth = all.iter().map(Vec::len).max().unwrap_or(0);
-        let frames_at = |at: usize| all.iter().map(|frames| frames.get(at)).collect::<HashSet<_>>();
-        let differs = (0..depth).find(|at| stacks.len() > 1 && frames_at(*at).len() > 1);
-        for (stack, frames) in stacks.iter().zip(&all) {
-            let name = match differs.and_then(|at| frames.get(at)).filter(|frame| *frame != name) {
-                Some(frame) => format!("{name} < {frame}"),
-                None => name.to_owned(),
-            };
-            names.insert(*stack, name);
-        }
-    }
-    names
+    numbers.map(|number| report.frame_name(number)).collect()
 }

@@ -1,7 +1,6 @@
 //! The comparison as text.
 
 use super::{Answer, DeviceAnswer, KindWithStack};
-use crate::command::report::shortened;
 use crate::command::table::Table;
 
 /// How many frames of a stack are shown. A page has all.
@@ -39,7 +38,7 @@ impl DeviceAnswer {
             let mut rows = Table::new(&header);
             for row in &table.rows {
                 let mut cells = vec![
-                    shortened(&row.name),
+                    row.name.clone(),
                     row.old.clone(),
                     row.new.clone(),
                     row.more.clone(),
@@ -66,7 +65,7 @@ fn section(title: &str, kinds: &[KindWithStack]) -> String {
     for kind in kinds {
         text += &format!("  {}\n", kind.words);
         for frame in kind.frames.iter().take(FRAMES) {
-            text += &format!("      {}\n", shortened(frame));
+            text += &format!("      {}\n", frame);
         }
         if kind.frames.len() > FRAMES {
             text += &format!("      and outer frames: {}\n", kind.frames.len() - FRAMES);

@@ -14,6 +14,9 @@ const PLUMBING: [&str; 7] = [
     "at::",
 ];
 
+/// Functions that begin a program or a thread. They name no stack that has another function.
+const BEGINNINGS: [&str; 6] = ["_start", "start_thread", "clone", "clone3", "__clone", "__clone3"];
+
 impl Report {
     /// For each stack, the number of the frame that names it; `None` where the stack is empty. That is the innermost
     /// frame that is not in `PLUMBING`, after the frames with which every allocation's stack begins: an
@@ -29,9 +32,11 @@ impl Report {
                     .zip(&shared)
                     .take_while(|(number, name)| frame(number).name == **name)
                     .count();
-                let rest = &stack[same.min(stack.len().saturating_sub(1))..];
-                let caller = rest.iter().find(|number| !self.is_plumbing(frame(number)));
-                caller.or(rest.first()).copied()
+                let (inner, rest) = stack.split_at(same);
+                let own = |number: &&u32| !self.is_plumbing(frame(number));
+                // Where all functions are the same, stacks may still differ in the line of the outermost.
+                let caller = rest.iter().find(own).or_else(|| inner.iter().rev().find(own));
+                caller.or(stack.first()).copied()
             })
             .collect()
     }
@@ -87,6 +92,7 @@ impl Report {
         // An inlined function may have only the last part of its name.
         let inlined =
             name.starts_with('{') || name.contains('<') && !name.split('<').next().unwrap_or("").contains("::");
-        PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x") || inlined
+        let begins = BEGINNINGS.contains(&name) || name.starts_with("__libc_start");
+        PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x") || begins || inlined
     }
 }

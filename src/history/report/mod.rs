@@ -15,6 +15,7 @@ mod cursor;
 mod from_snapshot;
 mod json;
 pub mod model;
+mod names;
 mod page;
 mod pickle;
 mod read;
@@ -26,7 +27,7 @@ mod values;
 
 pub use cursor::Cursor;
 pub use model::Report;
-pub use refusal::Refusal;
+pub use refusal::{Refusal, bytes, printed_alike};
 pub use timeline::{Life, MappedRange, Timeline};
 
 /// The maximum size of a file, in bytes. The report refers to its values by numbers of 32 bits.

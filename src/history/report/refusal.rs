@@ -72,6 +72,27 @@ impl Refusal {
             .collect()
     }
 
+    /// The refusal that explains the most, as an index into `all`: the first one that less memory in use could have avoided. A
+    /// builder requests more than there can be to find out what it may have, so such requests count only where there is no
+    /// other.
+    pub fn main(all: &[Refusal]) -> Option<usize> {
+        let possible = all.iter().position(|refusal| !refusal.exceeds_everything());
+        possible.or((!all.is_empty()).then_some(0))
+    }
+
+    /// Whether the request is larger than the limit, or than all memory of the device that is free or reserved.
+    pub fn exceeds_everything(&self) -> bool {
+        match self.limit {
+            0 => self.size > self.reserved.saturating_add(self.device_free),
+            limit => self.size > limit,
+        }
+    }
+
+    /// Bytes by which the request exceeds what was free and what could still be reserved.
+    pub fn lacking(&self) -> u64 {
+        self.size.saturating_sub(self.free.saturating_add(self.room()))
+    }
+
     /// Bytes that could still be reserved.
     pub fn room(&self) -> u64 {
         match self.limit {
@@ -98,7 +119,7 @@ impl Refusal {
         };
         have += &format!(", {} more available from {bound}", bytes(room));
         let possible = free.saturating_add(room);
-        let lacking = self.size.saturating_sub(possible);
+        let lacking = self.lacking();
         let wanted = if self.largest >= self.size {
             "A free range was large enough, but not yet reusable by this stream.".to_owned()
         } else if possible >= self.size {
@@ -134,9 +155,31 @@ fn plural(count: u64, what: &str) -> String {
 /// Formats bytes in a readable unit.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let unit = (bytes.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
+    let (tenths, unit) = printed(bytes);
     match unit {
         0 => format!("{bytes} B"),
-        _ => format!("{:.1} {}", bytes as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit]),
+        _ => format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]),
+    }
+}
+
+/// A size in the middle of all that [`bytes`] prints as it prints `size`. Sizes that print alike have the same.
+pub fn printed_alike(size: u64) -> u64 {
+    match printed(size) {
+        (_, 0) => size,
+        (tenths, unit) => u64::try_from((u128::from(tenths) << (10 * unit)) / 10).unwrap_or(u64::MAX),
+    }
+}
+
+/// The tenths of a unit that are printed for some bytes, and the number of the unit. Bytes have no tenths.
+fn printed(bytes: u64) -> (u64, usize) {
+    let unit = (bytes.max(1).ilog2() as usize / 10).min(5);
+    if unit == 0 {
+        return (10 * bytes, 0);
+    }
+    let one = 1u128 << (10 * unit);
+    let tenths = ((10 * u128::from(bytes) + one / 2) / one) as u64;
+    match tenths {
+        10_240.. if unit < 5 => (10, unit + 1),
+        _ => (tenths, unit),
     }
 }

@@ -9,6 +9,7 @@ use crate::history::{Action, History};
 
 mod compare;
 mod hostile;
+mod names;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
@@ -212,6 +213,48 @@ fn a_refusal_explains_what_the_request_lacked() {
         },
         "short: that much more",
     );
+}
+
+#[test]
+fn sizes_that_print_alike_are_one() {
+    for (size, text) in [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1 << 20, "1.0 MiB"),
+        ((5 << 20) / 4, "1.3 MiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        (1047 << 10, "1.0 MiB"),
+        (u64::MAX, "16384.0 PiB"),
+    ] {
+        assert_eq!(bytes(size), text);
+        assert_eq!(bytes(printed_alike(size)), text, "{size}");
+    }
+    let tenths = (1..20_000u64).map(|size| size * 997);
+    for size in tenths {
+        let alike = printed_alike(size);
+        assert_eq!((bytes(alike), printed_alike(alike)), (bytes(size), alike));
+    }
+}
+
+/// Requests that can never be met come after the others.
+#[test]
+fn the_first_refusal_that_could_have_been_met_is_the_main_one() {
+    let report = Report::of(&snapshot());
+    let [refusal] = &Refusal::all(&report.devices[0], &Timeline::of(&report.devices[0]))[..] else {
+        panic!()
+    };
+    let of = |size, limit| Refusal {
+        size,
+        limit,
+        ..refusal.clone()
+    };
+    assert_eq!(Refusal::main(&[]), None);
+    assert_eq!(
+        Refusal::main(&[of(9000, 8000), of(7000, 8000), of(6000, 8000)]),
+        Some(1)
+    );
+    assert_eq!(Refusal::main(&[of(9000, 8000)]), Some(0));
+    assert_eq!(Refusal::main(&[of(9000, 0), of(4096 + 77, 0)]), Some(1));
 }
 
 #[test]

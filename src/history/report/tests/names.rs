@@ -1,0 +1,71 @@
+//! The names of stacks.
+
+use super::super::Report;
+use super::BASE;
+
+/// The names of the stacks of blocks. A frame is `function file:line`, and a stack has its frames innermost first.
+fn names(stacks: &[&[&str]]) -> Vec<String> {
+    let frame = |frame: &&str| {
+        let (function, place) = frame.split_once(' ').unwrap_or((frame, ":0"));
+        let (file, line) = place.split_once(':').unwrap();
+        format!(r#"{{"name":"{function}","filename":"{file}","line":{line}}}"#)
+    };
+    let block = |stack: &&[&str]| {
+        let frames: Vec<String> = stack.iter().map(frame).collect();
+        let frames = frames.join(",");
+        format!(r#"{{"size":512,"state":"active_allocated","frames":[{frames}]}}"#)
+    };
+    let blocks: Vec<String> = stacks.iter().map(block).collect();
+    let text = format!(
+        r#"{{"segments":[{{"device":0,"address":{BASE},"total_size":1048576,"blocks":[{}]}}]}}"#,
+        blocks.join(",")
+    );
+    let report = Report::of_bytes(text.as_bytes()).unwrap();
+    let names = report.stack_names();
+    let pieces = &report.devices[0].segments[0].memory.pieces;
+    pieces.iter().map(|piece| names[piece.stack as usize].clone()).collect()
+}
+
+#[test]
+fn main_and_its_line_name_a_program_without_other_functions() {
+    let start: &[&str] = &["libc.so.6+0x2724a", "__libc_start_main@@GLIBC_2.34", "_start"];
+    let main = |line| [&[line][..], start].concat();
+    assert_eq!(
+        names(&[&main("main /src/a.c:33"), &main("main /src/a.c:40")]),
+        ["main a.c:33", "main a.c:40"]
+    );
+    assert_eq!(names(&[&main("main /src/a.c:33")]), ["main a.c:33"]);
+    // On a thread without names.
+    assert_eq!(
+        names(&[&["start_thread", "clone3"], &main("work b.c:1")]),
+        ["start_thread", "work b.c:1"]
+    );
+}
+
+#[test]
+fn stacks_that_differ_have_different_names() {
+    let get = "pool::get pool.rs:5";
+    let all = names(&[
+        &[get, "load load.rs:1", "main m.rs:1"],
+        &[get, "load load.rs:2", "main m.rs:1"],
+        &[get, "load load.rs:2", "main m.rs:2"],
+        &["other::take take.rs:9", "main m.rs:3"],
+    ]);
+    assert_eq!(
+        all,
+        [
+            "pool::get pool.rs:5 < load load.rs:1",
+            "pool::get pool.rs:5 < main m.rs:1",
+            "pool::get pool.rs:5 < main m.rs:2",
+            "other::take take.rs:9",
+        ]
+    );
+    // Of a recursion one stack is the beginning of the other, and some differ in frames of a runtime alone.
+    let all = names(&[
+        &[get, "walk w.rs:1", "main m.rs:1"],
+        &[get, "walk w.rs:1", "walk w.rs:1", "main m.rs:1"],
+        &[get, "walk w.rs:1", "core::iter::map i.rs:1", "main m.rs:1"],
+    ]);
+    let distinct: std::collections::HashSet<&String> = all.iter().collect();
+    assert_eq!(distinct.len(), 3, "{all:?}");
+}
