@@ -127,6 +127,7 @@ fn compress_page() {
             "map.js",
             "holders.js",
             "space.js",
+            "search.js",
             "app.js",
         ],
     ];

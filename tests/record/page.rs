@@ -29,6 +29,18 @@ fn text_of(browser: &mut Browser, selector: &str) -> String {
     browser.text(&format!("document.querySelector({selector:?}).innerText"))
 }
 
+/// Events of the mouse in the middle of the plot's lower part, where blocks are.
+fn in_plot(browser: &mut Browser, kinds: &[&str]) {
+    browser.evaluate("$('timeline').scrollIntoView({block: 'center', behavior: 'instant'})");
+    let x = browser.number("(box => box.x + box.width / 2)($('timeline').getBoundingClientRect())");
+    let y = browser.number("(box => box.y + box.height * 0.8)($('timeline').getBoundingClientRect())");
+    for kind in kinds {
+        let event = serde_json::json!({"type": kind, "x": x, "y": y, "clickCount": 1,
+            "button": if *kind == "mouseMoved" { "none" } else { "left" }});
+        browser.command("Input.dispatchMouseEvent", event);
+    }
+}
+
 #[test]
 fn every_view_in_light_and_dark() {
     let program = server("stacks=native", 300);
@@ -92,6 +104,8 @@ fn every_view_in_light_and_dark() {
         ] {
             assert_eq!(figure(&mut browser, name), (value, value), "{name}");
         }
+        browser.key("End");
+        settle(&mut browser);
         assert_eq!(browser.number("view.state.free") as u64, stats.cached);
         assert_eq!(browser.problems(), [""; 0]);
         assert_eq!(browser.requests().len(), 1, "nothing is loaded but the page");
@@ -120,7 +134,14 @@ fn moments_blocks_and_groups() {
     browser.open(&file);
     settle(&mut browser);
     let last = browser.number("view.device.events.count");
-    assert_eq!(browser.number("view.moment"), last);
+    let refused = browser.number("view.device.refusals[0].event");
+    assert_eq!(
+        browser.number("view.moment"),
+        refused,
+        "it opens where a request was refused"
+    );
+    browser.key("End");
+    settle(&mut browser);
     // By keys, by buttons, by the slider.
     for (key, moment) in [
         ("ArrowLeft", last - 1.0),
@@ -165,7 +186,7 @@ fn moments_blocks_and_groups() {
 
     // A click into the plot chooses what lies there.
     browser.click("#zoom-all");
-    browser.click("#timeline");
+    in_plot(&mut browser, &["mouseMoved", "mousePressed", "mouseReleased"]);
     settle(&mut browser);
     assert!(browser.number("view.moment") < last && browser.number("view.chosen") >= 0.0);
     let block = text_of(&mut browser, "#block");
@@ -174,7 +195,7 @@ fn moments_blocks_and_groups() {
         "{block}"
     );
     shot(&mut browser, "chosen");
-    browser.hover("#timeline");
+    in_plot(&mut browser, &["mouseMoved"]);
     settle(&mut browser);
     assert_eq!(browser.evaluate("$('tip').hidden"), false);
     browser.key("Escape");
@@ -197,7 +218,7 @@ fn moments_blocks_and_groups() {
     for by in ["tag", "stream", "size", "stack"] {
         browser.click(&format!("#by-{by}"));
         settle(&mut browser);
-        for column in 1..=6 {
+        for column in 1..=5 {
             browser.click(&format!("#panel-holders th:nth-child({column}) button"));
             let sorted = format!("document.querySelector('#panel-holders th:nth-child({column})').ariaSort");
             assert_ne!(browser.text(&sorted), "none");
@@ -245,7 +266,7 @@ fn moments_blocks_and_groups() {
             }
             browser.evaluate(
                 "for (const shiftKey of [true, false]) $('timeline').dispatchEvent(new WheelEvent('wheel',
-                 {deltaY: -200, shiftKey, clientX: 500, clientY: 300, cancelable: true}))",
+                 {deltaY: -200, shiftKey, ctrlKey: !shiftKey, clientX: 500, clientY: 300, cancelable: true}))",
             );
             settle(&mut browser);
             shot(&mut browser, &format!("{axis}-{colour}"));
@@ -300,6 +321,8 @@ fn two_devices_a_short_history_and_none() {
         browser.evaluate(&format!(
             "$('device').value = {device}; $('device').dispatchEvent(new Event('change'))"
         ));
+        settle(&mut browser);
+        browser.key("End");
         settle(&mut browser);
         let stats = program.allocator.stats(Some(device)).unwrap();
         assert_eq!(
@@ -380,5 +403,247 @@ fn a_hundred_thousand_events() {
         browser.number("view.device.allocated[view.moment]") as u64,
         stats.allocated
     );
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+/// The rows of a table in the text report, under the title that begins so: name, bytes, share.
+fn printed_rows(report: &str, title: &str) -> Vec<[String; 3]> {
+    let after = report.lines().skip_while(|line| !line.starts_with(title)).skip(1);
+    after
+        .take_while(|line| !line.is_empty())
+        .map(|line| {
+            let mut cells = line.rsplit("  ").map(str::trim).filter(|cell| !cell.is_empty());
+            let mut cell = || cells.next().unwrap_or_default().to_owned();
+            let [_blocks, share, bytes] = [cell(), cell(), cell()];
+            let name = line.split("  ").next().unwrap_or_default().to_owned();
+            [name, bytes, share]
+        })
+        .collect()
+}
+
+/// Who, when and why, without a click: a refused request, and what the text report has of it.
+#[test]
+fn it_opens_with_the_answer() {
+    let program = server("stacks=native", 200);
+    let (file, pickle) = (path("answer.html"), path("answer.pickle"));
+    let snapshot = program.allocator.snapshot().unwrap();
+    snapshot.write(&file).unwrap();
+    snapshot.write(&pickle).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_trtalloc"))
+        .arg("report")
+        .arg(&pickle)
+        .output();
+    let report = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut browser = Browser::start("page-answer");
+    for (name, width) in [("answer", 1440), ("answer-narrow", 420)] {
+        browser.window(width, 1000);
+        browser.open(&file);
+        settle(&mut browser);
+        shot(&mut browser, name);
+        assert_eq!(
+            browser.evaluate("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{width}"
+        );
+        let top = browser.number("$('answer').getBoundingClientRect().top");
+        assert!(top < 250.0, "the answer is the first that is seen: {top}");
+    }
+    browser.window(1440, 1000);
+    let answer = text_of(&mut browser, "#answer");
+    for part in [
+        "300.0 MiB refused",
+        "event ",
+        "requests",
+        "detector",
+        "held, by tag",
+        "held, by stack",
+        "short",
+    ] {
+        assert!(answer.contains(part), "{part}: {answer}");
+    }
+    assert!(answer.contains("load_engine"), "{answer}");
+    // What was requested is drawn, and reaches beyond the limit.
+    let drawn =
+        "(() => { const {main, figures} = view.device; return main.allocated + main.pending + main.size > figures.limit
+        && timeline.shown[1] >= figures.limit; })()";
+    assert_eq!(browser.evaluate(drawn), true);
+    let red = "(() => { const {cover} = timeline, data = cover.getContext('2d').getImageData(0, 0, cover.width, cover.height).data;
+        let red = 0;
+        for (let i = 0; i < data.length; i += 4) red += data[i + 3] > 200 && data[i] > 150 && data[i + 1] < 80;
+        return red; })()";
+    assert!(browser.number(red) > 200.0, "the request's hatching");
+    let filled = "timeline.pixels.reduce((sum, pixel) => sum + (pixel !== packed(theme.background)), 0) / timeline.pixels.length";
+    assert!(browser.number(filled) > 0.2, "{}", browser.number(filled));
+    // The legend has the names of what is drawn.
+    let legend = text_of(&mut browser, "#legend");
+    for tag in ["detector", "classifier", "requests", "pending"] {
+        assert!(legend.contains(tag), "{tag}: {legend}");
+    }
+    // Who held what, as the text report has it, and never more than all of it.
+    browser.click("#tab-holders");
+    for by in ["tag", "stack", "size"] {
+        browser.click(&format!("#by-{by}"));
+        settle(&mut browser);
+        let rows = "[...document.querySelectorAll('#panel-holders tbody tr')].map(row =>
+            [row.cells[0].querySelector('summary')?.innerText ?? row.cells[0].innerText, row.cells[1].innerText, row.cells[2].innerText])";
+        let rows: Vec<[String; 3]> = serde_json::from_value(browser.evaluate(rows)).unwrap();
+        let share = |row: &[String; 3]| row[2].trim_end_matches(" %").parse::<f64>().unwrap();
+        let sum: f64 = rows.iter().map(share).sum();
+        assert!((sum - 100.0).abs() < 0.1 * rows.len() as f64, "{by}: {sum}");
+        let printed = printed_rows(&report, &format!("held at the refusal, by {by}"));
+        assert!(!printed.is_empty(), "{report}");
+        for row in printed.iter().filter(|row| !row[0].contains(" other")) {
+            assert!(rows.contains(row), "{row:?} is not in {rows:#?}");
+        }
+        let names: std::collections::HashSet<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(names.len(), rows.len(), "each group has a name of its own: {rows:#?}");
+    }
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+#[test]
+fn a_peak_and_a_limit_far_above() {
+    let program = Program::new("history=all,limit=8GiB");
+    let stream = Some(program.stream());
+    trtalloc::tags::set(Some("weights")).unwrap();
+    let weights = program.get(20 * MIB, stream);
+    trtalloc::tags::set(None).unwrap();
+    // Sizes that print alike.
+    let other = [program.get(3 * MIB, stream), program.get(3 * MIB + 4096, stream)];
+    other.into_iter().for_each(|block| program.give(block, stream));
+    program.give(weights, stream);
+    let file = path("peak.html");
+    program.allocator.write_snapshot(&file).unwrap();
+    let mut browser = Browser::start("page-peak");
+    browser.window(1440, 1000);
+    browser.open(&file);
+    settle(&mut browser);
+    shot(&mut browser, "peak");
+    assert_eq!(browser.number("view.moment"), browser.number("view.device.peak"));
+    let answer = text_of(&mut browser, "#answer");
+    for part in [
+        "Peak: 26.0 MiB in use",
+        "limit 8.0 GiB",
+        "weights",
+        "no tag",
+        "No request was refused",
+    ] {
+        assert!(answer.contains(part), "{part}: {answer}");
+    }
+    assert!(
+        browser.number("timeline.shown[1]") < 8e9,
+        "the plot shows the memory, not the limit"
+    );
+    let line = "(() => { const {canvas} = timeline, y = Math.round(timeline.top);
+        const data = canvas.getContext('2d').getImageData(timeline.left, y - 1, 400, 3).data;
+        let red = 0;
+        for (let i = 0; i < data.length; i += 4) red += data[i] > 150 && data[i + 1] < 120 && data[i + 3] > 200;
+        return red; })()";
+    assert!(browser.number(line) > 100.0, "the limit's line at the upper edge");
+    browser.click("#tab-holders");
+    browser.click("#by-size");
+    settle(&mut browser);
+    let rows = text_of(&mut browser, "#panel-holders tbody");
+    assert_eq!(
+        rows.lines().filter(|row| row.starts_with("3.0 MiB")).count(),
+        1,
+        "{rows}"
+    );
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+#[test]
+fn a_search_finds_names_stacks_and_blocks() {
+    let program = server("stacks=native", 100);
+    let file = path("search.html");
+    program.allocator.write_snapshot(&file).unwrap();
+    let mut browser = Browser::start("page-search");
+    browser.window(1440, 1000);
+    browser.open(&file);
+    settle(&mut browser);
+    let search = |browser: &mut Browser, word: &str| {
+        browser.evaluate(&format!("(() => {{ $('search').value = {word:?}; search.look(); }})()"));
+        settle(browser);
+        text_of(browser, "#found")
+    };
+    browser.key("/");
+    assert_eq!(browser.text("document.activeElement.id"), "search");
+    let found = search(&mut browser, "detec");
+    assert!(found.contains("detector") && !found.contains("classifier"), "{found}");
+    shot(&mut browser, "search");
+    let matched = "(() => { const {count, tag} = view.device.lives; let n = 0, right = 0;
+        for (let i = 0; i < count; i++) if (view.match(i)) { n++; right += tagName(tag[i]) === 'detector'; }
+        return [n, right]; })()";
+    assert_eq!(browser.evaluate(matched), serde_json::json!([9, 9]));
+    let found = search(&mut browser, "LOAD_engine");
+    assert!(found.contains("load_engine"), "{found}");
+    // The second block at an address, as PyTorch's viewer names it.
+    let block = browser.text(
+        "(() => { const {lives} = view.device; const at = lives.version.indexOf(1);
+         return blockId(view.device, at); })()",
+    );
+    assert!(block.starts_with('b') && block.ends_with("_1"), "{block}");
+    let found = search(&mut browser, &block);
+    assert!(found.contains(&block), "{found}");
+    browser.click("#found button");
+    settle(&mut browser);
+    let chosen = text_of(&mut browser, "#block");
+    assert!(chosen.contains(&block) && chosen.contains("Reusable"), "{chosen}");
+    assert_eq!(search(&mut browser, "no such thing"), "Nothing is found.");
+    search(&mut browser, "");
+    assert_eq!(browser.evaluate("view.match"), serde_json::Value::Null);
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+#[test]
+fn the_wheel_scrolls_and_the_tooltip_follows() {
+    let program = server("stacks=native", 100);
+    let file = path("wheel.html");
+    program.allocator.write_snapshot(&file).unwrap();
+    let mut browser = Browser::start("page-wheel");
+    browser.window(1440, 800);
+    browser.open(&file);
+    settle(&mut browser);
+    browser.evaluate("scrollTo(0, 0)");
+    // 4: ctrl; 2: shift is 8 in the debugging protocol.
+    let wheel = |browser: &mut Browser, modifiers: u32| {
+        let event = serde_json::json!({"type": "mouseWheel", "x": 500, "y": 400, "deltaX": 0, "deltaY": 120, "modifiers": modifiers});
+        browser.command("Input.dispatchMouseEvent", event);
+        settle(browser);
+    };
+    let zoomed = browser.evaluate("timeline.x");
+    wheel(&mut browser, 0);
+    browser.wait_for("scrollY > 0");
+    assert_eq!(browser.evaluate("timeline.x"), zoomed, "the wheel scrolls the page");
+    browser.evaluate("scrollTo(0, 0)");
+    settle(&mut browser);
+    browser.evaluate("timeline.zoom(0.5)");
+    settle(&mut browser);
+    in_plot(&mut browser, &["mouseMoved"]);
+    settle(&mut browser);
+    let before = (browser.number("$('tip').moment"), browser.evaluate("timeline.x"));
+    let turn = "(() => { const box = $('timeline').getBoundingClientRect(); $('timeline').dispatchEvent(new WheelEvent('wheel',
+        {deltaY: -300, ctrlKey: true, clientX: box.x + 200, clientY: box.y + box.height * 0.8, cancelable: true})); })()";
+    browser.evaluate(turn);
+    settle(&mut browser);
+    assert_ne!(browser.evaluate("timeline.x"), before.1, "with a modifier it zooms");
+    assert_ne!(
+        browser.number("$('tip').moment"),
+        before.0,
+        "another moment is under the mouse"
+    );
+    // On the map another moment has another block at the same place.
+    browser.click("#tab-map");
+    settle(&mut browser);
+    let seen = "new Promise(async done => {
+        const map = document.querySelector('.map'), box = map.getBoundingClientRect(), seen = new Set();
+        map.dispatchEvent(new PointerEvent('pointermove', {clientX: box.x + 400, clientY: box.y + 12}));
+        for (let p = 0; p < view.device.events.count; p += 5) {
+            goTo(p);
+            await new Promise(next => requestAnimationFrame(() => requestAnimationFrame(next)));
+            seen.add($('tip').hidden ? -1 : $('tip').life);
+        }
+        done(seen.size); })";
+    assert!(browser.number(seen) > 1.0, "the tooltip follows the keys");
     assert_eq!(browser.problems(), [""; 0]);
 }

@@ -76,8 +76,17 @@ impl Report {
             list(out, &mut stack.iter().map(|frame| u64::from(*frame)))?;
         }
         out.write_all(b"]")?;
-        let callers = self.callers().into_iter();
-        column(out, "callers", callers.map(|frame| frame.unwrap_or(0)))?;
+        out.write_all(b",\"names\":[")?;
+        for (at, name) in self.stack_names().iter().enumerate() {
+            comma(out, at)?;
+            text(out, name)?;
+        }
+        out.write_all(b"],\"functions\":[")?;
+        for frame in 0..names.frames.all().len() as u32 {
+            comma(out, frame as usize)?;
+            text(out, &self.function_name(frame))?;
+        }
+        out.write_all(b"]")?;
         out.write_all(b",\"devices\":[")?;
         for (at, of) in self.devices.iter().enumerate() {
             comma(out, at)?;
@@ -150,7 +159,11 @@ fn device(out: &mut dyn Write, device: &ReportDevice) -> Result<()> {
     column(out, "start", ranges.iter().map(|range| range.start))?;
     column(out, "end", ranges.iter().map(|range| after(range.end, range.start)))?;
     events(out, device, base, stream)?;
-    refusals(out, &Refusal::all(device, &timeline), stream)?;
+    let all = Refusal::all(device, &timeline);
+    refusals(out, &all, stream)?;
+    if let Some(main) = Refusal::main(&all) {
+        write!(out, ",\"main\":{main}")?;
+    }
     if let Some(figures) = &device.figures {
         let stats = &figures.stats;
         out.write_all(b",\"figures\":{\"kept\":")?;
@@ -230,6 +243,7 @@ fn refusals(out: &mut dyn Write, refusals: &[Refusal], stream: impl Fn(u64) -> u
             ("largest", refusal.largest),
             ("elsewhere", refusal.elsewhere),
             ("room", refusal.room()),
+            ("lacking", refusal.lacking()),
         ] {
             write!(out, ",\"{name}\":{value}")?;
         }

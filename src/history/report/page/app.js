@@ -57,6 +57,10 @@ function drawNow() {
     const time = hasTime() ? ` at ${duration(device.events.time[moment - 1])}` : "";
     text = `${where}: ${[what, size, address].filter(Boolean).join(", ")}${time}${stack ? `, by ${caller(stack)}` : ""}`;
   }
+  // The refused request is the next event: the memory is that before it.
+  if (moment < last && device.events.what[moment] === REFUSED) {
+    text += `; then ${bytes(device.events.other.get(moment)[1])} are refused`;
+  }
   $("now").textContent = text;
   $("moment").setAttribute("aria-valuetext", text);
 }
@@ -89,6 +93,7 @@ function notices() {
 }
 
 view.listeners.push(now => {
+  if (now.has("device")) drawAnswer();
   if (now.has("device") || now.has("moment")) { drawTiles(); drawNow(); }
   if (["device", "moment", "chosen"].some(what => now.has(what))) drawBlock();
   if (["device", "moment", "chosen", "colour", "size"].some(what => now.has(what))) {
@@ -99,12 +104,14 @@ view.listeners.push(now => {
 function useDevice(at) {
   view.device = deviceAt(at);
   view.chosen = -1;
-  view.moment = view.device.events.count;
+  view.moment = opening(view.device);
+  view.match = null;
   if (!hasTime()) view.axis = "events";
   $("axis-time").disabled = !hasTime();
   axis(view.axis);
   recolour();
   notices();
+  search.clear();
   $("to-refusal").disabled = !view.device.refusals.length;
   views.refused.tab.textContent = view.device.refusals.length ? `Refused (${count(view.device.refused)})` : "Refused";
   change("device");
@@ -125,8 +132,8 @@ let own = null;
 function dress() {
   const dark = own === null ? system.matches : own;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  Object.assign(theme, dark ? {background: [23, 26, 31], free: [45, 50, 58], ink: [232, 235, 240]}
-    : {background: [255, 255, 255], free: [228, 231, 236], ink: [30, 34, 40]});
+  Object.assign(theme, dark ? {background: [23, 26, 31], free: [45, 50, 58], ink: [232, 235, 240], warn: "#ff7b84"}
+    : {background: [255, 255, 255], free: [228, 231, 236], ink: [30, 34, 40], warn: "#c42b37"});
   $("theme").textContent = dark ? "Light" : "Dark";
   if (view.device) recolour();
 }
@@ -152,12 +159,13 @@ document.addEventListener("keydown", event => {
   const far = event.shiftKey ? 100 : 1;
   const action = {ArrowLeft: () => goTo(view.moment - far), ArrowRight: () => goTo(view.moment + far), Home: ACTIONS.first,
     End: ACTIONS.last, "+": ACTIONS["zoom-in"], "=": ACTIONS["zoom-in"], "-": ACTIONS["zoom-out"], 0: ACTIONS["zoom-all"],
-    p: ACTIONS["to-peak"], o: refusal, Escape: () => choose(-1)}[event.key];
+    p: ACTIONS["to-peak"], o: refusal, "/": () => $("search").focus(), Escape: () => choose(-1)}[event.key];
   if (!action || !view.device) return;
   event.preventDefault();
   action();
 });
 
+const search = new Search($("search"), $("found"));
 dress();
 $("title").textContent = file.title;
 document.title = `${file.title} – trtalloc`;
@@ -169,8 +177,8 @@ if (file.devices.length) {
   view.colour = differ(first.lives.tag) ? "tag" : differ(first.lives.stack) ? "stack" : "size";
   $("colour").value = view.colour;
   useDevice(0);
-  open(file.devices[0].refusals.length ? "refused" : "map");
+  open(view.device.main ? "refused" : "holders");
 } else {
   $("notices").replaceChildren(make("p", {role: "status"}, "The file has no device with memory or events: nothing was allocated."));
-  for (const element of [document.querySelector("main"), $("block"), ...document.querySelectorAll("header label")]) element.hidden = true;
+  for (const element of [document.querySelector("main"), $("block"), $("answer"), ...document.querySelectorAll("header label")]) element.hidden = true;
 }

@@ -47,8 +47,15 @@ function decode(from) {
       if (moment > 0 && moment !== NEVER && events.what[moment - 1] < 3) life[moment - 1] = i;
     }
   }
+  // The number of the block among those at its address, as PyTorch's viewer counts it.
+  const version = new Uint32Array(count);
+  for (let i = 1; i < count; i++) {
+    const [before, life] = [byAddress[i - 1], byAddress[i]];
+    if (lives.address[before] === lives.address[life]) version[life] = version[before] + 1;
+  }
+  lives.version = version;
   const device = {number: from.device, base: BigInt(from.base), misfits: from.misfits, streams: from.streams, lives, ranges,
-    refusals: from.refusals, figures: from.figures || null, byAddress, byEnd,
+    refusals: from.refusals, main: from.main === undefined ? null : from.refusals[from.main], figures: from.figures || null, byAddress, byEnd,
     events: {count: events.count, first: events.first, what: Uint8Array.from(events.what), time: at,
       stream: Uint32Array.from(events.stream), stack: Uint32Array.from(events.stack), life,
       other: new Map(events.other.map((event, i) => [event, [events.address[i], events.size[i]]])),
@@ -89,8 +96,11 @@ function totals({lives, ranges, events}) {
 // Texts for numbers.
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 function bytes(value) {
-  const unit = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), UNITS.length - 1);
-  return unit === 0 ? `${value} B` : `${(value / 2 ** (10 * unit)).toFixed(1)} ${UNITS[unit]}`;
+  let unit = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), UNITS.length - 1);
+  if (unit === 0) return `${value} B`;
+  let text = (value / 2 ** (10 * unit)).toFixed(1);
+  if (text === "1024.0" && unit < UNITS.length - 1) { text = "1.0"; unit++; }
+  return `${text} ${UNITS[unit]}`;
 }
 const count = value => Math.round(value).toLocaleString("en-US");
 const percent = (part, whole) => whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–";
@@ -105,7 +115,9 @@ const frame = number => ({name: file.texts[file.frames[3 * number]], file: file.
   line: file.frames[3 * number + 2]});
 const place = of => of.file ? `${of.file}${of.line ? `:${of.line}` : ""}` : "";
 const nearby = of => place(of).split("/").slice(-3).join("/");
-const caller = stack => file.callers[stack] ? frame(file.callers[stack]).name || "?" : "no stack";
+const caller = stack => file.names[stack];
+// The name that PyTorch's viewer gives to a block.
+const blockId = (device, life) => `b${hex(device, device.lives.address[life]).slice(2)}_${device.lives.version[life]}`;
 function streamName(device, number) {
   const handle = device.streams[number];
   return handle === "0x0" ? "default stream" : `stream ${handle}`;

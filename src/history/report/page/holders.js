@@ -32,6 +32,15 @@ function table(columns, rows, sorted, options = {}) {
   return make("div.scroll", null, make("table", null, make("thead", null, head), body), foot);
 }
 
+// Who holds the memory at a moment, the largest first: by tag, stack, stream or size. Sizes that print alike are one group.
+// What is pending is a row of its own.
+function holders(device, state, by) {
+  const {of, name} = by === "size" ? {of: (_, i) => bytes(device.lives.size[i]), name: (_, key) => key} : KEYS[by];
+  const rows = groups(device, state, i => of(device, i));
+  for (const row of rows) row.name = row.key === PENDING ? "pending: freed, not yet reusable" : name(device, row.key);
+  return rows.sort((a, b) => (a.key === PENDING) - (b.key === PENDING) || b.bytes - a.bytes || (a.name < b.name ? -1 : 1));
+}
+
 class Holders {
   constructor(root) {
     this.sorted = {by: 1, down: true};
@@ -43,25 +52,24 @@ class Holders {
   draw() {
     if (this.root.hidden || !view.state) return;
     this.by ||= view.colour === "state" ? "stack" : view.colour;
-    const {device, state} = view, {of, name} = KEYS[this.by];
+    const {device, state} = view;
     this.pick.replaceChildren(...["stack", "tag", "stream", "size"].map(by => make("button",
       {type: "button", id: `by-${by}`, "aria-pressed": String(by === this.by), onclick: () => { this.by = by; this.draw(); }}, by)));
-    const rows = groups(device, state, i => of(device, i));
+    const rows = holders(device, state, this.by);
     const total = device.allocated[state.moment] + device.pending[state.moment];
-    for (const row of rows) row.name = name(device, row.key);
     const label = row => {
-      const swatch = this.by === view.colour ? make("i.swatch", {style: `background:${view.colours.colour(row.key)}`}) : "";
-      if (this.by !== "stack" || row.key === 0) return make("span", null, swatch, row.name);
-      const first = frame(file.callers[row.key]);
-      return make("details", null, make("summary", null, swatch, row.name, " ", make("small", {title: place(first)}, nearby(first))), frames(row.key));
+      const shown = this.by === view.colour && row.key !== PENDING;
+      const key = this.by === "size" ? sizeClass(row.largest) : row.key;
+      const swatch = shown ? make("i.swatch", {style: `background:${view.colours.colour(key)}`}) : "";
+      if (this.by !== "stack" || row.key <= 0) return make("span", null, swatch, row.name);
+      return make("details", null, make("summary", null, swatch, row.name), frames(row.key));
     };
     this.place.replaceChildren(table([
-      {name: this.by, value: row => row.name, text: label, left: true},
+      {name: this.by, value: row => this.by === "size" ? row.largest : row.name, text: label, left: true},
       {name: "bytes", value: row => row.bytes, text: row => bytes(row.bytes)},
       {name: "share", value: row => row.bytes, text: row => percent(row.bytes, total)},
       {name: "blocks", value: row => row.blocks, text: row => count(row.blocks)},
       {name: "largest", value: row => row.largest, text: row => bytes(row.largest)},
-      {name: "pending", value: row => row.pending, text: row => row.pending ? bytes(row.pending) : "–"},
     ], rows, this.sorted));
   }
 }
@@ -81,7 +89,7 @@ class Calls {
     const {device, state} = view;
     for (const group of groups(device, state, i => device.lives.stack[i])) {
       let node = top;
-      const stack = file.stacks[group.key];
+      const stack = group.key === PENDING ? [] : file.stacks[group.key];
       node.bytes += group.bytes;
       node.blocks += group.blocks;
       for (let at = stack.length - 1; at >= 0; at--) {
@@ -107,7 +115,7 @@ class Calls {
       path.push(step);
       way.push([node, path.slice()]);
     }
-    const name = number => number < 0 ? "all blocks" : frame(number).name || "?";
+    const name = number => number < 0 ? "all blocks" : file.functions[number];
     const go = path => { this.path = path; this.draw(); };
     // Outer calls that all stacks share are hidden, except for the last one before stacks differ.
     const skip = node => {
@@ -128,7 +136,7 @@ class Calls {
       const share = node.bytes / this.shown, hue = css(mix(channels(node.frame < 0 ? OTHER : PALETTE[node.key % PALETTE.length]), theme.background, 0.5));
       const text = `${name(node.frame)}: ${bytes(node.bytes)} (${percent(node.bytes, whole)}) in ${count(node.blocks)} `
         + `${node.blocks === 1 ? "block" : "blocks"}`;
-      const title = node.frame < 0 ? text : `${text}\n${place(frame(node.frame))}`;
+      const title = node.frame < 0 ? text : `${text}\n${frame(node.frame).name}\n${place(frame(node.frame))}`;
       cells.push(make("button", {type: "button", title, "aria-label": text, onclick: () => go(path),
         style: `left:${100 * left}%;width:${100 * share}%;top:${depth * row}px;background:${hue}`},
       share > 0.03 ? `${name(node.frame)} ${share > 0.12 ? bytes(node.bytes) : ""}` : ""));

@@ -12,11 +12,11 @@ class Map_ {
     root.append(make("div.bar", null, this.note, make("div.group", {role: "group", "aria-label": "Zoom of the map"},
       button("−", "Smaller", () => this.scale(0.5)), button("+", "Larger", () => this.scale(2)),
       button("Fit", "All of it", () => this.scale(0)))), this.plot,
-    make("p.hint", null, "Each line continues in the next. Hatched: pending. Pale: free. Wheel: scroll; Ctrl and wheel: zoom."));
+    make("p.hint", null, "Each line continues in the next. Hatched: pending. Pale: free. Ctrl and wheel: zoom; Shift and wheel: scroll the map."));
     new ResizeObserver(() => change("size")).observe(this.plot);
     this.plot.addEventListener("wheel", event => this.wheel(event), {passive: false});
-    this.plot.addEventListener("pointermove", event => tip(event, this.under(event)));
-    this.plot.addEventListener("pointerleave", event => tip(event, -1));
+    this.plot.addEventListener("pointermove", event => this.hover(event));
+    this.plot.addEventListener("pointerleave", event => { view.follow = null; tip(event, -1); });
     this.plot.addEventListener("click", event => choose(this.under(event)));
   }
   scale(by) {
@@ -25,16 +25,19 @@ class Map_ {
     this.draw();
   }
   wheel(event) {
-    if (event.ctrlKey) {
-      event.preventDefault();
-      this.scale(event.deltaY < 0 ? 1.5 : 1 / 1.5);
-    } else if (this.most > 0) {
-      const scroll = Math.max(0, Math.min(this.most, this.scroll + event.deltaY));
-      // At the map's ends the wheel scrolls the page.
-      if (scroll !== this.scroll) event.preventDefault();
-      this.scroll = scroll;
+    // Without a modifier the wheel scrolls the page.
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+    event.preventDefault();
+    const turn = event.deltaY || event.deltaX;
+    if (event.shiftKey) {
+      this.scroll = Math.max(0, Math.min(this.most, this.scroll + turn));
       this.draw();
-    }
+    } else this.scale(turn < 0 ? 1.5 : 1 / 1.5);
+    if (view.follow) view.follow();
+  }
+  hover(event) {
+    view.follow = () => this.hover(event);
+    tip(event, this.root.hidden ? -1 : this.under(event));
   }
   // The position of each segment along the lines, in pixels.
   lay(width, height) {

@@ -49,17 +49,17 @@ function stateAt(device, moment) {
   return {moment, live, segments, gaps, free, largest};
 }
 
-// Groups of the blocks at a moment: [{key, bytes, blocks, largest, pending}].
+// Groups of the blocks at a moment: [{key, bytes, blocks, largest}]. What is pending is a group of its own.
+const PENDING = -1;
 function groups(device, state, keyOf) {
   const found = new Map(), {size} = device.lives;
   for (const i of state.live) {
-    const key = keyOf(i);
+    const key = isPending(device, i, state.moment) ? PENDING : keyOf(i);
     let group = found.get(key);
-    if (!group) found.set(key, group = {key, bytes: 0, blocks: 0, largest: 0, pending: 0});
+    if (!group) found.set(key, group = {key, bytes: 0, blocks: 0, largest: 0});
     group.bytes += size[i];
     group.blocks++;
     group.largest = Math.max(group.largest, size[i]);
-    if (isPending(device, i, state.moment)) group.pending += size[i];
   }
   return [...found.values()];
 }

@@ -54,13 +54,74 @@ class Space {
   }
 }
 
+// A bar of the memory at a refusal, and below it what was requested, beginning where memory in use ends.
+function requestBar(refusal) {
+  const used = refusal.allocated + refusal.pending, end = refusal.limit || refusal.reserved + refusal.device_free;
+  const whole = Math.max(end, used + refusal.size, 1), parts = [["in use", refusal.allocated, "used"], ["pending", refusal.pending, "pending"],
+    ["free", refusal.free, "free"], ["could still be reserved", refusal.room, "room"]];
+  // More than four times as much as there can be is not drawn to scale.
+  const scale = Math.min(whole, 4 * Math.max(end, 1)), part = value => `${Math.min(100, 100 * value / scale).toFixed(3)}%`;
+  const have = used + refusal.free + refusal.room, lacking = refusal.lacking;
+  const text = `${bytes(refusal.size)} requested` + (lacking ? `, ${bytes(lacking)} too few` : "");
+  return make("div.request", {role: "img", "aria-label": `${parts.map(([name, value]) => `${bytes(value)} ${name}`).join(", ")}; ${text}`},
+    make("div.parts", null, ...parts.map(([name, value, kind]) => make(`i.${kind}`, {title: `${bytes(value)} ${name}`, style: `width:${part(value)}`}))),
+    make("div.parts", null, make("i.none", {style: `width:${part(used)}`}),
+      make("i.asked", {title: text, style: `width:${part(Math.min(refusal.size, Math.max(0, have - used)))}`}),
+      make("i.lacking", {title: `${bytes(lacking)} too few`, style: `flex:1 1 0;max-width:${part(lacking)}`})),
+    make("small", null, text));
+}
+
+// Who held the memory before an event: by tag where there are tags, and by stack where there are stacks; else by size.
+function who(device, moment, most = 4) {
+  const state = moment === view.moment && view.state ? view.state : stateAt(device, moment);
+  const total = device.allocated[moment] + device.pending[moment], lists = [];
+  const recorded = by => state.live.some(i => device.lives[by][i]);
+  const keys = ["tag", "stack"].filter(recorded);
+  for (const by of keys.length ? keys : ["size"]) {
+    const rows = holders(device, state, by), shown = rows.slice(0, rows.length === most + 1 ? most + 1 : most), rest = rows.slice(shown.length);
+    if (rest.length) shown.push({key: null, name: `${count(rest.length)} others`, bytes: rest.reduce((sum, row) => sum + row.bytes, 0)});
+    lists.push(make("div.who", {"data-by": by}, make("h4", null, `held, by ${by}`), make("table", null, make("tbody", null,
+      ...shown.map(row => make("tr", null, make("td.left", null, ...named(row.name)), make("td", null, bytes(row.bytes)),
+        make("td", null, percent(row.bytes, total))))))));
+  }
+  return [make("div.columns", null, ...lists)];
+}
+
+// The name of a stack, with the frames that tell it apart below the first.
+function named(name) {
+  const [first, ...others] = name.split(" < ");
+  return [first, ...others.map(frame => make("small", null, `< ${frame}`))];
+}
+
+// What the page opens with: the refusal, else the peak, and who held the memory then.
+function drawAnswer() {
+  const {device} = view, {main, figures, peak} = device, moment = opening(device), time = device.events.time;
+  const at = event => `event ${count(event)} of ${count(device.events.count)}${hasTime() ? `, at ${duration(time[event - 1])}` : ""}`;
+  const limit = figures && figures.limit, parts = [];
+  if (main) {
+    const stack = device.events.stack[main.event];
+    parts.push(make("h2", null, `${bytes(main.size)} refused`), make("p.faint", null, at(main.event + 1)
+      + `, ${streamName(device, main.stream)}`), stack ? make("p.by", null, "by ", ...named(caller(stack))) : "", make("p", null, main.reason), requestBar(main));
+  } else if (device.allocated[peak] > 0) {
+    const reserved = device.reserved[peak];
+    parts.push(make("h2", null, device.events.count ? `Peak: ${bytes(device.allocated[peak])} in use` : `${bytes(device.allocated[peak])} in use`),
+      make("p.faint", null, !device.events.count ? "when the snapshot was taken" : peak ? at(peak) : "before the first event"),
+      make("p", null, `Of ${bytes(reserved)} reserved${limit ? `, limit ${bytes(limit)}` : ""}. No request was refused.`));
+  } else {
+    parts.push(make("h2", null, "Nothing is in use"));
+  }
+  $("answer").replaceChildren(...parts, ...(device.lives.count ? who(device, moment) : []),
+    device.events.count ? make("button", {type: "button", id: "to-answer", onclick: () => goTo(moment)}, "Show this moment") : "");
+}
+const opening = device => device.main ? device.main.event : device.peak;
+
 class Refusals {
   constructor(root) {
     this.root = root;
   }
   draw() {
     if (this.root.hidden) return;
-    const {device} = view, most = this.all === device ? Infinity : 50;
+    const {device} = view, most = this.all === device ? Infinity : 20;
     const cards = device.refusals.slice(0, most).map((refusal, i) => {
       const {event} = refusal, stack = device.events.stack[event], time = device.events.time[event];
       const rows = [["Requested", refusal.size], ["In use", refusal.allocated], ["Pending", refusal.pending],
@@ -71,7 +132,8 @@ class Refusals {
         make("h3", null, `${bytes(refusal.size)} refused`, make("small", null,
           ` event ${count(event + 1)}${hasTime() ? `, at ${duration(time)}` : ""}, ${streamName(device, refusal.stream)}`),
         make("button", {type: "button", id: `refusal-${i}`, onclick: () => goTo(event)}, "Show this moment")),
-        make("p", null, refusal.reason),
+        make("p", null, refusal.reason), requestBar(refusal),
+        ...(i < 5 ? who(device, event) : []),
         make("dl.figures", null, ...rows.flatMap(([name, value]) =>
           [make("dt", null, name), make("dd", null, value === null ? "none" : bytes(value))])),
         stack ? make("details", null, make("summary", null, `requested by ${caller(stack)}`), frames(stack)) : "");

@@ -4,7 +4,7 @@ class Timeline {
   constructor(root) {
     this.root = root;
     [this.canvas, this.cover] = root.querySelectorAll("canvas");
-    this.left = 74; this.bottom = 24; this.top = 8; this.right = 8;
+    this.left = 74; this.bottom = 38; this.top = 24; this.right = 8;
     this.frames = [];
     this.hovered = -1;
     new ResizeObserver(() => change("size")).observe(root);
@@ -58,6 +58,11 @@ class Timeline {
     const {allocated, pending, reserved} = view.device;
     let most = 1;
     for (let p = first; p <= last; p++) most = Math.max(most, reserved[p], allocated[p] + pending[p]);
+    // The limit, and what was requested in vain, where they are not far above the memory.
+    const {figures, main} = view.device, above = [];
+    if (figures && figures.limit) above.push(figures.limit);
+    if (main && first <= main.event && main.event <= last) above.push(main.allocated + main.pending + main.size);
+    most = Math.max(most, ...above.filter(value => value <= 1.6 * most));
     return [0, most * 1.06];
   }
   draw() {
@@ -151,15 +156,17 @@ class Timeline {
     context.strokeStyle = css(theme.ink);
     context.lineWidth = 1.5;
     context.stroke();
-    if (figures && figures.limit) {
-      const y = this.height(figures.limit, height);
+    if (figures && figures.limit && figures.limit >= this.shown[0]) {
+      // A limit above the window has its line at the upper edge.
+      const above = figures.limit > this.shown[1], y = above ? this.top + 0.5 : this.height(figures.limit, height);
       context.setLineDash([6, 4]);
-      context.strokeStyle = "#d64550";
+      context.strokeStyle = theme.warn;
       context.beginPath();
       context.moveTo(this.left, y);
       context.lineTo(this.left + width, y);
       context.stroke();
-      this.word(context, "limit", this.left + width - 4, y - 4, "right", "#d64550");
+      const text = above ? `limit ${bytes(figures.limit)}, above ↑` : `limit ${bytes(figures.limit)}`;
+      this.word(context, text, this.left + 6, above ? y + 13 : y - 4, "left", theme.warn);
     }
     const tenth = Math.floor(chosen.length / 10);
     const under = chosen.subarray(tenth, tenth + 60 * ratio).reduce((most, p) => Math.max(most, reserved[p]), 0);
@@ -201,6 +208,9 @@ class Timeline {
       context.fillText(text, Math.min(x, this.left + width + this.right - half), this.top + height + 18);
     }
     context.fillRect(this.left, this.top + height, width, 1);
+    context.fillText(view.axis === "events" ? "events" : "time since the first event", this.left + width / 2, this.top + height + 33);
+    context.textAlign = "left";
+    context.fillText("memory", 2, 13);
   }
   // The cursor, refused requests, and the lifetime of the block under the mouse.
   mark() {
@@ -210,16 +220,42 @@ class Timeline {
     context.beginPath();
     context.rect(this.left - 6, 0, width + 12, height + this.top + this.bottom);
     context.clip();
+    const half = view.axis === "events" ? 0.5 : 0, inside = at => at >= this.left - 6 && at <= this.left + width + 6;
+    const arrow = (at, colour) => {
+      context.fillStyle = colour;
+      context.beginPath();
+      context.moveTo(at - 5, this.top - 9); context.lineTo(at + 5, this.top - 9); context.lineTo(at, this.top - 1);
+      context.fill();
+    };
     let last = -9;
     for (const refusal of device.refusals) {
-      const at = x(this.place(refusal.event));
-      if (at < this.left - 6 || at > this.left + width + 6 || at - last < 3) continue;
+      const at = x(this.place(refusal.event) + half);
+      if (!inside(at) || at - last < 3) continue;
       last = at;
-      context.fillStyle = "#d64550";
-      context.beginPath();
-      context.moveTo(at - 5, 0); context.lineTo(at + 5, 0); context.lineTo(at, 8);
-      context.fill();
-      if (device.refusals.length < 50) context.fillRect(at - 0.5, 0, 1, height + this.top);
+      arrow(at, theme.warn);
+      if (device.refusals.length < 50) context.fillRect(at - 0.5, this.top, 1, height);
+    }
+    const {main, peak} = device, taken = [];
+    // A word above the plot, beside one that is there already.
+    const label = (text, at, colour) => {
+      context.font = "11px system-ui, sans-serif";
+      const wide = context.measureText(text).width, fitting = left => Math.max(this.left, Math.min(left, this.left + width - wide));
+      const free = left => taken.every(([from, to]) => left >= to + 8 || from >= left + wide + 8);
+      const places = [at - wide / 2, ...taken.flatMap(([from, to]) => at > (from + to) / 2 ? [to + 12, from - wide - 12] : [from - wide - 12, to + 12])];
+      const left = places.map(fitting).find(free);
+      if (left === undefined) return;
+      taken.push([left, left + wide]);
+      this.word(context, text, left, this.top - 12, "left", colour);
+    };
+    if (main && inside(x(this.place(main.event) + half))) {
+      const at = x(this.place(main.event) + half);
+      this.request(context, main, at, width, height);
+      label(`${bytes(main.size)} refused`, at, theme.warn);
+    }
+    if (device.allocated[peak] > 0 && inside(x(this.place(peak) + half))) {
+      const at = x(this.place(peak) + half);
+      arrow(at, css(theme.ink));
+      label(`peak ${bytes(device.allocated[peak])}`, at, css(theme.ink));
     }
     const life = this.hovered >= 0 ? this.hovered : view.chosen;
     if (life >= 0) {
@@ -237,6 +273,32 @@ class Timeline {
     context.beginPath();
     context.arc(middle, this.top + height + 6, 4, 0, 7);
     context.fill();
+  }
+  // Draws what a refused request would have added to the memory in use.
+  request(context, refusal, at, width, height) {
+    const used = refusal.allocated + refusal.pending, wide = Math.min(64, width / 6);
+    const left = at + wide > this.left + width ? at - wide : at;
+    const top = Math.max(this.top, this.height(used + refusal.size, height)), bottom = Math.min(this.top + height, this.height(used, height));
+    if (bottom <= top) return;
+    context.save();
+    context.beginPath();
+    context.rect(left, top, wide, bottom - top);
+    context.clip();
+    context.fillStyle = css(theme.background);
+    context.globalAlpha = 0.55;
+    context.fillRect(left, top, wide, bottom - top);
+    context.globalAlpha = 1;
+    context.strokeStyle = theme.warn;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (let x = left - bottom + top; x < left + wide; x += 7) { context.moveTo(x, bottom); context.lineTo(x + bottom - top, top); }
+    context.stroke();
+    context.restore();
+    context.strokeStyle = theme.warn;
+    context.lineWidth = 1.5;
+    context.strokeRect(left + 0.75, top + 0.75, wide - 1.5, bottom - top - 1.5);
+    const before = left < at || left + wide + 64 > this.left + width, side = before ? left - 5 : left + wide + 5;
+    this.word(context, "requested", side, Math.max(top + 11, this.top + 24), before ? "right" : "left", theme.warn);
   }
   follow() {
     const at = this.place(view.moment), [from, to] = this.x;
@@ -261,6 +323,8 @@ class Timeline {
     return [(event.clientX - box.left - this.left) / width, 1 - (event.clientY - box.top - this.top) / height];
   }
   wheel(event) {
+    // Without a modifier the wheel scrolls the page.
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
     event.preventDefault();
     const [x, y] = this.mouse(event), turn = event.deltaY || event.deltaX, factor = Math.exp(Math.max(-1, Math.min(1, turn / 300)));
     if (!event.shiftKey) return this.zoom(factor, Math.max(0, Math.min(1, x)));
@@ -280,6 +344,7 @@ class Timeline {
     if (Math.abs(dx) + Math.abs(dy) > 3) held.moved = true;
     if (!held.moved) return;
     tip(event, -1);
+    view.follow = null;
     const shift = dx / width * (held.from[1] - held.from[0]);
     if (this.y) {
       const rise = dy / height * (held.shown[1] - held.shown[0]), low = Math.max(0, held.shown[0] + rise);
@@ -311,6 +376,7 @@ class Timeline {
     return [moment, -1];
   }
   hover(event) {
+    view.follow = event ? () => this.hover(event) : null;
     const [moment, life] = event ? this.under(event) : [-1, -1];
     tip(event, life, moment);
     if (life !== this.hovered) {

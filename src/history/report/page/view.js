@@ -1,6 +1,7 @@
 // The state that all views share: what is selected and shown.
 const $ = id => document.getElementById(id);
-const view = {device: null, moment: 0, state: null, chosen: -1, colour: "stack", axis: "events", listeners: []};
+const view = {device: null, moment: 0, state: null, chosen: -1, colour: "stack", axis: "events", match: null,
+  listeners: [], follow: null};
 
 // A new element: `make("td.number", {title}, children...)`.
 function make(what, attributes, ...children) {
@@ -24,6 +25,8 @@ function change(what) {
     if (!view.device) return;
     if (now.has("moment") || now.has("device")) view.state = stateAt(view.device, view.moment);
     for (const listener of view.listeners) listener(now);
+    // What is under the mouse may be another block now.
+    if (view.follow) view.follow();
   });
   changed.add(what);
 }
@@ -50,7 +53,7 @@ const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 const theme = {background: [255, 255, 255], free: [230, 232, 236], ink: [30, 34, 40]};
 
 const KEYS = {
-  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => caller(key), shade: key => caller(key)},
+  stack: {of: (device, i) => device.lives.stack[i], name: (_, key) => caller(key)},
   tag: {of: (device, i) => device.lives.tag[i], name: (_, key) => tagName(key)},
   stream: {of: (device, i) => device.lives.stream[i], name: (device, key) => streamName(device, key)},
   size: {of: (device, i) => sizeClass(device.lives.size[i]), name: (_, key) => sizeName(key)},
@@ -62,9 +65,7 @@ const sizeName = key => key === 8 ? `over ${bytes(2 ** 30)}` : `to ${bytes(2 ** 
 
 // Assigns a colour to every block, and makes the legend.
 function paint(device, by) {
-  // Stacks with the same name share one colour.
-  const {name, shade: keyOf = key => key} = KEYS[by], of = (device, i) => keyOf(KEYS[by].of(device, i));
-  const named = key => by === "stack" ? key : name(device, key);
+  const {name, of} = KEYS[by];
   // Groups are ranked by bytes times duration.
   const most = new Map(), {lives} = device, last = device.events.count + 1;
   for (let i = 0; i < lives.count; i++) {
@@ -94,19 +95,17 @@ function paint(device, by) {
     }
     return table.get(key);
   };
-  for (let i = 0; i < device.lives.count; i++) colourOf[i] = shade(colours.get(of(device, i)) || other, i);
-  const legend = keys.filter(key => colours.has(key)).slice(0, 9).map(key => [named(key), css(colours.get(key))]);
+  // What the reader does not search for is pale.
+  const {match} = view, faded = mix(other, light, 0.78);
+  for (let i = 0; i < device.lives.count; i++) {
+    colourOf[i] = shade(match && !match(i) ? faded : colours.get(of(device, i)) || other, i);
+  }
+  const legend = keys.filter(key => colours.has(key)).slice(0, 9).map(key => [name(device, key), css(colours.get(key))]);
   if (keys.some(key => !colours.has(key))) legend.push(["other", css(other)]);
   legend.push(["pending", `repeating-linear-gradient(135deg, ${css(mix(other, light, 0.6))} 0 3px, ${css(other)} 3px 6px)`]);
-  view.colours = {of: colourOf, shades, colour: key => css(colours.get(keyOf(key)) || other)};
+  view.colours = {of: colourOf, shades, colour: key => css(colours.get(key) || other)};
   $("legend").replaceChildren(...legend.map(([text, colour]) =>
-    make("span", {title: text}, make("i", {style: `background:${colour}`}), shortened(text))));
-}
-
-// Shortens a long name to its end, which is more specific than its beginning.
-function shortened(name) {
-  const text = name.replace(/(::\{\{?closure[^:]*)+$/, "");
-  return text.length > 30 ? `…${text.slice(-29)}` : text;
+    make("span", {title: text}, make("i", {style: `background:${colour}`}), text)));
 }
 
 // A canvas that fills its element, in the screen's own pixels.
@@ -126,7 +125,7 @@ function facts(life, moment = view.moment) {
   const start = of.start[life], rows = [];
   const when = at => at === 0 ? "before the history" : at === NEVER ? "still allocated at the end"
     : `event ${count(at)}${hasTime() ? `, at ${duration(time[at - 1])}` : ""}`;
-  rows.push(["Size", `${bytes(of.size[life])} (${count(of.size[life])} B)`]);
+  rows.push(["Block", blockId(device, life)], ["Size", `${bytes(of.size[life])} (${count(of.size[life])} B)`]);
   if (of.requested[life] !== of.size[life]) rows.push(["Requested", `${count(of.requested[life])} B`]);
   const state = moment < start || moment >= of.end[life] ? "not allocated at this moment"
     : isPending(device, life, moment) ? "pending: freed, not yet reusable" : "in use";
@@ -138,7 +137,7 @@ function facts(life, moment = view.moment) {
   }
   rows.push(["Address", hex(device, of.address[life])], ["Allocated", when(start)]);
   if (of.freed[life] !== of.end[life]) rows.push(["Freed", of.freed[life] === 0 ? when(0) : when(of.freed[life])]);
-  rows.push(["Free again", when(of.end[life])]);
+  rows.push(["Reusable", when(of.end[life])]);
   return rows;
 }
 const hasTime = () => view.device.events.count > 1 && view.device.events.time[view.device.events.count - 1] > 0;
@@ -159,12 +158,13 @@ function tip(event, life, moment = view.moment) {
   const box = $("tip");
   box.hidden = life < 0;
   if (life < 0) return;
-  if (box.life !== life || box.moment !== moment) {
-    const rows = facts(life, moment).filter(([name]) => !["Allocated", "Freed", "Free again"].includes(name));
+  if (box.life !== life || box.moment !== moment || box.device !== view.device) {
+    const rows = facts(life, moment).filter(([name]) => !["Allocated", "Freed", "Reusable"].includes(name));
     box.replaceChildren(make("dl", null, ...rows.flatMap(([name, value]) => [make("dt", null, name), make("dd", null, value)])),
       frames(view.device.lives.stack[life], 4));
     box.life = life;
     box.moment = moment;
+    box.device = view.device;
   }
   const {offsetWidth: w, offsetHeight: h} = box;
   box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - w - 8))}px`;
