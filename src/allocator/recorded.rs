@@ -163,8 +163,15 @@ impl Allocator {
         for cache in self.caches.all() {
             streams.push(cache.inner.lock_for(PATIENCE).ok_or_else(busy)?);
         }
-        let now = self.recorder.now();
         let mut devices: Vec<_> = held.iter().map(|pool| pool.device()).collect();
+        if self.recorder.is_on() {
+            for device in &devices {
+                let active = device.segments.iter().map(|segment| segment.sums().1).sum();
+                self.recorder
+                    .happened(Event::new(Action::Snapshot, device.device, 0, active));
+            }
+        }
+        let now = self.recorder.now();
         drop(streams);
         drop(held);
         for (device, stats) in devices.iter_mut().zip(stats) {

@@ -24,10 +24,12 @@ pub enum Action {
     Oom = 9,
     /// Everything that was pending in a range became free.
     RangeCompleted = 10,
+    /// A snapshot was taken.
+    Snapshot = 11,
 }
 
 impl Action {
-    const ALL: [Action; 10] = [
+    const ALL: [Action; 11] = [
         Action::Alloc,
         Action::FreeRequested,
         Action::FreeCompleted,
@@ -38,6 +40,7 @@ impl Action {
         Action::SegmentUnmap,
         Action::Oom,
         Action::RangeCompleted,
+        Action::Snapshot,
     ];
 }
 
@@ -50,7 +53,7 @@ pub struct Event {
     pub device: i32,
     /// The address; for [`Action::Oom`], the bytes free on the device.
     pub address: u64,
-    /// Bytes: a block's requested size, a segment's actual size.
+    /// Bytes: a block's requested size, a segment's actual size; for [`Action::Snapshot`], the bytes in use and pending.
     pub size: u64,
     /// The stream's handle; 0 where there was none.
     pub stream: u64,
@@ -99,7 +102,7 @@ impl Event {
     pub(in crate::history) fn from_words(words: &Words, time: impl Fn(u64) -> u64) -> Event {
         let [ticks, address, size, stream, marks, what] = *words;
         Event {
-            action: Action::ALL[(what as u8).clamp(1, 10) as usize - 1],
+            action: Action::ALL[(what as u8).clamp(1, 11) as usize - 1],
             device: (what >> 32) as i32,
             address,
             size,

@@ -34,6 +34,20 @@ def check_frames(frames):
         assert isinstance(frame["line"], int), frame
 
 
+def expanded(snapshot):
+    """A snapshot from JSON as a pickle has it: stacks are numbers in a table there, and what all entries have is left out."""
+    stacks = [[snapshot["frames"][number] for number in stack] for stack in snapshot["stacks"]]
+    for segment in snapshot["segments"]:
+        for owner in [segment, *segment["blocks"]]:
+            owner["frames"] = stacks[owner.pop("stack", 0)]
+    for trace in snapshot["device_traces"]:
+        for entry in trace:
+            for key, value in [("compile_context", "N/A"), ("user_metadata", ""), ("pool_id", (0, 0))]:
+                entry.setdefault(key, value)
+            entry["frames"] = stacks[entry.pop("stack", 0)]
+    return snapshot
+
+
 def check(snapshot):
     assert snapshot["device_traces"], "no device"
     assert isinstance(snapshot["allocator_settings"], dict)
@@ -58,7 +72,10 @@ def check(snapshot):
                 sums[2] += block["requested_size"]
         assert at == segment["address"] + segment["total_size"], "blocks tile their segment"
         assert sums == [segment["allocated_size"], segment["active_size"], segment["requested_size"]], segment
-        assert segment["segment_type"] in ("small", "large") and len(segment["segment_pool_id"]) == 2
+        largest = max((b["requested_size"] for b in segment["blocks"] if b["state"] != "inactive"), default=None)
+        small = segment["total_size"] <= 2 << 20 if largest is None else largest <= 1 << 20
+        assert segment["segment_type"] == ("small" if small else "large"), segment
+        assert len(segment["segment_pool_id"]) == 2
         mapped.setdefault(device, []).append((segment["address"], at))
         check_frames(segment["frames"])
     for device, trace in enumerate(snapshot["device_traces"]):
@@ -69,9 +86,12 @@ def check(snapshot):
             check_frames(entry["frames"])
             assert entry["compile_context"] == "N/A" and isinstance(entry["user_metadata"], str)
             action, size = entry["action"], entry["size"]
-            assert size > 0, entry
+            assert size > 0 or action == "snapshot", entry
             if action == "oom":
                 assert entry["device_free"] >= 0
+                continue
+            if action == "snapshot":
+                assert entry["addr"] == 0, entry
                 continue
             address = entry["addr"]
             key = (device, address)
@@ -109,7 +129,7 @@ def main(path, *viewers):
     with open(path, "rb") as file:
         data = file.read()
     if path.endswith(".json"):
-        snapshot = json.loads(data)
+        snapshot = expanded(json.loads(data))
     else:
         check_opcodes(data)
         snapshot = pickle.loads(data)

@@ -192,7 +192,10 @@ fn memory_of_a_destroyed_graph_is_free() {
         let text = std::fs::read_to_string(&file).unwrap();
         let text: serde_json::Value = serde_json::from_str(&text).unwrap();
         let trace = text["device_traces"][0].as_array().unwrap();
-        let last = trace.last().unwrap();
+        let [.., last, taken] = &trace[..] else {
+            panic!("{trace:#?}")
+        };
+        assert_eq!(taken["action"], "snapshot");
         assert_eq!(
             (&last["action"], last["size"].as_u64()),
             (&"alloc".into(), Some(12345)),

@@ -35,8 +35,10 @@ impl Frames {
             .find(|event| event["action"] == "alloc" && event["size"] == size)
             .unwrap_or_else(|| panic!("{size} was allocated"));
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let frames = alloc["frames"].as_array().unwrap().iter();
+        let stack = alloc["stack"].as_u64().unwrap_or(0) as usize;
+        let frames = self.0["stacks"][stack].as_array().unwrap().iter();
         frames
+            .map(|number| &self.0["frames"][number.as_u64().unwrap() as usize])
             .map(|frame| {
                 (
                     text(&frame["name"]),

@@ -223,7 +223,7 @@ impl Device {
                 "segment_unmap" => self.map(&event, true),
                 "segment_alloc" => self.unmap(&event, false),
                 "segment_map" => self.unmap(&event, true),
-                "oom" => {}
+                "oom" | "snapshot" => {}
                 other => panic!("{other}"),
             }
         }

@@ -126,6 +126,14 @@ fn the_summary_is_what_the_allocator_counted() {
     let copy = path("summary-copy.html");
     Report::read(&file).unwrap().write_page(&copy, "summary.html").unwrap();
     assert!(std::fs::read(&page).unwrap() == std::fs::read(&copy).unwrap());
+    // JSON has all of it, too, in three times as much at most.
+    let json = path("summary.json");
+    snapshot.write(&json).unwrap();
+    Report::read(&json).unwrap().write_page(&copy, "summary.html").unwrap();
+    assert!(std::fs::read(&page).unwrap() == std::fs::read(&copy).unwrap());
+    let length = |file: &Path| std::fs::metadata(file).unwrap().len();
+    let (small, large) = (length(&file), length(&json));
+    assert!(large <= 3 * small, "{large} bytes of JSON, {small} of the pickle");
 
     let stats = program.allocator.stats(Some(0)).unwrap();
     let read = Report::read(&file).unwrap();

@@ -6,7 +6,7 @@ use super::model::{
     AllocatorFigures, EventKind, NameTable, RecordingInfo, Report, ReportDevice, ReportEvent, ReportSegment,
 };
 use crate::history::event;
-use crate::history::snapshot::{Snapshot, replayable_history};
+use crate::history::snapshot::{Snapshot, block_streams, replayable_history, segment_stream};
 use crate::history::state;
 use crate::history::symbols::{NamedFrames, Symbolizer};
 use crate::history::tag_text;
@@ -52,8 +52,12 @@ impl Report {
         };
         let mut devices = Vec::new();
         for of in &snapshot.devices {
+            let trace = usize::try_from(of.device)
+                .ok()
+                .and_then(|number| history.traces.get(number));
+            let streams = trace.map(|trace| block_streams(trace)).unwrap_or_default();
             let segments = of.segments.iter().map(|segment| ReportSegment {
-                stream: 0,
+                stream: segment_stream(segment, &streams),
                 memory: state::Segment {
                     pieces: segment.pieces.iter().map(|piece| numbers.piece(piece)).collect(),
                     ..*segment
@@ -123,12 +127,16 @@ impl Renumbered {
                 event::Action::SegmentMap => EventKind::SegmentMap,
                 event::Action::SegmentUnmap => EventKind::SegmentUnmap,
                 event::Action::Oom => EventKind::Oom,
+                event::Action::Snapshot => EventKind::Note,
             },
             address: event.address,
             size: event.size,
             stream: event.stream,
             time: event.time,
-            tag: self.tag(event.tag),
+            tag: match event.action {
+                event::Action::Snapshot => self.names.texts.number("snapshot".to_owned()),
+                _ => self.tag(event.tag),
+            },
             stack: self.stack(event.stack),
         }
     }

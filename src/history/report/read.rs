@@ -25,6 +25,9 @@ struct Reader<'a> {
     /// Texts and stacks that were converted before. Each is converted once, however often the file refers to it.
     texts: HashMap<u32, u32>,
     stacks: HashMap<u32, u32>,
+    /// The frames and the stacks of a file that refers to them by number.
+    frame_table: &'a [Value],
+    stack_table: &'a [Value],
     /// How many entries may follow.
     entries: usize,
 }
@@ -36,8 +39,14 @@ pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes:
         names: NameTable::default(),
         texts: HashMap::new(),
         stacks: HashMap::new(),
+        frame_table: &[],
+        stack_table: &[],
         entries: bytes,
     };
+    if let (Some(frames), Some(stacks)) = (reader.key(top, "frames"), reader.key(top, "stacks")) {
+        reader.frame_table = reader.list(frames, "frames")?;
+        reader.stack_table = reader.list(stacks, "stacks")?;
+    }
     // PyTorch's oldest snapshots were the list of segments alone.
     let segments = match top {
         Value::List(_) => top,
@@ -276,10 +285,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The stack in the key `frames`.
+    /// The stack in the key `frames`, or the one of the table that the key `stack` has the number of.
     fn stack(&mut self, dict: Value) -> Result<u32, Fault> {
-        let Some(frames) = self.key(dict, "frames") else {
-            return Ok(0);
+        let (frames, of_table) = match (self.key(dict, "frames"), self.integer(dict, "stack")?) {
+            (Some(frames), _) => (frames, false),
+            (None, None) => return Ok(0),
+            (None, Some(number)) => {
+                let stack = usize::try_from(number)
+                    .ok()
+                    .and_then(|number| self.stack_table.get(number));
+                (*stack.ok_or("a stack that the file does not have")?, true)
+            }
         };
         let Value::List(list) = frames else {
             return Err("frames: no list".into());
@@ -290,10 +306,19 @@ impl<'a> Reader<'a> {
         let mut numbers = Vec::new();
         for frame in self.list(frames, "frames")? {
             self.entry()?;
-            let line = self.integer(*frame, "line")?.unwrap_or(0);
+            let frame = match frame {
+                Value::Int(number) if of_table => {
+                    let frame = usize::try_from(*number)
+                        .ok()
+                        .and_then(|number| self.frame_table.get(number));
+                    *frame.ok_or("a frame that the file does not have")?
+                }
+                frame => *frame,
+            };
+            let line = self.integer(frame, "line")?.unwrap_or(0);
             let frame = ReportFrame {
-                name: self.name(*frame, "name"),
-                filename: self.name(*frame, "filename"),
+                name: self.name(frame, "name"),
+                filename: self.name(frame, "filename"),
                 line: u32::try_from(line).unwrap_or(0),
             };
             numbers.push(self.names.frames.number(frame));

@@ -1,6 +1,7 @@
 //! Writes PyTorch's snapshot dictionary, key by key. PyTorch's viewers read no other keys; the keys of this library
 //! are under `trtalloc`.
 
+use std::collections::HashMap;
 use std::io::Result;
 
 use super::Snapshot;
@@ -53,11 +54,15 @@ pub(in crate::history) fn replayable_history(snapshot: &Snapshot) -> Replayable 
 }
 
 /// Writes the whole dictionary.
-pub(in crate::history::snapshot) fn write(snapshot: &Snapshot, sink: &mut impl Sink) -> Result<()> {
+pub(in crate::history::snapshot) fn write<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<()> {
     let history = replayable_history(snapshot);
+    let frames = Symbolizer::default().frames(history.stacks(snapshot));
+    let table = if S::REFERENCES { Vec::new() } else { frames.stacks() };
     let mut writer = Writer {
-        frames: Symbolizer::default().frames(history.stacks(snapshot)),
         sink,
+        numbers: (0..).zip(&table).map(|(number, stack)| (*stack, number)).collect(),
+        table,
+        frames,
     };
     writer.sink.begin()?;
     writer.top(snapshot, &history.traces, history.left_out)?;
@@ -67,17 +72,67 @@ pub(in crate::history::snapshot) fn write(snapshot: &Snapshot, sink: &mut impl S
 struct Writer<'a, S> {
     sink: &'a mut S,
     frames: NamedFrames,
+    /// The stacks in the order of the file's table, and the number of each. A format with references has no table.
+    table: Vec<u32>,
+    numbers: HashMap<u32, u64>,
+}
+
+/// Blocks to which PyTorch gives a segment for small ones, in bytes.
+const SMALL_BLOCK: u64 = 1 << 20;
+/// The size of such a segment in PyTorch. Segments for large blocks are larger.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// The kind that PyTorch gives to a segment. There a segment has small blocks or large ones; here it may have both, and is
+/// large then.
+fn segment_type(segment: &Segment) -> &'static str {
+    let blocks = segment
+        .pieces
+        .iter()
+        .filter(|piece| piece.state != PieceState::Inactive);
+    let small = match blocks.map(|piece| piece.requested).max() {
+        Some(largest) => largest <= SMALL_BLOCK,
+        None => segment.size <= SMALL_SEGMENT,
+    };
+    if small { "small" } else { "large" }
+}
+
+/// The stream of each allocation's last block at an address, as the history has it.
+pub(in crate::history) fn block_streams(trace: &[Event]) -> HashMap<u64, u64> {
+    let allocations = trace.iter().filter(|event| event.action == Action::Alloc);
+    allocations.map(|event| (event.address, event.stream)).collect()
+}
+
+/// The stream that all blocks of a segment were allocated on; 0 where they have several, or the history does not have all.
+pub(in crate::history) fn segment_stream(segment: &Segment, streams: &HashMap<u64, u64>) -> u64 {
+    let blocks = segment
+        .pieces
+        .iter()
+        .filter(|piece| piece.state != PieceState::Inactive);
+    let mut streams = blocks.map(|piece| streams.get(&piece.address).copied().unwrap_or(0));
+    let Some(first) = streams.next() else { return 0 };
+    if streams.all(|stream| stream == first) {
+        first
+    } else {
+        0
+    }
 }
 
 impl<S: Sink> Writer<'_, S> {
     fn top(&mut self, snapshot: &Snapshot, traces: &[Vec<Event>], left_out: u64) -> Result<()> {
         self.sink.begin_dict(None)?;
+        if !S::REFERENCES {
+            self.tables()?;
+        }
         self.sink.key("segments")?;
         self.sink.begin_list(None)?;
         for device in &snapshot.devices {
+            let trace = usize::try_from(device.device)
+                .ok()
+                .and_then(|number| traces.get(number));
+            let streams = trace.map(|trace| block_streams(trace)).unwrap_or_default();
             for segment in &device.segments {
                 self.sink.item()?;
-                self.segment(device.device, segment)?;
+                self.segment(device.device, segment, segment_stream(segment, &streams))?;
             }
         }
         self.sink.end_list()?;
@@ -116,19 +171,19 @@ impl<S: Sink> Writer<'_, S> {
         self.sink.text(text)
     }
 
-    fn segment(&mut self, device: i32, segment: &Segment) -> Result<()> {
+    fn segment(&mut self, device: i32, segment: &Segment, stream: u64) -> Result<()> {
         let (allocated, active, requested) = segment.sums();
         self.sink.begin_dict(None)?;
         self.integers([
             ("device", device as u64),
             ("address", segment.address),
             ("total_size", segment.size),
-            ("stream", 0),
+            ("stream", stream),
             ("allocated_size", allocated),
             ("active_size", active),
             ("requested_size", requested),
         ])?;
-        self.text("segment_type", "large")?;
+        self.text("segment_type", segment_type(segment))?;
         self.sink.key("segment_pool_id")?;
         self.sink.pair((0, 0))?;
         self.sink.key("is_expandable")?;
@@ -174,6 +229,7 @@ impl<S: Sink> Writer<'_, S> {
             Action::SegmentMap => "segment_map",
             Action::SegmentUnmap => "segment_unmap",
             Action::Oom => "oom",
+            Action::Snapshot => "snapshot",
         };
         self.sink.begin_dict(None)?;
         self.text("action", action)?;
@@ -187,38 +243,79 @@ impl<S: Sink> Writer<'_, S> {
             ("stream", event.stream),
             ("time_us", event.time),
         ])?;
-        self.text("compile_context", "N/A")?;
-        self.text("user_metadata", &tag_text(event.tag).unwrap_or_default())?;
-        self.sink.key("pool_id")?;
-        self.sink.pair((0, 0))?;
+        let tag = tag_text(event.tag).unwrap_or_default();
+        if S::REFERENCES {
+            self.text("compile_context", "N/A")?;
+            self.sink.key("pool_id")?;
+            self.sink.pair((0, 0))?;
+        }
+        if S::REFERENCES || !tag.is_empty() {
+            self.text("user_metadata", &tag)?;
+        }
         self.stack(event.stack)?;
         self.sink.end_dict()
     }
 
-    /// The frames of a stack, innermost first.
+    /// The frames of all stacks, and the stacks as lists of frames by number. The first stack is empty.
+    fn tables(&mut self) -> Result<()> {
+        self.sink.key("frames")?;
+        self.sink.begin_list(None)?;
+        for number in 0..self.frames.count() {
+            self.sink.item()?;
+            self.frame(number)?;
+        }
+        self.sink.end_list()?;
+        self.sink.key("stacks")?;
+        self.sink.begin_list(None)?;
+        let Writer {
+            sink, frames, table, ..
+        } = self;
+        for stack in table {
+            sink.item()?;
+            sink.begin_list(None)?;
+            for frame in frames.of(*stack) {
+                sink.item()?;
+                sink.integer(i64::from(*frame))?;
+            }
+            sink.end_list()?;
+        }
+        self.sink.end_list()
+    }
+
+    fn frame(&mut self, number: u32) -> Result<()> {
+        let Writer { sink, frames, .. } = self;
+        let frame = frames.frame(number);
+        sink.begin_dict(Some(SharedValue::Frame(number)))?;
+        sink.key("name")?;
+        sink.text(&frame.name)?;
+        sink.key("filename")?;
+        sink.text(&frame.filename)?;
+        sink.key("line")?;
+        sink.integer(i64::from(frame.line))?;
+        sink.end_dict()
+    }
+
+    /// The frames of a stack, innermost first, or its number in the table.
     fn stack(&mut self, stack: u32) -> Result<()> {
+        if !S::REFERENCES {
+            return match self.numbers.get(&stack) {
+                Some(number) if stack != 0 => self.integers([("stack", *number)]),
+                _ => Ok(()),
+            };
+        }
         self.sink.key("frames")?;
         if self.sink.again(SharedValue::Stack(stack))? {
             return Ok(());
         }
         self.sink.begin_list(Some(SharedValue::Stack(stack)))?;
-        let Writer { sink, frames } = self;
-        for number in frames.of(stack) {
-            sink.item()?;
-            if sink.again(SharedValue::Frame(*number))? {
-                continue;
+        for at in 0..self.frames.of(stack).len() {
+            let number = self.frames.of(stack)[at];
+            self.sink.item()?;
+            if !self.sink.again(SharedValue::Frame(number))? {
+                self.frame(number)?;
             }
-            let frame = frames.frame(*number);
-            sink.begin_dict(Some(SharedValue::Frame(*number)))?;
-            sink.key("name")?;
-            sink.text(&frame.name)?;
-            sink.key("filename")?;
-            sink.text(&frame.filename)?;
-            sink.key("line")?;
-            sink.integer(i64::from(frame.line))?;
-            sink.end_dict()?;
         }
-        sink.end_list()
+        self.sink.end_list()
     }
 
     fn settings(&mut self, expandable: bool) -> Result<()> {

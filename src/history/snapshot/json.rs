@@ -1,4 +1,4 @@
-//! Writes the dictionary as JSON. A tuple becomes an array; a shared value is written each time.
+//! Writes the dictionary as JSON. A tuple becomes an array.
 
 use std::io::{Result, Write};
 
@@ -46,6 +46,8 @@ impl<W: Write> Json<W> {
 }
 
 impl<W: Write> Sink for Json<W> {
+    const REFERENCES: bool = false;
+
     fn begin(&mut self) -> Result<()> {
         Ok(())
     }

@@ -20,7 +20,7 @@ mod sink;
 mod tests;
 
 pub use atomic_file::write as write_file;
-pub(in crate::history) use dictionary::replayable_history;
+pub(in crate::history) use dictionary::{block_streams, replayable_history, segment_stream};
 
 /// The state of all devices and their history.
 #[derive(Debug, Clone, Default)]

@@ -51,7 +51,7 @@ impl Replay {
         let (address, size) = (event.address, event.size);
         let expandable = matches!(event.action, Action::SegmentMap | Action::SegmentUnmap);
         let fits = match event.action {
-            Action::Oom => true,
+            Action::Oom | Action::Snapshot => true,
             Action::SegmentFree | Action::SegmentUnmap => self.segments.add(address, size, expandable, Source::Event),
             Action::SegmentAlloc | Action::SegmentMap => {
                 let Some(parts) = self.segments.remove(address, size, expandable) else {

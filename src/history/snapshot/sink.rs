@@ -13,6 +13,9 @@ pub(in crate::history::snapshot) enum SharedValue {
 
 /// A format. Values of a dictionary follow their keys; [`Sink::item`] announces each value of a list.
 pub(in crate::history::snapshot) trait Sink {
+    /// Whether the format can refer to a value that it has written. A format that cannot gets the stacks as tables, and
+    /// entries without the values that all of them have.
+    const REFERENCES: bool;
     /// Begins the file.
     fn begin(&mut self) -> Result<()>;
     /// Ends the file.
@@ -24,8 +27,7 @@ pub(in crate::history::snapshot) trait Sink {
     fn begin_list(&mut self, shared: Option<SharedValue>) -> Result<()>;
     fn item(&mut self) -> Result<()>;
     fn end_list(&mut self) -> Result<()>;
-    /// Refers to the shared value if it was written before; returns false where it was not, or the format has no
-    /// references.
+    /// Refers to the shared value if it was written before; returns false where it was not.
     fn again(&mut self, shared: SharedValue) -> Result<bool>;
     fn integer(&mut self, value: i64) -> Result<()>;
     fn float(&mut self, value: f64) -> Result<()>;

@@ -45,6 +45,19 @@ impl NamedFrames {
         self.stacks.get(&stack).map_or(&[], Vec::as_slice)
     }
 
+    /// Every stack with frames, after 0, which is the empty one.
+    pub(in crate::history) fn stacks(&self) -> Vec<u32> {
+        let mut stacks: Vec<u32> = self.stacks.keys().copied().filter(|stack| *stack != 0).collect();
+        stacks.sort_unstable();
+        stacks.insert(0, 0);
+        stacks
+    }
+
+    /// How many frames there are.
+    pub(in crate::history) fn count(&self) -> u32 {
+        self.frames.len() as u32
+    }
+
     /// The frame of that number.
     pub(in crate::history) fn frame(&self, number: u32) -> &Named {
         &self.frames[number as usize]

@@ -101,7 +101,7 @@ impl RecordingOptions {
     /// Sets one of `history`, `context`, `stacks`, `max_entries` and `device`; on an error nothing changes.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_ascii_lowercase());
-        let refused = |expected| {
+        let refused = |expected: &str| {
             Err(Error::InvalidArgument(format!(
                 "history: {key} cannot be `{value}`: {expected}"
             )))
@@ -128,8 +128,8 @@ impl RecordingOptions {
                 _ => return refused("none, native, python or all"),
             },
             "max_entries" => match value.parse::<u64>() {
-                Ok(entries @ 1..) => self.max_entries = entries.min(RecordingOptions::MAX_ENTRIES),
-                _ => return refused("a number from 1"),
+                Ok(entries @ 1..=RecordingOptions::MAX_ENTRIES) => self.max_entries = entries,
+                _ => return refused(&format!("a number from 1 to {}", RecordingOptions::MAX_ENTRIES)),
             },
             "device" => match value.parse::<i32>() {
                 Ok(-1) => self.device = None,
@@ -206,12 +206,10 @@ mod tests {
             }
         );
         assert_eq!(RecordingOptions::parse("off").unwrap().packed(), 0);
-        assert_eq!(
-            RecordingOptions::parse("all,max_entries=99999999999")
-                .unwrap()
-                .max_entries,
-            RecordingOptions::MAX_ENTRIES
-        );
+        let most = RecordingOptions::parse("all,max_entries=67108864").unwrap().max_entries;
+        assert_eq!(most, RecordingOptions::MAX_ENTRIES);
+        let error = RecordingOptions::parse("all,max_entries=67108865").unwrap_err();
+        assert!(error.to_string().contains("a number from 1 to 67108864"), "{error}");
         for bad in [
             "",
             "on",

@@ -215,6 +215,59 @@ fn a_refusal_explains_what_the_request_lacked() {
     );
 }
 
+/// JSON has its stacks in tables, and did not always have them.
+#[test]
+fn a_stack_is_a_number_in_a_table_or_a_list() {
+    let read = |tables: &str, stack: &str| {
+        let text = format!(
+            r#"{{{tables}"segments":[],"device_traces":[[{{"action":"alloc","addr":512,"size":512,{stack}}}]]}}"#
+        );
+        let report = Report::of_bytes(text.as_bytes())?;
+        let stack = report.devices[0].events[0].stack;
+        let frames = report
+            .names
+            .stack(stack)
+            .map(|(name, _, line)| format!("{name}:{line}"));
+        Ok::<_, String>(frames.collect::<Vec<String>>().join(" "))
+    };
+    let tables = r#""frames":[{"name":"f","line":1},{"name":"g","line":2}],"stacks":[[],[1,0],[7]],"#;
+    assert_eq!(read(tables, r#""stack":1"#).unwrap(), "g:2 f:1");
+    assert_eq!(read(tables, r#""x":1"#).unwrap(), "");
+    assert_eq!(read("", r#""frames":[{"name":"h","line":3}]"#).unwrap(), "h:3");
+    for (stack, fault) in [
+        (r#""stack":3"#, "a stack that the file does not have"),
+        (r#""stack":-1"#, "a stack that the file does not have"),
+        (r#""stack":2"#, "a frame that the file does not have"),
+    ] {
+        assert_eq!(read(tables, stack).unwrap_err(), fault);
+    }
+}
+
+/// Of what is in it, as PyTorch has one or the other.
+#[test]
+fn a_segment_has_the_stream_of_its_blocks() {
+    let mut one = snapshot();
+    let stream = |snapshot: &Snapshot| Report::of(snapshot).devices[0].segments[0].stream;
+    assert_eq!(stream(&one), 0x50);
+    let json = |snapshot: &Snapshot| {
+        let mut text = Vec::new();
+        snapshot
+            .write_to(&mut text, crate::history::snapshot::Format::Json, "")
+            .unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    assert!(json(&one).contains(r#""stream":80,"allocated_size":1024"#));
+    assert!(json(&one).contains(r#""segment_type":"small""#));
+    one.history.events[3].stream = 0x60;
+    assert_eq!(stream(&one), 0, "two streams");
+    one.history.events.clear();
+    assert_eq!(stream(&one), 0, "no history");
+    let segment = &mut one.devices[0].segments[0];
+    segment.size = 4 << 20;
+    segment.pieces = vec![piece(0, 4 << 20, 2 << 20, PieceState::Allocated)];
+    assert!(json(&one).contains(r#""segment_type":"large""#));
+}
+
 #[test]
 fn sizes_that_print_alike_are_one() {
     for (size, text) in [
