@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::history::report::{bytes, printed_alike};
 use crate::history::state::PieceState;
 use crate::history::{Action, Event, describe};
 use crate::pool::counters;
@@ -244,22 +245,24 @@ impl Allocator {
             .lock()
             .raise(device, request.size, Instant::now());
         if let Some(unreported) = raised {
-            let limit = if stats.limit == 0 {
-                "none".to_owned()
-            } else {
-                stats.limit.to_string()
+            let limit = match stats.limit {
+                0 => "no limit".to_owned(),
+                limit => format!("limit {}", bytes(limit)),
             };
-            let holders = self.holders(pool);
+            let unreported = match unreported {
+                0 => String::new(),
+                count => format!("; {count} more refused since the last line"),
+            };
             tracing::warn!(
-                "out of memory on device {device}: {} bytes requested; limit {limit}, allocated {}, cached {}, pending {}, \
-                 reserved {}, free on the device {free}; held by {holders}{}; refusals not logged since: {unreported}; the \
-                 reason: {reason}",
-                request.size,
-                stats.allocated,
-                stats.cached,
-                stats.pending,
-                stats.reserved,
-                largest_tags(pool),
+                "out of memory on device {device}: {} requested, {}; in use {}, pending {}, free {}, {limit}, {} free on the \
+                 device; {}{unreported}",
+                bytes(request.size),
+                lacking(request.size, reason),
+                bytes(stats.allocated),
+                bytes(stats.pending),
+                bytes(stats.cached),
+                bytes(free),
+                self.holders(pool),
             );
         }
         if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
@@ -272,17 +275,29 @@ impl Allocator {
         }
     }
 
-    /// The largest holders: by the stack of their allocations if it was recorded, else by size.
+    /// The largest holders: by tag, and by the stack of their allocations if it was recorded, else by size.
     fn holders(&self, pool: &Pool) -> String {
+        let tags = largest_of(pool.tag_stats());
+        let tags: Vec<String> = tags
+            .iter()
+            .map(|of| format!("`{}` {}", tags::printable(of.tag), bytes(of.allocated)))
+            .collect();
+        let by_tag = match tags.is_empty() {
+            true => "held ".to_owned(),
+            false => format!("held by tag {}; ", tags.join(", ")),
+        };
         let Some(held) = pool.inspect(Duration::from_millis(100)) else {
-            return "unknown".into();
+            return format!("{by_tag}by blocks that are in use by a call that does not end");
         };
         let device = held.device();
         drop(held);
         let mut holders: HashMap<(u32, u64), (u64, u64)> = Default::default();
         for piece in device.segments.iter().flat_map(|segment| &segment.pieces) {
             if piece.state == PieceState::Allocated {
-                let key = (piece.stack, if piece.stack == 0 { piece.size } else { 0 });
+                let key = (
+                    piece.stack,
+                    if piece.stack == 0 { printed_alike(piece.size) } else { 0 },
+                );
                 let (count, bytes) = holders.entry(key).or_default();
                 *count += 1;
                 *bytes += piece.size;
@@ -290,29 +305,91 @@ impl Allocator {
         }
         let mut holders: Vec<_> = holders.into_iter().collect();
         holders.sort_by_key(|(key, (_, bytes))| (std::cmp::Reverse(*bytes), *key));
+        holders.truncate(NAMED);
+        let stacks: Vec<u32> = holders.iter().map(|((stack, _), _)| *stack).collect();
         let named: Vec<String> = holders
-            .into_iter()
-            .take(NAMED)
-            .map(|((stack, size), (count, bytes))| match stack {
-                0 => format!("{count} of {size} bytes"),
-                _ => format!("{count} of together {bytes} bytes from {}", describe(stack)),
+            .iter()
+            .zip(describe(&stacks))
+            .map(|(((stack, size), (count, held)), name)| match stack {
+                0 => format!("{count} of {}", bytes(*size)),
+                _ => format!("{} in {count} from {name}", bytes(*held)),
             })
             .collect();
-        if named.is_empty() {
-            "no block".into()
-        } else {
-            named.join(", ")
+        match holders.first() {
+            None => format!("{by_tag}by no block"),
+            Some(((0, _), _)) => format!("{by_tag}by size {}", named.join(", ")),
+            Some(_) => format!("{by_tag}by stack {}", named.join(", ")),
         }
     }
 }
 
-/// The tags that hold the most; nothing where there are none.
-fn largest_tags(pool: &Pool) -> String {
-    let mut tags = pool.tag_stats();
+/// What a refused request lacked, in the log's units. `reason` repeats the pool's figures, or a tag's, where these are the cause;
+/// what it says after them, and any other reason, is kept.
+fn lacking(size: u64, reason: &str) -> String {
+    // What a tag holds is among the holders.
+    let of_tag = || {
+        let (tag, figures) = reason.split_once(" bytes for tag ")?.1.rsplit_once(", which holds ")?;
+        let (limit, lacking) = figures.split_once(" of at most ")?.1.split_once(": ")?;
+        Some(format!(
+            "{} for tag {tag}, which may hold {}",
+            with_unit(lacking),
+            with_unit(limit)
+        ))
+    };
+    if !reason.contains(" bytes on device ") {
+        let reason = reason.strip_prefix(&format!("{size} bytes ")).unwrap_or(reason);
+        return of_tag().unwrap_or_else(|| in_units(reason));
+    }
+    let (figures, cause) = match reason.split_once("; ") {
+        Some((figures, cause)) => (figures, Some(cause)),
+        None => (reason, None),
+    };
+    let lacking = match figures.split_once(" available, which is ") {
+        Some((_, lacking)) => with_unit(lacking),
+        None => "which are available, but not in one piece or not before other work has completed".to_owned(),
+    };
+    match cause {
+        Some(cause) => format!("{lacking} ({})", in_units(cause)),
+        None => lacking,
+    }
+}
+
+/// A text that begins with a count of bytes, with a unit for it.
+fn with_unit(text: &str) -> String {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    match text[..end].parse() {
+        Ok(count) => bytes(count) + &text[end..],
+        Err(_) => text.to_owned(),
+    }
+}
+
+/// A text with units for its counts of bytes.
+fn in_units(text: &str) -> String {
+    let mut parts = text.split(" bytes");
+    let mut read = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = read.len() - read.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        match read[read.len() - digits..].parse() {
+            Ok(count) => read.replace_range(read.len() - digits.., &bytes(count)),
+            Err(_) => read.push_str(" bytes"),
+        }
+        read.push_str(part);
+    }
+    read
+}
+
+/// The tags that hold the most, the largest first.
+fn largest_of(mut tags: Vec<TagStats>) -> Vec<TagStats> {
     tags.retain(|of| of.allocated > 0);
     tags.sort_by_key(|of| std::cmp::Reverse(of.allocated));
+    tags.truncate(NAMED);
+    tags
+}
+
+/// The tags that hold the most; nothing where there are none.
+fn largest_tags(pool: &Pool) -> String {
     let of_tag = |of: &TagStats| format!("`{}` {}", tags::printable(of.tag), of.allocated);
-    let named: Vec<String> = tags.iter().take(NAMED).map(of_tag).collect();
+    let named: Vec<String> = largest_of(pool.tag_stats()).iter().map(of_tag).collect();
     match named.is_empty() {
         true => String::new(),
         false => format!("; by tag {}", named.join(", ")),
@@ -322,6 +399,34 @@ fn largest_tags(pool: &Pool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_units_and_stand_once() {
+        let of_pool = "5000000 bytes on device 0: 9437184 allocated, 0 pending, 9437184 reserved, limit 10485760 bytes, 1048576 \
+                       available, which is 3951424 too few";
+        assert_eq!(lacking(5_000_000, of_pool), "3.8 MiB too few");
+        let scattered = "5000000 bytes on device 0: 0 allocated, limit none, 6291456 available, but not in one piece or not \
+                         before other work has completed; cuMemCreate failed with 2 (OutOfMemory)";
+        assert_eq!(
+            lacking(5_000_000, scattered),
+            "which are available, but not in one piece or not before other work has completed (cuMemCreate failed with 2 \
+             (OutOfMemory))"
+        );
+        let of_tag = "4194304 bytes for tag `b-2048`, which holds 6291456 of at most 8388608: 2097152 too many";
+        assert_eq!(
+            lacking(4 << 20, of_tag),
+            "2.0 MiB too many for tag `b-2048`, which may hold 8.0 MiB"
+        );
+        for other in ["more than 1048576 blocks at once", "so many bytes"] {
+            assert_eq!(lacking(1, other), other);
+        }
+        let budget =
+            "5 bytes on device 0: 7 available, which is 4 too few; share_budget a:4096: 8192 bytes of it are free";
+        assert_eq!(
+            lacking(5, budget),
+            "4 B too few (share_budget a:4096: 8.0 KiB of it are free)"
+        );
+    }
 
     #[test]
     fn repeated_and_frequent_refusals_are_not_logged() {

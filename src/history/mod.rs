@@ -263,9 +263,9 @@ impl Drop for Recorder {
     }
 }
 
-/// Describes a stack in one line: its innermost frame.
-pub fn describe(stack: u32) -> String {
-    symbols::describe(stack)
+/// A name for each of some stacks; different stacks have different names.
+pub fn describe(stacks: &[u32]) -> Vec<String> {
+    report::describe(&symbols::Symbolizer::default().frames(stacks.iter().copied()), stacks)
 }
 
 /// The text of a tag; `None` for 0 and for an unknown tag.

@@ -101,17 +101,20 @@ fn refusals_are_logged_with_holders_and_throttled() {
         );
         let line = &lines[0];
         for part in [
-            "warn: out of memory on device 0: 16777216 bytes requested",
-            "limit 67108864",
-            "allocated 56623104",
-            "cached 0",
-            "pending 0",
-            "reserved 5",
-            "free on the device 2",
-            "held by 2 of 20971520 bytes, 3 of 4194304 bytes, 2 of 1048576 bytes;",
+            "warn: out of memory on device 0: 16.0 MiB requested, ",
+            " MiB too few; in use 54.0 MiB, pending 0 B, free ",
+            ", limit 64.0 MiB, ",
+            " GiB free on the device; ",
+            "held by size 2 of 20.0 MiB, 3 of 4.0 MiB, 2 of 1.0 MiB",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }
+        let digits = line.split(|c: char| !c.is_ascii_digit());
+        assert!(
+            digits.clone().all(|number| number.len() < 5),
+            "units that people read: {line}"
+        );
+        assert_eq!(line.matches("16.0 MiB").count(), 1, "every figure once: {line}");
         return;
     }
     trtalloc::log::init(trtalloc::config::LogLevel::Warn);

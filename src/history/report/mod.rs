@@ -27,6 +27,7 @@ mod values;
 
 pub use cursor::Cursor;
 pub use model::Report;
+pub(in crate::history) use names::describe;
 pub use refusal::{Refusal, bytes, printed_alike};
 pub use timeline::{Life, MappedRange, Timeline};
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::model::{Report, ReportFrame};
+use crate::history::symbols::NamedFrames;
 
 /// How many characters a function has in the name of a stack.
 const FUNCTION: usize = 40;
@@ -67,6 +68,24 @@ impl Report {
             name => function(own_part(name), FUNCTION),
         }
     }
+}
+
+/// A name for each of some stacks whose frames have names.
+pub(in crate::history) fn describe(frames: &NamedFrames, stacks: &[u32]) -> Vec<String> {
+    let mut report = Report::default();
+    let number = |stack: &u32| {
+        let frames = frames.of(*stack).iter().map(|number| frames.frame(*number));
+        let frames = frames
+            .map(|frame| report.names.frame(&frame.name, &frame.filename, frame.line))
+            .collect();
+        report.names.stacks.number(frames)
+    };
+    let numbers: Vec<u32> = stacks.iter().map(number).collect();
+    let names = report.stack_names();
+    numbers
+        .into_iter()
+        .map(|number| names[number as usize].clone())
+        .collect()
 }
 
 /// Adds to the frames of each of `stacks` those in which they differ, from the frame `at` outwards.

@@ -139,22 +139,6 @@ impl Symbolizer {
     }
 }
 
-/// Describes a stack in one line: its innermost function with a qualified name. Inlined functions may have no such
-/// name.
-pub(in crate::history) fn describe(stack: u32) -> String {
-    let frames = Symbolizer::default().frames(std::iter::once(stack));
-    let names = || {
-        frames
-            .of(stack)
-            .iter()
-            .map(|number| frames.frame(*number).name.as_str())
-    };
-    let whole = |name: &&str| name.split(['<', '(']).next().is_some_and(|plain| plain.contains("::"));
-    let plain = |name: &&str| !name.starts_with('{');
-    let found = names().take(8).find(whole).or_else(|| names().find(plain));
-    found.unwrap_or("an unknown place").to_owned()
-}
-
 /// A [`Frame`] with the order in which files are read best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FrameKey {
