@@ -16,7 +16,12 @@ li { margin: .6rem 0; } pre { margin: .3rem 0 .3rem 1rem; overflow-x: auto; }
 
 impl Answer {
     pub(super) fn page(&self) -> String {
-        let (old, new) = (escaped(&self.old), escaped(&self.new));
+        // Names are enough where they differ.
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+        let (mut old, mut new) = (escaped(&name(&self.old)), escaped(&name(&self.new)));
+        if old == new {
+            (old, new) = (escaped(&self.old), escaped(&self.new));
+        }
         let devices: String = self.devices.iter().map(DeviceAnswer::page).collect();
         let nothing = match self.devices.is_empty() {
             true => "<p>No device has memory or events.</p>\n",

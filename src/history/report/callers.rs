@@ -15,7 +15,15 @@ const PLUMBING: [&str; 7] = [
 ];
 
 /// Functions that begin a program or a thread. They name no stack that has another function.
-const BEGINNINGS: [&str; 6] = ["_start", "start_thread", "clone", "clone3", "__clone", "__clone3"];
+const BEGINNINGS: [&str; 7] = [
+    "_start",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "__rust_try",
+];
 
 impl Report {
     /// For each stack, the number of the frame that names it; `None` where the stack is empty. That is the innermost
