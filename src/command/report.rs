@@ -108,7 +108,10 @@ fn of_device(report: &Report, device: &ReportDevice) -> String {
         let free = then.free();
         columns.push([
             size(then.allocated),
-            then.live().count().to_string(),
+            then.live()
+                .filter(|number| timeline.lives[*number as usize].freed > *moment)
+                .count()
+                .to_string(),
             size(then.pending),
             size(then.reserved),
             size(free.bytes),

@@ -474,6 +474,33 @@ fn it_opens_with_the_answer() {
     assert!(browser.number(red) > 200.0, "the request's hatching");
     let filled = "timeline.pixels.reduce((sum, pixel) => sum + (pixel !== packed(theme.background)), 0) / timeline.pixels.length";
     assert!(browser.number(filled) > 0.2, "{}", browser.number(filled));
+    // The figures of this moment are those of the text report.
+    let printed = |name: &str| {
+        let row = report.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        let cells = row[name.len()..].split("  ").map(str::trim);
+        cells
+            .filter(|cell| !cell.is_empty())
+            .map(str::to_owned)
+            .next()
+            .unwrap_or_default()
+    };
+    for (row, tile) in [
+        ("in use ", "used"),
+        ("pending ", "pending"),
+        ("reserved ", "reserved"),
+        ("free ", "free"),
+    ] {
+        assert_eq!(
+            printed(row),
+            text_of(&mut browser, &format!("#tile-{tile} b")),
+            "{report}"
+        );
+    }
+    let used = text_of(&mut browser, "#tile-used span");
+    assert!(
+        used.starts_with(&format!("{} blocks, ", printed("blocks "))),
+        "{used}: {report}"
+    );
     // The legend has the names of what is drawn.
     let legend = text_of(&mut browser, "#legend");
     for tag in ["detector", "classifier", "requests", "pending"] {

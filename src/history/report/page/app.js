@@ -34,9 +34,10 @@ function open(id) {
 
 function drawTiles() {
   const {device, moment, state} = view, last = device.events.count, used = device.allocated[moment], reserved = device.reserved[moment];
+  const blocks = state.live.reduce((sum, life) => sum + !isPending(device, life, moment), 0);
   const tile = (name, value, more, id) => make("div", {id}, make("small", null, name), make("b", null, value), make("span", null, more));
   $("tiles").replaceChildren(
-    tile("In use", bytes(used), `${count(state.live.length)} ${state.live.length === 1 ? "block" : "blocks"}, `
+    tile("In use", bytes(used), `${count(blocks)} ${blocks === 1 ? "block" : "blocks"}, `
       + `${percent(used, reserved)} of reserved`, "tile-used"),
     tile("Pending", bytes(device.pending[moment]), "freed, not yet reusable", "tile-pending"),
     tile("Reserved", bytes(reserved), device.figures && device.figures.limit ? `limit ${bytes(device.figures.limit)}` : "from the device", "tile-reserved"),

@@ -62,7 +62,7 @@ function requestBar(refusal) {
   // More than four times as much as there can be is not drawn to scale.
   const scale = Math.min(whole, 4 * Math.max(end, 1)), part = value => `${Math.min(100, 100 * value / scale).toFixed(3)}%`;
   const have = used + refusal.free + refusal.room, lacking = refusal.lacking;
-  const text = `${bytes(refusal.size)} requested` + (lacking ? `, ${bytes(lacking)} too few` : "");
+  const text = `${bytes(refusal.size)} requested, ` + (lacking ? `${bytes(lacking)} too few` : `the largest free range has ${bytes(refusal.largest)}`);
   return make("div.request", {role: "img", "aria-label": `${parts.map(([name, value]) => `${bytes(value)} ${name}`).join(", ")}; ${text}`},
     make("div.parts", null, ...parts.map(([name, value, kind]) => make(`i.${kind}`, {title: `${bytes(value)} ${name}`, style: `width:${part(value)}`}))),
     make("div.parts", null, make("i.none", {style: `width:${part(used)}`}),
@@ -106,12 +106,19 @@ function drawAnswer() {
     const reserved = device.reserved[peak];
     parts.push(make("h2", null, device.events.count ? `Peak: ${bytes(device.allocated[peak])} in use` : `${bytes(device.allocated[peak])} in use`),
       make("p.faint", null, !device.events.count ? "when the snapshot was taken" : peak ? at(peak) : "before the first event"),
-      make("p", null, `Of ${bytes(reserved)} reserved${limit ? `, limit ${bytes(limit)}` : ""}. No request was refused.`));
+      make("p", null, `Of ${bytes(reserved)} reserved${limit ? `, limit ${bytes(limit)}` : ""}. ${refusedBefore(device)}`));
   } else {
     parts.push(make("h2", null, "Nothing is in use"));
   }
   $("answer").replaceChildren(...parts, ...(device.lives.count ? who(device, moment) : []),
     device.events.count ? make("button", {type: "button", id: "to-answer", onclick: () => goTo(moment)}, "Show this moment") : "");
+}
+// What is known of refused requests where the history has none.
+function refusedBefore({figures, events}) {
+  if (figures && figures.out_of_memory) {
+    return `Requests refused before the history: ${count(figures.out_of_memory)}.`;
+  }
+  return figures || events.count ? "No request was refused." : "";
 }
 const opening = device => device.main ? device.main.event : device.peak;
 
