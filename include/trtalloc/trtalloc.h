@@ -312,8 +312,8 @@ trtalloc_status trtalloc_tag_stats_get(trtalloc_allocator *allocator,
 // history continues; any other change begins a new one. Opens the driver if trtalloc_default() has not been used yet.
 trtalloc_status trtalloc_history(trtalloc_allocator *allocator, const char *options);
 
-// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle or .json
-// for PyTorch's memory viewer, or .html, a page for a browser that needs no network. The file appears once it is
+// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle for
+// PyTorch's memory viewer, .json, or .html, a page for a browser that needs no network. The file appears once it is
 // complete; a failure leaves the file that was there before, or none. Other threads wait only while the state is
 // copied.
 trtalloc_status trtalloc_snapshot(trtalloc_allocator *allocator, const char *path);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use trtalloc::allocator::Allocator;
 use trtalloc::error::{Error, Result};
 use trtalloc::ffi::tensorrt::client::Client;
-use trtalloc::history::stack;
+use trtalloc::history::{Action, stack};
 use trtalloc::trace::steady::pair;
 
 use super::time::{SIZE, of_one_thread, refused};
@@ -86,11 +86,13 @@ fn frames_of(allocator: &Allocator, client: Client, stream: usize) -> Result<(us
     once(client, stream)?;
     let events = allocator.recorder().now() - before;
     let history = allocator.snapshot()?.history;
-    let frames = history
+    // After them comes the snapshot itself.
+    let of_pair = history
         .events
         .iter()
         .rev()
-        .map(|event| stack::frames(event.stack).len());
+        .skip_while(|event| event.action == Action::Snapshot);
+    let frames = of_pair.map(|event| stack::frames(event.stack).len());
     match frames.take(events as usize).max() {
         Some(frames @ 1..) => Ok((frames, events)),
         _ => Err(Error::Unsupported("no stack was taken".into())),

@@ -24,8 +24,8 @@ pub unsafe extern "C" fn trtalloc_history(
     })
 }
 
-/// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle or .json
-/// for PyTorch's memory viewer, or .html, a page for a browser that needs no network. The file appears once it is
+/// Writes a snapshot of the memory and the history to the file `path`. The suffix chooses the format: .pickle for
+/// PyTorch's memory viewer, .json, or .html, a page for a browser that needs no network. The file appears once it is
 /// complete; a failure leaves the file that was there before, or none. Other threads wait only while the state is
 /// copied.
 #[unsafe(no_mangle)]
