@@ -56,6 +56,14 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
                 Ok(format!("{{\"released\":{released},{}", &line[1..]))
             })
         }
+        // `trtalloc run --metrics` asks for all allocators at once.
+        "metrics" if command.get("each") == Some("1") => {
+            takes(command, &["each"])?;
+            let mut all = selected(command)?.into_iter();
+            all.try_for_each(|(number, allocator)| {
+                written(out, &format!("# allocator {number}\n{}", allocator.metrics()?))
+            })
+        }
         "metrics" => {
             takes(command, &["allocator"])?;
             written(out, &one(command)?.1.metrics()?)

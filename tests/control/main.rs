@@ -10,6 +10,7 @@ mod common;
 mod commands;
 mod ends;
 mod hostile;
+mod metrics;
 mod pages;
 mod rights;
 

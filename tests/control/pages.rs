@@ -1,15 +1,15 @@
-//! What docs/look-inside.md and docs/give-back.md show is what the command prints. The server is tests/control/server.c.
+//! What docs/look-inside.md, docs/give-back.md and docs/run.md show is what the command prints. The server is tests/control/server.c.
 
 use super::*;
 
 /// Each line that is not left out is on that page of docs/. On the page, the process has the number 4711.
 #[track_caller]
-fn assert_shown(page: &str, server: &Server, output: &str, is_shown: impl Fn(&str) -> bool) {
+pub fn assert_shown(page: &str, pid: &str, output: &str, is_shown: impl Fn(&str) -> bool) {
     let text = std::fs::read_to_string(common::root().join(format!("docs/{page}.md"))).unwrap();
     let lines: Vec<String> = text.lines().map(in_words).collect();
     let mut count = 0;
     for line in output.lines().filter(|line| is_shown(line)) {
-        let line = in_words(line).replace(&server.pid(), "4711");
+        let line = in_words(line).replace(pid, "4711");
         assert!(
             lines.contains(&line),
             "docs/{page}.md does not have:\n{line}\nof:\n{output}"
@@ -28,11 +28,11 @@ fn look_inside_shows_what_is_printed() {
     let mut server = Server::new("look_inside");
     let shown = |server: &Server, arguments: &[&str], is_shown: &dyn Fn(&str) -> bool| {
         let out = server.ctl(arguments);
-        assert_shown("look-inside", server, expect(&out, 0), is_shown);
+        assert_shown("look-inside", &server.pid(), expect(&out, 0), is_shown);
     };
     let out = ctl(&[]);
     let own = server.pid();
-    assert_shown("look-inside", &server, expect(&out, 0), |line| {
+    assert_shown("look-inside", &own, expect(&out, 0), |line| {
         line.starts_with("PID") || line.starts_with(&format!("{own} "))
     });
     shown(&server, &["tags"], &|_| true);
@@ -49,7 +49,7 @@ fn look_inside_shows_what_is_printed() {
     let (by_stack, _) = by_stack.split_once("\n\n").unwrap();
     assert_shown(
         "look-inside",
-        &server,
+        &own,
         &format!("held at the peak, by stack{by_stack}"),
         |_| true,
     );
@@ -68,11 +68,11 @@ fn give_back_shows_what_is_printed() {
     let server = Server::new("give_back");
     for arguments in [&["trim"][..], &["trim", "--confirm"]] {
         let out = server.ctl(arguments);
-        assert_shown("give-back", &server, expect(&out, 0), |_| true);
+        assert_shown("give-back", &server.pid(), expect(&out, 0), |_| true);
     }
     expect(&server.ctl(&["limit", "600MiB"]), 0);
     let out = server.ctl(&["stats"]);
-    assert_shown("give-back", &server, expect(&out, 0), |line| {
+    assert_shown("give-back", &server.pid(), expect(&out, 0), |line| {
         line.starts_with("reserved ") || line.starts_with("limit ")
     });
 }

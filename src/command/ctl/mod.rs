@@ -2,7 +2,7 @@
 
 mod json;
 mod list;
-mod process;
+pub(in crate::command) mod process;
 mod show;
 
 use std::io::Write;

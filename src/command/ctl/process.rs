@@ -30,6 +30,16 @@ pub struct Target {
     name: String,
 }
 
+/// What was found in place of a process's socket.
+pub enum Reached {
+    /// The process serves it.
+    Served(UnixStream),
+    /// A program that has ended left it.
+    Ended,
+    /// There is none.
+    Nothing,
+}
+
 impl Target {
     /// Reads what is needed of the process while this one still has all its rights.
     pub fn of(pid: u32) -> Result<Target> {
@@ -99,21 +109,10 @@ impl Target {
 
     /// Connects to the process's socket.
     pub fn connect(&self) -> Result<UnixStream> {
-        let mut refused = false;
-        for place in &self.places {
-            let Ok(folder) = place.open(self.root.as_fd(), self.user) else {
-                continue;
-            };
-            match self.connect_in(&folder) {
-                Ok(Found::Served(stream)) => return Ok(stream),
-                Ok(Found::Refused) => refused = true,
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::Io(format!("process {}: its socket: {error}", self.pid))),
-            }
-        }
-        let reason = match refused {
-            true => "its socket is of a program that has ended",
-            false => {
+        let reason = match self.reach(CROWDED)? {
+            Reached::Served(stream) => return Ok(stream),
+            Reached::Ended => "its socket is of a program that has ended",
+            Reached::Nothing => {
                 "it has no control socket: its program runs under `trtalloc run` or has the option control=1, and has \
                  allocated memory, without a seccomp filter or a setuid bit"
             }
@@ -121,11 +120,28 @@ impl Target {
         Err(Error::Io(format!("process {}: {reason}", self.pid)))
     }
 
-    fn connect_in(&self, folder: &private_folder::Folder) -> std::io::Result<Found> {
+    /// Connects to the process's socket, if it has one. Where too many clients wait for it, this waits so long.
+    pub fn reach(&self, patience: Duration) -> Result<Reached> {
+        let mut refused = false;
+        for place in &self.places {
+            let Ok(folder) = place.open(self.root.as_fd(), self.user) else {
+                continue;
+            };
+            match self.connect_in(&folder, patience) {
+                Ok(Found::Served(stream)) => return Ok(Reached::Served(stream)),
+                Ok(Found::Refused) => refused = true,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::Io(format!("process {}: its socket: {error}", self.pid))),
+            }
+        }
+        Ok(if refused { Reached::Ended } else { Reached::Nothing })
+    }
+
+    fn connect_in(&self, folder: &private_folder::Folder, patience: Duration) -> std::io::Result<Found> {
         let begun = Instant::now();
         loop {
             match socket_file::open(folder, &self.name, self.user) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < CROWDED => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < patience => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Ok(Found::Served(stream)) => {

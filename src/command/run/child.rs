@@ -54,8 +54,9 @@ extern "C" fn save_initial_state() {
 #[used]
 static SAVE_INITIAL_STATE: extern "C" fn() = save_initial_state;
 
-/// Starts the program and waits until it has ended. Fails only where it cannot be started.
-pub fn run(command: &mut Command) -> io::Result<End> {
+/// Starts the program, calls `started`, and waits until the program has ended. Fails only where it cannot be started. The
+/// threads that `started` begins have the signals blocked that are waited for here.
+pub fn run(command: &mut Command, started: impl FnOnce()) -> io::Result<End> {
     // SAFETY: plain data, filled in by the calls.
     let (mut waited, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
     // SAFETY: sets on this stack frame.
@@ -83,6 +84,7 @@ pub fn run(command: &mut Command) -> io::Result<End> {
         });
     }
     let child = command.spawn()?.id() as pid_t;
+    started();
     loop {
         // SAFETY: plain data, filled in by the call.
         let mut info: libc::siginfo_t = unsafe { zeroed() };

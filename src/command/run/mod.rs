@@ -2,6 +2,7 @@
 
 mod child;
 mod library;
+mod metrics;
 mod options;
 mod summary;
 
@@ -9,6 +10,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
 use trtalloc::config::{self, Config};
 use trtalloc::error::{Error, Result};
@@ -24,6 +26,8 @@ pub struct Arguments {
     /// The library to preload; the default is the one in this command's folder, or installed with it
     #[arg(long)]
     library: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: metrics::MetricsArguments,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -35,7 +39,7 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 pub fn run(arguments: &Arguments) -> ExitCode {
-    let prepared = match prepare(arguments) {
+    let mut prepared = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(error) => {
             say(&error.to_string());
@@ -62,7 +66,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         if !program.breaks_with_preload() {
             command.env("LD_PRELOAD", &prepared.preload);
         }
-        Ok((child::run(&mut command)?, refuses))
+        let started = || prepared.metrics.iter_mut().for_each(metrics::Metrics::start);
+        Ok((child::run(&mut command, started)?, refuses))
     });
     let (end, refuses) = match started {
         Ok(end) => end,
@@ -77,6 +82,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             });
         }
     };
+    prepared.metrics.iter().for_each(metrics::Metrics::end);
     say(&summary::line(&prepared.run_statistics.figures(), refuses.is_some()));
     match end {
         End::Status(status) => ExitCode::from(status),
@@ -88,7 +94,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 struct Prepared {
     environment: Vec<(String, OsString)>,
     preload: OsString,
-    run_statistics: run_statistics::SharedFile,
+    run_statistics: Arc<run_statistics::SharedFile>,
+    metrics: Option<metrics::Metrics>,
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
@@ -109,17 +116,27 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     if config.set("disable", &disable).is_ok() && config.disable {
         say("TRTALLOC_DISABLE is set, so the library does nothing in the program");
     }
+    let of_environment = || std::env::var("TRTALLOC_CONTROL").unwrap_or_else(|_| "1".into());
+    let control = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_CONTROL");
+    let control = control.map_or_else(of_environment, |(_, value)| value.to_string_lossy().into_owned());
+    if arguments.metrics.any() && config.set("control", &control).is_ok() && !config.control {
+        return Err(Error::InvalidArgument(
+            "--metrics and --metrics-file need the control socket, and control=0 is set".into(),
+        ));
+    }
     // What is given here or in the environment holds.
     if std::env::var_os("TRTALLOC_CONTROL").is_none() && !environment.iter().any(|(name, _)| name == "TRTALLOC_CONTROL")
     {
         environment.push(("TRTALLOC_CONTROL".to_owned(), "1".into()));
     }
     let library = library::find(arguments.library.as_deref())?;
+    let run_statistics = run_statistics::SharedFile::new();
+    let run_statistics = Arc::new(run_statistics.map_err(|error| Error::Io(format!("a file in memory: {error}")))?);
     Ok(Prepared {
+        metrics: arguments.metrics.prepare(&run_statistics)?,
         environment,
         preload: library::preload(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default()),
-        run_statistics: run_statistics::SharedFile::new()
-            .map_err(|error| Error::Io(format!("a file in memory: {error}")))?,
+        run_statistics,
     })
 }
 
