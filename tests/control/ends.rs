@@ -1,5 +1,6 @@
 //! What stays of a process that forks, becomes another program, exits or is killed: no file, thread or lock that harms.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use super::*;
@@ -196,4 +197,54 @@ fn exit_does_not_wait_for_a_client() {
     assert!(server.child.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
     assert_eq!(server.files(), Vec::<String>::new());
+}
+
+/// A client that is killed while it waits for a snapshot leaves no file.
+#[test]
+fn client_that_is_killed_leaves_no_file() {
+    let server = Server::new("client_killed");
+    let dir = common::scratch("client_killed_files");
+    let unnamed = std::fs::File::options()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(&dir);
+    if let Err(error) = unnamed {
+        common::unsupported(&format!("the file system has no files without a name: {error}"));
+    }
+    // A stopped process answers nothing.
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(server.pid().parse().unwrap(), libc::SIGSTOP) };
+    let path = dir.join("held.pickle");
+    for old in [false, true] {
+        if old {
+            std::fs::write(&path, "old").unwrap();
+        }
+        let mut client = ctl_command(&[&server.pid(), "snapshot", path.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        // The client opens the file after it has sent its request.
+        let descriptors = format!("/proc/{}/fd", client.id());
+        wait("the file is open", || {
+            let entries = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
+            let mut paths = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            paths.any(|path| path.starts_with(&dir))
+        });
+        kill(&client.id().to_string());
+        client.wait().unwrap();
+        let left = if old {
+            vec!["held.pickle".to_owned()]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(files(&dir), left);
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    // SAFETY: as above.
+    unsafe { libc::kill(server.pid().parse().unwrap(), libc::SIGCONT) };
+    std::thread::sleep(Duration::from_millis(1100));
+    wait("a snapshot replaces it", || {
+        server.ctl(&["snapshot", path.to_str().unwrap()]).status.success()
+    });
+    assert_eq!(files(&dir), ["held.pickle"]);
+    assert!(std::fs::metadata(&path).unwrap().len() > 1000);
 }
