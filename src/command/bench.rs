@@ -148,9 +148,10 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
-    let measurements: [Measurement; 15] = [
+    let measurements: [Measurement; 16] = [
         ("pairs", &pairs::pairs),
         ("pairs with a name", &pairs::named),
+        ("pairs with control and share_budget", &pairs::controlled),
         ("pairs on one stream", &pairs::on_one_stream),
         ("blocks passed on", &pairs::passed),
         ("the driver's own pairs", &driver::pairs),

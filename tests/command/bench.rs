@@ -23,6 +23,7 @@ fn bench_prints_every_figure_with_its_target() {
         "pair, streams=checked, 1 thread ",
         "pair, streams=checked, 2 threads",
         "pair, streams=trusted, 4 threads",
+        "pair with control=1 and share_budget, idle, streams=checked",
         "miss with 10000 holes",
         "reallocate inside committed pages",
         "library, loading",

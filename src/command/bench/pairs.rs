@@ -160,6 +160,46 @@ pub fn named(bench: &Bench) -> Result<Vec<Row>> {
     WAYS.into_iter().map(row).collect()
 }
 
+/// Pairs of an allocator with the control socket and a shared budget, which no other process uses, compared with pairs of one
+/// without, by turns.
+pub fn controlled(bench: &Bench) -> Result<Vec<Row>> {
+    const TURNS: usize = 9;
+    let mut options = Config::default();
+    options.set("share_budget", &format!("bench{}:1024GiB", std::process::id()))?;
+    let row = |(name, trusted)| {
+        let with_both = |config: &mut Config| {
+            trust(trusted)(config);
+            (config.control, config.share_budget) = (true, options.share_budget.clone());
+        };
+        let (without, with, more) = bench.fresh(trust(trusted), 1, |_, off, of_off| {
+            bench.fresh(with_both, 1, |_, on, of_on| {
+                let pairs = (bench.arguments.pairs / (2 * TURNS as u64)).max(5);
+                let time = |client, stream| of_one_thread(bench, pairs, || pair(client, SIZE, stream));
+                let mut all: [Vec<f64>; 3] = Default::default();
+                for _ in 0..TURNS {
+                    let (without, with) = (time(off, of_off[0])?, time(on, of_on[0])?);
+                    for (times, time) in all.iter_mut().zip([without, with, with - without]) {
+                        times.push(time);
+                    }
+                }
+                let [without, with, more] = all.map(|mut times| {
+                    times.sort_by(f64::total_cmp);
+                    times[TURNS / 2]
+                });
+                Ok((without, with, more))
+            })
+        })?;
+        Ok(Row::time(
+            format!("pair with control=1 and share_budget, idle, streams={name}"),
+            format!("{with:.1} ns, {more:.1} ns more than {without:.1} ns without"),
+            "at most 5 ns more",
+            more <= 5.0,
+            bench.judges_times(),
+        ))
+    };
+    WAYS.into_iter().map(row).collect()
+}
+
 /// Pairs on several threads that share one stream.
 pub fn on_one_stream(bench: &Bench) -> Result<Vec<Row>> {
     let row = |threads| {
