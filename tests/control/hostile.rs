@@ -8,9 +8,17 @@ use trtalloc::support::control::protocol::{MAX_MESSAGE, Request};
 
 use super::*;
 
-/// No pair may take longer while clients attack, in microseconds. With the machine to itself the longest took 16 to 20 ms,
-/// and 700 ms beside fifteen busy processes on two cores. How much of that is the scheduler's was not measured.
-const LONGEST_PAIR: u64 = 2_000_000;
+/// While clients attack a process, no pair of it may take longer than so many times the longest pair while they attack another
+/// process, and this in addition, in microseconds. The machine is as busy in both cases, so the scheduler's part is in both.
+const LONGEST_PAIR: (u64, u64) = (3, 50_000);
+
+/// How often both are measured. One of them has to keep to the bound: the scheduler may hold a thread up at any time, and a lock
+/// that is held for too long is held so each time.
+const ATTEMPTS: usize = 3;
+
+/// No pair may take longer while idle clients are waited for, in microseconds. That is the time of many turns of the scheduler
+/// on a loaded machine, and less than the two seconds that the server waits.
+const LONGEST_PAIR_BESIDE_IDLE: u64 = 1_500_000;
 
 /// Connects, also where many wait.
 fn connect(server: &Server) -> UnixStream {
@@ -38,7 +46,8 @@ fn valid(number: u64) -> Vec<u8> {
         2 => Request::new("metrics").with("allocator", 0),
         3 => Request::new("history").with("options", "off"),
         4 => Request::new("trim").with("keep", u64::MAX),
-        5 => Request::new("limit").with("bytes", 0),
+        // With one wrong digit it is still more than the program needs.
+        5 => Request::new("limit").with("bytes", u64::MAX),
         _ => Request::new("snapshot").with("format", "json").with("title", "t"),
     };
     request.encode().unwrap()
@@ -46,30 +55,60 @@ fn valid(number: u64) -> Vec<u8> {
 
 #[test]
 fn ten_thousand_hostile_messages_and_connections_do_no_harm() {
-    let mut server = Server::new("hostile");
+    let (mut server, other) = (Server::new("hostile"), Server::new("hostile_other"));
     let descriptors = server.descriptors();
-    let seed = 0x9e37_79b9_7f4a_7c15;
-    let mut state = seed;
-    server.begins("busy 6000");
-    let begun = Instant::now();
-    for number in 0..10_000 {
-        let mut stream = connect(&server);
-        let mut message = valid(random(&mut state));
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    let mut measure = |server: &mut Server, attacked: Option<&Server>| {
+        server.begins("busy 5000");
+        let begun = Instant::now();
+        attack(attacked.unwrap_or(server), 10_000, &mut state);
+        let time = begun.elapsed();
+        (server.line().parse::<u64>().unwrap(), time)
+    };
+    let mut met = false;
+    for attempt in 0..ATTEMPTS {
+        let (beside, _) = measure(&mut server, Some(&other));
+        let (attacked, time) = measure(&mut server, None);
+        let bound = LONGEST_PAIR.0 * beside + LONGEST_PAIR.1;
+        println!(
+            "10000 hostile connections in {time:?}: the longest pair {attacked} us; {beside} us while another process is \
+             attacked; bound {bound} us (attempt {})",
+            attempt + 1
+        );
+        met = attacked <= bound;
+        if met {
+            break;
+        }
+    }
+    assert!(met, "the bound was missed {ATTEMPTS} times");
+    let out = server.ctl(&["stats", "--json"]);
+    let stats: serde_json::Value = serde_json::from_str(expect(&out, 0)).unwrap();
+    // A request with one wrong byte may still be one, and set a limit or record.
+    assert_eq!(stats["allocated"], 516u64 << 20);
+    wait("descriptors are closed", || server.descriptors() == descriptors);
+    assert_eq!(server.helpers(), 1);
+}
+
+/// So many connections with messages that are wrong, cut off, too long, or whose answer is not read.
+fn attack(server: &Server, count: u32, state: &mut u64) {
+    for number in 0..count {
+        let mut stream = connect(server);
+        let mut message = valid(random(state));
         match number % 5 {
             // Noise.
             0 => {
-                let length = random(&mut state) as usize % (2 * MAX_MESSAGE);
-                message = (0..length).map(|_| random(&mut state) as u8).collect();
+                let length = random(state) as usize % (2 * MAX_MESSAGE);
+                message = (0..length).map(|_| random(state) as u8).collect();
             }
             // One wrong byte.
             1 => {
-                let at = random(&mut state) as usize % message.len();
-                message[at] = random(&mut state) as u8;
+                let at = random(state) as usize % message.len();
+                message[at] = random(state) as u8;
             }
             // A part of a message, and the client is gone.
-            2 => message.truncate(random(&mut state) as usize % message.len()),
+            2 => message.truncate(random(state) as usize % message.len()),
             // More than a message.
-            3 => message.extend(valid(random(&mut state))),
+            3 => message.extend(valid(random(state))),
             // A valid one, whose answer is not read.
             _ => {}
         }
@@ -82,16 +121,6 @@ fn ten_thousand_hostile_messages_and_connections_do_no_harm() {
             let _ = stream.read(&mut some);
         }
     }
-    println!("10000 hostile connections in {:?}", begun.elapsed());
-    let longest: u64 = server.line().parse().unwrap();
-    println!("the longest pair meanwhile: {longest} us");
-    assert!(longest < LONGEST_PAIR, "{longest} us");
-    let out = server.ctl(&["stats", "--json"]);
-    let stats: serde_json::Value = serde_json::from_str(expect(&out, 0)).unwrap();
-    // A request with one wrong byte may still be one, and set a limit or record.
-    assert_eq!(stats["allocated"], 516u64 << 20);
-    wait("descriptors are closed", || server.descriptors() == descriptors);
-    assert_eq!(server.helpers(), 1);
 }
 
 #[test]
@@ -152,7 +181,7 @@ fn idle_clients_are_left() {
     );
     assert!(greedy.read(&mut answer).unwrap() > 0);
     let longest: u64 = server.line().parse().unwrap();
-    assert!(longest < LONGEST_PAIR, "{longest} us");
+    assert!(longest < LONGEST_PAIR_BESIDE_IDLE, "{longest} us");
     drop((silent, half, greedy));
     wait("descriptors are closed", || server.descriptors() == before);
 }
