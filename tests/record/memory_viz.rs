@@ -12,6 +12,7 @@ use crate::browser::Browser;
 use crate::common;
 use crate::program::{Program, path};
 
+mod controlled;
 mod programs;
 
 /// What is added to the viewer's page: questions about what it shows.
