@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::python::Running;
+use super::python::{Missing, Running};
 
 /// One frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,6 +16,14 @@ pub enum Frame {
     Unknown(u64),
     /// A number of `super::python_frame`.
     Python(u32),
+    /// Stands for the frames of Python, which could not be had.
+    Missing(Missing),
+    /// The frames of Python in this stack count once the interpreter's layout is confirmed. Until then its native frames
+    /// count; with `alone`, only until then. `super::frames` resolves it.
+    Unconfirmed {
+        /// Whether the stack was to have frames of Python alone.
+        alone: bool,
+    },
 }
 
 /// A hash of 128 bits, so that collisions can be neglected.
@@ -93,11 +101,12 @@ impl HashTable {
     }
 }
 
-/// The hash of a stack and of the set of libraries that were loaded when it was taken.
+/// The hash of a stack and of the set of libraries that were loaded when it was taken. `kind` distinguishes stacks that
+/// differ in nothing else.
 #[inline]
-pub(in crate::history::stack) fn hash(native: &[u64], python: &[Running], modules: u64) -> Hash {
+pub(in crate::history::stack) fn hash(native: &[u64], python: &[Running], modules: u64, kind: u64) -> Hash {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
-    let (mut first, mut second) = (modules ^ ODD[0], native.len() as u64 ^ ODD[1]);
+    let (mut first, mut second) = (modules ^ ODD[0], (native.len() as u64 | kind << 32) ^ ODD[1]);
     let mut mix = |word: u64| {
         first = (first ^ word).wrapping_mul(ODD[0]);
         first ^= first >> 32;
@@ -105,8 +114,7 @@ pub(in crate::history::stack) fn hash(native: &[u64], python: &[Running], module
     };
     native.iter().for_each(|pc| mix(*pc));
     for frame in python {
-        mix(frame.code as u64);
-        mix(frame.place as u64);
+        mix(u64::from(frame.code) << 34 ^ frame.place as u64);
     }
     Hash(first.max(1), second ^ second >> 29)
 }

@@ -3,11 +3,12 @@
 //! A stack is taken as return addresses and looked up by its hash. Only a new stack costs more: the list of loaded
 //! libraries is updated, each address becomes an offset in a library that is identified by its build id, and the
 //! stack gets a number. Names are looked up only when a snapshot is written. An error on the way leaves a shorter
-//! stack, or none.
+//! stack, or none. A stack that lacks its frames of Python says so by a frame of its own ([`Missing`]).
 
 use std::cell::{Cell, RefCell};
 
 use crate::support::config::history::StackKind;
+use crate::support::process;
 
 mod intern;
 mod modules;
@@ -17,7 +18,10 @@ mod stack_memory;
 
 pub use intern::Frame;
 pub(in crate::history) use modules::{Module, module};
+pub use python::Missing;
 pub(in crate::history) use python::frame as python_frame;
+
+use python::Taken;
 
 /// The maximum number of frames of one kind in a stack; outer frames beyond it are left out.
 pub const MAX_FRAMES: usize = 128;
@@ -69,40 +73,55 @@ pub fn prepare(stacks: StackKind) {
 /// The number of this thread's stack; 0 where there is none.
 #[inline(never)]
 pub fn capture(stacks: StackKind) -> u32 {
+    // A child of a fork is refused memory, and may have copies of locks that no thread will release.
+    if process::forked() {
+        return 0;
+    }
     let registers = native::Registers::here();
+    with_thread(|thread| take(thread, stacks, registers)).unwrap_or(0)
+}
+
+/// Calls `work` with what this thread needs to take stacks; `None` where it is at work already. A signal handler runs
+/// while this thread takes a stack: events in the handler have no stack.
+fn with_thread<T>(work: impl FnOnce(&mut native::Thread) -> T) -> Option<T> {
     UNWINDER
         .try_with(|unwinder| {
-            // A signal handler runs while this thread takes a stack: events in the handler have no stack.
             let mut unwinder = unwinder.try_borrow_mut().ok()?;
-            Some(take(
-                unwinder.get_or_insert_with(native::Thread::new),
-                stacks,
-                registers,
-            ))
+            Some(work(unwinder.get_or_insert_with(native::Thread::new)))
         })
         .ok()
         .flatten()
-        .unwrap_or(0)
 }
 
 fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Registers) -> u32 {
-    let python = match stacks {
-        StackKind::Python | StackKind::All => python::take(&mut thread.python),
-        _ => 0,
+    let taken = match stacks {
+        StackKind::Python | StackKind::All => {
+            let on_its_stack = thread.is_on_its_stack(registers);
+            python::take(&mut thread.reader, &mut thread.python, on_its_stack)
+        }
+        _ => Taken::Frames(0),
     };
-    let with_native = matches!(stacks, StackKind::Native | StackKind::All);
+    let (python, unconfirmed, missing) = match taken {
+        Taken::Frames(count) => (count, false, None),
+        Taken::Unconfirmed(count) => (count, true, None),
+        Taken::Missing(missing) => (0, false, Some(missing)),
+    };
+    let alone = stacks == StackKind::Python;
+    // A stack whose frames of Python cannot be had, or do not count yet, has native ones.
+    let with_native = matches!(stacks, StackKind::Native | StackKind::All) || unconfirmed || missing.is_some();
+    let kind = u64::from(unconfirmed) | u64::from(alone) << 1 | missing.map_or(0, |missing| (missing as u64 + 1) << 2);
     let mut native = 0;
     if with_native {
         // A library may have been loaded where another was, with calls at the same addresses.
         modules::refresh_if_changed();
         native = thread.unwind(registers);
     }
-    let mut hash = intern::hash(
-        &thread.frames[..native],
-        &thread.python[..python],
-        thread.modules.number,
-    );
-    if let Some(number) = intern::known(hash) {
+    let hash = |thread: &native::Thread, native: usize| {
+        let (frames, running) = (&thread.frames[..native], &thread.python[..python]);
+        intern::hash(frames, running, thread.modules.number, kind)
+    };
+    let mut number = hash(thread, native);
+    if let Some(number) = intern::known(number) {
         return number;
     }
     // A new stack: take it again if the lists of libraries or unwind tables were not up to date.
@@ -111,21 +130,34 @@ fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Regis
         while thread.load_missing(registers, native) {
             native = thread.unwind(registers);
         }
-        hash = intern::hash(
-            &thread.frames[..native],
-            &thread.python[..python],
-            thread.modules.number,
-        );
+        number = hash(thread, native);
     }
-    if native + python == 0 {
+    if native + python == 0 && missing.is_none() {
         return 0;
     }
-    let frames = thread.frames[..native].iter().map(|pc| thread.modules.frame(*pc));
+    let frames = unconfirmed.then_some(Frame::Unconfirmed { alone });
+    let frames = frames.into_iter();
+    let frames = frames.chain(thread.frames[..native].iter().map(|pc| thread.modules.frame(*pc)));
+    let frames = frames.chain(missing.map(Frame::Missing));
     let frames = frames.chain(thread.python[..python].iter().map(|frame| python::keep(*frame)));
-    intern::add(hash, frames.collect())
+    intern::add(number, frames.collect())
 }
 
 /// The frames of a stack, innermost first: those of compiled code, then those of Python.
 pub fn frames(stack: u32) -> Vec<Frame> {
-    intern::frames(stack)
+    let mut frames = intern::frames(stack);
+    let Some(Frame::Unconfirmed { alone }) = frames.first().copied() else {
+        return frames;
+    };
+    frames.remove(0);
+    let is_python = |frame: &Frame| matches!(frame, Frame::Python(_));
+    match python::confirmed() {
+        Ok(()) if alone => frames.retain(is_python),
+        Ok(()) => {}
+        Err(missing) => {
+            frames.retain(|frame| !is_python(frame));
+            frames.push(Frame::Missing(missing));
+        }
+    }
+    frames
 }

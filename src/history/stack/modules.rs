@@ -311,6 +311,11 @@ pub(in crate::history::stack) fn refresh() {
     VERSION.store(version, Ordering::Release);
 }
 
+/// The number of the present set of libraries.
+pub(in crate::history::stack) fn number() -> u64 {
+    CURRENT.lock().as_ref().map_or(0, |current| current.number)
+}
+
 /// Calls [`refresh`] if libraries were loaded or unloaded since.
 pub(in crate::history::stack) fn refresh_if_changed() {
     let mut changes = (0, 0);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 
 use super::modules::{self, Modules};
-use super::python::Running;
+use super::python::{Reader, Running};
 use super::{MAX_FRAMES, stack_memory};
 
 #[cfg(target_arch = "aarch64")]
@@ -72,6 +72,8 @@ pub(in crate::history::stack) struct Thread {
     /// The stack that was taken last.
     pub(in crate::history::stack) frames: [u64; MAX_FRAMES],
     pub(in crate::history::stack) python: [Running; MAX_FRAMES],
+    /// Made when Python runs on this thread.
+    pub(in crate::history::stack) reader: Option<Box<Reader>>,
 }
 
 impl Thread {
@@ -82,7 +84,13 @@ impl Thread {
             stack: stack_memory::bounds(),
             frames: [0; MAX_FRAMES],
             python: [Running::NONE; MAX_FRAMES],
+            reader: None,
         })
+    }
+
+    /// Whether this thread runs on its own stack, and not on one for signal handlers.
+    pub(in crate::history::stack) fn is_on_its_stack(&self, registers: Registers) -> bool {
+        self.stack.is_empty() || self.stack.contains(&registers.sp)
     }
 
     /// Takes the return addresses of the stack at `registers`; returns their number.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::stack::{self, Frame};
+use super::stack::{self, Frame, Missing};
 
 mod demangle;
 mod symbol_file;
@@ -110,6 +110,11 @@ impl Symbolizer {
                     line: frame.line,
                 }
             }
+            FrameKey::Missing(missing) => Named {
+                name: missing.mark().into(),
+                filename: "??".into(),
+                line: 0,
+            },
             FrameKey::Unknown(address) => Named {
                 name: format!("{address:#x}"),
                 filename: "??".into(),
@@ -145,6 +150,7 @@ enum FrameKey {
     Native(u32, u64),
     Unknown(u64),
     Python(u32),
+    Missing(Missing),
 }
 
 impl FrameKey {
@@ -153,6 +159,9 @@ impl FrameKey {
             Frame::Native(module, offset) => FrameKey::Native(module, offset),
             Frame::Unknown(address) => FrameKey::Unknown(address),
             Frame::Python(number) => FrameKey::Python(number),
+            Frame::Missing(missing) => FrameKey::Missing(missing),
+            // `stack::frames` has resolved it.
+            Frame::Unconfirmed { .. } => FrameKey::Missing(Missing::Unconfirmed),
         }
     }
 }
@@ -182,7 +191,9 @@ fn merge_frames(taken: &[Frame], by_key: &BTreeMap<FrameKey, Vec<u32>>, frames: 
     let library = taken.iter().take_while(|frame| is_library(frame)).count();
     for frame in &taken[library.min(taken.len().saturating_sub(1))..] {
         match frame {
-            Frame::Python(_) => python.extend_from_slice(numbers(frame)),
+            Frame::Python(_) | Frame::Missing(_) | Frame::Unconfirmed { .. } => {
+                python.extend_from_slice(numbers(frame))
+            }
             _ => native.extend_from_slice(numbers(frame)),
         }
     }

@@ -1,0 +1,467 @@
+//! Frames of the Python interpreter, where the process has one.
+//!
+//! Its functions are found by name at run time. A thread that holds the interpreter's lock calls them, so no object is
+//! freed meanwhile, and every code object that it meets is kept alive. A thread without the lock never waits for it: the
+//! thread may hold a lock of TensorRT's that the lock's owner waits for, and while the interpreter ends, a thread that asks for
+//! its lock is ended. It reads its own frames from memory ([`chain`]), with the interpreter's layout ([`layout`]), once
+//! [`confirm`] has compared that layout with what the functions say. Where frames cannot be had, the stack says why
+//! ([`Missing`]).
+//!
+//! Without the lock, these functions of the interpreter are called: `Py_IsInitialized`, `Py_IsFinalizing`,
+//! `PyGILState_GetThisThreadState`, `PyGILState_Check`, `PyThreadState_GetUnchecked`, `PyInterpreterState_Main` and
+//! `PyInterpreterState_Head`. They take no lock and load variables of the interpreter's library and of this thread, which
+//! stay mapped. The state of this thread is a value of its own (`pthread_getspecific`); only what it points to may be
+//! freed. `Py_AddPendingCall` takes a lock that is held for a few instructions at a time; it is called once.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::num::NonZero;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::intern::Frame;
+use super::modules;
+
+mod chain;
+mod codes;
+mod confirm;
+mod layout;
+mod lines;
+mod memory;
+
+use confirm::Verdict;
+
+type Object = *mut c_void;
+
+/// A frame as it was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::history::stack) struct Running {
+    /// The code object's number.
+    pub(in crate::history::stack) code: u32,
+    /// The instruction, in bytes from the first one, or [`Running::LINE`] and the line.
+    pub(in crate::history::stack) place: i64,
+}
+
+impl Running {
+    pub(in crate::history::stack) const NONE: Running = Running { code: 0, place: 0 };
+    const LINE: i64 = 1 << 32;
+
+    /// The line, where the place is one.
+    fn line(self) -> Option<i64> {
+        (self.place >= Running::LINE).then_some(self.place - Running::LINE)
+    }
+}
+
+/// Why a stack has no frames of Python although Python runs on its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Missing {
+    /// No layout is known of this interpreter.
+    Unknown,
+    /// The interpreter has no lock.
+    FreeThreaded,
+    /// What was read is not what the interpreter's functions say.
+    Different,
+    /// No thread with the interpreter's lock has compared the two.
+    Unconfirmed,
+    /// The kernel does not let the thread read.
+    Refused,
+    /// The process has several interpreters.
+    Interpreters,
+    /// The interpreter is ending, and frees the states of threads.
+    Ending,
+    /// What was read is no chain of frames.
+    Unreadable,
+}
+
+impl Missing {
+    /// The name of the frame that stands in a stack for those that are missing.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Missing::Unknown => "<no Python frames: this version of Python is not known>",
+            Missing::FreeThreaded => "<no Python frames: Python is built without its lock>",
+            Missing::Different => "<no Python frames: Python's memory is laid out differently>",
+            Missing::Unconfirmed => "<no Python frames: no thread with Python's lock has confirmed them>",
+            Missing::Refused => "<no Python frames: the kernel refuses process_vm_readv>",
+            Missing::Interpreters => "<no Python frames: the process has several interpreters>",
+            Missing::Ending => "<no Python frames: Python is ending>",
+            Missing::Unreadable => "<no Python frames: they cannot be read>",
+        }
+    }
+}
+
+/// What [`take`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::history::stack) enum Taken {
+    /// So many frames; 0 where Python does not run on this thread.
+    Frames(usize),
+    /// So many frames that count once the layout is confirmed.
+    Unconfirmed(usize),
+    Missing(Missing),
+}
+
+/// What a thread needs to read its frames.
+#[derive(Default)]
+pub(in crate::history::stack) struct Reader {
+    memory: memory::Memory,
+    codes: codes::Cache,
+}
+
+/// A frame with its name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PythonFrame {
+    pub(crate) name: String,
+    pub(crate) filename: String,
+    pub(crate) line: u32,
+}
+
+/// The interpreter's functions that are used. All interpreters from 3.9 on have them.
+struct Api {
+    initialized: unsafe extern "C" fn() -> c_int,
+    ending: Option<unsafe extern "C" fn() -> c_int>,
+    holds_lock: unsafe extern "C" fn() -> c_int,
+    this_thread: unsafe extern "C" fn() -> *mut c_void,
+    /// The state of the thread that holds the lock; since 3.12, of this thread where it holds its interpreter's lock.
+    current: unsafe extern "C" fn() -> *mut c_void,
+    /// Whether `current` is of this thread.
+    is_current_of_thread: bool,
+    main_interpreter: unsafe extern "C" fn() -> *mut c_void,
+    newest_interpreter: unsafe extern "C" fn() -> *mut c_void,
+    call_later: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
+    frame: unsafe extern "C" fn() -> Object,
+    back: unsafe extern "C" fn(Object) -> Object,
+    code: unsafe extern "C" fn(Object) -> Object,
+    line: unsafe extern "C" fn(Object) -> c_int,
+    /// Since 3.11.
+    instruction: Option<unsafe extern "C" fn(Object) -> c_int>,
+    line_of: unsafe extern "C" fn(Object, c_int) -> c_int,
+    attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    text: unsafe extern "C" fn(Object) -> *const c_char,
+    forget_error: unsafe extern "C" fn(),
+    fetch_error: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object),
+    restore_error: unsafe extern "C" fn(Object, Object, Object),
+    keep: unsafe extern "C" fn(Object),
+    drop: unsafe extern "C" fn(Object),
+    /// The address of `PyCode_Type`.
+    code_type: u64,
+    layout: Result<layout::Layout, Missing>,
+}
+
+static API: AtomicPtr<Api> = AtomicPtr::new(null_mut());
+static FRAMES: Mutex<PythonFrames> = Mutex::new(PythonFrames {
+    known: Vec::new(),
+    by_place: std::collections::BTreeMap::new(),
+});
+
+struct PythonFrames {
+    known: Vec<PythonFrame>,
+    by_place: std::collections::BTreeMap<(u32, i64), u32>,
+}
+
+/// The libraries that were loaded when an interpreter was looked for the last time, as their number.
+static SEARCHED: AtomicU64 = AtomicU64::new(0);
+
+/// Looks for an interpreter in the process, and has its layout confirmed.
+pub(in crate::history::stack) fn find() {
+    search();
+    if let Some(api) = loaded() {
+        confirm::begin(api);
+    }
+}
+
+/// The interpreter, if it was found.
+fn loaded() -> Option<&'static Api> {
+    // SAFETY: null, or an `Api` that is never freed.
+    unsafe { API.load(Ordering::Acquire).as_ref() }
+}
+
+/// The interpreter, also if it was loaded since the last search.
+fn loaded_by_now() -> Option<&'static Api> {
+    if let Some(api) = loaded() {
+        return Some(api);
+    }
+    modules::refresh_if_changed();
+    if modules::number() != SEARCHED.load(Ordering::Relaxed) {
+        search();
+    }
+    loaded()
+}
+
+#[cold]
+fn search() {
+    if loaded().is_some() {
+        return;
+    }
+    SEARCHED.store(modules::number(), Ordering::Relaxed);
+    let libraries = modules::paths()
+        .into_iter()
+        .filter(|path| path.to_string_lossy().contains("libpython"));
+    let opened = libraries.filter_map(|path| {
+        let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
+        // SAFETY: a C string; nothing is loaded that is not loaded already.
+        NonNull::new(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) })
+    });
+    let everywhere = std::iter::once(libc::RTLD_DEFAULT);
+    if let Some(api) = everywhere.chain(opened.map(NonNull::as_ptr)).find_map(api) {
+        API.store(Box::into_raw(Box::new(api)), Ordering::Release);
+    }
+}
+
+// Each function's type is that of its field.
+#[allow(clippy::missing_transmute_annotations)]
+fn api(library: *mut c_void) -> Option<Api> {
+    let symbol = |name: &CStr| {
+        // SAFETY: the handle is valid or the default one, and the name a C string.
+        NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
+    };
+    macro_rules! function {
+        ($name:literal) => {
+            // SAFETY: the interpreter's function of that name has had this signature since 3.9.
+            unsafe { std::mem::transmute::<NonNull<c_void>, _>(symbol($name)?) }
+        };
+    }
+    let current = symbol(c"PyThreadState_GetUnchecked").or_else(|| symbol(c"_PyThreadState_UncheckedGet"));
+    let ending = symbol(c"Py_IsFinalizing").or_else(|| symbol(c"_Py_IsFinalizing"));
+    // The function of that name returns a string that is never freed.
+    let version: unsafe extern "C" fn() -> *const c_char = function!(c"Py_GetVersion");
+    // SAFETY: it may be called on any thread, and returns a C string.
+    let version = unsafe { CStr::from_ptr(version()) }.to_string_lossy().into_owned();
+    let minor = version.strip_prefix("3.")?;
+    let minor = minor.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    let runtime = symbol(c"_PyRuntime").map_or(0, |found| found.as_ptr() as u64);
+    Some(Api {
+        initialized: function!(c"Py_IsInitialized"),
+        // SAFETY: as `function` says; the name began with an underscore before 3.13.
+        ending: ending.map(|found| unsafe { std::mem::transmute::<NonNull<c_void>, _>(found) }),
+        // SAFETY: likewise.
+        current: unsafe { std::mem::transmute::<NonNull<c_void>, _>(current?) },
+        is_current_of_thread: minor.parse().is_ok_and(|minor: u32| minor >= 12),
+        main_interpreter: function!(c"PyInterpreterState_Main"),
+        newest_interpreter: function!(c"PyInterpreterState_Head"),
+        call_later: function!(c"Py_AddPendingCall"),
+        code_type: symbol(c"PyCode_Type")?.as_ptr() as u64,
+        layout: layout::of(&version, runtime),
+        holds_lock: function!(c"PyGILState_Check"),
+        this_thread: function!(c"PyGILState_GetThisThreadState"),
+        frame: function!(c"PyEval_GetFrame"),
+        back: function!(c"PyFrame_GetBack"),
+        code: function!(c"PyFrame_GetCode"),
+        line: function!(c"PyFrame_GetLineNumber"),
+        // SAFETY: as above, since 3.11.
+        instruction: symbol(c"PyFrame_GetLasti")
+            .map(|found| unsafe { std::mem::transmute::<NonNull<c_void>, _>(found) }),
+        line_of: function!(c"PyCode_Addr2Line"),
+        attribute: function!(c"PyObject_GetAttrString"),
+        text: function!(c"PyUnicode_AsUTF8"),
+        forget_error: function!(c"PyErr_Clear"),
+        fetch_error: function!(c"PyErr_Fetch"),
+        restore_error: function!(c"PyErr_Restore"),
+        keep: function!(c"Py_IncRef"),
+        drop: function!(c"Py_DecRef"),
+    })
+}
+
+impl Api {
+    /// The state of this thread where it is one of Python's; null where it is not.
+    fn state(&self) -> *mut c_void {
+        // SAFETY: may be called on any thread, also without the lock.
+        unsafe { (self.this_thread)() }
+    }
+
+    /// Whether the interpreter is there and not ending.
+    fn is_running(&self) -> bool {
+        // SAFETY: may be called on any thread, also without the lock.
+        unsafe { (self.initialized)() != 0 && self.ending.is_none_or(|ending| ending() == 0) }
+    }
+
+    /// Whether this thread holds the interpreter's lock.
+    fn is_held(&self) -> bool {
+        // SAFETY: may be called on any thread, also without the lock.
+        let (held, current) = unsafe { ((self.holds_lock)() == 1, (self.current)()) };
+        // `PyGILState_Check` says yes on every thread once the process had a second interpreter.
+        held && !current.is_null() && (self.is_current_of_thread || current == self.state())
+    }
+}
+
+/// The interpreter, if this thread holds its lock.
+fn held() -> Option<&'static Api> {
+    loaded().filter(|api| !api.state().is_null() && api.is_running() && api.is_held())
+}
+
+/// Takes the frames that run on this thread, innermost first. `on_its_stack` says that the thread runs on its own stack,
+/// and not on one for signal handlers: a handler may have interrupted the interpreter anywhere, so that its functions
+/// must not be called.
+pub(in crate::history::stack) fn take(
+    reader: &mut Option<Box<Reader>>,
+    frames: &mut [Running],
+    on_its_stack: bool,
+) -> Taken {
+    let Some(api) = loaded_by_now() else {
+        return Taken::Frames(0);
+    };
+    let Some(state) = NonZero::new(api.state() as u64) else {
+        // A thread of Python's has no state any more once the interpreter has ended.
+        let ended = reader.is_some() && !api.is_running();
+        return if ended {
+            Taken::Missing(Missing::Ending)
+        } else {
+            Taken::Frames(0)
+        };
+    };
+    if !api.is_running() {
+        return Taken::Missing(Missing::Ending);
+    }
+    let reader = reader.get_or_insert_default();
+    if on_its_stack && api.is_held() {
+        let count = call(api, reader, frames);
+        confirm::once(api, reader);
+        return Taken::Frames(count);
+    }
+    if confirm::verdict() == Verdict::Different {
+        return Taken::Missing(Missing::Different);
+    }
+    let taken = read(api, state, reader, frames);
+    // What the interpreter frees at its end may have been read as if it were a chain.
+    if !api.is_running() {
+        return Taken::Missing(Missing::Ending);
+    }
+    match (taken, confirm::verdict()) {
+        (Ok(0), _) => Taken::Frames(0),
+        (Err(missing), _) => Taken::Missing(missing),
+        (Ok(count), Verdict::Same) => Taken::Frames(count),
+        (Ok(_), Verdict::Different) => Taken::Missing(Missing::Different),
+        (Ok(count), Verdict::Open) => {
+            confirm::ask(api);
+            Taken::Unconfirmed(count)
+        }
+    }
+}
+
+/// Reads the frames of this thread from memory; returns their number.
+fn read(api: &Api, state: NonZero<u64>, reader: &mut Reader, frames: &mut [Running]) -> Result<usize, Missing> {
+    let layout = api.layout.as_ref().map_err(|missing| *missing)?;
+    // SAFETY: these may be called on any thread, also without the lock.
+    let (main, newest) = unsafe { ((api.main_interpreter)(), (api.newest_interpreter)()) };
+    // Each new interpreter becomes the first of the list. With several, the state found may not be the one in use.
+    if main.is_null() || main != newest {
+        return Err(Missing::Interpreters);
+    }
+    let owner = chain::Owner {
+        state,
+        interpreter: main as u64,
+        code_type: api.code_type,
+    };
+    chain::read(layout, owner, &mut reader.memory, &mut reader.codes, frames)
+}
+
+/// Takes the frames of this thread, which holds the interpreter's lock; returns their number.
+fn call(api: &Api, reader: &mut Reader, frames: &mut [Running]) -> usize {
+    let mut count = 0;
+    // SAFETY: this thread holds the interpreter's lock. The first frame is borrowed and gets a reference of its own.
+    // What `back` and `code` return is a new reference, which is dropped after the last use. A frame keeps the code
+    // that it runs alive.
+    unsafe {
+        let mut frame = (api.frame)();
+        if !frame.is_null() {
+            (api.keep)(frame);
+        }
+        while !frame.is_null() {
+            if count < frames.len() {
+                let code = (api.code)(frame);
+                let place = match api.instruction {
+                    Some(instruction) => i64::from(instruction(frame)),
+                    None => Running::LINE | i64::from((api.line)(frame).max(0)),
+                };
+                // SAFETY: the code object is alive.
+                let number = reader.codes.held(code, |code| (api.keep)(code));
+                frames[count] = Running { code: number, place };
+                count += 1;
+                (api.drop)(code);
+            }
+            let back = if count < frames.len() {
+                (api.back)(frame)
+            } else {
+                null_mut()
+            };
+            (api.drop)(frame);
+            frame = back;
+        }
+    }
+    count
+}
+
+/// Names a frame that was just taken on this thread.
+#[cold]
+pub(in crate::history::stack) fn keep(running: Running) -> Frame {
+    let place = (running.code, running.place);
+    if let Some(known) = FRAMES.lock().by_place.get(&place) {
+        return Frame::Python(*known);
+    }
+    // The lock on FRAMES is not held here, since looking up a name runs Python.
+    let frame = match codes::held_address(running.code).zip(held()) {
+        Some((code, api)) => named(api, code as Object, running),
+        None => codes::named(running),
+    };
+    let mut frames = FRAMES.lock();
+    let next = frames.known.len() as u32;
+    let number = *frames.by_place.entry(place).or_insert(next);
+    if number == next {
+        frames.known.push(frame);
+    }
+    Frame::Python(number)
+}
+
+/// Whether frames that were read before the layout was confirmed count by now; why not, where they do not.
+pub(in crate::history::stack) fn confirmed() -> Result<(), Missing> {
+    match confirm::verdict() {
+        Verdict::Same => Ok(()),
+        Verdict::Different => Err(Missing::Different),
+        Verdict::Open => Err(Missing::Unconfirmed),
+    }
+}
+
+/// Names a place in a code object that is held.
+fn named(api: &Api, code: Object, running: Running) -> PythonFrame {
+    // SAFETY: this thread holds the interpreter's lock, and a reference to the code object is held. An error that is
+    // being raised is fetched and restored.
+    unsafe {
+        let (mut kind, mut value, mut trace) = (null_mut(), null_mut(), null_mut());
+        (api.fetch_error)(&raw mut kind, &raw mut value, &raw mut trace);
+        let name = text(api, code, c"co_qualname").or_else(|| text(api, code, c"co_name"));
+        let line = match running.line() {
+            Some(line) => line,
+            None => i64::from((api.line_of)(code, running.place as c_int)),
+        };
+        let frame = PythonFrame {
+            name: name.unwrap_or_default(),
+            filename: text(api, code, c"co_filename").unwrap_or_default(),
+            line: line.max(0) as u32,
+        };
+        (api.forget_error)();
+        (api.restore_error)(kind, value, trace);
+        frame
+    }
+}
+
+/// # Safety
+/// This thread holds the interpreter's lock, and `object` is one of its objects.
+unsafe fn text(api: &Api, object: Object, name: &CStr) -> Option<String> {
+    // SAFETY: as this function requires. The attribute is a new reference; its text is copied before the reference is
+    // dropped.
+    unsafe {
+        let attribute = (api.attribute)(object, name.as_ptr());
+        if attribute.is_null() {
+            (api.forget_error)();
+            return None;
+        }
+        let text = (api.text)(attribute);
+        let copy = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        (api.drop)(attribute);
+        copy
+    }
+}
+
+/// The frame that [`keep`] gave this number.
+pub(crate) fn frame(number: u32) -> PythonFrame {
+    FRAMES.lock().known.get(number as usize).cloned().unwrap_or_default()
+}
