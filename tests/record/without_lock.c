@@ -29,8 +29,8 @@ void use(void *get, void *give, void *of) {
   allocator = of;
 }
 
-static void wait_ms(long ms) {
-  struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+static void wait_us(long us) {
+  struct timespec time = {us / 1000000, us % 1000000 * 1000};
   nanosleep(&time, NULL);
 }
 
@@ -43,8 +43,8 @@ void *allocate_with_the_lock(uint64_t size) {
   void *block;
   pthread_mutex_lock(&lock);
   locked = 1;
-  while (!waits) wait_ms(1);
-  wait_ms(50);
+  while (!waits) wait_us(1000);
+  wait_us(50000);
   block = allocate(allocator, size, 0, 0);
   pthread_mutex_unlock(&lock);
   return block;
@@ -59,7 +59,7 @@ void wait_for_the_lock(void) {
   pthread_mutex_unlock(&lock);
 }
 
-static void linger(void) { wait_ms(300); }
+static void linger(void) { wait_us(100000); }
 
 /* The process lives for a while after the interpreter has ended. */
 int outlive_the_interpreter(void) { return atexit(linger); }
@@ -69,7 +69,7 @@ void allocate_for_ever(uint64_t size) {
   for (;;) {
     void *block = allocate(allocator, size, 0, 0);
     if (block) deallocate(allocator, block);
-    wait_ms(1);
+    wait_us(50);
   }
 }
 

@@ -365,6 +365,8 @@ def daemons():
         helper.allocate_for_ever(9)
 
     assert helper.outlive_the_interpreter() == 0
+    # Takes a while to be dropped while the interpreter ends.
+    sys.modules["threading"].much = [[number] for number in range(200_000)]
     for work in [lambda: churn(released), lambda: churn(released), lambda: churn(held), outlive]:
         threading.Thread(target=work, daemon=True).start()
     time.sleep(0.1)
