@@ -51,10 +51,18 @@ impl Frames {
 
     /// The names of every stack in which a block of that size was allocated.
     pub fn all(&self, size: u64) -> Vec<Vec<String>> {
-        let events = self.0["device_traces"][0].as_array().unwrap();
-        let allocs = events
-            .iter()
-            .filter(|event| event["action"] == "alloc" && event["size"] == size);
+        self.stacks(|event| event["size"] == size)
+    }
+
+    /// The names of every stack in which a block was allocated.
+    pub fn every(&self) -> Vec<Vec<String>> {
+        self.stacks(|_| true)
+    }
+
+    fn stacks(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Vec<String>> {
+        let traces = self.0["device_traces"].as_array().unwrap().iter();
+        let events = traces.flat_map(|trace| trace.as_array().unwrap());
+        let allocs = events.filter(|event| event["action"] == "alloc" && wanted(event));
         let mut stacks: Vec<Vec<String>> = allocs
             .map(|alloc| {
                 let frames = alloc["frames"].as_array().unwrap().iter();

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::common;
+use crate::common::wheel;
 use crate::python::Frames;
 use crate::viewer;
 
@@ -291,6 +292,92 @@ fn a_stack_says_why_it_has_no_frames_of_python() {
                 second.names(42)
             );
         }
+    }
+}
+
+/// A program begins to record before it loads an interpreter, ends that, and begins another.
+#[test]
+fn an_interpreter_that_is_loaded_later_is_found() {
+    let dir = common::scratch("without-embedded");
+    let program = dir.join("embedded");
+    let mut compiler = common::cc();
+    compiler.arg(common::root().join("tests/record/embedded.c"));
+    common::run(compiler.arg("-o").arg(&program).arg("-ldl"));
+    let mut ran = false;
+    for (minor, python) in each() {
+        let script = "import sysconfig as s, sys; print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.prefix)";
+        let output = common::run(Command::new(&python).args(["-c", script]));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (library, prefix) = text.trim().split_once('\n').unwrap();
+        if !Path::new(library).exists() {
+            continue;
+        }
+        ran = true;
+        let snapshot = dir.join(format!("{minor}.json"));
+        let mut command = Command::new(&program);
+        command
+            .arg(common::library_dir().join("libtrtalloc.so"))
+            .arg(library)
+            .arg(&snapshot);
+        // CPython 3.12.1 itself ends with "free(): invalid pointer" where it begins again and imports ctypes.
+        let lives = if minor == 12 { 1 } else { 2 };
+        command.arg(lives.to_string());
+        command.env("PYTHONHOME", prefix).env("PYTHONDONTWRITEBYTECODE", "1");
+        in_time(command);
+        let seen = read(&snapshot);
+        for life in 1..=lives {
+            let frames = seen.of(life);
+            let expected = [(format!("embedded_{life}"), 5), ("<module>".to_owned(), 6)];
+            let found: Vec<(String, u64)> = frames.into_iter().map(|(name, _, line)| (name, line)).collect();
+            assert_eq!(found, expected, "3.{minor}");
+        }
+    }
+    if !ran {
+        common::skip("python3", "no interpreter with a library of its own");
+    }
+}
+
+/// TensorRT-RTX's own bindings. Without a GPU they build a plan and request no memory, and no engine is made of it.
+#[test]
+fn tensorrts_bindings_have_the_scripts_functions() {
+    let package = |name| match wheel::fetch(name, "1.7.1.116") {
+        Ok(folder) => folder,
+        Err(reason) => common::skip("tensorrt", &format!("{name}: {reason}")),
+    };
+    let bindings = package("tensorrt-rtx-cu12-bindings");
+    let libraries = package("tensorrt-rtx-cu12-libs").join("tensorrt_rtx_libs");
+    let dir = common::scratch("without-rtx");
+    let snapshot = dir.join("frames.json");
+    // The file's name contains the Python versions that it supports, which are those of `python3`.
+    let mut command = Command::new("python3");
+    command.arg(common::root().join("tests/record/rtx.py"));
+    command.env("LD_PRELOAD", common::library_dir().join("libtrtalloc.so"));
+    command.env("LD_LIBRARY_PATH", &libraries).env("PYTHONPATH", &bindings);
+    command.env("TRTALLOC_SNAPSHOT_AT_EXIT", &snapshot);
+    command.envs([
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("TRTALLOC_INJECT", "1"),
+        ("TRTALLOC_HISTORY", "all"),
+        ("TRTALLOC_STACKS", "python"),
+    ]);
+    let output = in_time(command);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(stdout.starts_with("a plan\n"), "{stdout}");
+    let stacks = if snapshot.exists() {
+        read(&snapshot).every()
+    } else {
+        Vec::new()
+    };
+    if stacks.is_empty() {
+        assert_eq!(stdout, "a plan\n", "an engine without memory");
+        common::unsupported("without a GPU, TensorRT-RTX requests no memory");
+    }
+    for names in &stacks {
+        let known = ["build_a_plan", "load_the_plan", "create_a_context"];
+        assert!(
+            known.iter().any(|known| names.iter().any(|name| name == known)),
+            "{stacks:?}"
+        );
     }
 }
 
