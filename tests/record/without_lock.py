@@ -34,7 +34,9 @@ helper_with_lock.allocate_in_handler.argtypes = [ctypes.c_uint64, ctypes.c_int]
 allocator = ctypes.c_void_p()
 # The lock is kept while the recording begins, except where the main thread is to be asked.
 creator = released if case == "asked" else held
-options = f"driver=sim,history=all,context=alloc,stacks={stacks}".encode()
+# The threads that outlive the interpreter fill the ring otherwise, and the file with it.
+entries = 20_000 if case == "daemons" else 100_000
+options = f"driver=sim,history=all,context=alloc,stacks={stacks},max_entries={entries}".encode()
 assert creator.trtalloc_create(options, ctypes.byref(allocator)) == 0
 address = lambda function: ctypes.cast(function, ctypes.c_void_p)
 helper.use(address(held.trtalloc_allocate), address(held.trtalloc_deallocate), allocator)

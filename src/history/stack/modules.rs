@@ -311,9 +311,9 @@ pub(in crate::history::stack) fn refresh() {
     VERSION.store(version, Ordering::Release);
 }
 
-/// The number of the present set of libraries.
-pub(in crate::history::stack) fn number() -> u64 {
-    CURRENT.lock().as_ref().map_or(0, |current| current.number)
+/// Changes with each change of the list.
+pub(in crate::history::stack) fn version() -> u64 {
+    VERSION.load(Ordering::Acquire)
 }
 
 /// Calls [`refresh`] if libraries were loaded or unloaded since.

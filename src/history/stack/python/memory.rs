@@ -23,7 +23,7 @@ pub(super) enum Fault {
 /// The pages that were read for one stack.
 #[derive(Default)]
 pub(super) struct Memory {
-    process: libc::pid_t,
+    thread: libc::pid_t,
     /// The pages' addresses; `contents` has the same order.
     pages: Vec<u64>,
     contents: Vec<[u8; PAGE as usize]>,
@@ -36,9 +36,10 @@ pub(super) struct Memory {
 impl Memory {
     /// Begins a new stack: forgets what was read, and reads the pages again that the last stack needed.
     pub(super) fn begin(&mut self) -> Result<(), Fault> {
-        // A child of a fork has copied this structure, but not the number.
+        // Not kept from the last stack: in a child of a fork it would be the parent's. The thread's own number, since the
+        // process's fails once the main thread has ended.
         // SAFETY: takes no argument.
-        self.process = unsafe { libc::getpid() };
+        self.thread = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
         let mut kept = 0;
         for at in 0..self.pages.len() {
             if self.used[at] {
@@ -64,7 +65,7 @@ impl Memory {
                 count += 1;
             }
         }
-        let read = match transfer(self.process, &ranges[..count], &mut self.contents[..kept]) {
+        let read = match transfer(self.thread, &ranges[..count], &mut self.contents[..kept]) {
             Ok(bytes) => bytes / PAGE as usize,
             Err(Fault::Unmapped) => 0,
             Err(Fault::Refused) => {
@@ -134,7 +135,7 @@ impl Memory {
             iov_base: page as *mut libc::c_void,
             iov_len: PAGE as usize,
         };
-        let read = transfer(self.process, &[range], &mut self.contents[at..=at])?;
+        let read = transfer(self.thread, &[range], &mut self.contents[at..=at])?;
         if read != PAGE as usize {
             return Err(Fault::Unmapped);
         }
@@ -145,7 +146,7 @@ impl Memory {
 }
 
 /// Copies these ranges one after the other; returns the number of bytes up to the first that is not mapped.
-fn transfer(process: libc::pid_t, from: &[libc::iovec], to: &mut [[u8; PAGE as usize]]) -> Result<usize, Fault> {
+fn transfer(thread: libc::pid_t, from: &[libc::iovec], to: &mut [[u8; PAGE as usize]]) -> Result<usize, Fault> {
     if from.is_empty() {
         return Ok(0);
     }
@@ -155,7 +156,7 @@ fn transfer(process: libc::pid_t, from: &[libc::iovec], to: &mut [[u8; PAGE as u
     };
     // SAFETY: the kernel checks the ranges that it reads, and writes at most the length of `to`.
     let read =
-        unsafe { libc::process_vm_readv(process, &raw const to, 1, from.as_ptr(), from.len() as libc::c_ulong, 0) };
+        unsafe { libc::process_vm_readv(thread, &raw const to, 1, from.as_ptr(), from.len() as libc::c_ulong, 0) };
     match usize::try_from(read) {
         Ok(read) => Ok(read),
         Err(_) if Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => Err(Fault::Unmapped),

@@ -158,7 +158,7 @@ struct PythonFrames {
     by_place: std::collections::BTreeMap<(u32, i64), u32>,
 }
 
-/// The libraries that were loaded when an interpreter was looked for the last time, as their number.
+/// The version of the list of libraries when an interpreter was looked for the last time.
 static SEARCHED: AtomicU64 = AtomicU64::new(0);
 
 /// Looks for an interpreter in the process, and has its layout confirmed.
@@ -181,7 +181,7 @@ fn loaded_by_now() -> Option<&'static Api> {
         return Some(api);
     }
     modules::refresh_if_changed();
-    if modules::number() != SEARCHED.load(Ordering::Relaxed) {
+    if modules::version() != SEARCHED.load(Ordering::Relaxed) {
         search();
     }
     loaded()
@@ -192,7 +192,7 @@ fn search() {
     if loaded().is_some() {
         return;
     }
-    SEARCHED.store(modules::number(), Ordering::Relaxed);
+    SEARCHED.store(modules::version(), Ordering::Relaxed);
     let libraries = modules::paths()
         .into_iter()
         .filter(|path| path.to_string_lossy().contains("libpython"));
