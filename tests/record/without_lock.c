@@ -59,7 +59,7 @@ void wait_for_the_lock(void) {
   pthread_mutex_unlock(&lock);
 }
 
-static void linger(void) { wait_us(100000); }
+static void linger(void) { wait_us(50000); }
 
 /* The process lives for a while after the interpreter has ended. */
 int outlive_the_interpreter(void) { return atexit(linger); }
@@ -69,7 +69,7 @@ void allocate_for_ever(uint64_t size) {
   for (;;) {
     void *block = allocate(allocator, size, 0, 0);
     if (block) deallocate(allocator, block);
-    wait_us(50);
+    wait_us(20);
   }
 }
 

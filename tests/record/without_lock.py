@@ -34,9 +34,7 @@ helper_with_lock.allocate_in_handler.argtypes = [ctypes.c_uint64, ctypes.c_int]
 allocator = ctypes.c_void_p()
 # The lock is kept while the recording begins, except where the main thread is to be asked.
 creator = released if case == "asked" else held
-# The threads that outlive the interpreter fill the ring otherwise, and the file with it.
-entries = 20_000 if case == "daemons" else 100_000
-options = f"driver=sim,history=all,context=alloc,stacks={stacks},max_entries={entries}".encode()
+options = f"driver=sim,history=all,context=alloc,stacks={stacks}".encode()
 assert creator.trtalloc_create(options, ctypes.byref(allocator)) == 0
 address = lambda function: ctypes.cast(function, ctypes.c_void_p)
 helper.use(address(held.trtalloc_allocate), address(held.trtalloc_deallocate), allocator)
@@ -362,12 +360,20 @@ def daemons():
     def churn(library):
         while True:
             library.trtalloc_deallocate(allocator, library.trtalloc_allocate(allocator, 7, 0, 0))
+            # No event may be dropped: a block whose allocation was dropped has no stack.
+            time.sleep(0.0003)
 
     def outlive():
         helper.allocate_for_ever(9)
 
     assert helper.outlive_the_interpreter() == 0
-    # Takes a while to be dropped while the interpreter ends.
+
+    class Dropped:
+        def __del__(self, allocate=released.trtalloc_allocate, allocator=allocator):
+            allocate(allocator, 13, 0, 0)
+
+    # Dropped while the interpreter ends; the second takes a while.
+    sys.modules["threading"].last = Dropped()
     sys.modules["threading"].much = [[number] for number in range(200_000)]
     for work in [lambda: churn(released), lambda: churn(released), lambda: churn(held), outlive]:
         threading.Thread(target=work, daemon=True).start()

@@ -210,6 +210,7 @@ fn threads_allocate_while_the_interpreter_ends_and_after_it() {
             in_time(command);
             let seen = read(&snapshot);
             let stacks = seen.all(9);
+            assert_eq!(seen.0["trtalloc"]["dropped"], 0, "3.{minor}");
             let has = |name: &str| {
                 stacks
                     .iter()
@@ -217,6 +218,12 @@ fn threads_allocate_while_the_interpreter_ends_and_after_it() {
             };
             assert!(has("outlive"), "3.{minor}: {stacks:?}");
             assert!(has("<no Python frames: Python is ending>"), "3.{minor}: {stacks:?}");
+            // The thread that ends the interpreter.
+            assert!(
+                is_marked(&seen, 13, "Python is ending"),
+                "3.{minor}: {:?}",
+                seen.names(13)
+            );
             // There is always one of both, and no other reason.
             let neither = |names: &Vec<String>| {
                 let frames = names.iter().any(|name| name.ends_with("outlive"));
