@@ -2,9 +2,9 @@
 
 use super::model::{EventKind, Report, ReportFrame};
 
-/// Prefixes of functions of a language's runtime, or of a framework's allocator, that lie between the caller and the
-/// pool.
-const PLUMBING: [&str; 7] = [
+/// Prefixes of what names no stack: functions of a language's runtime, or of a framework's allocator, that lie between the
+/// caller and the pool, and the mark of a stack without Python's frames.
+const PLUMBING: [&str; 8] = [
     "core::",
     "std::",
     "alloc::",
@@ -12,6 +12,7 @@ const PLUMBING: [&str; 7] = [
     "operator new",
     "c10::",
     "at::",
+    "no Python frames:",
 ];
 
 /// Functions that begin a program or a thread. They name no stack that has another function.
