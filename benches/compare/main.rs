@@ -1,5 +1,5 @@
 //! Compares this project with other pools, in one process on one machine. `cargo bench --bench compare [-- WORD]`
-//! prints tables in Markdown, of the rows whose names contain WORD. Without `--bench`, every case is run once without
+//! prints tables in Markdown, of the rows whose names contain WORD; `serve` is the table of servers. Without `--bench`, every case is run once without
 //! timing, and blocks are checked not to overlap.
 //!
 //! The rounds of all pools alternate, and a ratio is the median of the rounds' ratios, so that other load on the
@@ -14,6 +14,7 @@ mod machine;
 mod plain;
 mod pools;
 mod rmm;
+mod serve;
 #[path = "../../tests/common/mod.rs"]
 mod tools;
 
@@ -49,9 +50,13 @@ fn main() {
             contest::contest(case, rmm, measured);
             println!("ran: {}", case.name());
         }
+        serve::compare(rmm, measured);
         return;
     }
     preamble(rmm);
+    if word.is_none_or(|word| serve::NAME.contains(word)) {
+        serve::compare(rmm, measured);
+    }
     let mut head = Head("ns (times the first)");
     for &case in &chosen {
         head.row(&case.name(), contest::contest(case, rmm, measured));

@@ -37,6 +37,20 @@ pub struct Rmm {
     resource: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
     allocate: unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> *mut c_void,
     deallocate: unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void) -> bool,
+    make_on: unsafe extern "C" fn(*const Device, usize) -> *mut c_void,
+    destroy_on: unsafe extern "C" fn(*mut c_void),
+}
+
+/// A device that a pool uses, as `rmm/device.h` declares it. Events are numbers of the pool's own.
+#[repr(C)]
+pub struct Device {
+    pub data: *const c_void,
+    pub allocate: unsafe extern "C" fn(*const c_void, usize) -> *mut c_void,
+    pub deallocate: unsafe extern "C" fn(*const c_void, *mut c_void),
+    pub event_record: unsafe extern "C" fn(*const c_void, usize, usize),
+    pub stream_wait_event: unsafe extern "C" fn(*const c_void, usize, usize),
+    pub event_synchronize: unsafe extern "C" fn(*const c_void, usize),
+    pub stream_synchronize: unsafe extern "C" fn(*const c_void, usize),
 }
 
 impl Rmm {
@@ -65,6 +79,24 @@ impl Rmm {
             rmm: self,
             both,
             resource,
+            destroy: self.destroy,
+        })
+    }
+
+    /// A pool on a device that begins with so many bytes and grows. There is one at a time.
+    pub fn pool_on<'a>(&'a self, device: &'a Device, bytes: u64) -> Option<RmmPool<'a>> {
+        // SAFETY: the device outlives the pool. The result is checked for null.
+        let both = unsafe { (self.make_on)(device, bytes as usize) };
+        if both.is_null() {
+            return None;
+        }
+        // SAFETY: `both` was created by the call above.
+        let resource = unsafe { (self.resource)(both) };
+        Some(RmmPool {
+            rmm: self,
+            both,
+            resource,
+            destroy: self.destroy_on,
         })
     }
 }
@@ -77,7 +109,13 @@ fn sources() -> PathBuf {
 fn library() -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (RMM, RUNTIME, FLAGS).hash(&mut hasher);
-    for file in ["pools.cpp", "cudart.cpp", "cuda_runtime.h", "crt/host_defines.h"] {
+    for file in [
+        "pools.cpp",
+        "cudart.cpp",
+        "device.h",
+        "cuda_runtime.h",
+        "crt/host_defines.h",
+    ] {
         let path = sources().join(file);
         let text = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         text.hash(&mut hasher);
@@ -141,6 +179,10 @@ fn load(library: &Path) -> Result<Rmm, String> {
                 *mut c_void,
                 unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void) -> bool,
             >(find(c"rmm_deallocate")?),
+            make_on: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const Device, usize) -> *mut c_void>(
+                find(c"rmm_make_on")?,
+            ),
+            destroy_on: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(find(c"rmm_destroy_on")?),
         })
     }
 }
@@ -150,6 +192,7 @@ pub struct RmmPool<'a> {
     rmm: &'a Rmm,
     both: *mut c_void,
     resource: *mut c_void,
+    destroy: unsafe extern "C" fn(*mut c_void),
 }
 
 // SAFETY: RMM's pool and arena may be called from any thread.
@@ -176,7 +219,7 @@ impl Pool for RmmPool<'_> {
 
 impl Drop for RmmPool<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was created by `make`, and is destroyed once.
-        unsafe { (self.rmm.destroy)(self.both) }
+        // SAFETY: it was created by the function that belongs to `destroy`, and is destroyed once.
+        unsafe { (self.destroy)(self.both) }
     }
 }

@@ -10,7 +10,7 @@ use trtalloc::config::Config;
 use trtalloc::driver::Stream;
 use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::error::{Error, Result};
-use trtalloc::trace::serve::{self, Calls, Client, Computer, Graph, MEMORY_CALLS, Measured, Row, Run};
+use trtalloc::trace::serve::{self, Calls, Client, Computer, Graph, MEMORY_CALLS, Measured, Memory, Row, Run};
 
 use crate::cudasim::clock;
 use crate::machine::Machine;
@@ -146,7 +146,7 @@ pub fn measure(row: Row, (warm, requests): (usize, usize), seed: u64) -> Measure
     let context = machine.primary_retain(0).expect("a device");
     machine.context_push(context).expect("a context");
     let clients = serve::clients(row.kind, row.sizes, row.streams, warm + requests, seed);
-    let run = |allocator: Option<&Allocator>, decay: u64| {
+    let run = |allocator: Option<&dyn Memory>, decay: u64| {
         let computer = Served::new(&machine);
         let run = Run::new(&computer, allocator, &clients, row.ahead, warm).expect("streams");
         run.with_decay(decay)
@@ -160,7 +160,7 @@ pub fn measure(row: Row, (warm, requests): (usize, usize), seed: u64) -> Measure
     let allocator = Allocator::with_driver(driver, config).expect("an allocator");
     Measured {
         row,
-        figures: run(Some(&allocator), decay),
+        figures: run(Some(allocator.as_ref()), decay),
         ideal,
         needs: clients.iter().map(Client::needs).sum(),
     }

@@ -1,10 +1,14 @@
 // The functions of the CUDA runtime that RMM's pools call. They do nothing, so that only the pools' own work is
-// measured.
+// measured, unless a device is set: then they are calls of that device.
 // They are in a file of their own so that the compiler does not inline them.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <cstdint>
+
+#include "device.h"
+
+Device const* rmm_device = nullptr;
 
 cudaError_t cudaGetDevice(int* device) {
     *device = 0;
@@ -28,11 +32,27 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    if (rmm_device != nullptr) { rmm_device->event_record(rmm_device->data, event, stream); }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (rmm_device != nullptr) { rmm_device->stream_wait_event(rmm_device->data, stream, event); }
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (rmm_device != nullptr) { rmm_device->event_synchronize(rmm_device->data, event); }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (rmm_device != nullptr) { rmm_device->stream_synchronize(rmm_device->data, stream); }
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 char const* cudaGetErrorName(cudaError_t) { return "cudaSuccess"; }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "device.h"
+
 #include <rmm/mr/device/arena_memory_resource.hpp>
 #include <rmm/mr/device/device_memory_resource.hpp>
 #include <rmm/mr/device/pool_memory_resource.hpp>
@@ -22,12 +24,26 @@ class Addresses final : public rmm::mr::device_memory_resource {
     void do_deallocate(void* base, std::size_t bytes, rmm::cuda_stream_view) override { munmap(base, bytes); }
 };
 
+// The memory of the device that is set.
+class DeviceMemory final : public rmm::mr::device_memory_resource {
+    void* do_allocate(std::size_t bytes, rmm::cuda_stream_view) override {
+        void* const block = rmm_device->allocate(rmm_device->data, bytes);
+        if (block == nullptr) { throw rmm::out_of_memory{"the device is full"}; }
+        return block;
+    }
+
+    void do_deallocate(void* block, std::size_t, rmm::cuda_stream_view) override {
+        rmm_device->deallocate(rmm_device->data, block);
+    }
+};
+
 using Resource = rmm::mr::device_memory_resource;
 using Pool = rmm::mr::pool_memory_resource<Resource>;
 using Arena = rmm::mr::arena_memory_resource<Resource>;
 
 struct Both {
-    Addresses upstream;
+    Addresses addresses;
+    DeviceMemory device;
     std::unique_ptr<Resource> resource;
 };
 
@@ -41,13 +57,29 @@ extern "C" {
 void* rmm_make(bool arena, std::size_t bytes) try {
     auto both = std::make_unique<Both>();
     if (arena) {
-        both->resource = std::make_unique<Arena>(&both->upstream, bytes);
+        both->resource = std::make_unique<Arena>(&both->addresses, bytes);
     } else {
-        both->resource = std::make_unique<Pool>(&both->upstream, bytes, bytes);
+        both->resource = std::make_unique<Pool>(&both->addresses, bytes, bytes);
     }
     return both.release();
 } catch (...) {
     return nullptr;
+}
+
+// Creates a pool on `device` that begins with so many bytes and grows; null on failure. There is one at a time.
+void* rmm_make_on(Device const* device, std::size_t bytes) try {
+    rmm_device = device;
+    auto both = std::make_unique<Both>();
+    both->resource = std::make_unique<Pool>(&both->device, bytes);
+    return both.release();
+} catch (...) {
+    rmm_device = nullptr;
+    return nullptr;
+}
+
+void rmm_destroy_on(void* both) {
+    delete static_cast<Both*>(both);
+    rmm_device = nullptr;
 }
 
 void rmm_destroy(void* both) { delete static_cast<Both*>(both); }

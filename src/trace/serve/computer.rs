@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::figures::{Calls, MEMORY_CALLS};
+use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
 use crate::driver::sim::Machine;
 use crate::driver::sim::model::capture::MODE_THREAD_LOCAL;
@@ -56,6 +57,54 @@ pub trait Computer {
     fn checked(&self) -> u64;
     /// What the order checker and the driver found.
     fn violations(&self) -> Vec<String>;
+}
+
+/// An allocator that serves the requests.
+pub trait Memory {
+    /// Allocates a block: see [`Allocator::allocate`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] where it is refused. Another error ends the run.
+    fn allocate(&self, request: Request) -> Result<u64>;
+    /// Resizes a block, which may move.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::allocate`].
+    fn reallocate(&self, address: u64, size: u64) -> Result<u64>;
+    /// Frees a block of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Any error ends the run.
+    fn deallocate(&self, address: u64, size: u64, stream: Option<Stream>) -> Result<()>;
+    /// Ends a window of time: see [`Allocator::end_window`].
+    fn end_window(&self) {}
+    /// Returns all memory to the driver.
+    fn close(&self);
+}
+
+impl Memory for Allocator {
+    fn allocate(&self, request: Request) -> Result<u64> {
+        Allocator::allocate(self, request)
+    }
+
+    fn reallocate(&self, address: u64, size: u64) -> Result<u64> {
+        Allocator::reallocate(self, address, 0, size)
+    }
+
+    fn deallocate(&self, address: u64, _size: u64, stream: Option<Stream>) -> Result<()> {
+        Allocator::deallocate(self, address, stream)
+    }
+
+    fn end_window(&self) {
+        Allocator::end_window(self);
+    }
+
+    fn close(&self) {
+        Allocator::close(self);
+    }
 }
 
 /// A captured graph and its executable.

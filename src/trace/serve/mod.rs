@@ -9,7 +9,7 @@ mod figures;
 mod run;
 mod workload;
 
-pub use computer::{Computer, Graph, Simulated};
+pub use computer::{Computer, Graph, Memory, Simulated};
 pub use figures::{Calls, Figures, MEMORY_CALLS};
 pub use run::Run;
 pub use workload::{Block, Client, Kind, Sizes, Step, clients};

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use super::figures::{Figures, Progress};
 use super::workload::{Client, Step};
-use super::{Computer, Graph};
-use crate::allocator::{Allocator, RESIZABLE, Request, WINDOWS};
+use super::{Computer, Graph, Memory};
+use crate::allocator::{RESIZABLE, Request, WINDOWS};
 use crate::driver::Stream;
 use crate::support::error::{Error, Result};
 
@@ -44,7 +44,7 @@ impl Running<'_> {
 pub struct Run<'a, C> {
     computer: &'a C,
     /// `None` runs the work alone, without memory.
-    allocator: Option<&'a Allocator>,
+    allocator: Option<&'a dyn Memory>,
     ahead: usize,
     warm: usize,
     clients: Vec<Running<'a>>,
@@ -63,7 +63,7 @@ impl<'a, C: Computer> Run<'a, C> {
     /// The driver's, where a stream cannot be created.
     pub fn new(
         computer: &'a C,
-        allocator: Option<&'a Allocator>,
+        allocator: Option<&'a dyn Memory>,
         clients: &'a [Client],
         ahead: usize,
         warm: usize,
@@ -232,7 +232,7 @@ impl<'a, C: Computer> Run<'a, C> {
     }
 
     /// Makes one call of the allocator, and notes how long it took and how much memory there is then.
-    fn call<T>(&mut self, call: impl FnOnce(&Allocator) -> Result<T>) -> Option<Result<T>> {
+    fn call<T>(&mut self, call: impl FnOnce(&dyn Memory) -> Result<T>) -> Option<Result<T>> {
         let begun = self.computer.now();
         let result = call(self.allocator?);
         if self.measured {
@@ -282,7 +282,7 @@ impl<'a, C: Computer> Run<'a, C> {
         let Some((old, _)) = self.clients[at].blocks[block] else {
             return Ok(());
         };
-        match self.call(|allocator| allocator.reallocate(old, 0, size)) {
+        match self.call(|allocator| allocator.reallocate(old, size)) {
             Some(Ok(new)) => {
                 self.computer.resized(old, new, size);
                 self.clients[at].blocks[block] = Some((new, size));
@@ -302,13 +302,13 @@ impl<'a, C: Computer> Run<'a, C> {
     }
 
     fn free(&mut self, at: usize, block: usize, on: Option<Stream>) -> Result<()> {
-        let Some((address, _)) = self.clients[at].blocks[block].take() else {
+        let Some((address, size)) = self.clients[at].blocks[block].take() else {
             return Ok(());
         };
         if self.allocator.is_some() {
             self.computer.giving_back(address, on);
         }
-        self.call(|allocator| allocator.deallocate(address, on))
+        self.call(|allocator| allocator.deallocate(address, size, on))
             .unwrap_or(Ok(()))
     }
 

@@ -139,7 +139,7 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     let device = Device::open(&config, Fallback::Fail)?;
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let computer = simulated(&device)?;
-    let run = Run::new(&computer, Some(&allocator), &clients, row.ahead, warm)?;
+    let run = Run::new(&computer, Some(allocator.as_ref()), &clients, row.ahead, warm)?;
     let figures = run.with_decay(decay).run()?;
     Ok(Measured {
         row,
