@@ -6,8 +6,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use super::*;
 
 /// `trtalloc run --metrics 0`, and where it serves.
-struct Run {
-    server: Server,
+pub struct Run {
+    pub server: Server,
     address: String,
 }
 
@@ -18,7 +18,11 @@ impl Run {
     }
 
     fn of(name: &str, options: &[&str], words: &[&str]) -> Run {
-        let mut command = run_command(name);
+        Run::by(run_command(name), name, options, words)
+    }
+
+    /// A run that `command` begins.
+    pub fn by(mut command: Command, name: &str, options: &[&str], words: &[&str]) -> Run {
         command.args(["--metrics", "0"]).args(options).arg("--").args(words);
         let mut server = Server::start(name, command.stderr(Stdio::piped()));
         let mut line = String::new();
@@ -50,12 +54,12 @@ impl Run {
     }
 
     /// The metrics, with that in the header `Accept`.
-    fn metrics(&self, accept: &str) -> (String, String) {
+    pub fn metrics(&self, accept: &str) -> (String, String) {
         self.answer(&format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"))
     }
 
     /// The process number of the only child.
-    fn program(&self) -> String {
+    pub fn program(&self) -> String {
         children(&self.server.pid()).remove(0)
     }
 }
@@ -80,7 +84,7 @@ fn signal(pid: &str, signal: i32) {
 }
 
 /// The values of the samples whose line begins so.
-fn values<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
+pub fn values<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
     let lines = text.lines().filter(|line| line.starts_with(begin));
     lines.map(|line| line.rsplit_once(' ').unwrap().1).collect()
 }
@@ -109,7 +113,7 @@ fn assert_one_exposition(text: &str) {
     assert!(families.len() > 30, "{text}");
 }
 
-const OPEN: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+pub const OPEN: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
 #[test]
 fn all_processes_of_a_run_are_one_exposition() {

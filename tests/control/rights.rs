@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 
 use trtalloc::support::control::Request;
 
+use super::metrics::{OPEN, Run, values};
 use super::*;
 
 const USER: u32 = 54_321;
@@ -286,4 +287,37 @@ fn container_is_reached_from_outside() {
         );
         assert!(text(&ctl(&[]).stdout).lines().any(|line| line.starts_with(&inside)));
     }
+}
+
+/// Root's run takes the user of each program before it looks for the socket.
+#[test]
+fn root_serves_the_metrics_of_another_users_program() {
+    let (programs, home) = (copied("metrics-programs"), Home::new("metrics-other", OTHER));
+    let library = programs.0.join(env!("TRTALLOC_SONAME"));
+    std::fs::copy(library, programs.0.join("libtrtalloc.so")).unwrap();
+    let mut command = clean(&programs.0.join("trtalloc"));
+    command
+        .env("XDG_RUNTIME_DIR", &home.0)
+        .env("LD_LIBRARY_PATH", &programs.0);
+    command.args(["run", "--driver", "sim"]);
+    let user = [format!("--reuid={OTHER}"), format!("--regid={OTHER}")];
+    let server = programs.0.join("server");
+    let words = [
+        "setpriv",
+        &user[0],
+        &user[1],
+        "--clear-groups",
+        server.to_str().unwrap(),
+    ];
+    let mut run = Run::by(command, "metrics-other", &[], &words);
+    let program = run.program();
+    let (_, text) = run.metrics(OPEN);
+    assert_eq!(
+        values(&text, &format!("trtalloc_up{{pid=\"{program}\"}}")),
+        ["1"],
+        "{text}"
+    );
+    assert_eq!(values(&text, "trtalloc_allocated_bytes{"), ["541065216"], "{text}");
+    run.server.begins("exit");
+    assert!(run.server.child.wait().unwrap().success());
 }

@@ -97,7 +97,7 @@ pub enum Kind {
     ForeignFrees,
     /// Each stream has a resizable block beside its requests that grows for 8 to 32 requests.
     Growth,
-    /// Every [`RARE`]th request is of a shape of 1.5 times the largest.
+    /// Every 250th request is of a shape of 1.5 times the largest.
     RareLargest,
     /// Engines are loaded and unloaded meanwhile without a stream.
     Engines,
