@@ -23,12 +23,16 @@ impl Allocator {
     #[inline]
     pub(super) fn allocate_tagged(&self, request: &Request, tag: Tag) -> Result<u64> {
         let direct = || self.allocate_directly(request);
-        let (Ok(want), Some(stream)) = (self.want(request.size, request.alignment), request.stream) else {
+        let Some(stream) = request.stream else {
             return self.count_for(request, tag, direct);
         };
         if !self.streams || self.closed.load(Ordering::Relaxed) {
             return self.count_for(request, tag, direct);
         }
+        let want = match self.want(request.size, request.alignment) {
+            Ok(want) => want,
+            Err(_) => return self.count_for(request, tag, direct),
+        };
         note_unknown_flags(request);
         self.on_stream(
             request,
