@@ -35,10 +35,7 @@ impl Frames {
             .find(|event| event["action"] == "alloc" && event["size"] == size)
             .unwrap_or_else(|| panic!("{size} was allocated"));
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let stack = alloc["stack"].as_u64().unwrap_or(0) as usize;
-        let frames = self.0["stacks"][stack].as_array().unwrap().iter();
-        frames
-            .map(|number| &self.0["frames"][number.as_u64().unwrap() as usize])
+        self.frames(alloc)
             .map(|frame| {
                 (
                     text(&frame["name"]),
@@ -47,6 +44,13 @@ impl Frames {
                 )
             })
             .collect()
+    }
+
+    /// The frames of an event's stack.
+    fn frames(&self, event: &Value) -> impl Iterator<Item = &Value> {
+        let stack = event["stack"].as_u64().unwrap_or(0) as usize;
+        let frames = self.0["stacks"][stack].as_array().unwrap().iter();
+        frames.map(|number| &self.0["frames"][number.as_u64().unwrap() as usize])
     }
 
     /// The names of every stack in which a block of that size was allocated.
@@ -65,8 +69,8 @@ impl Frames {
         let allocs = events.filter(|event| event["action"] == "alloc" && wanted(event));
         let mut stacks: Vec<Vec<String>> = allocs
             .map(|alloc| {
-                let frames = alloc["frames"].as_array().unwrap().iter();
-                frames.map(|frame| frame["name"].as_str().unwrap().to_owned()).collect()
+                let names = self.frames(alloc).map(|frame| frame["name"].as_str().unwrap());
+                names.map(str::to_owned).collect()
             })
             .collect();
         stacks.sort();
