@@ -376,6 +376,34 @@ def test_history_and_snapshots(simulated):
     )
 
 
+def test_the_number_of_events_is_stated(simulated):
+    """PyTorch's unbounded default is the library's maximum, of which only what is used takes memory."""
+    simulated(
+        """
+        import sys, trtalloc
+        from trtalloc import memory
+
+        def kept(**options):
+            memory._record_memory_history("all", stacks=None, **options)
+            for _ in range(100):
+                trtalloc.allocate(4096, 0).close()
+            return memory._snapshot()["trtalloc"]["max_entries"]
+
+        assert kept() == kept(max_entries=sys.maxsize) == kept(max_entries=1 << 26) == 1 << 26
+        assert kept(max_entries=5000) == 5000
+        for refused in (0, -1, (1 << 26) + 1, sys.maxsize - 1):
+            try:
+                kept(max_entries=refused)
+            except trtalloc.Error as error:
+                assert error.name == "INVALID_ARGUMENT" and "67108864" in str(error), error
+            else:
+                raise SystemExit(f"no error: {refused}")
+        with open("/proc/self/statm") as figures:
+            assert int(figures.read().split()[1]) * 4096 < 1 << 30
+        """
+    )
+
+
 def test_options_for_onnx_runtime_are_addresses(simulated):
     simulated(
         """

@@ -13,6 +13,9 @@ from . import _library
 
 _Path = Union[str, "os.PathLike[str]"]
 
+# The library's maximum of max_entries.
+_MAX_ENTRIES = 1 << 26
+
 
 def _record_memory_history(
     enabled: Optional[str] = "all",
@@ -23,6 +26,11 @@ def _record_memory_history(
 ) -> None:
     """As torch.cuda.memory._record_memory_history: `enabled` is None, "state" or "all"; `context` None, "state", "alloc" or
     "all"; `stacks` "python" or "all". `device` None is every device.
+
+    `max_entries` is how many events are kept: the last ones, of 64 bytes of host memory each, which is taken as they come. The
+    default, PyTorch's unbounded one, is the library's maximum of 67,108,864, up to 4 GiB. Raises Error for another number above
+    it, and with the name OUT_OF_MEMORY if the host refuses the address space. A snapshot has the number in
+    ["trtalloc"]["max_entries"].
     """
     if isinstance(enabled, bool):
         raise ValueError('enabled is None, "state" or "all"; the form with True and False is not supported')
@@ -30,8 +38,7 @@ def _record_memory_history(
     if enabled is not None:
         words.append(f"context={context or 'none'}")
         words.append(f"stacks={stacks or 'none'}")
-        if max_entries < sys.maxsize:
-            words.append(f"max_entries={int(max_entries)}")
+        words.append(f"max_entries={_MAX_ENTRIES if max_entries == sys.maxsize else int(max_entries)}")
         if device is not None:
             words.append(f"device={_ordinal(device)}")
     _library.check(_library.library.trtalloc_history(_library.default(), ",".join(words).encode()))
