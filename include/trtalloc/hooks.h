@@ -96,7 +96,7 @@ typedef struct trtalloc_dlpack_python {
 
 // Allocates `size` bytes or more, as trtalloc_allocate_on does with trtalloc_default(), as a block that owners share. The
 // caller is its first owner. `stream` (void*)-1: no stream, as trtalloc_allocate. Returns NULL if the request cannot be
-// satisfied.
+// satisfied, and for memory that is not CUDA's.
 struct trtalloc_dlpack_block *trtalloc_dlpack_allocate(uint64_t size,
                                                        uint64_t alignment,
                                                        uint32_t flags,

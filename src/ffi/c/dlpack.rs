@@ -81,6 +81,17 @@ struct Python {
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 
+/// DLPack's type of what `driver` allocates. The simulated device counts as CUDA's.
+fn device_type(driver: &dyn Driver, host: bool) -> Result<i32> {
+    match driver.name() {
+        "cuda" | "sim" if host => Ok(CUDA_HOST),
+        "cuda" | "sim" => Ok(CUDA),
+        other => Err(Error::Unsupported(format!(
+            "DLPack lends memory of CUDA here, and the driver is {other}"
+        ))),
+    }
+}
+
 /// The stream that stands for none, as in Python's array API.
 const NO_STREAM: usize = usize::MAX;
 
@@ -90,8 +101,9 @@ impl trtalloc_dlpack_block {
             return Err(Error::InvalidArgument("size is 0".into()));
         }
         let allocator = exported.allocator()?;
-        let address = allocator.allocate(request)?;
         let host = allocator.config().kind == Kind::Pinned;
+        let device_type = device_type(&**allocator.driver(), host)?;
+        let address = allocator.allocate(request)?;
         Ok(Arc::new(trtalloc_dlpack_block {
             allocator,
             memory: Mutex::new(Memory {
@@ -106,7 +118,7 @@ impl trtalloc_dlpack_block {
             } else {
                 allocator.device_of_block(address).unwrap_or(0)
             },
-            device_type: if host { CUDA_HOST } else { CUDA },
+            device_type,
         }))
     }
 
@@ -353,7 +365,7 @@ fn lend<T: Form>(block: &Arc<trtalloc_dlpack_block>, (code, bits): (u8, u8), ext
 
 /// Allocates `size` bytes or more, as trtalloc_allocate_on does with trtalloc_default(), as a block that owners share. The
 /// caller is its first owner. `stream` (void*)-1: no stream, as trtalloc_allocate. Returns NULL if the request cannot be
-/// satisfied.
+/// satisfied, and for memory that is not CUDA's.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_dlpack_allocate(
     size: u64,
@@ -574,6 +586,18 @@ mod tests {
     use crate::support::config::Config;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_of_other_drivers_is_not_lent_as_cudas() {
+        let driver = SimDriver::new(SimConfig::default());
+        assert_eq!(device_type(&*driver, false).unwrap(), CUDA);
+        assert_eq!(device_type(&*driver, true).unwrap(), CUDA_HOST);
+        let other = device_type(&crate::driver::none::NoDriver, false).unwrap_err();
+        assert_eq!(
+            other.to_string(),
+            "unsupported: DLPack lends memory of CUDA here, and the driver is none"
+        );
+    }
 
     struct World {
         exported: &'static ExportedAllocator,
