@@ -1,4 +1,4 @@
-//! `trtalloc trace NAME`: writes a generated trace.
+//! `trtalloc trace`: writes a generated trace, or what a program did according to a snapshot's history.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use trtalloc::error::{Error, Result};
+use trtalloc::history::report::Report;
+use trtalloc::trace::from_history::{Recorded, from_history};
 use trtalloc::trace::generate::{NAMES, generate};
 use trtalloc::trace::{Trace, csv};
 
@@ -14,7 +16,7 @@ use super::Done;
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// serving, growing, varying, streams or large
+    /// serving, growing, varying, streams or large; or a snapshot with a history
     name: String,
     /// The file to write, compressed where its name ends in .gz; the default is stdout
     #[arg(short, long)]
@@ -22,16 +24,19 @@ pub struct Arguments {
     /// The same seed makes the same trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The device, where a snapshot has the history of several
+    #[arg(long)]
+    device: Option<i32>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
-    let Some(trace) = generate(&arguments.name, arguments.seed) else {
+    let Some(trace) = made(arguments)? else {
         let known: String = NAMES
             .iter()
             .map(|(name, what)| format!("\n  {name:8} {what}"))
             .collect();
         return Err(Error::InvalidArgument(format!(
-            "no trace is called {:?}; there are{known}",
+            "no trace and no file is called {:?}; there are{known}",
             arguments.name
         )));
     };
@@ -45,6 +50,52 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     written
         .map(|()| Done::All)
         .map_err(|error| Error::Io(format!("{name}: {error}")))
+}
+
+/// The trace; `None` where neither a trace nor a file has that name.
+fn made(arguments: &Arguments) -> Result<Option<Trace>> {
+    let path = Path::new(&arguments.name);
+    if let Some(trace) = generate(&arguments.name, arguments.seed) {
+        return Ok(Some(trace));
+    }
+    if !path.exists() {
+        return Ok(None);
+    }
+    let report = Report::read(path)?;
+    let recorded = from_history(&report, arguments.device)?;
+    // The trace itself may go to stdout.
+    eprintln!("{}", summary(&report, &recorded));
+    Ok(Some(recorded.trace))
+}
+
+/// What the trace has, and what the history did not say.
+fn summary(report: &Report, recorded: &Recorded) -> String {
+    let trace = &recorded.trace;
+    let mut text = format!(
+        "device {}: {} calls on {} streams, at most {} bytes in use",
+        recorded.device,
+        trace.ops().len(),
+        trace.streams().len(),
+        trace.peak()
+    );
+    let dropped = report
+        .recording
+        .as_ref()
+        .map_or(0, |recording| recording.dropped + recording.left_out);
+    for (count, what) in [
+        (dropped as usize, "events are missing in the history"),
+        (
+            recorded.before,
+            "blocks are older than the history: the trace begins with them",
+        ),
+        (recorded.unfreed, "frees are missing in the history"),
+        (recorded.refused, "refused requests are left out"),
+    ] {
+        if count > 0 {
+            text += &format!("; {count} {what}");
+        }
+    }
+    text
 }
 
 fn write_file(trace: &Trace, path: &Path) -> std::io::Result<()> {

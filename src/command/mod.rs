@@ -42,7 +42,7 @@ enum Subcommand {
     Demo(demo::Arguments),
     /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it
     Replay(replay::Arguments),
-    /// Writes a generated trace as CSV
+    /// Writes a generated trace, or what a program did according to a snapshot, as CSV
     Trace(generate::Arguments),
     /// Reports which driver, devices, virtual memory and TensorRT libraries this machine has
     Doctor(doctor::Arguments),

@@ -1,14 +1,16 @@
 //! Traces of allocations: read from CSV or generated, and replayed on an allocator. The command, the benches and the
 //! tests use them.
 //!
-//! [`csv`] reads and writes traces, and [`generate`] and [`kv`] make them from a seed. [`replay`](mod@replay) runs and
+//! [`csv`] reads and writes traces, [`generate`] and [`kv`] make them from a seed, and
+//! [`from_history`](mod@from_history) from a snapshot. [`replay`](mod@replay) runs and
 //! measures them. [`application`] is the program that owns streams and queues work. [`steady`] has short sequences of
 //! calls that are measured again and again, and [`serve`] a server whose work is pending.
 //!
-//! Uses: allocator, driver, ffi, support.
+//! Uses: allocator, driver, ffi, history, support.
 
 pub mod application;
 pub mod csv;
+pub mod from_history;
 pub mod generate;
 pub mod kv;
 pub mod random;

@@ -1,5 +1,8 @@
 //! `trtalloc replay` and `trtalloc trace`.
 
+use std::path::Path;
+
+use trtalloc::history::report::Report;
 use trtalloc::trace::csv;
 use trtalloc::trace::generate::generate;
 
@@ -148,4 +151,44 @@ fn a_generated_trace_is_the_same_on_stdout_and_in_a_gzip_file() {
     assert!(std::fs::metadata(&path).unwrap().len() < text.len() as u64 / 2);
     assert_eq!(csv::open(&path).unwrap(), trace);
     expect(&trtalloc(&["trace", "growing", "-o", "/nonexistent/x.csv"]), 1);
+}
+
+/// The history of a program as a trace has the program's calls, in their order, and its peak.
+#[test]
+fn a_recorded_history_is_replayed() {
+    let snapshot = file("recorded.pickle", "");
+    let (snapshot, path) = (snapshot.to_str().unwrap(), file("recorded.csv.gz", ""));
+    expect(
+        &trtalloc(&["demo", "--driver", "sim", "--short", "--snapshot", snapshot]),
+        0,
+    );
+    let output = trtalloc(&["trace", snapshot, "-o", path.to_str().unwrap()]);
+    expect(&output, 0);
+    // 11,016 blocks and 1,362 resizes, each of them a free and an allocation.
+    let said = stderr(&output);
+    assert!(
+        said.starts_with("device 0: 24756 calls on 4 streams, at most "),
+        "{said}"
+    );
+    assert!(said.ends_with("; 2 refused requests are left out\n"), "{said}");
+    let trace = csv::open(&path).unwrap();
+    assert_eq!(trace.ops().len(), 24_756);
+    assert_eq!(trace.leftovers().count(), 0);
+    let report = Report::read(Path::new(snapshot)).unwrap();
+    let peak = report.devices[0].figures.unwrap().stats.allocated_peak;
+    assert!(trace.peak().abs_diff(peak) < peak / 100, "{} and {peak}", trace.peak());
+    expect(&trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim"]), 0);
+    // On stdout, and where there is no history.
+    assert!(stdout(&trtalloc(&["trace", snapshot])).starts_with("op,id,bytes,stream\nalloc,"));
+    let without = file("state.json", r#"{"segments":[],"device_traces":[]}"#);
+    let output = trtalloc(&["trace", without.to_str().unwrap()]);
+    expect(&output, 2);
+    assert!(
+        stderr(&output).contains("the snapshot has no history"),
+        "{}",
+        stderr(&output)
+    );
+    let output = trtalloc(&["trace", snapshot, "--device", "1"]);
+    expect(&output, 2);
+    assert!(stderr(&output).contains("device 1 has no history; there is one of 0"));
 }
