@@ -158,10 +158,12 @@ fn free_memory_goes_to_who_is_short() {
             "{options}: {:?}",
             begun.elapsed()
         );
-        assert!(
-            one.reserved_now() >= floor && one.reserved_now() <= 32 * MIB,
-            "{options}"
-        );
+        // A handle leaves the budget before the helper thread has the pool's lock again to count it.
+        while one.reserved_now() > 32 * MIB && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let reserved = one.reserved_now();
+        assert!(reserved >= floor && reserved <= 32 * MIB, "{options}: {reserved}");
         assert_eq!(
             other.allocator.stats(Some(0)).unwrap().out_of_memory,
             1,
