@@ -68,35 +68,30 @@ impl Rmm {
 
     /// A pool, or an arena, of that many bytes.
     pub fn pool(&self, arena: bool, bytes: u64) -> Option<RmmPool<'_>> {
-        // SAFETY: a plain call, whose result is checked for null.
+        // SAFETY: a plain call, whose result `made` checks.
         let both = unsafe { (self.make)(arena, bytes as usize) };
-        if both.is_null() {
-            return None;
-        }
-        // SAFETY: `both` was created by the call above.
-        let resource = unsafe { (self.resource)(both) };
-        Some(RmmPool {
-            rmm: self,
-            both,
-            resource,
-            destroy: self.destroy,
-        })
+        self.made(both, self.destroy)
     }
 
     /// A pool on a device that begins with so many bytes and grows. There is one at a time.
     pub fn pool_on<'a>(&'a self, device: &'a Device, bytes: u64) -> Option<RmmPool<'a>> {
-        // SAFETY: the device outlives the pool. The result is checked for null.
+        // SAFETY: the device outlives the pool. `made` checks the result.
         let both = unsafe { (self.make_on)(device, bytes as usize) };
+        self.made(both, self.destroy_on)
+    }
+
+    /// What was made, unless it is null, and how it is destroyed.
+    fn made(&self, both: *mut c_void, destroy: unsafe extern "C" fn(*mut c_void)) -> Option<RmmPool<'_>> {
         if both.is_null() {
             return None;
         }
-        // SAFETY: `both` was created by the call above.
+        // SAFETY: a call above created `both`.
         let resource = unsafe { (self.resource)(both) };
         Some(RmmPool {
             rmm: self,
             both,
             resource,
-            destroy: self.destroy_on,
+            destroy,
         })
     }
 }

@@ -149,7 +149,7 @@ class Block:
     and each consumer of `__cuda_array_interface__`, which keeps a reference to this object. It is freed on the stream on which
     it was allocated, and on the streams that consumers named: work that is queued there may still use it. If it was passed on
     through `__cuda_array_interface__`, whose consumers name no stream, work that is queued on any stream may. A stream that
-    nobody named, and that is not ordered before the end of the last user, needs `record_stream`.
+    no call named, and that is not ordered before the end of the last user, needs `record_stream`.
 
     A block may be used from any thread. Every use after `close` raises ValueError.
     """

@@ -1,0 +1,152 @@
+//! Owners, the order of uses, and what is refused.
+
+use super::*;
+use crate::driver::sim::model::Machine;
+use crate::driver::sim::{SimConfig, SimDriver};
+use crate::support::config::Config;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn memory_of_other_drivers_is_not_lent_as_cudas() {
+    let driver = SimDriver::new(SimConfig::default());
+    assert_eq!(device_type(&*driver, false).unwrap(), CUDA);
+    assert_eq!(device_type(&*driver, true).unwrap(), CUDA_HOST);
+    let other = device_type(&crate::driver::none::NoDriver, false).unwrap_err();
+    assert_eq!(
+        other.to_string(),
+        "unsupported: DLPack lends memory of CUDA here, and the driver is none"
+    );
+}
+
+struct World {
+    exported: &'static ExportedAllocator,
+    machine: Arc<Machine>,
+    context: usize,
+    streams: [Stream; 3],
+}
+
+fn world() -> World {
+    let driver = SimDriver::new(SimConfig::default());
+    let machine = driver.machine().clone();
+    let context = machine.primary_retain(0).unwrap();
+    machine.context_push(context).unwrap();
+    let streams = [(); 3].map(|()| Stream(machine.stream_create(true).unwrap()));
+    let allocator = Allocator::with_driver(driver, Config::default()).unwrap();
+    World {
+        exported: ExportedAllocator::new(allocator),
+        machine,
+        context,
+        streams,
+    }
+}
+
+impl World {
+    fn block(&self, stream: Option<Stream>) -> Arc<trtalloc_dlpack_block> {
+        let request = Request {
+            size: MIB,
+            alignment: 0,
+            flags: 0,
+            stream,
+            device: None,
+        };
+        trtalloc_dlpack_block::allocate(self.exported, request).unwrap()
+    }
+
+    /// Whether what is queued on the stream waits for a kernel that does not end.
+    fn waits(&self, stream: Stream) -> bool {
+        self.machine.launch(stream.0, 1, &[]).unwrap();
+        self.machine.work_ends(stream.0).unwrap() == u64::MAX
+    }
+
+    /// Whether the block's memory is reused at once by its own stream, once `let_go` has ended its last use.
+    fn is_reused(&self, block: Arc<trtalloc_dlpack_block>, let_go: impl FnOnce(Arc<trtalloc_dlpack_block>)) -> bool {
+        let (address, stream) = (block.memory.lock().address, block.stream);
+        let_go(block);
+        self.block(stream).memory.lock().address == address
+    }
+}
+
+#[test]
+fn a_consumers_stream_waits_for_the_blocks_stream() {
+    let world = world();
+    let [own, consumer, other] = world.streams;
+    let block = world.block(Some(own));
+    let kernel = world.machine.launch_persistent(own.0, &[]).unwrap();
+    block.use_on(Some(own)).unwrap();
+    block.use_on(None).unwrap();
+    assert!(!world.waits(consumer) && !world.waits(other));
+    block.use_on(Some(consumer)).unwrap();
+    assert!(world.waits(consumer) && !world.waits(other));
+    // Also where no context is current, as on a thread that has not used CUDA.
+    world.machine.context_pop().unwrap();
+    block.use_on(Some(other)).unwrap();
+    assert_eq!(world.machine.context_current(), Ok(0));
+    assert!(world.waits(other));
+    world.machine.context_push(world.context).unwrap();
+    assert!(world.machine.release_persistent(kernel));
+}
+
+#[test]
+fn a_default_stream_is_waited_for_without_a_context() {
+    let world = world();
+    let kernel = world.machine.launch_persistent(Stream::LEGACY.0, &[]).unwrap();
+    let block = world.block(Some(Stream::DEFAULT));
+    world.machine.context_pop().unwrap();
+    block.use_on(Some(world.streams[0])).unwrap();
+    assert!(world.waits(world.streams[0]));
+    assert!(world.machine.release_persistent(kernel));
+}
+
+#[test]
+fn memory_is_reused_behind_each_named_use() {
+    let world = world();
+    let [own, consumer, unnamed] = world.streams;
+    // Nothing used it, so its own stream has it at once.
+    assert!(world.is_reused(world.block(Some(own)), drop));
+    for (stream, named) in [(consumer, Some(consumer)), (unnamed, None)] {
+        let block = world.block(Some(own));
+        block.use_on(named).unwrap();
+        let kernel = world.machine.launch_persistent(stream.0, &[]).unwrap();
+        assert!(!world.is_reused(block, drop), "{named:?}");
+        assert!(world.machine.release_persistent(kernel));
+    }
+    // A user that let go without an order.
+    let block = world.block(Some(own));
+    let kernel = world.machine.launch_persistent(unnamed.0, &[]).unwrap();
+    let reused = world.is_reused(block, |block| {
+        // SAFETY: the only owner.
+        unsafe { trtalloc_dlpack_release(Arc::into_raw(block).cast_mut(), false) }
+    });
+    assert!(!reused && world.machine.release_persistent(kernel));
+}
+
+#[test]
+fn the_last_owner_frees_the_block() {
+    let world = world();
+    let stats = || world.exported.allocator().unwrap().stats(Some(0)).unwrap();
+    let block = world.block(Some(world.streams[0]));
+    let (old, new) = (
+        lend::<Managed>(&block, (2, 32), &[4, 5]),
+        lend::<Versioned>(&block, (2, 32), &[]),
+    );
+    assert!(matches!(block.reallocate(2 * MIB), Err(Error::Unsupported(_))));
+    drop(block);
+    assert_eq!((stats().allocated, stats().frees), (MIB, 0));
+    delete(old);
+    assert_eq!((stats().allocated, stats().frees), (MIB, 0));
+    delete(new);
+    assert_eq!((stats().allocated, stats().frees), (0, 1));
+    delete(null_mut::<Managed>());
+}
+
+#[test]
+fn a_destroyed_stream_does_not_keep_the_block() {
+    let world = world();
+    let block = world.block(Some(world.streams[0]));
+    world.machine.stream_destroy(world.streams[0].0).unwrap();
+    // SAFETY: the only owner.
+    unsafe { trtalloc_dlpack_release(Arc::into_raw(block).cast_mut(), false) };
+    let stats = world.exported.allocator().unwrap().stats(Some(0)).unwrap();
+    assert_eq!((stats.allocated, stats.frees), (0, 1));
+}
