@@ -11,6 +11,7 @@ use crate::support::config::Config;
 use crate::support::error::Result;
 
 mod application;
+mod arena_misses;
 mod broken_rules;
 mod captures;
 mod closing;
