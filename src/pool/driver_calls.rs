@@ -222,3 +222,17 @@ pub fn is_of_no_context(error: &DriverError) -> bool {
 pub fn refused(call: &'static str, failure: Failure) -> DriverError {
     DriverError { call, code: 0, failure }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_without_a_known_id_proves_nothing() {
+        assert_eq!(is_same(Ok(7), 7), Some(true));
+        assert_eq!(is_same(Ok(8), 7), Some(false));
+        assert_eq!(is_same(Ok(7), UNIDENTIFIED), None);
+        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::NoContext)), 7), Some(false));
+        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::Other)), 7), None);
+    }
+}

@@ -224,6 +224,19 @@ fn takes_the_smallest_range_that_fits() {
     assert_eq!(free_space.span(id), (WINDOW / 4 - 7 * GRANULE, 2 * GRANULE));
 }
 
+/// Only whole pages can be moved, so a piece comes from the end that breaks fewer of them.
+#[test]
+fn piece_leaves_whole_pages() {
+    let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);
+    assert!(free_space.open(0, 3 * PAGE, COMMON, 0));
+    assert!(free_space.take_at(COMMON, 0, PAGE / 2).is_some());
+    let id = free_space.take(COMMON, PAGE / 2, GRANULE).unwrap_or_default();
+    assert_eq!(free_space.span(id), (PAGE / 2, PAGE / 2));
+    // Both ends break none: small pieces come from the end.
+    let id = free_space.take(COMMON, PAGE, GRANULE).unwrap_or_default();
+    assert_eq!(free_space.span(id), (2 * PAGE, PAGE));
+}
+
 #[test]
 fn late_free_waits_for_the_youngest_event() {
     let mut free_space = FreeSpace::new(WINDOW, GRANULE, PAGE);

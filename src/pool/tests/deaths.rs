@@ -228,7 +228,7 @@ fn reset_device_kills_the_pool_and_does_no_harm() {
 fn sticky_error_kills_only_its_pool() {
     let bench = Bench::new("");
     let stream = bench.stream();
-    let block = bench.get(MIB, Some(stream));
+    let (block, alone) = (bench.get(MIB, Some(stream)), bench.get(2 * MIB, None));
     let context = bench.machine.context_current().unwrap();
     bench.machine.poison(context, 700).unwrap();
     assert!(bench.request(40 * MIB, 0, Some(stream)).is_err());
@@ -236,6 +236,11 @@ fn sticky_error_kills_only_its_pool() {
     let error = bench.request(40 * MIB, 0, None).unwrap_err().to_string();
     assert!(!error.is_empty());
     bench.allocator.deallocate(block, Some(Stream(stream))).unwrap();
+    // What a dead pool takes back is counted, and stays pending.
+    bench.allocator.deallocate(alone, None).unwrap();
+    let stats = bench.allocator.stats(Some(0)).unwrap();
+    assert_eq!((stats.allocated, stats.requested, stats.pending), (0, 0, 2 * MIB));
+    assert_eq!((stats.allocations, stats.frees), (2, 2));
     bench.allocator.close();
 }
 
