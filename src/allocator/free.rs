@@ -5,6 +5,7 @@ use crate::driver::Context;
 use crate::history::Action;
 use crate::pool::FreedOn;
 use crate::pool::stream_cache::hit::FreedToCache;
+use crate::pool::stream_cache::lifetimes::Lifetimes;
 
 impl Allocator {
     /// Frees a block. With a stream, work queued on it so far may still use the block; without one, any work queued so
@@ -144,6 +145,10 @@ impl Allocator {
         // Without a driver, naming the stream does no harm either.
         let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
         let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
+        if let Some(home) = home.filter(|home| elsewhere(home) && Lifetimes::notes(block.size())) {
+            // It goes home once the work of the other stream has completed.
+            home.inner.lock().lifetimes.note(block.size(), u64::MAX);
+        }
         if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
             self.record_event(pool, cache, stream);
         }

@@ -5,9 +5,18 @@ use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State, alig
 /// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
 
-/// A stream takes blocks of this size or more from the range at the lowest offset that fits, and smaller ones from the
-/// best fit (docs/measurements).
-const LARGE: u64 = 32 << 20;
+/// A stream takes blocks of this size or more from the outermost range that fits, and smaller ones from the best fit
+/// (docs/measurements).
+pub const APART: u64 = 32 << 20;
+
+/// An end of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its lowest addresses.
+    Low,
+    /// Its highest addresses, where it grows.
+    High,
+}
 
 /// Pieces smaller than this are taken from the end of a range.
 pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
@@ -24,13 +33,18 @@ impl FreeSpace {
     }
 
     /// As [`FreeSpace::take`], from the better fitting of `owner`'s range and a common one. The common one is cut as
-    /// `cut` says, because memory that is complete can be unmapped, in whole extents only.
-    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut) -> Option<(NodeId, Owner)> {
+    /// `cut` says, because memory that is complete can be unmapped, in whole extents only. A block that is large enough
+    /// is taken from `end` of the owner's arena.
+    pub fn take_either(&mut self, owner: Owner, size: u64, align: u64, cut: Cut, end: End) -> Option<(NodeId, Owner)> {
         if owner != COMMON
-            && size >= LARGE
-            && let Some(id) = self.find_lowest(owner, size, align)
+            && size >= APART
+            && let Some(id) = self.find_outermost(owner, size, align, end)
         {
-            let start = align_up(self.span(id).0, align);
+            let (offset, room) = self.span(id);
+            let start = match end {
+                End::Low => align_up(offset, align),
+                End::High => (offset + room - size) & !(align.max(1) - 1),
+            };
             return Some((self.carve(id, size, start), owner));
         }
         let own = if owner == COMMON {
@@ -123,27 +137,30 @@ impl FreeSpace {
         }
     }
 
-    /// The range at the lowest offset that fits.
-    fn find_lowest(&self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
+    /// The range nearest to that end that fits.
+    fn find_outermost(&self, owner: Owner, size: u64, align: u64, end: End) -> Option<NodeId> {
         let space = &self.spaces[owner.0 as usize];
         if size == 0 || size > space.bytes {
             return None;
         }
-        let mut lowest: Option<(u64, NodeId)> = None;
+        let mut outermost: Option<(u64, NodeId)> = None;
         let mut bin = space.bins.next(self.bin_of(size));
         while let Some(at) = bin {
             let mut id = space.bins.head(at);
             while id != 0 {
                 let node = &self.nodes[id as usize];
-                let lower = node.home == owner && lowest.is_none_or(|(offset, _)| node.offset < offset);
-                if lower && fits(node.offset, node.size, size, align) {
-                    lowest = Some((node.offset, id));
+                let further = |(offset, _)| match end {
+                    End::Low => node.offset < offset,
+                    End::High => node.offset > offset,
+                };
+                if node.home == owner && outermost.is_none_or(further) && fits(node.offset, node.size, size, align) {
+                    outermost = Some((node.offset, id));
                 }
                 id = node.bin_after;
             }
             bin = space.bins.next(at + 1);
         }
-        Some(lowest?.1)
+        Some(outermost?.1)
     }
 
     /// The best of the first few ranges that fit. It checks every range before it returns none.

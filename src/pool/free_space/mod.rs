@@ -30,6 +30,7 @@ mod tests;
 mod validate;
 
 pub use cut::Cut;
+pub use fit::{APART, End};
 pub use idle::{IdleBytes, WINDOWS};
 pub use place::Place;
 

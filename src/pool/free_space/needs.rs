@@ -49,6 +49,12 @@ impl FreeSpace {
         self.needs + (space.used + size).saturating_sub(space.used_peak)
     }
 
+    /// Bytes that `owner` needs, where it gets `size` bytes more.
+    pub fn needs_of(&self, owner: Owner, size: u64) -> u64 {
+        let space = &self.spaces[owner.0 as usize];
+        space.used_peak.max(space.used + size)
+    }
+
     /// Raises the peak of `owner` to what it uses now with `size` bytes more.
     pub fn raise_peak(&mut self, owner: Owner, size: u64) {
         let space = &mut self.spaces[owner.0 as usize];

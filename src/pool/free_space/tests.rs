@@ -148,7 +148,7 @@ proptest! {
                 Step::Fair { granules } => {
                     let size = granules * GRANULE;
                     let ranges: Vec<_> = free_space.ranges(COMMON).filter(|(.., free)| *free >= size).collect();
-                    if let Some((id, _)) = free_space.take_either(COMMON, size, GRANULE, Cut::Fair) {
+                    if let Some((id, _)) = free_space.take_either(COMMON, size, GRANULE, Cut::Fair, End::Low) {
                         let (offset, size) = free_space.span(id);
                         prop_assert!(is_fair(&extents, offset, size));
                         model.set(offset, size, b"0", b'u');

@@ -63,7 +63,14 @@ impl Pool {
             device: Some(self.device),
         };
         if reclaimer.join_stream(self, &mut memory.free_space, &view).is_ok() {
-            reclaimer.record_stream_event(self, &mut cache.inner.lock(), stream);
+            {
+                let mut inner = cache.inner.lock();
+                reclaimer.record_stream_event(self, &mut inner, stream);
+                // The stream may never allocate, and what it freed goes home from its free space only.
+                if let Some(owner) = inner.owner_on(self.device) {
+                    self.flush(&mut memory.free_space, &mut inner, owner);
+                }
+            }
             let _ = reclaimer.poll(self, memory);
         }
     }

@@ -10,7 +10,6 @@ use crate::pool::stream_cache::ServedStream;
 use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::Result;
-use crate::sync::atomic::Ordering;
 
 /// A block that was taken.
 pub(super) struct Found {
@@ -44,7 +43,8 @@ impl Pool {
         if inner.ready.bytes() > 0 {
             self.flush(free_space, &mut inner, owner);
         }
-        let Some((id, _)) = free_space.take_either(owner, want.size, want.align, Cut::Fair) else {
+        let end = inner.lifetimes.end(want.size, free_space.needs_of(owner, want.size));
+        let Some((id, _)) = free_space.take_either(owner, want.size, want.align, Cut::Fair, end) else {
             return Ok(None);
         };
         if id > Blocks::MAX {
@@ -53,14 +53,8 @@ impl Pool {
         }
         let address = self.make_block(free_space, id, want, Some(view))?;
         free_space.hold(id, owner);
-        self.blocks
-            .get(id)
-            .event_number
-            .store(inner.allocations, Ordering::Relaxed);
         inner.capture = 0;
-        inner.allocations += 1;
-        inner.requested += want.requested as i64;
-        let charge = inner.handed_out(want.size);
+        let charge = inner.count(self.blocks.get(id), want);
         Ok(Some(Found { address, charge }))
     }
 }

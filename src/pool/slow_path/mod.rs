@@ -101,21 +101,23 @@ impl Pool {
         }
         let address = self.make_block(&core.memory.free_space, id, &want, view)?;
         core.memory.free_space.hold(id, requester.arena(self.options.pinned));
-        match requester {
-            Requester::Capture(_, number) => {
-                self.blocks.get(id).capture.store(number, Ordering::Relaxed);
-                core.reclaimer.graphs.allocated(number, id);
+        let charge = match requester {
+            // As a hit does.
+            Requester::Stream(view, _) => view.cache.inner.lock().count(self.blocks.get(id), &want),
+            Requester::Capture(..) | Requester::NoStream | Requester::PerFreeEvents(_) => {
+                core.memory.counts.allocated(want.requested);
+                want.size
             }
-            Requester::Stream(view, _) => {
-                let before = view.cache.inner.lock().allocations;
-                self.blocks.get(id).event_number.store(before, Ordering::Relaxed);
-            }
-            Requester::NoStream | Requester::PerFreeEvents(_) => {}
+        };
+        if let Requester::Capture(_, number) = requester {
+            self.blocks.get(id).capture.store(number, Ordering::Relaxed);
+            core.reclaimer.graphs.allocated(number, id);
         }
-        core.memory.counts.allocated(want.requested);
         drop(core);
         self.note_memory();
-        self.charge(want.size);
+        if charge > 0 {
+            self.charge(charge);
+        }
         Ok(address)
     }
 

@@ -3,7 +3,7 @@
 use super::SlowPath;
 use super::requester::Requester;
 use crate::driver::{Capture, Context};
-use crate::pool::free_space::{COMMON, Cut, FreeSpace, NodeId};
+use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId};
 use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
@@ -96,14 +96,16 @@ impl SlowPath<'_, '_> {
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
         let (pool, want) = (self.pool, self.want);
         let free_space = &mut self.core.memory.free_space;
+        let mut end = End::Low;
         if let Requester::Stream(view, owner) = self.requester {
             let mut inner = view.cache.inner.lock();
+            end = inner.lifetimes.end(want.size, free_space.needs_of(owner, want.size));
             if inner.ready.bytes() > 0 && inner.served.as_ref().is_some_and(|served| served.owner == owner) {
                 pool.flush(free_space, &mut inner, owner);
             }
         }
         let owner = self.requester.owner(pool.options.pinned);
-        let (id, from) = free_space.take_either(owner, want.size, want.align, cut)?;
+        let (id, from) = free_space.take_either(owner, want.size, want.align, cut, end)?;
         if self.requester.is_capture() && from == owner {
             self.core.memory.counts.end_pending(want.size);
         }

@@ -4,6 +4,7 @@
 use crate::history::Action;
 use crate::pool::free_space::NodeId;
 use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::lifetimes::Lifetimes;
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, StreamCache};
 use crate::pool::{Pool, Want};
@@ -45,15 +46,12 @@ impl Pool {
         let id = inner.ready.pop(&self.blocks, want.size, want.align)?;
         let block = self.blocks.get(id);
         block.requested.store(want.requested, Ordering::Relaxed);
-        block.event_number.store(inner.allocations, Ordering::Relaxed);
         if TAGGED {
             inner.credits.take(tag, want.size);
             block.tag.store(tag, Ordering::Relaxed);
         }
+        let more = inner.count(block, &want);
         block.hand_out(Some(cache));
-        inner.allocations += 1;
-        inner.requested += want.requested as i64;
-        let more = inner.handed_out(want.size);
         drop(inner);
         if more > 0 {
             self.charge(more);
@@ -86,6 +84,9 @@ impl Pool {
             self.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
         self.credit(&mut inner, block);
+        if Lifetimes::notes(block.size()) {
+            inner.note_lifetime(block);
+        }
         inner.take(self, id, block);
         FreedToCache::Taken { event_wanted }
     }

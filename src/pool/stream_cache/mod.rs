@@ -13,15 +13,17 @@ pub mod classes;
 pub mod credits;
 mod flush;
 pub mod hit;
+pub mod lifetimes;
 pub mod lock;
 pub mod peak;
 
 use crate::driver::{Context, Stream};
-use crate::pool::Pool;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::credits::Credits;
+use crate::pool::stream_cache::lifetimes::Lifetimes;
 use crate::pool::stream_cache::lock::Lock;
+use crate::pool::{Pool, Want};
 use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use block::Block;
@@ -105,6 +107,8 @@ pub struct Inner {
     pub queries: u64,
     /// Bytes of tags that were freed here.
     pub credits: Credits,
+    /// How long its blocks live.
+    pub lifetimes: Lifetimes,
 }
 
 /// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
@@ -149,6 +153,7 @@ impl StreamCache {
             charged: 0,
             queries: 0,
             credits: Credits::default(),
+            lifetimes: Lifetimes::default(),
         };
         StreamCache {
             key,
@@ -177,6 +182,15 @@ impl Inner {
         self.known_context == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
     }
 
+    /// Counts a request that `block` satisfies, and returns by how much it raises the charge: see [`Pool::charge`].
+    #[inline]
+    pub fn count(&mut self, block: &Block, want: &Want) -> u64 {
+        block.event_number.store(self.allocations, Ordering::Relaxed);
+        self.allocations += 1;
+        self.requested += want.requested as i64;
+        self.handed_out(want.size)
+    }
+
     /// Takes back a claimed block of its own device, ready for this stream's next request of that size.
     #[inline]
     pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
@@ -187,6 +201,13 @@ impl Inner {
         self.requested -= block.requested.load(Ordering::Relaxed) as i64;
         self.balance -= size as i64;
         self.ready.push(&pool.blocks, size, id);
+    }
+
+    /// Notes how long a block of this stream lived, which the stream frees now.
+    pub fn note_lifetime(&mut self, block: &Block) {
+        let before = block.event_number.load(Ordering::Relaxed);
+        self.lifetimes
+            .note(block.size(), self.allocations.saturating_sub(before));
     }
 
     /// Whether the free of a block of this stream records a completion event. An application that shuts down may have

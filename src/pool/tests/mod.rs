@@ -23,6 +23,7 @@ mod faults;
 mod frees;
 mod headroom;
 mod large;
+mod lifetimes;
 mod outside;
 mod owners;
 mod per_free_events;

@@ -101,7 +101,6 @@ fn requests_with_pending_work_make_no_call_and_hold_what_they_need() {
     bench.finish();
 }
 
-/// A stream's need ends with the stream, and a trim lowers what streams needed before it.
 /// Blocks come and go without a stream, while a stream always has work pending that no event has seen end yet. What no
 /// caller may have yet stays a part of what is in use, however long that continues.
 #[test]

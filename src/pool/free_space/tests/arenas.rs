@@ -10,7 +10,7 @@ const WINDOW: u64 = (64 << 10) * PAGE;
 
 /// Takes memory in the name of `owner`, and maps more where there is none.
 fn take(free_space: &mut FreeSpace, owner: Owner, size: u64) -> NodeId {
-    let fit = |free_space: &mut FreeSpace| free_space.take_either(owner, size, GRANULE, Cut::Fair);
+    let fit = |free_space: &mut FreeSpace| free_space.take_either(owner, size, GRANULE, Cut::Fair, End::Low);
     let id = fit(free_space).or_else(|| {
         free_space.raise_peak(owner, size);
         let place = free_space.place(owner, size, GRANULE, PAGE).unwrap();
@@ -92,12 +92,20 @@ fn guest_goes_home_once_its_event_has_completed() {
         2,
         "guests behind different events do not coalesce"
     );
-    assert!(free_space.take_either(other, PAGE, GRANULE, Cut::Fair).is_none());
+    assert!(
+        free_space
+            .take_either(other, PAGE, GRANULE, Cut::Fair, End::Low)
+            .is_none()
+    );
     free_space.send_guests_home(other, 1);
     assert_eq!(ranges(&free_space, home), [(0, PAGE)]);
     assert_eq!(ranges(&free_space, other), [(PAGE, PAGE)]);
     free_space.adopt_guests(other);
-    assert!(free_space.take_either(other, PAGE, GRANULE, Cut::Fair).is_some());
+    assert!(
+        free_space
+            .take_either(other, PAGE, GRANULE, Cut::Fair, End::Low)
+            .is_some()
+    );
     free_space.validate().unwrap();
 }
 
@@ -213,4 +221,25 @@ proptest! {
             prop_assert!(free_space.backed() >= before);
         }
     }
+}
+
+/// A block that is placed apart takes the highest range that fits, and the end of it; others take the lowest.
+#[test]
+fn blocks_are_taken_from_either_end_of_an_arena() {
+    let mut free_space = FreeSpace::new(64 * APART, GRANULE, PAGE);
+    let owner = free_space.add_owner();
+    let blocks: Vec<NodeId> = (0..9).map(|_| take(&mut free_space, owner, 2 * APART)).collect();
+    for at in [0, 3, 4, 7] {
+        free_space.give(blocks[at], owner, 1);
+    }
+    let mut from = |size, align, end| {
+        let (id, _) = free_space.take_either(owner, size, align, Cut::Any, end).unwrap();
+        free_space.span(id).0
+    };
+    assert_eq!(from(APART, GRANULE, End::High), 15 * APART);
+    assert_eq!(from(APART, GRANULE, End::Low), 0);
+    // Only one range is large enough.
+    assert_eq!(from(3 * APART, GRANULE, End::High), 7 * APART);
+    assert_eq!(from(APART, 2 * APART, End::High), 14 * APART);
+    free_space.validate().unwrap();
 }
