@@ -34,14 +34,14 @@ impl Pool {
         }
         let mut core = self.core.lock();
         let Core { memory, reclaimer, .. } = &mut *core;
-        {
+        let has_foreign = {
             // There is one attempt for each pressure epoch, whatever its result.
             let mut inner = cache.inner.lock();
-            inner.foreign_frees = 0;
             if inner.pressure_epoch != AWAITED {
                 inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
             }
-        }
+            std::mem::take(&mut inner.foreign_frees) > 0
+        };
         let Ok(_entered) = self.enter(&reclaimer.contexts) else {
             return;
         };
@@ -66,8 +66,8 @@ impl Pool {
             {
                 let mut inner = cache.inner.lock();
                 reclaimer.record_stream_event(self, &mut inner, stream);
-                // The stream may never allocate, and what it freed goes home from its free space only.
-                if let Some(owner) = inner.owner_on(self.device) {
+                // The stream may never allocate, and blocks of other streams go home from its free space only.
+                if has_foreign && let Some(owner) = inner.owner_on(self.device) {
                     self.flush(&mut memory.free_space, &mut inner, owner);
                 }
             }

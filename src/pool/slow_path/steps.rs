@@ -95,11 +95,12 @@ impl SlowPath<'_, '_> {
     #[inline]
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
         let (pool, want) = (self.pool, self.want);
+        let is_short = self.core.memory.physical.is_short();
         let free_space = &mut self.core.memory.free_space;
         let mut end = End::Low;
         if let Requester::Stream(view, owner) = self.requester {
             let mut inner = view.cache.inner.lock();
-            end = inner.lifetimes.end(want.size, free_space.needs_of(owner, want.size));
+            end = inner.arena_end(want.size, free_space, owner, is_short);
             if inner.ready.bytes() > 0 && inner.served.as_ref().is_some_and(|served| served.owner == owner) {
                 pool.flush(free_space, &mut inner, owner);
             }

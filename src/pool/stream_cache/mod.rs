@@ -18,7 +18,7 @@ pub mod lock;
 pub mod peak;
 
 use crate::driver::{Context, Stream};
-use crate::pool::free_space::{NodeId, Owner};
+use crate::pool::free_space::{End, FreeSpace, NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::lifetimes::Lifetimes;
@@ -201,6 +201,12 @@ impl Inner {
         self.requested -= block.requested.load(Ordering::Relaxed) as i64;
         self.balance -= size as i64;
         self.ready.push(&pool.blocks, size, id);
+    }
+
+    /// The end of the stream's arena that serves a request. Where memory is short, all blocks lie together.
+    pub fn arena_end(&mut self, size: u64, free_space: &FreeSpace, owner: Owner, is_short: bool) -> End {
+        let end = self.lifetimes.end(size, free_space.needs_of(owner, size));
+        if is_short { End::Low } else { end }
     }
 
     /// Notes how long a block of this stream lived, which the stream frees now.
