@@ -15,6 +15,17 @@ const PLUMBING: [&str; 8] = [
     "no Python frames:",
 ];
 
+/// The files of the same kind: a language's runtime and what it calls C functions with, and this library's Python package. They
+/// lie between a Python function and the pool.
+const PLUMBING_FILES: [&str; 6] = [
+    "/libffi.so",
+    "/libpython3",
+    "/bin/python3",
+    "/_ctypes.cpython-3",
+    "/Python-3.",
+    "/trtalloc/_",
+];
+
 /// Functions that begin a program or a thread. They name no stack that has another function.
 const BEGINNINGS: [&str; 7] = [
     "_start",
@@ -28,7 +39,7 @@ const BEGINNINGS: [&str; 7] = [
 
 impl Report {
     /// For each stack, the number of the frame that names it; `None` where the stack is empty. That is the innermost
-    /// frame that is not in `PLUMBING`, after the frames with which every allocation's stack begins: an
+    /// frame that is no plumbing, after the frames with which every allocation's stack begins: an
     /// application's own wrapper distinguishes nothing.
     pub fn callers(&self) -> Vec<Option<u32>> {
         let shared = self.shared();
@@ -50,7 +61,7 @@ impl Report {
             .collect()
     }
 
-    /// The numbers of a stack's frames from `caller`, which names it, outwards, without those in `PLUMBING`.
+    /// The numbers of a stack's frames from `caller`, which names it, outwards, without plumbing.
     pub fn outward(&self, stack: u32, caller: Option<u32>) -> impl Iterator<Item = u32> + '_ {
         let frames = self
             .names
@@ -102,6 +113,12 @@ impl Report {
         let inlined =
             name.starts_with('{') || name.contains('<') && !name.split('<').next().unwrap_or("").contains("::");
         let begins = BEGINNINGS.contains(&name) || name.starts_with("__libc_start");
-        PLUMBING.iter().any(|prefix| name.starts_with(prefix)) || name.contains("+0x") || begins || inlined
+        let file = self.names.text(frame.filename);
+        let of_a_runtime = PLUMBING_FILES.iter().any(|part| file.contains(part));
+        PLUMBING.iter().any(|prefix| name.starts_with(prefix))
+            || name.contains("+0x")
+            || begins
+            || inlined
+            || of_a_runtime
     }
 }

@@ -69,3 +69,35 @@ fn stacks_that_differ_have_different_names() {
     let distinct: std::collections::HashSet<&String> = all.iter().collect();
     assert_eq!(distinct.len(), 3, "{all:?}");
 }
+
+/// The interpreter's C functions, libffi and the package lie between a Python function and the pool: with the interpreter's
+/// sources, without its symbols, and in an event that does not begin as allocations do.
+#[test]
+fn a_python_function_names_its_stack_and_not_the_interpreter() {
+    let inner: &[&str] = &[
+        "ffi_call /lib/libffi.so.8:0",
+        "_ctypes_callproc /build/Python-3.11.7/Modules/_ctypes/callproc.c:9",
+    ];
+    let stripped: &[&str] = &["PyCFuncPtr_call /usr/lib/lib-dynload/_ctypes.cpython-311-x86_64-linux-gnu.so:0"];
+    let package = "allocate /usr/lib/python3/site-packages/trtalloc/_block.py:5";
+    let outer: &[&str] = &[
+        "_PyEval_Vector /build/Python-3.11.7/Python/ceval.c:7",
+        "Py_BytesMain /usr/bin/python3.11:0",
+    ];
+    let all = names(&[
+        &[inner, &[package, "load /srv/serve.py:3"], outer].concat(),
+        &[stripped, &["free /srv/serve.py:9"], outer].concat(),
+        &["PyObject_Call /usr/lib/libpython3.12.so.1.0:0", "step /srv/train.py:2"],
+        // A file of the application has any name.
+        &["python3 /srv/python3/main.c:1"],
+    ]);
+    assert_eq!(
+        all,
+        [
+            "load serve.py:3",
+            "free serve.py:9",
+            "step train.py:2",
+            "python3 main.c:1"
+        ]
+    );
+}
