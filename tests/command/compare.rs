@@ -187,9 +187,51 @@ fn a_leak_of_one_block_in_a_thousand_is_found() {
         words.contains(" more in ") && words.contains(" blocks of 48.0 KiB, bert ("),
         "{text}"
     );
+    // The ring has forgotten when.
+    let began = found.next().unwrap();
+    assert!(
+        began.starts_with("    began between 2") && began.ends_with(" UTC, the new one's first"),
+        "{text}"
+    );
     assert!(found.next().unwrap().contains("Server::outputs compare.rs:"), "{text}");
     // Nothing else is held more for long.
     assert!(!found.any(|line| line.contains(" more in ")), "{text}");
+}
+
+/// With a history that reaches back to the old snapshot and further, the first block that was lost says when.
+#[test]
+fn a_leak_says_when_it_began() {
+    let (paths, server) = snapshots(
+        "began",
+        "history=all,stacks=native,max_entries=100000",
+        Some(1000),
+        6_000,
+    );
+    assert_eq!(server.lost, 30);
+    let page = paths[0].with_file_name("page.html");
+    let text = compare(&paths, &["-o", page.to_str().unwrap()]);
+    let more = text
+        .split("\nheld more, by name, stack and size\n")
+        .nth(1)
+        .expect(&text);
+    // The model that was loaded at the beginning is in both, and is no growth.
+    assert_eq!(more.matches(" more in ").count(), 1, "{text}");
+    assert!(
+        !text.contains("resnet") || first_row(&text, "by name")[0] == "bert",
+        "{text}"
+    );
+    let began = more.lines().nth(1).unwrap();
+    let event = began
+        .split(" UTC, ")
+        .nth(1)
+        .and_then(|rest| rest.split(" s before the new snapshot's last event, at event ").nth(1));
+    let (event, of) = event.and_then(|event| event.split_once(" of ")).expect(began);
+    let (event, of): (usize, usize) = (event.parse().unwrap(), of.parse().unwrap());
+    // That is the allocation after 1,000 of the 30,000 blocks, and after those of the 500 requests before the old snapshot.
+    let before = 12 + 5 * 500;
+    assert!(event > 2 * before && event < of / 5, "{began}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains(&format!("<p>{}</p>", began.trim())), "{page}");
 }
 
 /// Without events the requests in flight count too, and the counts of blocks tell.

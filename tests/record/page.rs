@@ -114,7 +114,15 @@ fn every_view_in_light_and_dark() {
     browser.click("#theme");
     settle(&mut browser);
     assert_eq!(browser.text("document.documentElement.dataset.theme"), "light");
-    // A narrow window.
+    // A narrow window, and one of a phone: names of tags are not broken into letters.
+    browser.window(420, 900);
+    browser.evaluate("open('holders')");
+    browser.click("#by-tag");
+    settle(&mut browser);
+    shot(&mut browser, "phone");
+    let lines = "Math.max(...[...document.querySelectorAll('#panel-holders tbody td:first-child span')]\
+                 .filter(one => one.innerText.length < 14).map(one => one.getClientRects().length))";
+    assert_eq!(browser.number(lines), 1.0);
     browser.window(700, 900);
     settle(&mut browser);
     browser.evaluate("scrollTo(0, 0)");
@@ -122,6 +130,60 @@ fn every_view_in_light_and_dark() {
     let fits = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.evaluate(fits), true, "nothing stands out at the side");
     assert_eq!(browser.problems(), [""; 0]);
+}
+
+/// Of two snapshots between which a server serves: nothing stands out of a narrow window, and what grew has another colour than
+/// what shrank, both with enough contrast.
+#[test]
+fn a_comparison_in_light_dark_and_narrow() {
+    let program = server("stacks=native", 60);
+    let paths = ["compare-old.pickle", "compare-new.pickle"].map(|name| path(name));
+    program.allocator.write_snapshot(&paths[0]).unwrap();
+    trtalloc::tags::set(Some("a model that came later")).unwrap();
+    let stream = Some(program.stream());
+    (1..6).for_each(|of| assert!(program.get(of * MIB, stream) > 0));
+    trtalloc::tags::set(None).unwrap();
+    (0..200).for_each(|_| program.give(program.get(MIB, stream), stream));
+    program.allocator.write_snapshot(&paths[1]).unwrap();
+    let page = path("compare.html");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    crate::common::run(command.arg("compare").args(&paths).arg("-o").arg(&page));
+    let mut browser = Browser::start("page-compare");
+    // Relative luminance as in WCAG, of a colour `rgb(r, g, b)`.
+    let contrast =
+        "(selector => { const light = text => text.match(/[0-9.]+/g).slice(0, 3).map(Number).map(c => c / 255)
+        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const ground = matchMedia('(prefers-color-scheme: dark)').matches ? 'rgb(18, 18, 18)' : 'rgb(255, 255, 255)';
+        const [a, b] = [getComputedStyle(document.querySelector(selector)).color, ground].map(light);
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })";
+    for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 420), ("dark", 420)] {
+        browser.color_scheme(scheme);
+        browser.window(width, 1000);
+        browser.open(&page);
+        shot(&mut browser, &format!("compare-{scheme}-{width}"));
+        assert_eq!(browser.problems(), [""; 0]);
+        let text = text_of(&mut browser, "body");
+        for part in [
+            "a model that came later",
+            "began 2",
+            " before the new snapshot's last event",
+            "lasting",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let out = "[...document.querySelectorAll('td, th, p, pre')].filter(one => one.getBoundingClientRect().right > innerWidth).length";
+        assert_eq!(browser.number(out), 0.0, "{scheme} {width}: nothing is cut off");
+        let scrolls =
+            "[...document.querySelectorAll('table')].filter(one => one.scrollWidth > one.clientWidth + 1).length";
+        assert_eq!(
+            browser.number(scrolls),
+            0.0,
+            "{scheme} {width}: no column is out of sight"
+        );
+        let more = browser.number(&format!("{contrast}('.more')"));
+        assert!(more > 4.5, "{scheme}: {more}");
+    }
 }
 
 #[test]

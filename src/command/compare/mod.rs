@@ -82,6 +82,8 @@ struct DifferenceRow {
 /// What is held more or less of one name, stack and size.
 struct KindWithStack {
     words: String,
+    /// When what is held more was allocated first; empty where that is not known.
+    began: String,
     frames: Vec<String>,
 }
 
@@ -137,6 +139,7 @@ impl DeviceAnswer {
         });
         let with_stack = |each: &Difference| KindWithStack {
             words: words(each, device.change(each), &tag(each.kind)),
+            began: began(compared, device, each),
             frames: frames(compared, &callers, each.kind.stack),
         };
         let more = kinds.iter().filter(|each| device.change(each).1 > 0);
@@ -212,6 +215,53 @@ fn words(each: &Difference, (blocks, bytes): (i128, i128), tag: &str) -> String 
     )
 }
 
+/// When the first block was allocated of those that are held more, as far as the histories say it.
+fn began(compared: &Comparison, device: &DeviceComparison, each: &Difference) -> String {
+    let known = device.knows_lasting() && device.change(each).1 > 0;
+    let Some(moment) = each.began.filter(|_| known) else {
+        return String::new();
+    };
+    let mut devices = compared.report.devices.iter();
+    let events = devices.find(|of| of.number == device.number);
+    let events = events.map_or(&[][..], |of| &of.events);
+    let (Some(first), Some(last)) = (events.first(), events.last()) else {
+        return String::new();
+    };
+    let Some(event) = (moment as usize).checked_sub(1).and_then(|at| events.get(at)) else {
+        return match (date(device.old_end), date(first.time)) {
+            (Some(old), Some(new)) if device.old_end <= first.time => {
+                format!("began between {old}, the old snapshot's last event, and {new}, the new one's first")
+            }
+            _ => "began before the new snapshot's first event".into(),
+        };
+    };
+    let place = format!("event {moment} of {}", events.len());
+    match date(event.time) {
+        Some(date) => {
+            let ago = last.time.saturating_sub(event.time) as f64 / 1e6;
+            format!("began {date}, {ago:.3} s before the new snapshot's last event, at {place}")
+        }
+        None => format!("began at {place} of the new snapshot"),
+    }
+}
+
+/// The date and time of day of microseconds since 1970; none for 0, which is no time.
+fn date(micros: u64) -> Option<String> {
+    let seconds = (micros != 0).then_some(micros / 1_000_000)?;
+    // The civil calendar repeats every 400 years of 146,097 days. A year begins in March here, so that the leap day is its last.
+    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march = (5 * of_year + 2) / 153;
+    let (day, month) = (of_year - (153 * march + 2) / 5 + 1, (march + 2) % 12 + 1);
+    let year = 400 * era + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    Some(format!(
+        "{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC"
+    ))
+}
+
 /// Bytes with their sign.
 fn signed(bytes: i128) -> String {
     let sign = match bytes {
@@ -230,4 +280,25 @@ fn frames(compared: &Comparison, callers: &[Option<u32>], stack: u32) -> Vec<Str
     let report = &compared.report;
     let numbers = report.outward(stack, callers[stack as usize]);
     numbers.map(|number| report.frame_name(number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (1, "1970-01-01 00:00:01 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_700_000_000, "2023-11-14 22:13:20 UTC"),
+            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds * 1_000_000 + 7).unwrap(), text);
+        }
+        assert_eq!(date(0), None);
+    }
 }

@@ -5,13 +5,19 @@ use super::{Answer, DeviceAnswer, KindWithStack};
 const STYLE: &str = "\
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; max-width: 100%; display: block; overflow-x: auto; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; min-width: 7rem; white-space: normal; overflow-wrap: anywhere; }
 .more { color: light-dark(#b3261e, #ff8a80); } .less { color: light-dark(#1b6e3c, #80d8a0); }
-li { margin: .6rem 0; } pre { margin: .3rem 0 .3rem 1rem; overflow-x: auto; }
+li { margin: .6rem 0; } li p { margin: .1rem 0; font-weight: 600; } pre { margin: .3rem 0 .3rem 1rem; overflow-x: auto; }
+@media (max-width: 42rem) {
+  body { font-size: 14px; margin: 1rem auto; } ol { padding-left: 1.2rem; } li pre { margin-left: 0; white-space: pre-wrap; overflow-wrap: anywhere; }
+  table, thead, tbody { display: block; } th, td { padding: .15rem 0; white-space: normal; border: 0; }
+  tr { display: flex; flex-wrap: wrap; gap: 0 .4rem; font-size: 13px; border-bottom: 1px solid #8884; padding: .2rem 0; }
+  tr > * { flex: 1 1 0; min-width: 0; } tr > :first-child { flex: 1 0 100%; }
+}
 ";
 
 impl Answer {
@@ -104,7 +110,11 @@ fn section(title: &str, kinds: &[KindWithStack]) -> String {
             true => String::new(),
             false => format!("<pre>{}</pre>", frames.join("\n")),
         };
-        format!("<li>{}{stack}</li>\n", escaped(&kind.words))
+        let began = match kind.began.is_empty() {
+            true => String::new(),
+            false => format!("<p>{}</p>", escaped(&kind.began)),
+        };
+        format!("<li>{}{began}{stack}</li>\n", escaped(&kind.words))
     };
     let items: String = kinds.iter().map(item).collect();
     format!("<h3>{title}, by name, stack and size</h3>\n<ol>\n{items}</ol>\n")

@@ -64,6 +64,9 @@ fn section(title: &str, kinds: &[KindWithStack]) -> String {
     let mut text = format!("\n{title}, by name, stack and size\n");
     for kind in kinds {
         text += &format!("  {}\n", kind.words);
+        if !kind.began.is_empty() {
+            text += &format!("    {}\n", kind.began);
+        }
         for frame in kind.frames.iter().take(FRAMES) {
             text += &format!("      {}\n", frame);
         }

@@ -49,6 +49,9 @@ pub struct Difference {
     pub new: Held,
     /// Of the new one's, what lasts there and the old one does not have.
     pub lasting: Held,
+    /// The moment of the new snapshot's history at which the first of these was allocated, as the number of its event counted
+    /// from 1; 0: before the first event. None where nothing lasts.
+    pub began: Option<u32>,
     /// Of the old one's, what lasted there and the new one does not have.
     pub gone: Held,
 }
@@ -60,8 +63,18 @@ impl Difference {
             old: Held::default(),
             new: Held::default(),
             lasting: Held::default(),
+            began: None,
             gone: Held::default(),
         }
+    }
+
+    fn lasts(&mut self, life: &Life) {
+        self.lasting.add(block(life));
+        self.begins(Some(life.start));
+    }
+
+    fn begins(&mut self, moment: Option<u32>) {
+        self.began = self.began.into_iter().chain(moment).min();
     }
 
     /// Bytes more in the new snapshot.
@@ -121,6 +134,8 @@ pub struct DeviceComparison {
     pub lasting_for: Option<u64>,
     /// The same of the old snapshot.
     pub gone_after: Option<u64>,
+    /// The time of the old snapshot's last event, in microseconds since 1970; 0 where it has none.
+    pub old_end: u64,
     /// Every kind that either snapshot holds.
     pub kinds: Vec<Difference>,
 }
@@ -136,6 +151,7 @@ impl DeviceComparison {
             sum.old.add(each.old);
             sum.new.add(each.new);
             sum.lasting.add(each.lasting);
+            sum.begins(each.began);
             sum.gone.add(each.gone);
         }
         let differs = |each: &Difference| each.more() != 0 || each.more_blocks() != 0 || each.lasting.blocks != 0;
@@ -269,6 +285,7 @@ impl Lasting {
 fn compared(number: i32, old: &ReportDevice, new: &ReportDevice, kind: impl Fn(&Life) -> Kind) -> DeviceComparison {
     let (before, after) = (Timeline::of(old), Timeline::of(new));
     let (lasting_before, lasting_after) = (Lasting::of(old, &before), Lasting::of(new, &after));
+    let old_end = old.events.last().map_or(0, |event| event.time);
     let lasts = |life: &Life, of: Option<Lasting>| of.is_some_and(|of| life.start <= of.since);
     let mut kinds: HashMap<Kind, Difference> = HashMap::new();
     let mut there = HashMap::new();
@@ -286,12 +303,17 @@ fn compared(number: i32, old: &ReportDevice, new: &ReportDevice, kind: impl Fn(&
         };
         let difference = kinds.entry(kind).or_insert_with(|| Difference::nothing(kind));
         difference.new.add(block(life));
-        // A block of the same kind at the same place is taken for the same one, unless the history has its allocation.
-        let same = life.start == 0 && there.get(&life.address).is_some_and(|(before, _)| *before == kind);
+        // A block of the same kind at the same place is taken for the same one, unless the history has its allocation after the
+        // old snapshot.
+        let older = match life.start.checked_sub(1) {
+            None => true,
+            Some(at) => new.events[at as usize].time <= old_end,
+        };
+        let same = older && there.get(&life.address).is_some_and(|(before, _)| *before == kind);
         if same {
             there.remove(&life.address);
         } else if lasts(life, lasting_after) {
-            difference.lasting.add(block(life));
+            difference.lasts(life);
         }
     }
     for (kind, life) in there.into_values().filter(|(_, life)| lasts(life, lasting_before)) {
@@ -305,6 +327,7 @@ fn compared(number: i32, old: &ReportDevice, new: &ReportDevice, kind: impl Fn(&
         new: Totals::of(new, &after),
         lasting_for: lasting_after.map(|of| of.time),
         gone_after: lasting_before.map(|of| of.time),
+        old_end,
         kinds: kinds.into_values().collect(),
     }
 }

@@ -108,3 +108,47 @@ fn a_block_lasts_that_is_older_than_others_became() {
     let all = device.by(|kind| kind);
     assert_eq!((all[0].lasting, device.change(&all[0])), (held(0, 0), (2, 1024)));
 }
+
+/// What is held more began with the first block that lasts and that the old snapshot does not have.
+#[test]
+fn growth_begins_with_its_first_block_that_is_not_in_the_old_snapshot() {
+    let mut events = vec![(true, 0)];
+    let at_old = report(&[(0, 512, "a", "f")], &events);
+    events.extend([(true, 512), (true, 1024)]);
+    events.extend(short());
+    events.push((true, 1536));
+    // The histories overlap: the allocation of the first block is in both, at the same time, so it is the same block.
+    let blocks = [0, 512, 1024, 1536].map(|place| (place, 512, "a", "f"));
+    let mut new = report(&blocks, &events);
+    let later = |report: &mut Report, by| report.devices[0].events.iter_mut().for_each(|event| event.time += by);
+    let (mut old, hour) = (at_old, 3_600_000_000);
+    later(&mut old, hour);
+    later(&mut new, hour);
+    let device = compared(&old, new.clone());
+    assert_eq!(device.old_end, hour);
+    let all = device.by(|kind| kind);
+    assert_eq!(
+        (all[0].lasting, all[0].gone, all[0].began),
+        (held(2, 1024), held(0, 0), Some(2))
+    );
+    // Sums of kinds have the earliest.
+    let one = device.by(|_| Kind {
+        tag: 0,
+        stack: 0,
+        size: 0,
+    });
+    assert_eq!(one[0].began, Some(2));
+    // Of an old snapshot that is later than its allocation, a block at the same place is the same; of one before, it is not.
+    later(&mut old, 1500);
+    assert_eq!(compared(&old, new.clone()).by(|kind| kind)[0].began, Some(2));
+    let mut early = old.clone();
+    early.devices[0].events[0].time = hour - 1;
+    assert_eq!(compared(&early, new.clone()).by(|kind| kind)[0].began, Some(1));
+    // A block without an event was there before the first one.
+    new.devices[0].events.drain(..2);
+    let mut none = report(&[], &short());
+    later(&mut none, hour - 60_000_000);
+    assert_eq!(compared(&none, new).by(|kind| kind)[0].began, Some(0));
+    // Nothing lasts without events.
+    assert_eq!(compared(&none, report(&blocks, &[])).by(|kind| kind)[0].began, None);
+}
