@@ -257,6 +257,127 @@ assert scratch.size == 3 << 20 and scratch.address(2) is None
     )
 
 
+def test_scratch_memory_is_released_while_it_is_lent(simulated):
+    """What is lent stays until the lease ends, and a stream has one lease, also where its memory was released meanwhile."""
+    simulated(
+        SCRATCH
+        + """
+MIB = 1 << 20
+small, large = Context(1 * MIB), Context(2 * MIB)
+
+for release in (lambda: scratch.release(2), lambda: scratch.close()):
+    scratch = trtalloc.SharedScratch(per_stream=True)
+    results = []
+
+    def wait(context):
+        try:
+            with scratch.lend(context, 2):
+                results.append((inside, context.has, scratch.size))
+        except ValueError as error:
+            results.append(str(error))
+
+    inside = True
+    with scratch.lend(small, 2):
+        lent = small.has
+        waits = threading.Thread(target=wait, args=(large,))
+        waits.start()
+        waits.join(0.2)
+        release()
+        release()
+        assert scratch.address(2) == lent[0] and scratch.size == held() == MIB
+        # A thread that comes after the release waits too: there is one lease.
+        # After a close it is refused, and does not wait for that.
+        later = threading.Thread(target=wait, args=(large,), daemon=True)
+        later.start()
+        later.join(0.2)
+        if scratch._closed:
+            assert results.pop() == "the scratch memory is closed" and not later.is_alive()
+            later = None
+        assert not results and waits.is_alive() and scratch.size == held() == MIB
+        inside = False
+    waits.join()
+    if later:
+        later.join()
+        # Both had the memory that the first of them requested, since the released one was free by then.
+        assert [(each[0], each[1][1], each[2]) for each in results] == 2 * [(False, 2 * MIB, 2 * MIB)], results
+        assert held() == 2 * MIB
+        release()
+    else:
+        assert results == ["the scratch memory is closed"], results
+    assert held() == 0 == scratch.size and not scratch._slots
+    # Of a stream that has nothing.
+    scratch.release(7)
+    assert held() == 0
+    scratch.close()
+    scratch.close()
+    assert "closed" in wrong(ValueError, lambda: lend(small, 2))
+
+# A context that needs no memory has an address all the same.
+scratch, small.needs = trtalloc.SharedScratch(), 0
+small.engine = type("Engine", (), {"device_memory_size_v2": 0})
+lend(small, 0)
+assert small.has == (scratch.address(), 256) and small.has[0]
+scratch.close()
+small.needs = MIB
+
+# A thread that is about to wait has the slot, so a release leaves it to the stream.
+scratch = trtalloc.SharedScratch(per_stream=True)
+lend(small, 2)
+slot = scratch._slot(2)
+scratch.release(2)
+assert held() == 0 and scratch._slots[2] is slot
+
+# A lease that fails leaves nothing behind.
+scratch = trtalloc.SharedScratch(per_stream=True)
+trtalloc.set_limit(64 * MIB)
+wrong(trtalloc.Error, lambda: lend(Context(1 << 40), 3))
+assert not scratch._slots
+class Broken(Context):
+    def set_device_memory(self, memory, size):
+        raise KeyError("broken")
+wrong(KeyError, lambda: lend(Broken(MIB), 3))
+lend(small, 3)
+assert scratch.size == MIB
+scratch.close()
+assert held() == 0
+"""
+    )
+
+
+def test_scratch_memory_of_a_stream_has_one_lease_while_others_release_it(simulated):
+    simulated(
+        SCRATCH
+        + """
+import time
+scratch, inside, most, over = trtalloc.SharedScratch(per_stream=True), [], [], []
+
+def work(mine):
+    for _ in range(300):
+        with scratch.lend(mine, 2):
+            inside.append(1)
+            time.sleep(0)
+            most.append(len(inside))
+            assert scratch.address(2) == mine.has[0] and scratch.size >= mine.needs
+            inside.pop()
+
+def release():
+    while not over:
+        scratch.release(2)
+        time.sleep(0)
+
+threads = [threading.Thread(target=work, args=(Context(size << 20),)) for size in (1, 2, 3)]
+releases = threading.Thread(target=release)
+[thread.start() for thread in [releases, *threads]]
+[thread.join() for thread in threads]
+over.append(1)
+releases.join()
+assert len(most) == 900 and set(most) == {1}, set(most)
+scratch.release(2)
+assert held() == 0 and not scratch._slots
+"""
+    )
+
+
 def test_outputs_need_tensorrt(simulated):
     """Without a package of it, the error says so; with one that is too old too."""
     simulated(

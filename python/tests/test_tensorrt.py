@@ -628,3 +628,166 @@ for name, size in sizes.items():
         ),
         **_variables(binding),
     )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_outputs_that_do_not_exist_and_a_second_close(simulated, binding):
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+outputs = trtalloc.OutputAllocator(trt)
+reallocate, notify, _ = calls(outputs)
+assert reallocate(b"boxes", None, 1000, 256, None)
+# An output of that name was not requested: it has no memory to take, and none to free.
+for call in (outputs.get, outputs.take, lambda name: outputs.take(name, "float32")):
+    try:
+        call("masks")
+    except KeyError as error:
+        assert "masks" in str(error)
+    else:
+        raise SystemExit("no error")
+outputs.release("masks")
+# A shape alone is no memory.
+notify(b"masks", Dims(1, (4,)))
+assert missing("masks")
+outputs.release("masks")
+assert outputs.get("boxes").bytes == 1000 and held() == 1024
+# What TensorRT never requests, and what there cannot be.
+assert not reallocate(b"masks", None, 0, 256, None) and missing("masks")
+assert outputs.reallocate_output_async("masks", 0, 1 << 60, 256, 0) == 0 and missing("masks")
+# An address for any alignment: of two neighbours, one has another address than before.
+other = reallocate(b"other", None, 1000, 256, None)
+for name in (b"boxes", b"other"):
+    assert reallocate(name, None, 1000, 1 << 20, None) % (1 << 20) == 0
+# The application may have used an address on any stream, so its end waits for all of them, and not only for the output's own.
+waits = trtalloc.stats(0)["pending"]
+assert waits > 0, "what was replaced"
+outputs.release("other")
+assert trtalloc.stats(0)["pending"] > waits
+# What was taken is not the allocator's to free.
+boxes = outputs.take("boxes")
+outputs.release("boxes")
+assert reallocate(b"other", None, 1000, 256, None)
+waits = trtalloc.stats(0)["pending"]
+outputs.close()
+assert trtalloc.stats(0)["pending"] > waits
+outputs.close()
+outputs.release()
+outputs.release("boxes")
+assert held() == 1024 and missing("boxes")
+notify(b"boxes", Dims(1, (4,)))
+requests = trtalloc.stats(0)["allocations"]
+assert not reallocate(b"boxes", None, 1000, 256, None) and missing("boxes")
+assert trtalloc.stats(0)["allocations"] == requests and not outputs._tensors
+del boxes
+assert held() == 0
+"""
+        ),
+        **_variables(binding),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_outputs_are_released_beside_a_request_that_waits(simulated, binding):
+    """The pool waits for other threads to free blocks (`retry_ms`), for much longer than the test's patience."""
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+import time
+MIB = 1 << 20
+outputs = trtalloc.OutputAllocator(trt)
+reallocate = calls(outputs)[0]
+
+class Request(threading.Thread):
+    def __init__(self, *arguments):
+        super().__init__(daemon=True)
+        self.arguments, self.began = arguments, time.monotonic()
+        self.start()
+        self.join(0.3)
+        assert self.is_alive(), "the request waits"
+
+    def run(self):
+        self.result = reallocate(*self.arguments)
+
+    def done(self):
+        self.join(5)
+        assert not self.is_alive() and time.monotonic() - self.began < 10, "the request waited for nothing"
+        return self.result
+
+# Another output's memory is what the request waits for.
+assert reallocate(b"first", None, 40 * MIB, 256, None)
+request = Request(b"second", None, 36 * MIB, 256, None)
+assert outputs.get("first").bytes == 40 * MIB and missing("second")
+outputs.release("first")
+address = request.done()
+assert address and outputs.get("second") == (address, 36 * MIB, 36 * MIB, ()) and missing("first")
+
+# A release of all outputs, beside one that grows. What TensorRT requests meanwhile is not freed.
+assert reallocate(b"first", None, 8 * MIB, 256, None)
+request = Request(b"second", None, 58 * MIB, 256, None)
+outputs.release()
+address = request.done()
+assert address and outputs.get("second").address == address and missing("first")
+assert held() == 58 * MIB
+
+# No other thread has what grows. If it was released meanwhile and does not grow, it is freed.
+assert reallocate(b"first", None, 4 * MIB, 256, None)
+request = Request(b"second", None, 61 * MIB, 256, None)
+assert missing("second")
+outputs.release("first")
+assert request.done() == address and held() == 61 * MIB == outputs.get("second").bytes
+
+# What an output had before is freed while a request for it on another stream waits.
+outputs.release()
+assert reallocate(b"second", None, 40 * MIB, 256, None)
+request = Request(b"second", None, 36 * MIB, 256, 2)
+assert outputs.get("second").bytes == 40 * MIB
+outputs.release("second")
+assert request.done() and held() == 36 * MIB == outputs.get("second").bytes
+
+# After a close, the request that waits gets nothing, and leaves nothing.
+outputs.release()
+assert reallocate(b"first", None, 40 * MIB, 256, None)
+request = Request(b"second", None, 36 * MIB, 256, None)
+outputs.close()
+assert not request.done() and held() == 0 and missing("first") and missing("second")
+"""
+        ),
+        **_variables(binding, TRTALLOC_LIMIT="64MiB", TRTALLOC_RETRY_MS="60000"),
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_an_output_that_cannot_grow_keeps_its_memory_unless_it_was_released(simulated, binding):
+    simulated(
+        _program(
+            binding,
+            OUTPUTS
+            + """
+import time
+MIB = 1 << 20
+outputs = trtalloc.OutputAllocator(trt)
+reallocate = calls(outputs)[0]
+kept = trtalloc.allocate(40 * MIB)
+address = reallocate(b"boxes", None, 8 * MIB, 256, None)
+assert not reallocate(b"boxes", None, 30 * MIB, 256, None)
+assert outputs.get("boxes") == (address, 8 * MIB, 8 * MIB, ())
+# TensorRT's request fails, and the release that came while it waited holds, as any other: for work on every stream.
+owner = outputs._tensors["boxes"].owner
+request = threading.Thread(target=reallocate, args=(b"boxes", None, 30 * MIB, 256, None))
+request.start()
+while outputs._tensors["boxes"].owner is not None:
+    time.sleep(0.001)
+outputs.release("boxes")
+request.join()
+assert missing("boxes") and not owner.ordered
+del owner
+assert held() == 40 * MIB
+"""
+        ),
+        **_variables(binding, TRTALLOC_LIMIT="64MiB", TRTALLOC_RETRY_MS="300"),
+    )

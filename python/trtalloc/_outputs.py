@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _library, _tensorrt
 from ._block import _TYPES, Block, Owner
@@ -96,7 +96,7 @@ class OutputAllocator:
 
     def get(self, name: str) -> Output:
         """An output as it was last requested. The next execution may overwrite and move it. Raises KeyError before TensorRT has
-        requested it, and after `take` and `release`.
+        requested it, after `take` and `release`, and while it grows on another thread.
         """
         with self._lock:
             return self._output(name)
@@ -124,19 +124,32 @@ class OutputAllocator:
         return block
 
     def release(self, name: Optional[str] = None) -> None:
-        """Frees one output's memory, or that of all, once the work that is queued by then has completed."""
+        """Frees one output's memory, or that of all, once the work that is queued by then has completed. An output that does not
+        exist has none. What TensorRT requests at this moment, on another thread, is not freed.
+        """
         with self._lock:
-            released = [self._tensors.pop(name, None)] if name is not None else list(self._tensors.values())
-            if name is None:
-                self._tensors.clear()
-        for tensor in released:
-            if tensor is not None:
-                _drop(tensor)
+            released = self._released(name)
+        for owner in released:
+            _drop(owner)
 
     def close(self) -> None:
-        """Frees the memory of all outputs, as `release`. A later execution that needs memory for an output fails."""
-        self._closed = True
-        self.release()
+        """Frees the memory of all outputs, as `release`. A request for an output's memory fails from then on, also one that waits
+        for memory at this moment. A second `close` does nothing.
+        """
+        with self._lock:
+            self._closed = True
+            released = self._released(None)
+        for owner in released:
+            _drop(owner)
+
+    def _released(self, name: Optional[str]) -> List[Optional[Owner]]:
+        names = list(self._tensors) if name is None else [name]
+        owners = []
+        for tensor in [self._tensors.pop(each) for each in names if each in self._tensors]:
+            owners.append(tensor.owner)
+            # A request that waits has the tensor, and must not keep its memory.
+            tensor.owner = None
+        return owners
 
     def reallocate_output(self, tensor_name: str, memory: object, size: int, alignment: int) -> int:
         """Called by TensorRT: an address of `size` bytes for an output, for use on any stream at once; 0 on failure."""
@@ -160,27 +173,55 @@ class OutputAllocator:
             if self._closed or size <= 0:
                 return 0
             tensor = self._tensors.setdefault(name, _Tensor())
-            owner = tensor.owner
+            owner, grown = tensor.owner, None
             if owner is not None and owner.stream == stream and owner.address % max(alignment, 1) == 0:
-                if size <= owner.capacity or (owner.capacity >= _PAGE and owner.resize(size)):
+                if size <= owner.capacity:
                     tensor.bytes = size
                     return owner.address
-            whole = size if size >= _PAGE else max(1 << (size - 1).bit_length(), _MIN_BLOCK)
-            try:
-                new = Owner(whole, stream, alignment=alignment, flags=_RESIZABLE if whole >= _PAGE else 0)
-            except _library.Error:
-                # The library has logged the reason. The output keeps its memory.
-                return 0
-            _drop(tensor)
-            tensor.owner, tensor.bytes = new, size
-            return new.address
+                if owner.capacity >= _PAGE:
+                    # No other thread may have it while it grows.
+                    grown, tensor.owner = owner, None
+            del owner
+        # The pool may wait for memory now, so no lock is held: another thread may release what it waits for.
+        if grown is not None:
+            if grown.resize(size):
+                return self._set(name, grown, size)
+            self._put_back(name, tensor, grown)
+            del grown
+        whole = size if size >= _PAGE else max(1 << (size - 1).bit_length(), _MIN_BLOCK)
+        try:
+            new = Owner(whole, stream, alignment=alignment, flags=_RESIZABLE if whole >= _PAGE else 0)
+        except _library.Error:
+            # The library has logged the reason. The output keeps its memory.
+            return 0
+        return self._set(name, new, size)
+
+    def _set(self, name: str, owner: Owner, size: int) -> int:
+        """Makes `owner` the memory of an output; its address, or 0 after `close`."""
+        with self._lock:
+            closed, unused = self._closed, self._tensors.get(name)
+            former = unused.owner if unused is not None else None
+            if not closed:
+                tensor = self._tensors.setdefault(name, _Tensor())
+                tensor.owner, tensor.bytes = owner, size
+        _drop(owner if closed else former)
+        return 0 if closed else owner.address
+
+    def _put_back(self, name: str, tensor: _Tensor, owner: Owner) -> None:
+        """Gives an output what could not grow, unless it was released meanwhile."""
+        with self._lock:
+            kept = self._tensors.get(name) is tensor and tensor.owner is None
+            if kept:
+                tensor.owner = owner
+        if not kept:
+            _drop(owner)
 
 
-def _drop(tensor: _Tensor) -> None:
-    if tensor.owner is not None:
+def _drop(owner: Optional[Owner]) -> None:
+    """Makes the end of an output's memory one that waits for all streams."""
+    if owner is not None:
         # The application may have used its address on any stream.
-        tensor.owner.ordered = False
-        tensor.owner = None
+        owner.ordered = False
 
 
 def _base(module: Optional[ModuleType]) -> Any:

@@ -12,13 +12,23 @@ _ALIGNMENT = 256
 
 
 class _Slot:
-    """One block, and the lock that a lease holds."""
+    """One block, and the lock that a lease holds. The other fields except `thread` are the object's, behind its lock, while there
+    is no lease.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner: Optional[Owner] = None
         self.size = 0
         self.thread: Optional[int] = None
+        # How many threads have a lease or wait for one.
+        self.users = 0
+        # The memory is to be freed at the end of the lease that exists.
+        self.released = False
+
+    def clear(self) -> Optional[Owner]:
+        owner, self.owner, self.size, self.released = self.owner, None, 0, False
+        return owner
 
     def reserve(self, size: int, device: int) -> Owner:
         # Never 0 bytes: a context that needs no scratch still requires an address.
@@ -74,28 +84,49 @@ class SharedScratch:
             raise TypeError("lend requires the stream of the execution")
         # Both are the legacy default stream.
         handle = handle or 1
-        slot = self._slot(handle if self._per_stream else 0)
-        if slot.thread == threading.get_ident():
-            raise ValueError("this thread has a lease of the memory already: end it first")
-        with slot.lock:
-            with self._lock:
-                if self._closed:
-                    raise ValueError("the scratch memory is closed")
-                if not self._per_stream and self._last not in (None, handle):
-                    raise ValueError("the scratch memory was lent on another stream: order the streams, then call ordered()")
-            owner = slot.reserve(_need(context), self._device)
-            if hasattr(context, "set_device_memory"):
-                context.set_device_memory(owner.address, slot.size)
-            else:
-                # TensorRT 10.0 and earlier.
-                context.device_memory = owner.address
-            with self._lock:
-                self._last = handle
-            slot.thread = threading.get_ident()
-            try:
+        key = handle if self._per_stream else 0
+        slot = self._slot(key)
+        try:
+            if slot.thread == threading.get_ident():
+                raise ValueError("this thread has a lease of the memory already: end it first")
+            with self._lease(slot):
+                with self._lock:
+                    if self._closed:
+                        raise ValueError("the scratch memory is closed")
+                    if not self._per_stream and self._last not in (None, handle):
+                        raise ValueError("the scratch memory was lent on another stream: order the streams, then call ordered()")
+                owner = slot.reserve(_need(context), self._device)
+                if hasattr(context, "set_device_memory"):
+                    context.set_device_memory(owner.address, slot.size)
+                else:
+                    # TensorRT 10.0 and earlier.
+                    context.device_memory = owner.address
+                with self._lock:
+                    self._last = handle
+                # The slot has the memory, and gives it up where it is released meanwhile.
+                del owner
                 yield
-            finally:
+        finally:
+            with self._lock:
+                slot.users -= 1
+                if slot.users == 0 and slot.owner is None and self._slots.get(key) is slot:
+                    del self._slots[key]
+
+    @contextlib.contextmanager
+    def _lease(self, slot: _Slot) -> Iterator[None]:
+        slot.lock.acquire()
+        slot.thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            freed = None
+            with self._lock:
+                # `_release` finds either a lease, which frees the memory here, or none.
+                if slot.released:
+                    freed = slot.clear()
                 slot.thread = None
+                slot.lock.release()
+            del freed
 
     def ordered(self) -> None:
         """Declares that everything which was queued so far is ordered before what is queued next, on any stream: by an event,
@@ -118,16 +149,36 @@ class SharedScratch:
             return slot.owner.address if slot is not None and slot.owner is not None else None
 
     def release(self, stream: object) -> None:
-        """Frees the memory of one stream, with `per_stream`: before the stream is destroyed, or where it rests."""
+        """Frees the memory of one stream, with `per_stream`: before the stream is destroyed, or where it rests. A lease that exists
+        keeps it until its end.
+        """
         handle = stream_address(stream)
         with self._lock:
-            self._slots.pop((handle or 1) if self._per_stream else 0, None)
+            freed = self._release((handle or 1) if self._per_stream else 0)
+        del freed
 
     def close(self) -> None:
-        """Frees the memory once the work that is queued by now has completed. A lease that exists keeps it until then."""
+        """Frees the memory once the work that is queued by now has completed. A lease that exists keeps it until its end, and a
+        thread that waits for one gets ValueError.
+        """
         with self._lock:
             self._closed = True
-            self._slots.clear()
+            freed = [self._release(key) for key in list(self._slots)]
+        del freed
+
+    def _release(self, key: int) -> Optional[Owner]:
+        """Takes the memory out of a slot, if it is not lent. The slot stays as long as it is used, so a stream has one lease."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        if not slot.lock.acquire(blocking=False):
+            slot.released = True
+            return None
+        owner = slot.clear()
+        slot.lock.release()
+        if slot.users == 0:
+            del self._slots[key]
+        return owner
 
     def __enter__(self) -> "SharedScratch":
         return self
@@ -139,7 +190,9 @@ class SharedScratch:
         with self._lock:
             if self._closed:
                 raise ValueError("the scratch memory is closed")
-            return self._slots.setdefault(key, _Slot())
+            slot = self._slots.setdefault(key, _Slot())
+            slot.users += 1
+            return slot
 
 
 def _need(context: Any) -> int:
