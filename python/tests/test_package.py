@@ -525,6 +525,90 @@ def test_the_number_of_events_is_stated(simulated):
     )
 
 
+RECORD = """
+import resource, warnings, trtalloc
+from trtalloc import memory
+
+GIB, MAX = 1 << 30, 1 << 26
+__file__ = "<string>"
+trtalloc.allocate(4096, 0).close()
+
+def record(**options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        memory._record_memory_history("all", stacks=None, **options)
+    trtalloc.allocate(4096, 0).close()
+    snapshot = memory._snapshot()
+    actions = [event["action"] for event in snapshot["device_traces"][0]]
+    assert "free_completed" in actions, "it records"
+    kept = snapshot["trtalloc"]["max_entries"]
+    memory._record_memory_history(None)
+    said = [str(each.message) for each in caught]
+    assert all(each.category is RuntimeWarning and each.filename == __file__ for each in caught), caught
+    assert len(said) == (kept < MAX and not options), said
+    assert not said or f"{kept:,} events" in said[0], said
+    return kept
+"""
+
+
+def test_the_default_history_is_a_part_of_what_the_process_may_reserve(simulated):
+    """The figures of other hosts: an eighth of what is left, in whole rings."""
+    simulated(
+        RECORD
+        + """
+figures = {"/proc/sys/vm/overcommit_memory": "0", "/proc/self/statm": "9 9 9 9 9 9 9"}
+memory._read = lambda path: figures[path]
+assert memory._room() is None and memory._bound() == MAX == record()
+figures["/proc/sys/vm/overcommit_memory"] = "2"
+figures["/proc/meminfo"] = "MemTotal: 9 kB\\nCommitLimit: 3145728 kB\\nCommitted_AS:   1048576 kB\\n"
+assert memory._room() == 2 * GIB and memory._bound() == (1 << 22) * 8 // 9 == record()
+figures["/proc/meminfo"] = "CommitLimit: 10 kB\\nCommitted_AS: 11 kB\\n"
+assert memory._room() == 0 and record() == 100_000
+figures["/proc/meminfo"] = "CommitLimit: 40000000 kB\\nCommitted_AS: 11 kB\\n"
+assert record() == MAX
+# Of several bounds the least holds.
+resource.setrlimit(resource.RLIMIT_AS, (1 << 44, resource.RLIM_INFINITY))
+assert memory._room() == (40_000_000 - 11) << 10
+# Without figures, the host's refusal says it. Another error is no reason for fewer events.
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+figures["/proc/meminfo"] = ""
+assert memory._room() is None
+try:
+    memory._record_memory_history("all", context="nonsense")
+except trtalloc.Error as error:
+    assert error.name == "INVALID_ARGUMENT", error
+else:
+    raise SystemExit("no error")
+"""
+    )
+
+
+@pytest.mark.parametrize("limit, figure", [("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)])
+def test_the_default_history_never_fails_for_lack_of_address_space(simulated, limit, figure):
+    """It does not fail where 4 GiB of address space are refused. It keeps fewer events, and says how many."""
+    simulated(
+        RECORD
+        + f"LIMIT, FIGURE = resource.{limit}, {figure}"
+        + """
+used = int(memory._read("/proc/self/statm").split()[FIGURE]) * resource.getpagesize()
+resource.setrlimit(LIMIT, (used + GIB + GIB // 4, resource.RLIM_INFINITY))
+assert GIB < memory._room() <= GIB + GIB // 4
+assert record() == (1 << 21) * 8 // 9, "an eighth, in whole rings"
+# Where the figures promise too much, it is halved until the host agrees.
+memory._room = lambda: None
+assert record() == 1 << 23, "1 GiB with the spare slots of a ring"
+# A number that was given is not changed.
+assert record(max_entries=200_000) == 200_000
+try:
+    memory._record_memory_history("all", max_entries=60_000_000)
+except trtalloc.Error as error:
+    assert error.name == "OUT_OF_MEMORY", error
+else:
+    raise SystemExit("no error")
+"""
+    )
+
+
 def test_options_for_onnx_runtime_are_addresses(simulated):
     simulated(
         """

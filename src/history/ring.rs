@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use parking_lot::Mutex;
 
 use super::event::Words;
+use crate::support::config::history::RecordingOptions;
 use crate::support::error::{Error, Result};
 
 #[repr(C, align(64))]
@@ -57,7 +58,9 @@ impl Ring {
     fn new(count: usize) -> Result<Ring> {
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            // A ring may be larger than the host's memory, since it takes memory only as it fills. A host that commits memory
+            // strictly counts all of it nevertheless.
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
         );
         // SAFETY: a fresh mapping, to which no other pointer exists.
         let memory = unsafe { libc::mmap(null_mut(), count * size_of::<Slot>(), protection, flags, -1, 0) };
@@ -141,6 +144,15 @@ impl Drop for Ring {
 
 /// Slots of the smallest ring: 64 KiB.
 const MIN_SLOTS: u64 = 1024;
+/// Slots of the largest ring: 4 GiB.
+const MAX_SLOTS: u64 = RecordingOptions::MAX_ENTRIES.next_power_of_two();
+
+/// The slots of a ring for at least `entries` events. It has an eighth more, so that a reader can read the oldest events before
+/// they are overwritten, and a writer that is suspended for a moment does not lose its event. The largest ring has fewer to
+/// spare.
+fn slots(entries: u64) -> u64 {
+    (entries + entries / 8).clamp(MIN_SLOTS, MAX_SLOTS).next_power_of_two()
+}
 
 /// The ring in use, and earlier rings of other sizes, since a thread may still be writing into one of them. Sizes are
 /// powers of two, so rings are few. The pages of unused rings are returned to the system.
@@ -167,11 +179,9 @@ impl Rings {
         unsafe { self.current.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Makes a ring for at least `entries` events the current one. It has an eighth more slots, so that a reader can
-    /// read the oldest events before they are overwritten, and a writer that is suspended for a moment does not lose
-    /// its event.
+    /// Makes a ring for at least `entries` events the current one.
     pub(in crate::history) fn make(&self, entries: u64) -> Result<()> {
-        let count = ((entries + entries / 8).max(MIN_SLOTS) as usize).next_power_of_two();
+        let count = slots(entries) as usize;
         let mut all = self.all.lock();
         if !all.iter().any(|ring| ring.count == count) {
             all.push(Box::new(Ring::new(count)?));
@@ -223,6 +233,26 @@ mod tests {
         let last = next.load(Ordering::Acquire) - 1;
         assert_eq!(ring.read(last, &mut 0), Some([last; 6]));
         assert_eq!(ring.read(0, &mut 0), None, "overwritten long ago");
+    }
+
+    /// docs/snapshots.md says what a history takes.
+    #[test]
+    fn the_largest_ring_takes_four_gibibytes() {
+        assert_eq!(size_of::<Slot>(), 64);
+        assert_eq!(slots(RecordingOptions::MAX_ENTRIES) * 64, 4 << 30);
+        for (entries, count) in [
+            (1, 1024),
+            (910, 1024),
+            (911, 1024),
+            (912, 2048),
+            (100_000, 131_072),
+            (1 << 20, 1 << 21),
+            (1 << 25, 1 << 26),
+            ((1 << 26) - 1, 1 << 26),
+        ] {
+            assert_eq!(slots(entries), count, "{entries}");
+            assert!(count >= entries);
+        }
     }
 
     #[test]
