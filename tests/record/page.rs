@@ -1,7 +1,7 @@
 //! The page, in a browser: every view clicked through, nothing on the console, and figures that are the allocator's.
 
 use crate::browser::Browser;
-use crate::program::{Program, path};
+use crate::program::{Program, path, request};
 use crate::server::server;
 
 const MIB: u64 = 1 << 20;
@@ -588,6 +588,68 @@ fn it_opens_with_the_answer() {
         assert_eq!(names.len(), rows.len(), "each group has a name of its own: {rows:#?}");
     }
     assert_eq!(browser.problems(), [""; 0]);
+}
+
+/// The rows of a table on the page: name, bytes, share.
+fn shown_rows(browser: &mut Browser, rows: &str) -> Vec<[String; 3]> {
+    let cells = "[...row.cells].slice(0, 3).map(cell => cell.innerText.trim())";
+    let rows = browser.evaluate(&format!("[...document.querySelectorAll('{rows}')].map(row => {cells})"));
+    serde_json::from_value(rows).unwrap()
+}
+
+/// What is pending has a row of its own, and is a part of the whole: in the text, on the page, and in what the page opens with.
+#[test]
+fn pending_memory_is_a_row_and_a_part_of_the_whole() {
+    let program = Program::new("history=all,limit=64MiB,wait_ms=0");
+    let streams = [program.stream(), program.stream()];
+    let machine = program.driver.machine();
+    let kernel = machine.launch_persistent(streams[1].0, &[]).unwrap();
+    trtalloc::tags::set(Some("kept")).unwrap();
+    let kept = program.get(10 * MIB, Some(streams[0]));
+    trtalloc::tags::set(Some("freed")).unwrap();
+    let freed = program.get(30 * MIB, Some(streams[0]));
+    trtalloc::tags::set(None).unwrap();
+    program.allocator.record_stream(freed, streams[1]).unwrap();
+    program.give(freed, Some(streams[0]));
+    assert!(program.allocator.allocate(request(40 * MIB, Some(streams[0]))).is_err());
+    let (file, pickle) = (path("pending-row.html"), path("pending-row.pickle"));
+    program.allocator.write_snapshot(&file).unwrap();
+    program.allocator.write_snapshot(&pickle).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_trtalloc"));
+    let report = crate::common::run(command.arg("report").arg(&pickle)).stdout;
+    let report = String::from_utf8(report).unwrap();
+    let expected = [
+        ["kept", "10.0 MiB", "25.0 %"],
+        ["pending: freed, not yet reusable", "30.0 MiB", "75.0 %"],
+    ]
+    .map(|row| row.map(str::to_owned));
+    assert_eq!(
+        printed_rows(&report, "held at the refusal, by tag"),
+        expected,
+        "{report}"
+    );
+    let mut browser = Browser::start("page-pending");
+    browser.open(&file);
+    settle(&mut browser);
+    assert_eq!(shown_rows(&mut browser, "#answer [data-by=tag] tr"), expected);
+    browser.click("#tab-holders");
+    browser.click("#by-tag");
+    settle(&mut browser);
+    // Here the reader sorts, at first by bytes.
+    let mut rows = shown_rows(&mut browser, "#panel-holders tbody tr");
+    rows.reverse();
+    assert_eq!(rows, expected);
+    let tiles = ["used", "pending"].map(|tile| text_of(&mut browser, &format!("#tile-{tile} b")));
+    assert_eq!(tiles, ["10.0 MiB", "30.0 MiB"]);
+    for line in ["in use ", "pending "] {
+        assert!(
+            report.lines().any(|of| of.starts_with(line) && of.contains("0.0 MiB")),
+            "{report}"
+        );
+    }
+    assert_eq!(browser.problems(), [""; 0]);
+    assert!(machine.release_persistent(kernel));
+    program.give(kept, Some(streams[0]));
 }
 
 #[test]
