@@ -110,6 +110,8 @@ fn dropped_events_are_counted() {
         let address = program.get(size * 5000, stream);
         program.give(address, stream);
     }
+    let history = program.allocator.snapshot().unwrap().history;
+    assert_eq!(history.events.len(), 100, "as many as `max_entries` says");
     let seen = program.snapshot("overflow");
     assert!(seen.number("dropped") >= 2 * 299 - 100, "{seen}");
     assert!(seen.number("entries") <= 151, "a free is two: {seen}");

@@ -137,7 +137,7 @@ fn every_view_in_light_and_dark() {
 #[test]
 fn a_comparison_in_light_dark_and_narrow() {
     let program = server("stacks=native", 60);
-    let paths = ["compare-old.pickle", "compare-new.pickle"].map(|name| path(name));
+    let paths = ["compare-old.pickle", "compare-new.pickle"].map(path);
     program.allocator.write_snapshot(&paths[0]).unwrap();
     trtalloc::tags::set(Some("a model that came later")).unwrap();
     let stream = Some(program.stream());

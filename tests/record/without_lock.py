@@ -384,16 +384,30 @@ def forks():
     """Children of a process whose threads take stacks. A child is refused memory, and ends."""
     over = threading.Event()
 
-    def churn():
-        while not over.is_set():
-            free(get(7))
+    def fresh(name, body):
+        # A new function is a new stack, which takes the locks of the tables of stacks and of code.
+        scope = {"get": get, "free": free, "released": released, "held": held}
+        exec(compile(f"def {name}():\n    {body}\n", "<forks>", "exec"), scope)
+        return scope[name]()
 
-    threads = [threading.Thread(target=churn) for _ in range(3)]
+    def churn(thread):
+        number = 0
+        while not over.is_set():
+            fresh(f"churn_{thread}_{number}", "free(get(7))")
+            number += 1
+
+    threads = [threading.Thread(target=churn, args=(thread,)) for thread in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(20):
+    for number in range(40):
         child = os.fork()
         if child == 0:
+            # It takes none of the locks that a thread of the parent may have had.
+            try:
+                fresh(f"child_{number}", "get(8)")
+                os._exit(1)
+            except AssertionError:
+                pass
             refused = not released.trtalloc_allocate(allocator, 1, 0, 0)
             refused = refused and not held.trtalloc_allocate(allocator, 1, 0, 0)
             sum(range(100_000))
@@ -432,6 +446,17 @@ def signals():
     send(helper, 22, 1)
     send(helper_with_lock, 23, 0)
     send(helper_with_lock, 24, 1)
+
+    def references(own_stack):
+        # The interpreter's functions give a code object that is met first to the library, which keeps it.
+        scope = {"send": send, "library": helper_with_lock}
+        exec(f"def fresh():\n    send(library, 25, {own_stack})\n", scope)
+        before = sys.getrefcount(scope["fresh"].__code__)
+        scope["fresh"]()
+        return sys.getrefcount(scope["fresh"].__code__) - before
+
+    # They must not be called on a stack for handlers: a handler may have interrupted them.
+    assert (references(0), references(1)) == (1, 0)
     write()
 
 

@@ -163,3 +163,78 @@ pub(super) fn text(layout: &Layout, memory: &mut Memory, object: u64) -> Result<
     };
     Ok(bytes.chunks_exact(usize::from(kind)).map(letter).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{CodeLayout, FrameLayout, TextLayout, ThreadLayout};
+    use super::super::lines::LineTable;
+    use super::*;
+
+    /// A thread whose state, at the first word, names itself, its interpreter and a frame. A frame has the frame before it, its
+    /// code, its instruction and its owner, in this order.
+    const LAYOUT: Layout = Layout {
+        thread: ThreadLayout {
+            interpreter: 0,
+            thread: 8,
+            frame: 16,
+            indirect: None,
+        },
+        frame: FrameLayout {
+            back: 0,
+            code: 8,
+            position: Position::Address { at: 16, owner: 24 },
+        },
+        code: CodeLayout {
+            filename: 0,
+            name: 8,
+            lines: 16,
+            first_line: 24,
+            start: Some(64),
+        },
+        text: TextLayout {
+            length: 16,
+            state: 32,
+            ascii: 40,
+            wide: 56,
+            bytes_length: 16,
+            bytes: 32,
+        },
+        table: LineTable::Locations,
+    };
+
+    /// What is found where the first frame is `frames[0]`, and each has the index of the one before it.
+    fn found(frames: &[(usize, u8)], room: usize) -> Result<usize, Missing> {
+        let mut words = vec![[0u64; 64]; frames.len() + 1];
+        // SAFETY: takes no argument.
+        let thread = unsafe { libc::pthread_self() } as u64;
+        let address = |words: &[[u64; 64]], at: usize| words[at].as_ptr() as u64;
+        let (state, first) = (address(&words, frames.len()), address(&words, 0));
+        words[frames.len()][..3].copy_from_slice(&[7, thread, first]);
+        for (at, (back, owner)) in frames.iter().enumerate() {
+            let back = address(&words, *back);
+            words[at][..4].copy_from_slice(&[back, 0, 0, u64::from(*owner)]);
+        }
+        let owner = Owner {
+            state: NonZero::new(state).unwrap(),
+            interpreter: 7,
+            code_type: 0,
+        };
+        let mut taken = vec![Running::NONE; room];
+        read(
+            &LAYOUT,
+            owner,
+            &mut Memory::default(),
+            &mut Cache::default(),
+            &mut taken,
+        )
+    }
+
+    /// What the interpreter freed may be anything, also a ring. Frames without code count as steps.
+    #[test]
+    fn a_chain_without_an_end_is_left() {
+        assert_eq!(found(&[(0, OF_C)], 128), Ok(0), "itself");
+        assert_eq!(found(&[(1, OF_C), (2, OF_C), (0, OF_C)], 128), Ok(0));
+        // A frame with a code that is none ends it.
+        assert_eq!(found(&[(1, OF_C), (0, 0)], 128), Err(Missing::Unreadable));
+    }
+}

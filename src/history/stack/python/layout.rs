@@ -306,6 +306,8 @@ mod tests {
             "3.8.18 (main)",
             "3.12.0rc1 (main)",
             "3.12.1+ (heads)",
+            // Its frames name their code by a tagged reference, and describe more.
+            "3.14.0 (main)",
             "3.15.0 (main)",
             "4.0.0",
             "",
