@@ -58,7 +58,7 @@ impl Allocator {
 
     /// Records a new dedicated allocation, and the memory that came with it.
     #[cold]
-    fn record_dedicated(&self, address: u64, size: u64, stream: u64, tag: Tag) {
+    fn record_dedicated(&self, address: u64, size: u64, stream: Option<u64>, tag: Tag) {
         let Some(pool) = self.pool_at(address) else { return };
         if let Some((start, bytes, mapped)) = pool.extent(address) {
             let came = if mapped {
@@ -68,7 +68,8 @@ impl Allocator {
             };
             self.recorder.happened(Event::new(came, pool.device, start, bytes));
         }
-        self.record_allocated(pool, address, size, stream, tag);
+        let mark = self.record_block(pool, address, size, stream, tag);
+        Self::remember(pool, address, mark);
     }
 
     /// Resizes and records it. A snapshot shows a free and an allocation. If the block was copied, the pool has already
@@ -104,12 +105,16 @@ impl Allocator {
             (None, Some((to, has, true))) => record(Action::SegmentMap, to, has),
             _ => {}
         }
-        self.record_allocated(pool, moved, new_size, 0, pool.tag_at(moved));
+        let mark = self.recorder.allocated(Event {
+            tag: pool.tag_at(moved),
+            resized: true,
+            ..Event::new(Action::Alloc, pool.device, moved, new_size)
+        });
+        Self::remember(pool, moved, mark);
         Ok(moved)
     }
 
-    fn record_allocated(&self, pool: &Pool, address: u64, size: u64, stream: u64, tag: Tag) {
-        let mark = self.record_block(pool, address, size, stream, tag);
+    fn remember(pool: &Pool, address: u64, mark: Mark) {
         match pool.find(address) {
             Some((id, _)) => pool.remember(id, mark),
             None => pool.remember_dedicated(address, mark),
@@ -117,7 +122,7 @@ impl Allocator {
     }
 
     /// Records an allocation and returns what the block has to remember.
-    fn record_block(&self, pool: &Pool, address: u64, size: u64, stream: u64, tag: Tag) -> Mark {
+    fn record_block(&self, pool: &Pool, address: u64, size: u64, stream: Option<u64>, tag: Tag) -> Mark {
         self.recorder.allocated(Event {
             tag,
             ..Event::new(Action::Alloc, pool.device, address, size).on(stream)

@@ -49,12 +49,12 @@ impl Stream {
         self.0 <= 2
     }
 
-    /// The handle as a history records it: 0 for no stream, and 0 for both handles of the legacy default stream.
-    pub fn recorded(stream: Option<Stream>) -> u64 {
-        match stream {
-            None | Some(Stream::LEGACY) => 0,
-            Some(stream) => stream.0 as u64,
-        }
+    /// The handle as a history records it: 0 for both handles of the legacy default stream.
+    pub fn recorded(stream: Option<Stream>) -> Option<u64> {
+        stream.map(|stream| match stream {
+            Stream::LEGACY => 0,
+            stream => stream.0 as u64,
+        })
     }
 }
 

@@ -55,8 +55,14 @@ pub struct Event {
     pub address: u64,
     /// Bytes: a block's requested size, a segment's actual size; for [`Action::Snapshot`], the bytes in use and pending.
     pub size: u64,
-    /// The stream's handle; 0 where there was none.
+    /// The stream's handle; 0 for the legacy default stream, and where there was none.
     pub stream: u64,
+    /// Whether there was a stream, and it was the legacy default stream.
+    pub default_stream: bool,
+    /// Whether an allocation is the second part of a resize. The first one is the last free of the same thread.
+    pub resized: bool,
+    /// The kernel's number of the thread that made the call; 0: unknown.
+    pub thread: u32,
     /// The stack's number; 0 if it has none.
     pub stack: u32,
     /// The tag's number; 0 if it has none.
@@ -68,6 +74,13 @@ pub struct Event {
 /// An event's encoding in a slot.
 pub(in crate::history) type Words = [u64; 6];
 
+/// The parts of the last word: eight bits of the action, then the thread and two marks, then the device. The kernel has
+/// at most four million threads, so 22 bits are enough.
+const THREAD_SHIFT: u32 = 8;
+const THREAD_MASK: u64 = (1 << 22) - 1;
+const DEFAULT_STREAM: u64 = 1 << 30;
+const RESIZED: u64 = 1 << 31;
+
 impl Event {
     /// An event without a stream, a stack and a tag.
     pub fn new(action: Action, device: i32, address: u64, size: u64) -> Event {
@@ -77,25 +90,36 @@ impl Event {
             address,
             size,
             stream: 0,
+            default_stream: false,
+            resized: false,
+            thread: 0,
             stack: 0,
             tag: 0,
             time: 0,
         }
     }
 
-    /// The same event on a stream.
-    pub fn on(self, stream: u64) -> Event {
-        Event { stream, ..self }
+    /// The same event on the stream with that handle, 0 for the legacy default stream, or without a stream.
+    pub fn on(self, stream: Option<u64>) -> Event {
+        Event {
+            stream: stream.unwrap_or(0),
+            default_stream: stream == Some(0),
+            ..self
+        }
     }
 
     pub(in crate::history) fn words(&self, ticks: u64) -> Words {
+        let mut what = u64::from(self.device as u32) << 32 | self.action as u64;
+        what |= (u64::from(self.thread) & THREAD_MASK) << THREAD_SHIFT;
+        what |= if self.default_stream { DEFAULT_STREAM } else { 0 };
+        what |= if self.resized { RESIZED } else { 0 };
         [
             ticks,
             self.address,
             self.size,
             self.stream,
             u64::from(self.stack) << 32 | u64::from(self.tag),
-            u64::from(self.device as u32) << 32 | self.action as u64,
+            what,
         ]
     }
 
@@ -107,9 +131,45 @@ impl Event {
             address,
             size,
             stream,
+            default_stream: what & DEFAULT_STREAM != 0,
+            resized: what & RESIZED != 0,
+            thread: (what >> THREAD_SHIFT & THREAD_MASK) as u32,
             stack: (marks >> 32) as u32,
             tag: marks as u32,
             time: time(ticks),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_keeps_every_part_of_an_event() {
+        for action in Action::ALL {
+            for (device, thread, stream, resized) in [
+                (0, 0, None, false),
+                (-1, 1, Some(0), true),
+                (i32::MAX, (1 << 22) - 1, Some(u64::MAX), false),
+            ] {
+                let event = Event {
+                    thread,
+                    resized,
+                    stack: 0xfedc_ba98,
+                    tag: 0x7654_3210,
+                    time: 5,
+                    ..Event::new(action, device, u64::MAX, 1 << 47).on(stream)
+                };
+                assert_eq!(Event::from_words(&event.words(5), |ticks| ticks), event);
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_stream_is_not_the_same_as_no_stream() {
+        let event = Event::new(Action::Alloc, 0, 512, 512);
+        assert_ne!(event.on(Some(0)), event.on(None));
+        assert_eq!((event.on(Some(0)).stream, event.on(Some(7)).default_stream), (0, false));
     }
 }

@@ -159,7 +159,7 @@ impl Recorder {
         if !options.covers(event.device) {
             return Mark::default();
         }
-        let stack = stack::Current::get();
+        let stack::ThisThread { stack, number: thread } = stack::ThisThread::here();
         let recorded = if options.context >= RecordingContext::Alloc {
             stack
         } else {
@@ -169,6 +169,7 @@ impl Recorder {
             options,
             Event {
                 stack: recorded,
+                thread,
                 ..event
             },
         );
@@ -183,12 +184,13 @@ impl Recorder {
         if options.mode != RecordingMode::All || !options.covers(event.device) {
             return;
         }
+        let stack::ThisThread { stack, number: thread } = stack::ThisThread::here();
         let stack = if options.context == RecordingContext::All {
-            stack::Current::get()
+            stack
         } else {
             0
         };
-        self.write(options, Event { stack, ..event });
+        self.write(options, Event { stack, thread, ..event });
     }
 
     fn write(&self, options: RecordingOptions, event: Event) {

@@ -132,6 +132,9 @@ impl Renumbered {
             address: event.address,
             size: event.size,
             stream: event.stream,
+            default_stream: event.default_stream,
+            resized: event.resized,
+            thread: event.thread,
             time: event.time,
             tag: match event.action {
                 event::Action::Snapshot => self.names.texts.number("snapshot".to_owned()),

@@ -136,6 +136,12 @@ pub struct ReportEvent {
     pub size: u64,
     /// The stream's handle.
     pub stream: u64,
+    /// Whether there was a stream where the handle is 0: the legacy default stream.
+    pub default_stream: bool,
+    /// Whether an allocation is the second part of a resize. The first one is the last free of the same thread.
+    pub resized: bool,
+    /// The number of the thread that made the call; 0 where the file has none.
+    pub thread: u32,
     /// Microseconds since 1970, at least those of the event before; 0 where the file has none.
     pub time: u64,
     /// The stack.

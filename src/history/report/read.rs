@@ -279,6 +279,12 @@ impl<'a> Reader<'a> {
             address,
             size,
             stream: self.word(dict, "stream")?.unwrap_or(0),
+            default_stream: self.key(dict, "default_stream") == Some(Value::Bool(true)),
+            resized: self.key(dict, "resized") == Some(Value::Bool(true)),
+            thread: self
+                .integer(dict, "thread")?
+                .and_then(|number| u32::try_from(number).ok())
+                .unwrap_or(0),
             time: self.word(dict, "time_us")?.unwrap_or(0).max(before),
             stack: self.stack(dict)?,
             tag,

@@ -71,6 +71,8 @@ impl ConsistentHistory {
             action: *action,
             time,
             stack: 0,
+            thread: 0,
+            resized: false,
             ..last
         }));
         self.blocks.remove(&last.address);
@@ -111,6 +113,7 @@ impl ConsistentHistory {
                     self.events.push(Event {
                         action: Action::FreeRequested,
                         stack: 0,
+                        thread: 0,
                         ..freed
                     });
                 }

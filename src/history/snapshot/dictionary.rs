@@ -1,5 +1,5 @@
-//! Writes PyTorch's snapshot dictionary, key by key. PyTorch's viewers read no other keys; the keys of this library
-//! are under `trtalloc`.
+//! Writes PyTorch's snapshot dictionary, key by key. PyTorch's viewers read no other keys. The keys of this library are
+//! under `trtalloc`, and in an event `thread`, `default_stream` and `resized`.
 
 use std::collections::HashMap;
 use std::io::Result;
@@ -243,6 +243,15 @@ impl<S: Sink> Writer<'_, S> {
             ("stream", event.stream),
             ("time_us", event.time),
         ])?;
+        if event.thread > 0 {
+            self.integers([("thread", event.thread.into())])?;
+        }
+        for (key, mark) in [("default_stream", event.default_stream), ("resized", event.resized)] {
+            if mark {
+                self.sink.key(key)?;
+                self.sink.boolean(true)?;
+            }
+        }
         let tag = tag_text(event.tag).unwrap_or_default();
         if S::REFERENCES {
             self.text("compile_context", "N/A")?;

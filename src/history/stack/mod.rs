@@ -27,8 +27,46 @@ use python::Taken;
 pub const MAX_FRAMES: usize = 128;
 
 thread_local! {
-    static CURRENT: Cell<u32> = const { Cell::new(0) };
+    static CURRENT: Cell<ThisThread> = const { Cell::new(ThisThread { stack: 0, number: 0 }) };
     static UNWINDER: RefCell<Option<Box<native::Thread>>> = const { RefCell::new(None) };
+}
+
+/// What an event has of the thread that makes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThisThread {
+    /// The current call's stack; 0 where there is none.
+    pub stack: u32,
+    /// The kernel's number of the thread; 0 where it is unknown.
+    pub number: u32,
+}
+
+impl ThisThread {
+    /// This thread, as it is now.
+    #[inline]
+    pub fn here() -> ThisThread {
+        match CURRENT.try_with(Cell::get) {
+            Ok(ThisThread { number: 0, .. }) => ThisThread::first(),
+            Ok(here) => here,
+            Err(_) => ThisThread { stack: 0, number: 0 },
+        }
+    }
+
+    /// Looks the thread's number up, which is a system call, and keeps it.
+    #[cold]
+    #[inline(never)]
+    fn first() -> ThisThread {
+        // SAFETY: the call has no arguments and no effect.
+        let number = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        let keep = |current: &Cell<ThisThread>| {
+            let here = ThisThread {
+                number,
+                ..current.get()
+            };
+            current.set(here);
+            here
+        };
+        CURRENT.try_with(keep).unwrap_or(ThisThread { stack: 0, number })
+    }
 }
 
 /// Sets the stack of the call that runs on this thread, from [`Current::enter`] until this is dropped.
@@ -43,20 +81,24 @@ impl Current {
     pub fn enter(stacks: StackKind) -> Current {
         let stack = if stacks == StackKind::None { 0 } else { capture(stacks) };
         Current {
-            before: CURRENT.try_with(|current| current.replace(stack)).unwrap_or(0),
+            before: exchange(stack),
         }
     }
+}
 
-    /// The current call's stack; 0 where there is none.
-    #[inline]
-    pub fn get() -> u32 {
-        CURRENT.try_with(Cell::get).unwrap_or(0)
-    }
+/// Sets this thread's stack, and returns the one before.
+fn exchange(stack: u32) -> u32 {
+    let exchange = |current: &Cell<ThisThread>| {
+        let before = current.get();
+        current.set(ThisThread { stack, ..before });
+        before.stack
+    };
+    CURRENT.try_with(exchange).unwrap_or(0)
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
-        let _ = CURRENT.try_with(|current| current.set(self.before));
+        exchange(self.before);
     }
 }
 

@@ -31,7 +31,7 @@ fn snapshot() -> Snapshot {
         time,
         ..event::Event::new(action, 0, BASE + offset, size)
     };
-    let on = |event: event::Event| event.on(0x50);
+    let on = |event: event::Event| event.on(Some(0x50));
     let events = vec![
         event(Action::SegmentMap, 0, 4096, 100),
         on(event(Action::Alloc, 0, 700, 200)),
