@@ -10,6 +10,7 @@ use trtalloc::error::{Error, Result};
 use trtalloc::stats::Stats;
 use trtalloc::trace::generate::{NAMES, generate};
 use trtalloc::trace::replay::{ReplayTarget, replay};
+use trtalloc::trace::serve::{Load, Pace};
 use trtalloc::trace::{GRANULE, OpKind, Trace, csv};
 
 fn read(text: &str) -> Result<Trace> {
@@ -123,6 +124,84 @@ fn a_written_trace_reads_as_the_same_trace() {
     }
     let threads = "op,id,bytes,stream,thread\nalloc,0,5,3,9\nalloc,1,6,,4\nrealloc,0,7,3,9\nfree,0,7,8,4\n";
     assert_eq!(text_of(&read(threads).unwrap()), threads);
+    // An unknown thread, and a resize without a stream.
+    let times =
+        "op,id,bytes,stream,thread,time_us\nalloc,0,5,3,9,0\nalloc,1,6,,,7\nrealloc,0,7,,9,7\nfree,0,7,8,,900\n";
+    assert_eq!(text_of(&read(times).unwrap()), times);
+}
+
+#[test]
+fn times_begin_with_the_first_row_and_never_decrease() {
+    let rows = |text: &str| read(&format!("op,id,bytes,time_us\n{text}"));
+    let trace = rows("alloc,0,5,1000000\nalloc,1,5,\nfree,0,0,1000250\nfree,1,0,\n").unwrap();
+    let times: Vec<u64> = trace.ops().iter().map(|op| op.time).collect();
+    assert_eq!((times, trace.length()), (vec![0, 0, 250, 250], 250));
+    assert!(trace.has_times());
+    assert!(!read("op,id,bytes\nalloc,0,5\n").unwrap().has_times());
+    let backwards = rows("alloc,0,5,70\nfree,0,0,90\nalloc,0,5,80\n")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        backwards.contains("line 4: time_us 80 is before 90, that of a row above"),
+        "{backwards}"
+    );
+    let before_all = rows("alloc,0,5,70\nfree,0,0,60\n").unwrap_err().to_string();
+    assert!(
+        before_all.contains("line 3: time_us 60 is before 70, that of a row above"),
+        "{before_all}"
+    );
+    let words = rows("alloc,0,5,noon\n").unwrap_err().to_string();
+    assert!(words.contains("line 2: time_us \"noon\""), "{words}");
+}
+
+/// A trace that an older version reads: it ignores the columns that it does not know.
+#[test]
+fn a_trace_with_times_has_the_columns_of_one_without() {
+    let with = read("op,id,bytes,stream,thread,time_us\nalloc,0,5,3,9,0\nfree,0,5,3,9,8\n").unwrap();
+    let text = text_of(&with);
+    let without: String = text
+        .lines()
+        .map(|line| line.rsplit_once(',').unwrap().0.to_owned() + "\n")
+        .collect();
+    let old = read(&without).unwrap();
+    assert_eq!(
+        (old.streams(), old.threads(), old.has_times()),
+        (&[3][..], &[9][..], false)
+    );
+    let ops = |trace: &Trace| -> Vec<_> {
+        trace
+            .ops()
+            .iter()
+            .map(|op| (op.kind, op.bytes, op.stream, op.thread))
+            .collect()
+    };
+    assert_eq!(ops(&old), ops(&with));
+}
+
+/// Half a million rows with as many streams and threads as a trace can have are read, and become a load, in seconds.
+#[test]
+fn large_traces_are_read_in_time_that_grows_with_their_rows() {
+    let mut text = String::from("op,id,bytes,stream,thread,time_us\n");
+    for row in 0..250_000u64 {
+        let (stream, thread) = (row % 65_000, row * 7 % 65_000);
+        text += &format!("alloc,{row},4096,{stream},{thread},{}\n", row * 2);
+        text += &format!("free,{row},4096,{stream},{thread},{}\n", row * 2 + 1);
+    }
+    let begun = std::time::Instant::now();
+    let trace = read(&text).unwrap();
+    let pace = Pace {
+        speed: 1.0,
+        work: None,
+        ahead: 2,
+        passes: 3,
+    };
+    let load = Load::new(&trace, pace);
+    let took = begun.elapsed();
+    assert_eq!(
+        (load.requests(), load.streams(), trace.threads().len()),
+        (250_000, 65_000, 65_000)
+    );
+    assert!(took.as_secs() < 20, "{took:?}");
 }
 
 #[test]
@@ -315,13 +394,21 @@ proptest! {
     #[test]
     fn any_trace_survives_writing_and_any_refusals(
         steps in prop::collection::vec((0u8..3, any::<u8>(), 1u64..1 << 30, prop::option::of(0u64..5)), 0..200),
+        callers in prop::collection::vec((prop::option::of(0u64..9), 0u64..1 << 40), 0..200),
         limit in 0u64..1 << 32,
     ) {
         let mut trace = Trace::new();
         let mut live = Vec::new();
+        let mut callers = callers.into_iter();
+        let mut now = 0;
         for (kind, which, bytes, stream) in steps {
             if kind != 0 && live.is_empty() {
                 continue;
+            }
+            if let Some((thread, later)) = callers.next() {
+                prop_assert!(trace.set_thread(thread));
+                now += if trace.ops().is_empty() { 0 } else { later };
+                prop_assert!(trace.set_time(now));
             }
             let stream = stream.and_then(|label| trace.stream(label));
             match kind {

@@ -11,6 +11,7 @@ mod demo;
 mod device;
 mod doctor;
 mod generate;
+mod load;
 mod program;
 mod progress;
 mod replay;

@@ -1,9 +1,10 @@
-//! Traces as CSV: `op,id,bytes[,stream[,thread]]`, plain or gzip.
+//! Traces as CSV: `op,id,bytes[,stream[,thread[,time_us]]]`, plain or gzip.
 //!
 //! The first line names the columns in any order; columns with other names are ignored. `op` is alloc, free or
 //! realloc. `id` identifies a block from its alloc to its free and may be reused afterwards. A free needs no `bytes`.
-//! Without a `stream` column, all calls are on one stream; an empty stream cell is a call without a stream. Numbers
-//! are decimal, or hexadecimal with `0x`.
+//! Without a `stream` column, all calls are on one stream; an empty stream cell is a call without a stream. `thread` is
+//! the thread that made the call; an empty cell is an unknown one. `time_us` has whole microseconds that never decrease,
+//! since any moment; an empty cell has the time of the row before. Numbers are decimal, or hexadecimal with `0x`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -70,7 +71,7 @@ fn read_plain(mut input: impl BufRead) -> Result<Trace> {
     match columns {
         Some(_) => Ok(rows.trace),
         None => Err(Error::InvalidArgument(
-            "line 1: no header; expected op,id,bytes[,stream[,thread]]".into(),
+            "line 1: no header; expected op,id,bytes[,stream[,thread[,time_us]]]".into(),
         )),
     }
 }
@@ -82,6 +83,7 @@ struct Columns {
     bytes: usize,
     stream: Option<usize>,
     thread: Option<usize>,
+    time: Option<usize>,
     count: usize,
 }
 
@@ -101,7 +103,9 @@ impl Columns {
         };
         let need = |name: &str| {
             find(name)?.ok_or_else(|| {
-                format!("the header {header:?} has no column {name:?}; expected op,id,bytes[,stream[,thread]]")
+                format!(
+                    "the header {header:?} has no column {name:?}; expected op,id,bytes[,stream[,thread[,time_us]]]"
+                )
             })
         };
         Ok(Columns {
@@ -110,6 +114,7 @@ impl Columns {
             bytes: need("bytes")?,
             stream: find("stream")?,
             thread: find("thread")?,
+            time: find("time_us")?,
             count: names.len(),
         })
     }
@@ -120,11 +125,13 @@ impl Columns {
 struct Rows {
     trace: Trace,
     live: HashMap<u64, TraceBlock>,
+    /// The time of the first row.
+    begun: Option<u64>,
 }
 
 impl Rows {
     fn add(&mut self, columns: &Columns, row: &str) -> std::result::Result<(), String> {
-        let mut cells = [""; 5];
+        let mut cells = [""; 6];
         let mut count = 0;
         for (at, cell) in row.split(',').enumerate() {
             count = at + 1;
@@ -134,6 +141,7 @@ impl Rows {
                 Some(columns.bytes),
                 columns.stream,
                 columns.thread,
+                columns.time,
             ];
             if let Some(place) = places.iter().position(|place| *place == Some(at)) {
                 cells[place] = cell.trim();
@@ -142,10 +150,17 @@ impl Rows {
         if count != columns.count {
             return Err(format!("{count} columns, the header has {}", columns.count));
         }
-        let [op, id, bytes, stream, thread] = cells;
+        let [op, id, bytes, stream, thread, time] = cells;
         let id = number("id", id)?;
-        if !thread.is_empty() && !self.trace.set_thread(number("thread", thread)?) {
+        let thread = match thread {
+            "" => None,
+            thread => Some(number("thread", thread)?),
+        };
+        if !self.trace.set_thread(thread) {
             return Err("more than 65,535 threads".into());
+        }
+        if !time.is_empty() {
+            self.time(number("time_us", time)?)?;
         }
         let label = match columns.stream {
             None => Some(0),
@@ -186,6 +201,17 @@ impl Rows {
         }
         Ok(())
     }
+
+    fn time(&mut self, time: u64) -> std::result::Result<(), String> {
+        let begun = *self.begun.get_or_insert(time);
+        match time.checked_sub(begun).is_some_and(|since| self.trace.set_time(since)) {
+            true => Ok(()),
+            false => Err(format!(
+                "time_us {time} is before {}, that of a row above",
+                begun + self.trace.length()
+            )),
+        }
+    }
 }
 
 fn number(column: &str, text: &str) -> std::result::Result<u64, String> {
@@ -206,7 +232,8 @@ pub fn write(trace: &Trace, mut output: impl Write) -> std::io::Result<()> {
     let mut next = 0;
     let stream_column = if streams { ",stream" } else { "" };
     let thread_column = if threads { ",thread" } else { "" };
-    writeln!(output, "op,id,bytes{stream_column}{thread_column}")?;
+    let time_column = if trace.has_times() { ",time_us" } else { "" };
+    writeln!(output, "op,id,bytes{stream_column}{thread_column}{time_column}")?;
     for op in trace.ops() {
         let name = match op.kind {
             OpKind::Alloc { .. } => {
@@ -223,9 +250,14 @@ pub fn write(trace: &Trace, mut output: impl Write) -> std::io::Result<()> {
             None if streams => write!(output, ",")?,
             _ => {}
         }
-        match trace.threads().get(op.thread as usize) {
-            Some(label) => writeln!(output, ",{label}")?,
-            None => writeln!(output)?,
+        match op.thread {
+            Some(thread) if threads => write!(output, ",{}", trace.threads()[thread as usize])?,
+            None if threads => write!(output, ",")?,
+            _ => {}
+        }
+        match trace.has_times() {
+            true => writeln!(output, ",{}", op.time)?,
+            false => writeln!(output)?,
         }
     }
     output.flush()

@@ -18,8 +18,15 @@ pub mod replay;
 pub mod serve;
 pub mod steady;
 
+use std::collections::HashMap;
+
 /// Sizes of blocks are rounded up to this where use is summed: the granularity of CUDA's rounding rule.
 pub const GRANULE: u64 = 512;
+
+/// So many bytes as they count where use is summed: rounded up to [`GRANULE`].
+pub fn rounded(bytes: u64) -> u64 {
+    bytes.div_ceil(GRANULE).saturating_mul(GRANULE)
+}
 
 /// The kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,20 +53,24 @@ pub struct Op {
     pub block: u32,
     /// Index into [`Trace::streams`]; `None`: a call without a stream.
     pub stream: Option<u16>,
-    /// Index of the thread that made the call.
-    pub thread: u16,
+    /// Index into [`Trace::threads`] of the thread that made the call; `None`: unknown.
+    pub thread: Option<u16>,
+    /// When the call was made, in microseconds since the first one; 0 where the trace has no times.
+    pub time: u64,
 }
 
 /// A sequence of allocations. It is consistent by construction: only live blocks are freed or resized.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
     ops: Vec<Op>,
-    streams: Vec<u64>,
-    threads: Vec<u64>,
+    streams: Labels,
+    threads: Labels,
     /// For each slot, the row that allocated its live block, and that block's size; `None` while the slot is free.
     live: Vec<Option<Live>>,
     free_slots: Vec<u32>,
-    next_thread: u16,
+    next_thread: Option<u16>,
+    next_time: u64,
+    has_times: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +101,22 @@ impl Trace {
 
     /// The streams' numbers in the file, in order of appearance.
     pub fn streams(&self) -> &[u64] {
-        &self.streams
+        &self.streams.list
     }
 
     /// The threads' numbers in the file, in order of appearance; empty where the trace has none.
     pub fn threads(&self) -> &[u64] {
-        &self.threads
+        &self.threads.list
+    }
+
+    /// Whether the rows have times.
+    pub fn has_times(&self) -> bool {
+        self.has_times
+    }
+
+    /// The time of the last row, in microseconds since the first one.
+    pub fn length(&self) -> u64 {
+        self.ops.last().map_or(0, |op| op.time)
     }
 
     /// The peak of bytes in use, with each block rounded up to [`GRANULE`].
@@ -116,7 +137,7 @@ impl Trace {
                 OpKind::Free => 0,
                 OpKind::Alloc { .. } if refused => 0,
                 OpKind::Realloc if refused || *slot == 0 => *slot,
-                OpKind::Alloc { .. } | OpKind::Realloc => op.bytes.div_ceil(GRANULE).saturating_mul(GRANULE),
+                OpKind::Alloc { .. } | OpKind::Realloc => rounded(op.bytes),
             };
             in_use = in_use.saturating_sub(*slot).saturating_add(now);
             *slot = now;
@@ -134,16 +155,24 @@ impl Trace {
     /// The index of the stream numbered `label`, which is added where it is new; `None` where there are 65,535
     /// already.
     pub fn stream(&mut self, label: u64) -> Option<u16> {
-        index_of(&mut self.streams, label)
+        self.streams.index_of(label)
     }
 
-    /// Makes the thread numbered `label` the caller of the rows that follow; returns false where there are 65,535
-    /// threads already.
-    pub fn set_thread(&mut self, label: u64) -> bool {
-        match index_of(&mut self.threads, label) {
-            Some(thread) => self.next_thread = thread,
-            None => return false,
+    /// Makes the thread numbered `label` the caller of the rows that follow, or an unknown thread; returns false where
+    /// there are 65,535 threads already.
+    pub fn set_thread(&mut self, label: Option<u64>) -> bool {
+        self.next_thread = label.and_then(|label| self.threads.index_of(label));
+        label.is_none() || self.next_thread.is_some()
+    }
+
+    /// Makes this the time of the rows that follow, in microseconds since the first row; returns false where it is before
+    /// that of the last one, and changes nothing then. The trace has times from then on.
+    pub fn set_time(&mut self, time: u64) -> bool {
+        if time < self.next_time {
+            return false;
         }
+        self.has_times = true;
+        self.next_time = time;
         true
     }
 
@@ -184,16 +213,27 @@ impl Trace {
             block,
             stream,
             thread: self.next_thread,
+            time: self.next_time,
         });
     }
 }
 
-/// The index of `label` in `labels`, to which it is added where it is new and the index fits in a `u16`.
-fn index_of(labels: &mut Vec<u64>, label: u64) -> Option<u16> {
-    let at = labels.iter().position(|&known| known == label).unwrap_or(labels.len());
-    let index = u16::try_from(at).ok().filter(|&index| index < u16::MAX)?;
-    if at == labels.len() {
-        labels.push(label);
+/// The numbers of streams or threads in a file, in order of appearance.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Labels {
+    list: Vec<u64>,
+    known: HashMap<u64, u16>,
+}
+
+impl Labels {
+    /// The index of `label`, which is added where it is new and the index is below 65,535.
+    fn index_of(&mut self, label: u64) -> Option<u16> {
+        if let Some(&index) = self.known.get(&label) {
+            return Some(index);
+        }
+        let index = u16::try_from(self.list.len()).ok().filter(|&index| index < u16::MAX)?;
+        self.list.push(label);
+        self.known.insert(label, index);
+        Some(index)
     }
-    Some(index)
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use trtalloc::history::report::Report;
-use trtalloc::trace::csv;
 use trtalloc::trace::generate::generate;
+use trtalloc::trace::{OpKind, csv};
 
 use crate::{SMALL, expect, file, stderr, stdout, trtalloc};
 
@@ -164,22 +164,24 @@ fn a_recorded_history_is_replayed() {
     );
     let output = trtalloc(&["trace", snapshot, "-o", path.to_str().unwrap()]);
     expect(&output, 0);
-    // 11,016 blocks and 1,362 resizes, each of them a free and an allocation.
+    // 11,016 blocks and 1,362 resizes.
     let said = stderr(&output);
     assert!(
-        said.starts_with("device 0: 24756 calls on 4 streams, at most "),
+        said.starts_with("device 0: 23394 calls on 4 streams, at most "),
         "{said}"
     );
     assert!(said.ends_with("; 2 refused requests are left out\n"), "{said}");
     let trace = csv::open(&path).unwrap();
-    assert_eq!(trace.ops().len(), 24_756);
+    assert_eq!(trace.ops().len(), 23_394);
+    let resizes = trace.ops().iter().filter(|op| op.kind == OpKind::Realloc).count();
+    assert_eq!((resizes, trace.threads().len(), trace.length() > 0), (1_362, 1, true));
     assert_eq!(trace.leftovers().count(), 0);
     let report = Report::read(Path::new(snapshot)).unwrap();
     let peak = report.devices[0].figures.unwrap().stats.allocated_peak;
     assert!(trace.peak().abs_diff(peak) < peak / 100, "{} and {peak}", trace.peak());
     expect(&trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim"]), 0);
     // On stdout, and where there is no history.
-    assert!(stdout(&trtalloc(&["trace", snapshot])).starts_with("op,id,bytes,stream\nalloc,"));
+    assert!(stdout(&trtalloc(&["trace", snapshot])).starts_with("op,id,bytes,stream,thread,time_us\nalloc,"));
     let without = file("state.json", r#"{"segments":[],"device_traces":[]}"#);
     let output = trtalloc(&["trace", without.to_str().unwrap()]);
     expect(&output, 2);

@@ -2,15 +2,19 @@
 //! measure what the allocator costs it.
 //!
 //! [`clients`] draws the requests, [`Run`] makes them on a [`Computer`], and [`Measured`] compares the figures with the
-//! targets.
+//! targets. [`Load`] has the requests of a trace instead, and [`RecordedRun`] makes those.
 
 mod computer;
 mod figures;
+mod load;
+mod recorded;
 mod run;
 mod workload;
 
 pub use computer::{Computer, Graph, Memory, Simulated};
 pub use figures::{Calls, Figures, MEMORY_CALLS};
+pub use load::{Load, Pace, WORK};
+pub use recorded::{Passes, RecordedRun};
 pub use run::Run;
 pub use workload::{Block, Client, Kind, Sizes, Step, clients};
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::trace::random::Random;
 
 pub(super) const MIB: u64 = 1 << 20;
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 /// The blocks of a request in tenths of its unit.
 const TENTHS: [u64; 4] = [40, 20, 10, 3];
 /// The tenths of a unit that a request takes.

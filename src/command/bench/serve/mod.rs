@@ -1,7 +1,10 @@
 //! `trtalloc bench serve`: what the allocator costs a server whose work is pending and whose memory calls take as long
 //! as on a GPU. It runs on the simulated device with `sim_latency=a100`.
 
+mod recorded;
 mod table;
+
+use std::path::PathBuf;
 
 use trtalloc::allocator::Allocator;
 use trtalloc::config::{Config, Limit, LogLevel};
@@ -10,8 +13,8 @@ use trtalloc::driver::sim::{self, Latencies};
 use trtalloc::error::{Error, Result};
 
 use super::super::device::{Device, Fallback};
-use super::super::{AllocatorArguments, Done, progress, say};
-use trtalloc::trace::serve::{self, Client, Measured, Row, Run, Simulated};
+use super::super::{AllocatorArguments, Done, load, progress, say};
+use trtalloc::trace::serve::{self, Client, Figures, Measured, Row, Run};
 
 /// How many violations are printed of each row.
 const PRINTED: usize = 3;
@@ -20,6 +23,14 @@ const PRINTED: usize = 3;
 pub struct Arguments {
     #[command(flatten)]
     allocator: AllocatorArguments,
+    /// Run this trace instead of the generated workloads: its calls by stream, at its times, with work pending
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["requests", "warm", "seed", "rows", "only_streams"])]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    pace: load::PaceArguments,
+    /// How often the trace is run; the first pass is not measured [default: 3]
+    #[arg(long, requires = "trace", value_parser = clap::value_parser!(u32).range(2..=100))]
+    repeat: Option<u32>,
     /// How many requests of each stream are measured
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     requests: u32,
@@ -60,6 +71,13 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     config.driver = DriverChoice::Named(&sim::DRIVER);
     config.sim_latency = Latencies::A100;
     config.sim_memory = arguments.memory << 30;
+    if let Some(path) = &arguments.trace {
+        return recorded::run(path, arguments, config, limited);
+    }
+    if arguments.pace.are_given() {
+        let why = "--speed, --work-us and --ahead are for a trace: --trace FILE";
+        return Err(Error::InvalidArgument(why.into()));
+    }
     let mut chosen = serve::rows();
     chosen.retain(|row| {
         let named = arguments.rows.as_ref().is_none_or(|text| row.name().contains(text));
@@ -70,10 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
             "no row is meant by --rows and --only-streams".into(),
         ));
     }
-    say(&format!(
-        "device       simulated, {} GiB, memory calls as long as on an A100; one thread makes all calls",
-        arguments.memory
-    ));
+    say(&device_line(arguments));
     say(&format!(
         "measured     {} requests of each stream after {}, seed {}",
         arguments.requests, arguments.warm, arguments.seed
@@ -87,18 +102,12 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    say(&table::table(&measured, limited).text());
-    let (mut checked, mut violations) = (0, 0);
+    let lines: Vec<table::Line> = measured
+        .iter()
+        .map(|measured| table::Line::of(measured, limited))
+        .collect();
+    say(&table::table(&lines, if limited { "refused" } else { "missed" }).text());
     for Measured { row, figures, .. } in &measured {
-        checked += figures.checked;
-        violations += figures.violations.len();
-        for violation in figures.violations.iter().take(PRINTED) {
-            say(&format!(
-                "VIOLATION in {}, {} streams: {violation}",
-                row.name(),
-                row.streams
-            ));
-        }
         if let Some(reason) = figures.reason.as_ref().filter(|_| !limited) {
             done = Done::NotAll;
             say(&format!(
@@ -108,11 +117,38 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
             ));
         }
     }
-    say(&format!("{violations} violations in {checked} allocations"));
-    if violations > 0 {
+    let rows = measured.iter().map(|Measured { row, figures, .. }| {
+        let name = format!("{}, {} streams", row.name(), row.streams);
+        (name, figures)
+    });
+    if verdict(rows) == Done::NotAll {
         done = Done::NotAll;
     }
     Ok(done)
+}
+
+fn device_line(arguments: &Arguments) -> String {
+    format!(
+        "device       simulated, {} GiB, memory calls as long as on an A100; one thread makes all calls",
+        arguments.memory
+    )
+}
+
+/// Prints what the order checker found in each row, and whether it found nothing.
+fn verdict<'a>(rows: impl Iterator<Item = (String, &'a Figures)>) -> Done {
+    let (mut checked, mut violations) = (0, 0);
+    for (name, figures) in rows {
+        checked += figures.checked;
+        violations += figures.violations.len();
+        for violation in figures.violations.iter().take(PRINTED) {
+            say(&format!("VIOLATION in {name}: {violation}"));
+        }
+    }
+    say(&format!("{violations} violations in {checked} allocations"));
+    match violations {
+        0 => Done::All,
+        _ => Done::NotAll,
+    }
 }
 
 /// Runs a row twice, with the allocator and with none.
@@ -132,13 +168,13 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     let warm = arguments.warm as usize;
     let ideal = {
         let device = Device::open(&config, Fallback::Fail)?;
-        Run::new(&simulated(&device)?, None, &clients, row.ahead, warm)?
+        Run::new(&load::simulated(&device)?, None, &clients, row.ahead, warm)?
             .run()?
             .device_time
     };
     let device = Device::open(&config, Fallback::Fail)?;
     let allocator = Allocator::with_driver(device.driver(), config)?;
-    let computer = simulated(&device)?;
+    let computer = load::simulated(&device)?;
     let run = Run::new(&computer, Some(allocator.as_ref()), &clients, row.ahead, warm)?;
     let figures = run.with_decay(decay).run()?;
     Ok(Measured {
@@ -147,11 +183,4 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
         ideal,
         needs,
     })
-}
-
-fn simulated(device: &Device) -> Result<Simulated<'_>> {
-    match device.simulation() {
-        Some(machine) => Ok(Simulated::new(device.application(), machine)),
-        None => Err(Error::Unsupported("this needs the simulated device".into())),
-    }
 }
