@@ -4,6 +4,7 @@
 //! exit status is 0 if everything was done, 1 if something failed or an invariant was violated, and 2 for invalid
 //! arguments. `run` exits with its program's status.
 
+mod advise;
 mod bench;
 mod compare;
 mod ctl;
@@ -41,14 +42,15 @@ enum Subcommand {
     /// Runs an application's memory use through TensorRT's interface: engines, contexts, streams, an engine swap
     /// under a cap
     Demo(demo::Arguments),
-    /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it
-    Replay(replay::Arguments),
+    /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or
+    /// tries settings on it
+    Replay(Box<replay::Arguments>),
     /// Writes a generated trace, or what a program did according to a snapshot, as CSV
     Trace(generate::Arguments),
     /// Reports which driver, devices, virtual memory and TensorRT libraries this machine has
     Doctor(doctor::Arguments),
     /// Measures the project's targets: a table of figures, targets and whether they are met
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
     /// Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program's
     Run(run::Arguments),
     /// Looks into a running process and steers it; without arguments, lists the processes that can be reached

@@ -12,18 +12,25 @@ use trtalloc::trace::replay::{Observer, Pass, replay};
 use trtalloc::trace::{Trace, csv};
 
 use super::device::{Device, Fallback};
+use super::load::PaceArguments;
 use super::table::{Table, mib, size};
-use super::{AllocatorArguments, Done, progress, say, snapshot};
+use super::{AllocatorArguments, Done, advise, progress, say, snapshot};
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The trace, as CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked
+    /// The trace, as CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked
     trace: PathBuf,
     #[command(flatten)]
     allocator: AllocatorArguments,
-    /// How often the trace is run; each pass is a row of the table
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
+    /// Try settings with the load of the trace, on simulated devices whose memory calls take as long as on an A100: what each
+    /// costs and holds, and which one is worth it
+    #[arg(long, conflicts_with_all = ["work", "cap", "max_ratio", "max_remaps", "snapshot"])]
+    advise: bool,
+    #[command(flatten)]
+    pace: PaceArguments,
+    /// How often the trace is run; each pass is a row of the table [default: 1, and 3 with --advise]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     /// Queue work on every block, so that memory is pending when it is freed; the simulated device checks every
     /// allocation
     #[arg(long)]
@@ -43,7 +50,14 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let mut config = arguments.allocator.config()?;
-    // A trace has no times, so what is idle for long cannot be known.
+    if arguments.advise {
+        return advise::run(&arguments.trace, config, &arguments.pace, arguments.repeat);
+    }
+    if arguments.pace.are_given() {
+        let why = "--speed, --work-us and --ahead are for --advise";
+        return Err(Error::InvalidArgument(why.into()));
+    }
+    // The rows are run as fast as they can be, so what is idle for long cannot be known.
     config.decay_ms = 0;
     let trace = csv::open(&arguments.trace)?;
     if trace.ops().is_empty() {
@@ -54,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     let snapshot = arguments.snapshot.path()?;
     if snapshot.is_some() {
-        let rows = trace.ops().len() as u64 * u64::from(arguments.repeat);
+        let rows = trace.ops().len() as u64 * u64::from(repeat(arguments));
         snapshot::record(&mut config, rows, "none")?;
     }
     let device = Device::open(&config, Fallback::Fail)?;
@@ -75,6 +89,10 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     }
     written?;
     Ok(verdict(arguments, &trace, &device, &passes))
+}
+
+fn repeat(arguments: &Arguments) -> u32 {
+    arguments.repeat.unwrap_or(1)
 }
 
 fn head(arguments: &Arguments, trace: &Trace, device: &Device) -> String {
@@ -142,7 +160,7 @@ fn passes(arguments: &Arguments, trace: &Trace, device: &Device, allocator: &All
     let streams = trace.streams().iter().map(|_| device.application().create_stream());
     let streams = streams.collect::<trtalloc::driver::Result<Vec<Stream>>>()?;
     let mut passes = Vec::new();
-    for number in 1..=arguments.repeat {
+    for number in 1..=repeat(arguments) {
         let bar = progress::bar(trace.ops().len() as u64).with_message(format!("pass {number}"));
         let mut watch = Watch {
             bar,

@@ -11,7 +11,7 @@ use crate::table::Outcome;
 use crate::{common, headers, installed, wheel};
 
 /// How many blocks say that they cannot be run. One more is a decision, made here.
-const NOT_RUN: usize = 41;
+const NOT_RUN: usize = 43;
 
 /// The languages that a block may have.
 const LANGUAGES: [&str; 7] = ["c", "cmake", "cpp", "python", "rust", "sh", "text"];
