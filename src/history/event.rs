@@ -78,8 +78,8 @@ pub(in crate::history) type Words = [u64; 6];
 /// at most four million threads, so 22 bits are enough.
 const THREAD_SHIFT: u32 = 8;
 const THREAD_MASK: u64 = (1 << 22) - 1;
-const DEFAULT_STREAM: u64 = 1 << 30;
-const RESIZED: u64 = 1 << 31;
+const DEFAULT_STREAM_SHIFT: u32 = 30;
+const RESIZED_SHIFT: u32 = 31;
 
 impl Event {
     /// An event without a stream, a stack and a tag.
@@ -108,17 +108,20 @@ impl Event {
         }
     }
 
-    pub(in crate::history) fn words(&self, ticks: u64) -> Words {
-        let mut what = u64::from(self.device as u32) << 32 | self.action as u64;
-        what |= (u64::from(self.thread) & THREAD_MASK) << THREAD_SHIFT;
-        what |= if self.default_stream { DEFAULT_STREAM } else { 0 };
-        what |= if self.resized { RESIZED } else { 0 };
+    /// The encoding of this event with that stack and thread in place of its own.
+    #[inline]
+    pub(in crate::history) fn words(&self, ticks: u64, stack: u32, thread: u32) -> Words {
+        let what = u64::from(self.device as u32) << 32
+            | u64::from(self.resized) << RESIZED_SHIFT
+            | u64::from(self.default_stream) << DEFAULT_STREAM_SHIFT
+            | (u64::from(thread) & THREAD_MASK) << THREAD_SHIFT
+            | self.action as u64;
         [
             ticks,
             self.address,
             self.size,
             self.stream,
-            u64::from(self.stack) << 32 | u64::from(self.tag),
+            u64::from(stack) << 32 | u64::from(self.tag),
             what,
         ]
     }
@@ -131,8 +134,8 @@ impl Event {
             address,
             size,
             stream,
-            default_stream: what & DEFAULT_STREAM != 0,
-            resized: what & RESIZED != 0,
+            default_stream: what >> DEFAULT_STREAM_SHIFT & 1 != 0,
+            resized: what >> RESIZED_SHIFT & 1 != 0,
             thread: (what >> THREAD_SHIFT & THREAD_MASK) as u32,
             stack: (marks >> 32) as u32,
             tag: marks as u32,
@@ -161,7 +164,10 @@ mod tests {
                     time: 5,
                     ..Event::new(action, device, u64::MAX, 1 << 47).on(stream)
                 };
-                assert_eq!(Event::from_words(&event.words(5), |ticks| ticks), event);
+                assert_eq!(
+                    Event::from_words(&event.words(5, event.stack, thread), |ticks| ticks),
+                    event
+                );
             }
         }
     }

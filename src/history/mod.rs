@@ -165,14 +165,7 @@ impl Recorder {
         } else {
             0
         };
-        self.write(
-            options,
-            Event {
-                stack: recorded,
-                thread,
-                ..event
-            },
-        );
+        self.write(options, &event, recorded, thread);
         Mark(u64::from(self.recording.load(Ordering::Relaxed)) << 32 | u64::from(stack))
     }
 
@@ -190,10 +183,11 @@ impl Recorder {
         } else {
             0
         };
-        self.write(options, Event { stack, thread, ..event });
+        self.write(options, &event, stack, thread);
     }
 
-    fn write(&self, options: RecordingOptions, event: Event) {
+    #[inline]
+    fn write(&self, options: RecordingOptions, event: &Event, stack: u32, thread: u32) {
         if options.mode != RecordingMode::All {
             return;
         }
@@ -201,7 +195,7 @@ impl Recorder {
         // A free takes its number before the memory becomes reusable, and an allocation takes its number after the
         // memory became its own. So numbers are in the order of what happened to each byte.
         let number = self.next.0.fetch_add(1, Ordering::AcqRel);
-        ring.write(number, &event.words(clock::ticks()));
+        ring.write(number, &event.words(clock::ticks(), stack, thread));
     }
 
     /// The stack of a live block's allocation; 0 where this recording has none.
