@@ -182,6 +182,8 @@ fn a_stream_that_frees_a_block_of_another_one_waits_for_it() {
         ("free", 1, 2),
         ("alloc", 2, 2),
         ("free", 2, 2),
+        ("alloc", 3, 1),
+        ("free", 3, 1),
     ]
     .into_iter()
     .enumerate()
@@ -192,7 +194,7 @@ fn a_stream_that_frees_a_block_of_another_one_waits_for_it() {
     let output = trtalloc(&["bench", "serve", "--trace", path_of(&path), "--work-us", "50000"]);
     expect(&output, 0);
     assert!(
-        stdout(&output).ends_with("0 violations in 9 allocations\n"),
+        stdout(&output).ends_with("0 violations in 12 allocations\n"),
         "{}",
         stdout(&output)
     );
