@@ -8,6 +8,7 @@ use crate::history::report::{bytes, printed_alike};
 use crate::history::state::PieceState;
 use crate::history::{Action, Event, describe};
 use crate::pool::counters;
+use crate::support::sort;
 use crate::support::stats::TagStats;
 use crate::sync::HashMap;
 
@@ -304,7 +305,15 @@ impl Allocator {
             }
         }
         let mut holders: Vec<_> = holders.into_iter().collect();
-        holders.sort_by_key(|(key, (_, bytes))| (std::cmp::Reverse(*bytes), *key));
+        sort::by_key(&mut holders, |((stack, size), (_, bytes))| {
+            // Those without a stack come first, by their size.
+            let kind = if *stack == 0 {
+                *size
+            } else {
+                1 << 63 | u64::from(*stack)
+            };
+            (!*bytes, kind)
+        });
         holders.truncate(NAMED);
         let stacks: Vec<u32> = holders.iter().map(|((stack, _), _)| *stack).collect();
         let named: Vec<String> = holders
@@ -381,7 +390,7 @@ fn in_units(text: &str) -> String {
 /// The tags that hold the most, the largest first.
 fn largest_of(mut tags: Vec<TagStats>) -> Vec<TagStats> {
     tags.retain(|of| of.allocated > 0);
-    tags.sort_by_key(|of| std::cmp::Reverse(of.allocated));
+    sort::by_key(&mut tags, |of| (!of.allocated, 0));
     tags.truncate(NAMED);
     tags
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::support::log;
+use crate::support::sort;
 
 static WITH_OUTPUT: Mutex<Vec<Weak<Allocator>>> = Mutex::new(Vec::new());
 
@@ -89,7 +90,7 @@ fn summary(pool: &Pool) -> Vec<String> {
         stats.remaps,
     );
     let mut tags = pool.tag_stats();
-    tags.sort_by_key(|of| std::cmp::Reverse((of.allocated, of.allocated_peak)));
+    sort::by_key(&mut tags, |of| (!of.allocated, !of.allocated_peak));
     let of_tags = tags.iter().map(|of| {
         format!(
             "trtalloc: device {}: `{}`: allocated {:.1} MiB, at most {:.1}; {} allocations, {} frees, {} refused",

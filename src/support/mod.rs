@@ -17,6 +17,7 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod run_statistics;
 pub mod shared_budget;
+pub(crate) mod sort;
 pub mod stats;
 mod stderr;
 pub mod tags;

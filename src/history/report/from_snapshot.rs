@@ -10,6 +10,7 @@ use crate::history::snapshot::{Snapshot, block_streams, replayable_history, segm
 use crate::history::state;
 use crate::history::symbols::{NamedFrames, Symbolizer};
 use crate::history::tag_text;
+use crate::support::sort;
 
 /// Converts this process's stacks and tags to the report's numbers.
 struct Renumbered {
@@ -89,7 +90,7 @@ impl Report {
                 });
             devices[at].events = events.iter().map(|event| numbers.event(event)).collect();
         }
-        devices.sort_by_key(|device| device.number);
+        sort::by_key(&mut devices, |device| ((device.number as u64) ^ (1 << 63), 0));
         let recorded = &snapshot.history;
         Report {
             names: numbers.names,

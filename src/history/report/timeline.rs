@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::model::{EventKind, ReportDevice};
 use crate::history::state::PieceState;
+use crate::support::sort;
 
 /// The moment of what never happens.
 pub const NEVER: u32 = u32::MAX;
@@ -130,8 +131,8 @@ impl Timeline {
         for (start, (end, expandable, gone)) in mapped {
             timeline.range(start, end, expandable, 0, gone);
         }
-        timeline.lives.sort_by_key(|life| (life.start, life.address));
-        timeline.ranges.sort_by_key(|range| (range.start, range.address));
+        sort::by_key(&mut timeline.lives, |life| (life.start.into(), life.address));
+        sort::by_key(&mut timeline.ranges, |range| (range.start.into(), range.address));
         timeline
     }
 

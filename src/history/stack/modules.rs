@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::intern::Frame;
 use super::native::Tables;
+use crate::support::sort;
 
 /// The identity of a library or executable. It stays known after the library is unloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -289,7 +290,7 @@ pub(in crate::history::stack) fn refresh() {
             tables: before.iter().find(same).is_some_and(|old| old.tables),
         });
     }
-    loaded.sort_by_key(|loaded| loaded.start);
+    sort::by_key(&mut loaded, |loaded| (loaded.start, 0));
     // Removes the tables of libraries that were unloaded or replaced.
     for old in before.iter().filter(|old| old.tables) {
         let stays = loaded

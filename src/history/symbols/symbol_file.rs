@@ -13,6 +13,7 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use super::Named;
 use super::demangle::demangle;
 use crate::history::stack::Module;
+use crate::support::sort;
 
 type Slice = EndianSlice<'static, LittleEndian>;
 
@@ -146,7 +147,7 @@ fn functions(elf: &ElfFile64<'static, Endianness>) -> Vec<Symbol> {
             })
         })
         .collect();
-    symbols.sort_by_key(|symbol| symbol.address);
+    sort::by_key(&mut symbols, |symbol| (symbol.address, 0));
     symbols
 }
 

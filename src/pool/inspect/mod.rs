@@ -15,6 +15,7 @@ use crate::pool::free_space::{NodeId, Tile};
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::stream_cache::block::State;
 use crate::pool::{Core, Pool};
+use crate::support::sort;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
@@ -113,7 +114,7 @@ impl Inspection<'_> {
                 segments.push(segment(block.extent(), piece));
             }
         }
-        segments.sort_by_key(|segment| segment.address);
+        sort::by_key(&mut segments, |segment| (segment.address, 0));
         DeviceState {
             device: self.pool.device,
             segments,

@@ -174,7 +174,7 @@ pub fn unknown_variables() -> Vec<(String, String)> {
             Some((name, line))
         })
         .collect();
-    unknown.sort();
+    unknown.sort_unstable();
     unknown
 }
 
