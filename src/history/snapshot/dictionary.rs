@@ -54,10 +54,10 @@ pub(in crate::history) fn replayable_history(snapshot: &Snapshot) -> Replayable 
 }
 
 /// Writes the whole dictionary.
-pub(in crate::history::snapshot) fn write<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<()> {
+pub(in crate::history::snapshot) fn write(snapshot: &Snapshot, sink: &mut dyn Sink) -> Result<()> {
     let history = replayable_history(snapshot);
     let frames = Symbolizer::default().frames(history.stacks(snapshot));
-    let table = if S::REFERENCES { Vec::new() } else { frames.stacks() };
+    let table = if sink.references() { Vec::new() } else { frames.stacks() };
     let mut writer = Writer {
         sink,
         numbers: (0..).zip(&table).map(|(number, stack)| (*stack, number)).collect(),
@@ -69,8 +69,9 @@ pub(in crate::history::snapshot) fn write<S: Sink>(snapshot: &Snapshot, sink: &m
     writer.sink.end()
 }
 
-struct Writer<'a, S> {
-    sink: &'a mut S,
+struct Writer<'a> {
+    // Not generic, so that the code is there once for all formats.
+    sink: &'a mut dyn Sink,
     frames: NamedFrames,
     /// The stacks in the order of the file's table, and the number of each. A format with references has no table.
     table: Vec<u32>,
@@ -117,10 +118,10 @@ pub(in crate::history) fn segment_stream(segment: &Segment, streams: &HashMap<u6
     }
 }
 
-impl<S: Sink> Writer<'_, S> {
+impl Writer<'_> {
     fn top(&mut self, snapshot: &Snapshot, traces: &[Vec<Event>], left_out: u64) -> Result<()> {
         self.sink.begin_dict(None)?;
-        if !S::REFERENCES {
+        if !self.sink.references() {
             self.tables()?;
         }
         self.sink.key("segments")?;
@@ -253,12 +254,12 @@ impl<S: Sink> Writer<'_, S> {
             }
         }
         let tag = tag_text(event.tag).unwrap_or_default();
-        if S::REFERENCES {
+        if self.sink.references() {
             self.text("compile_context", "N/A")?;
             self.sink.key("pool_id")?;
             self.sink.pair((0, 0))?;
         }
-        if S::REFERENCES || !tag.is_empty() {
+        if self.sink.references() || !tag.is_empty() {
             self.text("user_metadata", &tag)?;
         }
         self.stack(event.stack)?;
@@ -306,7 +307,7 @@ impl<S: Sink> Writer<'_, S> {
 
     /// The frames of a stack, innermost first, or its number in the table.
     fn stack(&mut self, stack: u32) -> Result<()> {
-        if !S::REFERENCES {
+        if !self.sink.references() {
             return match self.numbers.get(&stack) {
                 Some(number) if stack != 0 => self.integers([("stack", *number)]),
                 _ => Ok(()),

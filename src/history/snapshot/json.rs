@@ -46,7 +46,9 @@ impl<W: Write> Json<W> {
 }
 
 impl<W: Write> Sink for Json<W> {
-    const REFERENCES: bool = false;
+    fn references(&self) -> bool {
+        false
+    }
 
     fn begin(&mut self) -> Result<()> {
         Ok(())

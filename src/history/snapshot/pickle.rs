@@ -100,7 +100,9 @@ impl<W: Write> Pickle<W> {
 }
 
 impl<W: Write> Sink for Pickle<W> {
-    const REFERENCES: bool = true;
+    fn references(&self) -> bool {
+        true
+    }
 
     fn begin(&mut self) -> Result<()> {
         self.code(0x80, &[4])

@@ -15,7 +15,7 @@ pub(in crate::history::snapshot) enum SharedValue {
 pub(in crate::history::snapshot) trait Sink {
     /// Whether the format can refer to a value that it has written. A format that cannot gets the stacks as tables, and
     /// entries without the values that all of them have.
-    const REFERENCES: bool;
+    fn references(&self) -> bool;
     /// Begins the file.
     fn begin(&mut self) -> Result<()>;
     /// Ends the file.
