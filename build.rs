@@ -80,6 +80,48 @@ fn main() {
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+    // Its functions are in assembly for the machine.
+    if ["x86_64", "aarch64"].contains(&machine.as_str()) {
+        link_unwinder();
+    }
+}
+
+/// The functions of libgcc_s for which cpp/unwinder.c has `__wrap_NAME`.
+const UNWINDER: &[&str] = &[
+    "_Unwind_Backtrace",
+    "_Unwind_DeleteException",
+    "_Unwind_FindEnclosingFunction",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_GetCFA",
+    "_Unwind_GetDataRelBase",
+    "_Unwind_GetGR",
+    "_Unwind_GetIP",
+    "_Unwind_GetIPInfo",
+    "_Unwind_GetLanguageSpecificData",
+    "_Unwind_GetRegionStart",
+    "_Unwind_GetTextRelBase",
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_SetGR",
+    "_Unwind_SetIP",
+];
+
+/// Makes the library look the functions of libgcc_s up when they are first called, so that it loads faster.
+fn link_unwinder() {
+    let file = "cpp/unwinder.c";
+    println!("cargo:rerun-if-changed={file}");
+    let objects = cc::Build::new()
+        .file(file)
+        .flag("-Wall")
+        .flag("-Wextra")
+        .compile_intermediates();
+    for object in objects {
+        println!("cargo:rustc-cdylib-link-arg={}", object.display());
+    }
+    for name in UNWINDER {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
+    }
 }
 
 /// The soname in Cargo.toml, which CMake reads too. Fails if it does not match the version.

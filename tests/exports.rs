@@ -152,8 +152,38 @@ fn nothing_but_libc_is_needed() {
         assert!(surplus.is_empty(), "{}: {surplus:?}", file.display());
     }
     let text = tool("readelf", &["-dW"], &library);
+    // cpp/unwinder.c loads it when it is needed.
+    assert!(!bracketed(&text, "(NEEDED)").contains("libgcc_s.so.1"), "{text}");
     assert_eq!(bracketed(&text, "(SONAME)"), BTreeSet::from(["libtrtalloc.so.0"]));
     assert!(text.contains("NODELETE"), "{text}");
+}
+
+/// The library's own way to the unwinder, in a program that has the C++ runtime linked in, as the library does.
+#[test]
+fn the_unwinder_is_loaded_by_the_first_exception() {
+    let source = common::root().join("cpp/unwinder.c");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let names = text.lines().filter_map(|line| {
+        let name = line.trim_start().strip_prefix("X(")?.split(", ").nth(1)?;
+        name.starts_with("_Unwind_").then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
+    assert_eq!(names.len(), 17, "{names:?}");
+    let build = std::fs::read_to_string(common::root().join("build.rs")).unwrap();
+    let wrapped: Vec<&str> = build.split('"').filter(|text| text.starts_with("_Unwind_")).collect();
+    assert_eq!(names, wrapped);
+    let dir = common::scratch("unwinder");
+    let object = dir.join("unwinder.o");
+    let mut compile = std::process::Command::new("cc");
+    common::run(compile.args(["-O1", "-fPIC", "-c", "-o"]).args([&object, &source]));
+    let program = dir.join("program");
+    let mut compile = common::cxx();
+    compile.arg(common::root().join("tests/cpp/unwinder.cpp")).arg(&object);
+    compile
+        .args(["-static-libstdc++", "-pthread", "-ldl", "-Wl,--as-needed"])
+        .args(names.iter().map(|name| format!("-Wl,--wrap={name}")));
+    common::run(compile.arg("-o").arg(&program));
+    common::run(&mut std::process::Command::new(&program));
 }
 
 /// A version as numbers, so that 2.9 is before 2.10.

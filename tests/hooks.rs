@@ -410,6 +410,9 @@ fn throws(name: &str, options: &[&str], has_c10: bool, expects_c10: bool) {
     command.arg(common::library_dir().join("libtrtalloc.so"));
     command.env("TRTALLOC_DRIVER", "sim").env("TRTALLOC_LIMIT", "64MiB");
     common::run(&mut command);
+    // The same where the library is there before the program's own C++ runtime.
+    command.env("LD_PRELOAD", common::library_dir().join("libtrtalloc.so"));
+    common::run(&mut command);
 }
 
 #[test]
