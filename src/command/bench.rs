@@ -43,9 +43,6 @@ pub struct Arguments {
     /// Measure only the groups whose name contains this, as `library` or `history`
     #[arg(long, value_name = "WORD", default_value = "")]
     only: String,
-    /// Load a library, print the nanoseconds that took, and do nothing else
-    #[arg(long, hide = true, value_name = "LIBRARY")]
-    time_load: Option<PathBuf>,
 }
 
 /// A measurement of its own.
@@ -125,10 +122,6 @@ struct Bench<'a> {
 pub fn run(arguments: &Arguments) -> Result<Done> {
     if let Some(Other::Serve(arguments)) = &arguments.other {
         return serve::run(arguments);
-    }
-    if let Some(library) = &arguments.time_load {
-        say(&binary::load(library)?.as_nanos().to_string());
-        return Ok(Done::All);
     }
     let config = arguments.allocator.config()?;
     let bench = Bench {

@@ -26,7 +26,7 @@ fn bench_prints_every_figure_with_its_target() {
         "pair with control=1 and share_budget, idle, streams=checked",
         "miss with 10000 holes",
         "reallocate inside committed pages",
-        "library, loading",
+        "library, preloading",
     ] {
         // Those of an unoptimized build mean nothing.
         let verdicts = if cfg!(debug_assertions) {
@@ -47,6 +47,11 @@ fn bench_prints_every_figure_with_its_target() {
         "history with stacks of",
         "glibc's backtrace()",
         "100,000 events with stacks",
+        "library, stripped",
+        "an empty C library, stripped",
+        "an empty Rust library, stripped",
+        "an empty C library, preloading",
+        "an empty Rust library, preloading",
     ] {
         row(printed);
     }
