@@ -20,6 +20,7 @@ mod report;
 mod server;
 mod stacks;
 mod viewer;
+mod viewer_compare;
 mod without_lock;
 
 fn main() -> std::process::ExitCode {

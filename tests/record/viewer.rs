@@ -5,13 +5,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::common;
-use crate::program::Program;
 
 /// An older and a newer `_memory_viz.py`.
 const VERSIONS: [&str; 2] = ["2.6.0", "2.15.0"];
 
 /// PyTorch's files, fetched where they are not there yet.
-fn viewers() -> Result<&'static [PathBuf], &'static str> {
+pub fn viewers() -> Result<&'static [PathBuf], &'static str> {
     static VIEWERS: OnceLock<Result<Vec<PathBuf>, String>> = OnceLock::new();
     let viewers = VIEWERS.get_or_init(|| {
         common::may_download()?;
@@ -92,35 +91,4 @@ pub fn open(path: &Path) -> Seen {
     });
     let output = common::run(Command::new("python3").arg(script).arg(path).args(viewers));
     Seen(String::from_utf8(output.stdout).unwrap())
-}
-
-#[inline(never)]
-fn a_model_that_came_later(program: &Program) -> Vec<u64> {
-    (1..6).map(|of| program.get(of << 22, None)).collect()
-}
-
-/// `compare` of PyTorch's `_memory_viz.py`, as a function and as a command.
-#[test]
-fn pytorchs_comparison_takes_two_snapshots() {
-    let viewers = match viewers() {
-        Ok(viewers) => viewers,
-        Err(reason) => common::skip("torch", reason),
-    };
-    let dir = common::scratch("compared");
-    for backing in ["", ",backing=malloc"] {
-        let program = Program::new(&format!("history=all,stacks=native{backing}"));
-        let paths = ["before.pickle", "after.pickle"].map(|name| dir.join(name));
-        let weights = program.get(3 << 20, None);
-        program.allocator.write_snapshot(&paths[0]).unwrap();
-        let model = a_model_that_came_later(&program);
-        program.give(weights, None);
-        program.allocator.write_snapshot(&paths[1]).unwrap();
-        let script = |name| common::root().join("tests/record").join(name);
-        common::run(Command::new("python3").arg(script("torch.py")).arg(&dir));
-        let mut command = Command::new("python3");
-        command.arg(script("viewer_compare.py")).args(&paths);
-        command.arg(dir.join("today-4.pickle")).arg(&dir).args(viewers);
-        print!("{}", String::from_utf8(common::run(&mut command).stdout).unwrap());
-        assert_eq!(model.len(), 5);
-    }
 }
