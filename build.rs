@@ -84,6 +84,9 @@ fn main() {
     if ["x86_64", "aarch64"].contains(&machine.as_str()) {
         link_unwinder();
     }
+    if std::env::var_os("CARGO_FEATURE_PORTABLE").is_some() {
+        link_old_glibc();
+    }
 }
 
 /// The functions of libgcc_s for which cpp/unwinder.c has `__wrap_NAME`.
@@ -121,6 +124,77 @@ fn link_unwinder() {
     }
     for name in UNWINDER {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
+    }
+}
+
+/// The functions for which cpp/glibc.c has `__wrap_NAME`.
+const WRAPPED: &[&str] = &[
+    "__pthread_key_create",
+    "_dl_find_object",
+    "dladdr",
+    "dladdr1",
+    "dlclose",
+    "dlerror",
+    "dlinfo",
+    "dlopen",
+    "dlvsym",
+    "exp",
+    "exp2",
+    "fstat",
+    "fstat64",
+    "fstatat",
+    "fstatat64",
+    "gettid",
+    "log",
+    "log2",
+    "lstat",
+    "lstat64",
+    // This one is left out. Rust's library refers to it weakly, and does without where it is missing.
+    "posix_spawn_file_actions_addchdir_np",
+    "pow",
+    "pthread_attr_getguardsize",
+    "pthread_attr_getstack",
+    "pthread_attr_setstacksize",
+    "pthread_create",
+    "pthread_detach",
+    "pthread_getattr_np",
+    "pthread_getspecific",
+    "pthread_join",
+    "pthread_key_create",
+    "pthread_key_delete",
+    "pthread_once",
+    "pthread_setname_np",
+    "pthread_setspecific",
+    "pthread_sigmask",
+    "stat",
+    "stat64",
+];
+
+/// Links the library and the command so that they run with glibc 2.28, whichever newer one they are built with.
+fn link_old_glibc() {
+    let object = |file: &str| {
+        println!("cargo:rerun-if-changed={file}");
+        let mut build = cc::Build::new();
+        build
+            .file(file)
+            .flag("-fvisibility=hidden")
+            .flag("-Wall")
+            .flag("-Wextra");
+        build.compile_intermediates().remove(0)
+    };
+    let mut both = vec![object("cpp/glibc.c").display().to_string()];
+    both.extend(WRAPPED.iter().map(|name| format!("-Wl,--wrap={name}")));
+    // Behind the object that calls its functions.
+    both.push("-lm".to_owned());
+    // An older glibc has threads and dlopen in libraries of their own. A newer one has empty libraries of that name.
+    both.push("-Wl,--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--pop-state".to_owned());
+    let start = object("cpp/glibc_start.c").display().to_string();
+    for argument in &both {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+        println!("cargo:rustc-link-arg-bins={argument}");
+    }
+    for argument in [&start, "-Wl,--wrap=__libc_start_main"] {
+        println!("cargo:rustc-link-arg-bins={argument}");
     }
 }
 
