@@ -13,6 +13,8 @@ mod device;
 mod doctor;
 mod generate;
 mod load;
+#[cfg(test)]
+mod pages;
 mod program;
 mod progress;
 mod replay;

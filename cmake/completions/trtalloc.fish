@@ -1,0 +1,208 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_trtalloc_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_trtalloc_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_trtalloc_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_trtalloc_using_subcommand
+    set -l cmd (__fish_trtalloc_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -s V -l version -d 'Print version'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "bench" -d 'Measures the project\'s targets: a table of figures, targets and whether they are met'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "run" -d 'Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program\'s'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "ctl" -d 'Looks into a running process and steers it; without arguments, lists the processes that can be reached'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "report" -d 'Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "compare" -d 'Compares two snapshots of one program: what is held more and less, by name, stack and size'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l driver -d 'auto, cuda, ascend or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l options -d 'Any other options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l snapshot -d 'Record everything, and write a snapshot at the end: .pickle (for PyTorch\'s memory viewer too), .json or .html' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l seed -d 'The seed for the requests\' shapes' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l short -d 'Make a tenth of the requests'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l driver -d 'auto, cuda, ascend or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l options -d 'Any other options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l repeat -d 'How often the trace is run; each pass is a row of the table' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l cap -d 'Cap reserved memory at RATIO times the trace\'s peak in use, rounded up to whole handles' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l max-ratio -d 'Fail where reserved ÷ peak is above this in any pass' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l max-remaps -d 'Fail where the last pass remaps more than this for each thousand requests' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l snapshot -d 'Record everything, and write a snapshot at the end: .pickle (for PyTorch\'s memory viewer too), .json or .html' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l work -d 'Queue work on every block, so that memory is pending when it is freed; the simulated device checks every allocation'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s o -l output -d 'The file to write, compressed where its name ends in .gz; the default is stdout' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l seed -d 'The same seed makes the same trace' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l device -d 'The device, where a snapshot has the history of several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l pid -d 'Also inspects a running process: whether it has loaded trtalloc, and TensorRT' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l library -d 'Loads one library, prints its version and ends. The doctor runs this in a process of its own' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l driver -d 'auto, cuda, ascend or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l options -d 'Any other options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l pairs -d 'How many pairs to time for each figure' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l library -d 'The library to measure; the default is the one in this command\'s folder' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l only -d 'Measure only the groups whose name contains this, as `library` or `history`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l time-load -d 'Load a library, print the nanoseconds that took, and do nothing else' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l driver -d 'auto, cuda, ascend or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l options -d 'Any other options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l requests -d 'How many requests of each stream are measured' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l warm -d 'How many requests of each stream come before those' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l seed -d 'Where the requests are drawn from' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l memory -d 'The simulated device\'s memory in GiB' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l cap -d 'A limit for each row, as a multiple of its needs' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l reserve-part -d 'A reserve for each row, as a multiple of its needs' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l rows -d 'Only rows whose workload has this text' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l only-streams -d 'Only rows with so many streams' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l driver -d 'auto, cuda or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l device -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l headroom -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l reserve -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share_budget -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l backing -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l release_threshold -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l decay_ms -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l streams -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l captures -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l peers -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rdma -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l kind -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rule -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l pad -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l wait_ms -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l retry_ms -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l history -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l context -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l stacks -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l max_entries -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_on_oom -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_at_exit -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l stats -d 'A summary on stderr at the program\'s end' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l control -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l log -d 'off, error, warn, info, debug or trace' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l passthrough -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l guard -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l fill -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l inject -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l disable -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_memory -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_devices -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_driver -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_latency -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_shared -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot -d 'Where a snapshot is written at the program\'s end: .pickle, .json or .html; %p is the process' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l options -d 'Any options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l library -d 'The library to preload; the default is the one in this command\'s folder, or installed with it' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l metrics -d 'Serves OpenMetrics of all processes of the run over HTTP: 9464 or :9464 on this machine only, or HOST:PORT' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l metrics-file -d 'Writes the metrics of all processes to a file every 5 seconds and at the end, for node_exporter\'s textfile collector' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "stats" -d 'The statistics of each device'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "metrics" -d 'The statistics in the OpenMetrics text format'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "snapshot" -d 'Writes a snapshot: .pickle (for PyTorch\'s memory viewer too), .json or .html'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "history" -d 'Sets what is recorded: off, state or all, then ,context= ,stacks= ,max_entries= ,device='
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "trim" -d 'Gives back what is free, until at most KEEP stays reserved'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "limit" -d 'Limits reserved memory, or with --name what a name holds; 0 or none: no limit'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "tags" -d 'What each name holds'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and not __fish_seen_subcommand_from stats metrics snapshot history trim limit tags help" -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l json -d 'As JSON, one line for each device'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from stats" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from snapshot" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from snapshot" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from snapshot" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from snapshot" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from history" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from history" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from history" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from history" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from trim" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from trim" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from trim" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from trim" -l confirm -d 'Find out by context events what has completed. They end a capture that runs, unless the process is known to capture'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from trim" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from limit" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from limit" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from limit" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from limit" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from tags" -l allocator -d 'The allocator, where the process has several: they are numbered in the order of their creation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from tags" -l device -d 'The device, where the process uses several' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from tags" -l name -d 'A model\'s name, or another tag: for `limit` and `tags`' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from tags" -l json -d 'As JSON, one line for each device'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from tags" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "stats" -d 'The statistics of each device'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "metrics" -d 'The statistics in the OpenMetrics text format'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "snapshot" -d 'Writes a snapshot: .pickle (for PyTorch\'s memory viewer too), .json or .html'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "history" -d 'Sets what is recorded: off, state or all, then ,context= ,stacks= ,max_entries= ,device='
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "trim" -d 'Gives back what is free, until at most KEEP stays reserved'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "limit" -d 'Limits reserved memory, or with --name what a name holds; 0 or none: no limit'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "tags" -d 'What each name holds'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand report" -s o -l output -d 'Write a page to look at in a browser' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand report" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s o -l output -d 'Write a page to look at in a browser' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -l rows -d 'How many rows each table has' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "bench" -d 'Measures the project\'s targets: a table of figures, targets and whether they are met'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "run" -d 'Runs a program with the allocator injected into the TensorRT it uses; its exit status is the program\'s'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "ctl" -d 'Looks into a running process and steers it; without arguments, lists the processes that can be reached'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "report" -d 'Summarises a snapshot: who held the memory, and why a request was refused; -o writes a page for a browser'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "compare" -d 'Compares two snapshots of one program: what is held more and less, by name, stack and size'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "stats" -d 'The statistics of each device'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "metrics" -d 'The statistics in the OpenMetrics text format'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "snapshot" -d 'Writes a snapshot: .pickle (for PyTorch\'s memory viewer too), .json or .html'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "history" -d 'Sets what is recorded: off, state or all, then ,context= ,stacks= ,max_entries= ,device='
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "trim" -d 'Gives back what is free, until at most KEEP stays reserved'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "limit" -d 'Limits reserved memory, or with --name what a name holds; 0 or none: no limit'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "tags" -d 'What each name holds'
