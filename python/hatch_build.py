@@ -4,8 +4,8 @@ The library is TRTALLOC_LIBRARY, or target/release/libtrtalloc.so of the checkou
 """
 
 import os
-import platform
 import re
+import struct
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -20,11 +20,35 @@ def library(checkout):
     return path
 
 
+# The machines by their number in an ELF header.
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+def needed_versions(contents):
+    """The names in the section in which an ELF file lists the versions of symbols that it needs."""
+    (sections,) = struct.unpack_from("<Q", contents, 0x28)
+    size, count = struct.unpack_from("<HH", contents, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", contents, sections + size * number) for number in range(count)]
+    for _, kind, _, _, at, _, strings, files, _, _ in headers:
+        if kind != 0x6FFFFFFE:  # SHT_GNU_verneed
+            continue
+        names = headers[strings][4]
+        for _ in range(files):
+            _, versions, _, first, following = struct.unpack_from("<HHIII", contents, at)
+            version = at + first
+            for _ in range(versions):
+                _, _, _, name, next_version = struct.unpack_from("<IHHII", contents, version)
+                yield contents[names + name : contents.index(b"\0", names + name)].decode()
+                version += next_version
+            at += following
+
+
 def tag(contents):
     # The library needs only libc, libm and libgcc_s, so the newest glibc version that it names determines the platform.
-    names = re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", contents)
-    newest = max(17, *(int(name) for name in names))
-    return f"py3-none-manylinux_2_{newest}_{platform.machine()}"
+    names = (re.match(r"GLIBC_2\.(\d+)", name) for name in needed_versions(contents))
+    newest = max(17, *(int(name[1]) for name in names if name))
+    machine = MACHINES[int.from_bytes(contents[18:20], "little")]
+    return f"py3-none-manylinux_2_{newest}_{machine}"
 
 
 class LibraryHook(BuildHookInterface):

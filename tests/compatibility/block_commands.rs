@@ -8,13 +8,21 @@ use crate::blocks::{self, Block};
 use crate::common;
 
 /// The beginnings of commands that are run elsewhere, and where.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 14] = [
+    (".ci/packages", ".ci/run"),
     ("cargo test", "this"),
     ("cargo build --release", ".ci/run"),
+    ("pip uninstall trtalloc", "tests/packages.rs"),
+    ("pip install target/packages/", "tests/packages.rs"),
     ("pip wheel ./python", "tests/python, with pip's options"),
     ("cmake -S cmake -B build", "tests/compatibility/installed.rs"),
     ("cmake --build build", "tests/compatibility/installed.rs"),
     ("cmake --install build --prefix", "tests/compatibility/installed.rs"),
+    ("sudo apt-get remove trtalloc", "tests/packages.rs, by dpkg"),
+    (
+        "sudo apt-get install ",
+        "tests/packages.rs, and nothing: it changes the system",
+    ),
     (
         "sudo cmake --install build",
         "tests/compatibility/installed.rs, without the right to write to /usr/local",

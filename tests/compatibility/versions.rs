@@ -50,7 +50,16 @@ fn next() -> (String, String) {
 /// The repository as it would be in that version.
 fn source_of(version: &str, soname: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
-    for entry in ["src", "cpp", "benches", "tests", "build.rs", "README.md"] {
+    for entry in [
+        "src",
+        "cpp",
+        "benches",
+        "tests",
+        "build.rs",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+    ] {
         std::os::unix::fs::symlink(common::root().join(entry), to.join(entry)).unwrap();
     }
     for folder in ["cmake", "include"] {
