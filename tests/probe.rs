@@ -23,7 +23,9 @@ fn compile() -> PathBuf {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command
-        .args(["-std=c99", "-O2", "-Wall", "-Wextra", "-o"])
+        .args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .arg("-o")
         .arg(&program)
         .args(sources());
     let status = command
@@ -38,6 +40,12 @@ fn compile() -> PathBuf {
 fn every_question_has_an_answer() {
     let program = compile();
     let mut probe = Command::new(&program);
+    // cargo builds the library beside this executable.
+    let library = env::current_exe()
+        .expect("this executable")
+        .with_file_name("libtrtalloc.so");
+    assert!(library.exists(), "no {}", library.display());
+    probe.env("TRTALLOC_LIBRARY", library);
     let simulated = !env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda");
     if simulated {
         let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
@@ -120,6 +128,37 @@ fn every_question_has_an_answer() {
         ("a driver call in a user object's destructor", "crashes"),
         ("after a primary context reset, the new context's handle is", "the same"),
         ("after a primary context reset, the new context's id is", "another"),
+        // It refuses modules, so what kernels see is not asked.
+        ("the driver compiles PTX and runs kernels", "not asked"),
+        (
+            "a persistent kernel reads what was written meanwhile through an alias",
+            "not asked",
+        ),
+        (
+            "a handle gets a second address while work on it is pending",
+            "allowed, no wait, bytes are there",
+        ),
+        ("unmapping one of two addresses leaves the other", "yes"),
+        ("cuMemMap beside work on another stream", "no wait"),
+        ("cuMemFree beside work on another stream", "waits"),
+        ("a reservation of eight times the device's memory", "allowed"),
+        ("cuMemGetInfo follows cuMemCreate and cuMemRelease", "yes"),
+        ("cuMemGetInfo follows cuMemAlloc and cuMemFree", "yes"),
+        (
+            "the pool: a global capture, non-blocking, beside an engine that loads",
+            "lives, and cuMemAlloc's ends",
+        ),
+        (
+            "the pool: a thread-local capture, non-blocking, beside an engine that loads",
+            "lives, as with cuMemAlloc",
+        ),
+        (
+            "the pool: a relaxed capture, blocking, beside an engine that loads, captures=1",
+            "lives, as with cuMemAlloc",
+        ),
+        ("the pool: memory of a graph, captured in relaxed mode", "yes"),
+        ("the pool: a block that grows keeps what pending work writes", "yes"),
+        ("the pool: a limit holds, and all memory goes back", "yes"),
     ] {
         assert_eq!(answer(question), expected, "{question}\n{table}");
     }

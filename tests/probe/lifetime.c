@@ -13,6 +13,7 @@ static void context_event_covers(long destroyed) {
     setup();
     NEED(cuCtxRecordEvent);
     NEED(cuStreamDestroy_v2);
+    gates_must_hold();
     CUstream stream = new_stream();
     CUevent event = new_event();
     CUdeviceptr at = new_mapping(granularity());

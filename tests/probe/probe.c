@@ -1,12 +1,13 @@
 /* probe: what does this driver really do? Answers questions about libcuda.so.1 that its documentation leaves open, as a
  * table on stdout. Needs a driver and nothing else:
  *
- *     cd tests/probe && cc -std=c99 -O2 -o probe *.c -ldl -pthread
+ *     cd tests/probe && cc -std=c99 -O2 -I../../include -o probe *.c -ldl -pthread
  *     ./probe [TEXT]      only the questions that contain TEXT
  *
  * Every question is asked in a child process, forked before this one touches the driver: a crash or a hang is an
  * answer.
- * Work is made of memsets, copies and host functions, so no kernel and no compiler for one is needed. */
+ * Most work is made of memsets, copies and host functions. Kernels are PTX that the driver compiles (kernels.c), so no
+ * compiler for one is needed. Questions about the library's own pool (pool.c) load libtrtalloc.so. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -54,8 +55,24 @@ void absent(const char *function) {
 }
 
 void not_asked(const char *call, CUresult code) {
-    row(NULL, "not asked", "%s gave %u before the question could be put", call, code);
+    row(NULL, "not asked", "%s gave %u (%s) before the question could be put", call, code, name_of(code));
     _exit(refusal);
+}
+
+void cannot_ask(const char *why, ...) {
+    char text[512];
+    va_list list;
+    va_start(list, why);
+    vsnprintf(text, sizeof text, why, list);
+    va_end(list);
+    row(NULL, "not asked", "%s", text);
+    _exit(refusal);
+}
+
+const char *name_of(CUresult code) {
+    const char *name = NULL;
+    if (!p_cuGetErrorName || p_cuGetErrorName(code, &name) || !name) return "no name";
+    return name;
 }
 
 /* ---- the driver ---- */
@@ -138,6 +155,18 @@ static void stand_at_gate(void *data) {
 void close_gate(struct gate *gate, CUstream stream) {
     gate->open = gate->entered = 0;
     MUST(cuLaunchHostFunc, stream, stand_at_gate, gate);
+}
+
+void gates_must_hold(void) {
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+    struct gate gate;
+    close_gate(&gate, stream);
+    MUST(cuEventRecord, event, stream);
+    CUresult code = p_cuEventQuery(event);
+    open_gate(&gate);
+    if (code != NOT_READY) cannot_ask("an event behind a host function that still runs gives %s here", name_of(code));
+    MUST(cuStreamSynchronize, stream);
 }
 
 void open_gate(struct gate *gate) { __sync_lock_test_and_set(&gate->open, 1); }
@@ -310,8 +339,15 @@ static void describe(long unused) {
 
 int main(int count, char **arguments) {
     const char *filter = count > 1 ? arguments[1] : "";
-    static const struct question *const sets[] = {cost_questions, capture_questions, memory_questions,
-                                                  lifetime_questions};
+    if (count > 2 && !strcmp(filter, "--ptx")) { /* the number of a module: its text, for an assembler */
+        int number = atoi(arguments[2]);
+        for (int i = 0; ptx_modules[i]; i++)
+            if (i == number) return fputs(ptx_modules[i], stdout) < 0;
+        return 1;
+    }
+    static const struct question *const sets[] = {cost_questions,     capture_questions, memory_questions,
+                                                  lifetime_questions, alias_questions,   device_questions,
+                                                  pool_questions};
     printf("%-*s | %-*s | %s\n", QUESTION_WIDTH, "question", ANSWER_WIDTH, "answer", "evidence");
     int from, status = 0;
     asking = "driver";

@@ -17,6 +17,8 @@ typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUuserObject_st *CUuserObject;
 typedef unsigned long long CUhandle;
 typedef void (*CUhostFn)(void *);
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
 
 typedef struct {
     int type, id;
@@ -37,6 +39,23 @@ typedef struct {
     int flags; /* 3: read and write */
 } CUaccess;
 
+/* CUlaunchAttribute: its value is 64 bytes, at offset 8. */
+typedef struct {
+    int id; /* 6: programmatic stream serialization */
+    char pad[8 - sizeof(int)];
+    union {
+        char pad[64];
+        int on;
+    } value;
+} CUlaunchAttribute;
+
+typedef struct {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    CUstream stream;
+    CUlaunchAttribute *attributes;
+    unsigned attribute_count;
+} CUlaunchConfig;
+
 enum { NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURE_IMPLICIT = 906 };
 enum { MODE_NONE = -1, MODE_GLOBAL = 0, MODE_THREAD_LOCAL = 1, MODE_RELAXED = 2 };
 enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
@@ -48,6 +67,13 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
     X(cuDeviceGetCount, (int *)) \
     X(cuDeviceGetName, (char *, int, CUdevice)) \
     X(cuDeviceGetAttribute, (int *, int, CUdevice)) \
+    X(cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
+    X(cuGetErrorName, (CUresult, const char **)) \
+    X(cuModuleLoadData, (CUmodule *, const void *)) \
+    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
+    X(cuLaunchKernel, \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+    X(cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
     X(cuDevicePrimaryCtxReset_v2, (CUdevice)) \
     X(cuCtxSetCurrent, (CUcontext)) \
@@ -65,12 +91,16 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
     X(cuStreamBeginCapture_v2, (CUstream, int)) \
     X(cuStreamEndCapture, (CUstream, CUgraph *)) \
     X(cuStreamGetCaptureInfo_v2, (CUstream, int *, unsigned long long *, CUgraph *, const void **, size_t *)) \
+    X(cuStreamGetCaptureInfo_v3, \
+      (CUstream, int *, unsigned long long *, CUgraph *, const void **, const void **, size_t *)) \
     X(cuThreadExchangeStreamCaptureMode, (int *)) \
+    X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
     X(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, unsigned, unsigned)) \
     X(cuLaunchHostFunc, (CUstream, CUhostFn, void *)) \
     X(cuEventCreate, (CUevent *, unsigned)) \
     X(cuEventRecord, (CUevent, CUstream)) \
     X(cuEventQuery, (CUevent)) \
+    X(cuEventSynchronize, (CUevent)) \
     X(cuMemGetAllocationGranularity, (size_t *, const CUallocationProp *, int)) \
     X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
     X(cuMemAddressFree, (CUdeviceptr, size_t)) \
@@ -128,6 +158,12 @@ struct question {
     long argument;
 };
 extern const struct question cost_questions[], capture_questions[], memory_questions[], lifetime_questions[];
+extern const struct question alias_questions[], device_questions[], pool_questions[];
+
+/* A code by CUDA's name for it. */
+const char *name_of(CUresult code);
+/* Ends the child with the row "not asked" for a reason that is no failed call. */
+void cannot_ask(const char *why, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* What every child begins with: device 0's primary context, current. */
 extern CUcontext primary;
@@ -149,6 +185,31 @@ struct gate {
 void close_gate(struct gate *gate, CUstream stream);
 void open_gate(struct gate *gate);
 void open_gate_after(struct gate *gate, int milliseconds);
+
+/* Ends the child with the row "not asked" where an event does not wait for a closed gate: a simulated driver may run host
+ * functions beside its streams. */
+void gates_must_hold(void);
+
+/* ---- kernels (kernels.c), from PTX that the driver compiles ---- */
+
+extern const char *const ptx_modules[]; /* NULL at the end */
+/* Whether the driver runs them: a simulated one may accept launches that compute nothing. `why` says what happened. */
+int kernels_run(const char **why);
+/* Ends the child with the row "not asked" where it does not. */
+void kernels_must_run(void);
+/* The function of that name, of the module for every device, or of the one for compute capability 9.0 and later. */
+CUfunction kernel(const char *name);
+CUfunction dependent_kernel(const char *name);
+void launch(CUfunction function, unsigned blocks, unsigned threads, CUstream stream, void **arguments);
+
+/* Memory of the host that kernels read and write, zeroed. */
+struct words {
+    volatile unsigned *host;
+    CUdeviceptr device;
+};
+struct words new_words(size_t count);
+/* Launches a kernel that runs until word 1 is not 0, at most so long, and sets word 0 as it begins. */
+void hold_stream(struct words words, CUstream stream, int most_milliseconds);
 
 double now(void);               /* seconds */
 void pause_ms(int milliseconds);
