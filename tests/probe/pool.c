@@ -243,7 +243,7 @@ static void server(long streams) {
     char name[256] = "";
     MUST(cuDeviceGetName, name, (int)sizeof name - 1, 0);
     /* Simulated memory is the host's, which is slow to write. */
-    size_t unit = (strcasestr(name, "simulat") ? 1 : 32) * MIB, needs = 0;
+    size_t unit = strcasestr(name, "simulat") ? MIB / 4 : 32 * MIB, needs = 0;
     trtalloc_allocator *pool = new_pool("driver=cuda");
     struct client clients[MOST];
     CUdeviceptr fixed[MOST];
