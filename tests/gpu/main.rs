@@ -180,7 +180,7 @@ fn the_pack_runs_over_the_second_driver() {
     ])
     .arg(&folder)
     // The conformance suite runs over this driver elsewhere (`second`).
-    .env("PACK_TESTS", "");
+    .env("PACK_TESTS", "cuda_driver");
     let packed = text(&common::run(&mut pack).stdout);
     assert!(packed.contains("MiB, needs GLIBC_"), "{packed}");
 
@@ -192,15 +192,18 @@ fn the_pack_runs_over_the_second_driver() {
             .env("QUICK", "1")
             .env("LD_LIBRARY_PATH", &driver)
             .env("PAGE_OPTIONS", format!("--known {}", known.display()))
-            // Libraries that this machine may have are no part of the trial.
-            .env("PYTHON", "python3");
+            // Two cases that this driver does not pass: events behind host functions, a context that is reset.
+            .env(
+                "TEST_ARGUMENTS",
+                "--skip streams_and_events --skip a_destroyed_context_is_noticed",
+            );
         run.output().unwrap()
     };
-    let output = run(&["questions", "library", "frameworks"]);
+    let output = run(&["questions", "library", "frameworks", "tests"]);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
     assert!(said.contains(" 0 do not, 1 differ as is known"), "{said}");
-    assert!(said.contains("0 of 9 steps failed"), "{said}");
+    assert!(said.contains("0 of 10 steps failed"), "{said}");
     // Each question of the page is one that a step asks.
     assert!(!said.contains("no step of this run asks it"), "{said}");
     // A simulated driver executes no kernel, and the page says so.
@@ -210,7 +213,7 @@ fn the_pack_runs_over_the_second_driver() {
     );
     assert_eq!(
         fs::read_to_string(out.join("page.txt")).unwrap(),
-        said[said.find("driver: ").unwrap()..]
+        said[said.find("\ndriver: ").unwrap() + 1..]
     );
 
     assert_eq!(run(&["nothing"]).status.code(), Some(2));
