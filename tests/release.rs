@@ -255,6 +255,44 @@ fn notes_and_sources_are_the_same_in_another_folder() {
     }
 }
 
+#[test]
+fn the_bill_of_materials_has_every_dependency() {
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("release-tools");
+    if !tools.join("cyclonedx-0.5.9/bin/cargo-cyclonedx").exists() {
+        common::unsupported("no cargo-cyclonedx yet: .ci/release compiles it, which takes minutes");
+    }
+    let made = ["bill-once", "bill-again"].map(|name| {
+        let folder = checkout(name);
+        fs::create_dir(folder.join("target")).unwrap();
+        std::os::unix::fs::symlink(&tools, folder.join("target/release-tools")).unwrap();
+        let output = release(&folder, &["--parts", "sbom", VERSION]);
+        assert!(
+            output.status.success(),
+            "{}\n{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        let name = format!("target/release-{VERSION}/trtalloc-{VERSION}.cdx.json");
+        fs::read_to_string(folder.join(name)).unwrap()
+    });
+    assert!(made[0] == made[1], "two folders, two bills");
+    let bill: serde_json::Value = serde_json::from_str(&made[0]).unwrap();
+    assert_eq!(bill["metadata"]["component"]["version"], VERSION);
+    let components = bill["components"].as_array().unwrap();
+    let names: Vec<&str> = components.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    // Those of the library, of the command and of the build; none of tests, and none of other systems.
+    for name in ["cudarc", "cxx", "clap", "httparse", "cc"] {
+        assert!(names.contains(&name), "{name} is missing: {names:?}");
+    }
+    for name in ["criterion", "proptest", "cbindgen", "windows-sys"] {
+        assert!(!names.contains(&name), "{name} is no part of a release");
+    }
+    for one in components {
+        assert!(one["licenses"][0]["expression"].is_string(), "no licence: {one}");
+        assert!(one["hashes"][0]["content"].is_string(), "no checksum: {one}");
+    }
+}
+
 /// `.ci/deny` in a clone, with a database of advisories of the test's own or none.
 fn deny(folder: &Path, database: Option<&Path>) -> Output {
     let mut deny = Command::new(folder.join(".ci/deny"));
