@@ -58,6 +58,13 @@ fn checkout(name: &str) -> PathBuf {
         let section = format!("## [{VERSION}] - 2026-01-01\n");
         fs::write(&changelog, changes.replacen("## [Unreleased]\n", &section, 1)).unwrap();
     }
+    // The checkout may not have the script that builds packages; no test here runs it.
+    if !to.join(".ci/packages").exists() {
+        fs::copy(to.join(".ci/release"), to.join(".ci/packages")).unwrap();
+    }
+    // An older version behind it.
+    let older = fs::read_to_string(&changelog).unwrap() + "\n## [0.0.1] - 2025-01-01\n\n- Older.\n";
+    fs::write(&changelog, older).unwrap();
     git(&to, &["init", "--quiet"]);
     commit(&to);
     to
@@ -168,7 +175,7 @@ fn each_mistake_is_named_before_anything_is_built() {
         &format!("no section [{VERSION}]"),
     );
     with("CHANGELOG.md", &heading, &format!("## [{VERSION}]"), "is not");
-    let empty = format!("{heading}\n\n## [0.0.1] - 2026-01-01");
+    let empty = format!("{heading}\n\n## [0.0.2] - 2026-01-01");
     with(
         "CHANGELOG.md",
         &heading,
@@ -253,6 +260,65 @@ fn notes_and_sources_are_the_same_in_another_folder() {
             "{file}"
         );
     }
+}
+
+/// What builds the packages, in the place of `.ci/packages`: a .deb as CMake makes it, with a time of its own in each file.
+const PACKAGES: &str = r#"#!/bin/sh
+set -e
+cd "$(dirname "$0")/.."
+out=$CARGO_TARGET_DIR/packages
+mkdir -p "$out" "$CARGO_TARGET_DIR/deb/DEBIAN" "$CARGO_TARGET_DIR/deb/usr/lib"
+printf 'Package: trtalloc\nVersion: 1\nArchitecture: arm64\nMaintainer: test\nDescription: test\n' >"$CARGO_TARGET_DIR/deb/DEBIAN/control"
+echo library >"$CARGO_TARGET_DIR/deb/usr/lib/libtrtalloc.so.1"
+ln -sf libtrtalloc.so.1 "$CARGO_TARGET_DIR/deb/usr/lib/libtrtalloc.so"
+dpkg-deb --root-owner-group --build "$CARGO_TARGET_DIR/deb" "$out/trtalloc_1_arm64.deb"
+echo wheel >"$out/trtalloc-1.whl"
+"#;
+
+#[test]
+fn packages_are_taken_and_the_library_has_an_archive() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        common::skip("dpkg", "no dpkg-deb");
+    }
+    let made = ["packages-once", "packages-again"].map(|name| {
+        let folder = checkout(name);
+        let script = folder.join(".ci/packages");
+        let _ = fs::remove_file(&script);
+        commit(&folder);
+        let without = release(&folder, &[VERSION]);
+        assert_eq!(without.status.code(), Some(1));
+        assert!(
+            text(&without.stderr).contains("there is no .ci/packages"),
+            "{}",
+            text(&without.stderr)
+        );
+        fs::copy(folder.join(".ci/release"), &script).unwrap();
+        fs::write(&script, PACKAGES).unwrap();
+        commit(&folder);
+        let output = release(&folder, &["--parts", "packages", VERSION]);
+        assert!(
+            output.status.success(),
+            "{}\n{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        folder.join(format!("target/release-{VERSION}"))
+    });
+    let sums = made
+        .each_ref()
+        .map(|out| fs::read_to_string(out.join("SHA256SUMS")).unwrap());
+    assert_eq!(sums[0], sums[1]);
+    let archive = format!("trtalloc-{VERSION}-linux-arm64.tar.gz");
+    let names: Vec<&str> = sums[0]
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert_eq!(names, [&archive, "trtalloc-1.whl", "trtalloc_1_arm64.deb"]);
+    let mut list = Command::new("tar");
+    let listed = text(&common::run(list.arg("-tzf").arg(made[0].join(archive))).stdout);
+    let inside = format!("trtalloc-{VERSION}-linux-arm64");
+    let expected = ["/", "/lib/", "/lib/libtrtalloc.so", "/lib/libtrtalloc.so.1"].map(|name| format!("{inside}{name}"));
+    assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
