@@ -1,6 +1,7 @@
 //! A clock that costs a few nanoseconds: the processor's counter, converted to microseconds when a snapshot is
 //! written.
 
+#[cfg(not(target_arch = "aarch64"))]
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

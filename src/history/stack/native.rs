@@ -20,6 +20,11 @@ pub(in crate::history::stack) type Tables = UnwinderAarch64<Vec<u8>, MustNotAllo
 #[cfg(target_arch = "x86_64")]
 pub(in crate::history::stack) type Tables = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 
+/// The bits of a return address. Code that signs its return addresses (-mbranch-protection) leaves a signature above them on
+/// the stack. Linux gives programs addresses of 48 bits, or of 39 with some kernels; larger ones only on request.
+#[cfg(target_arch = "aarch64")]
+const ADDRESS: framehop::aarch64::PtrAuthMask = framehop::aarch64::PtrAuthMask((1 << 48) - 1);
+
 /// The registers from which a stack is unwound.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::history::stack) struct Registers {
@@ -60,7 +65,7 @@ impl Registers {
         #[cfg(target_arch = "x86_64")]
         return Regs::new(self.pc, self.sp, self.fp);
         #[cfg(target_arch = "aarch64")]
-        return Regs::new_with_ptr_auth_mask(framehop::aarch64::PtrAuthMask::new_24_40(), self.lr, self.sp, self.fp);
+        return Regs::new_with_ptr_auth_mask(ADDRESS, self.lr, self.sp, self.fp);
     }
 }
 
@@ -215,4 +220,25 @@ fn interrupted(regs: &mut Regs, read: &mut impl FnMut(u64) -> Result<u64, ()>) -
 #[cfg(not(target_arch = "x86_64"))]
 fn interrupted(_: &mut Regs, _: &mut impl FnMut(u64) -> Result<u64, ()>) -> Option<u64> {
     None
+}
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_of_return_addresses_are_stripped() {
+        // Where Linux puts libraries and programs.
+        for address in [0xffff_a320_6000, 0xaaaa_b54f_7000, 0x7f_8012_3450] {
+            for signature in [0, 0x7f << 48, 0x55 << 48 | 0xff << 56] {
+                let registers = Registers {
+                    pc: 0,
+                    sp: 0,
+                    fp: 0,
+                    lr: signature | address,
+                };
+                assert_eq!(registers.regs().lr(), address, "{signature:#x}");
+            }
+        }
+    }
 }

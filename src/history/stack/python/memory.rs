@@ -170,40 +170,43 @@ mod tests {
 
     #[test]
     fn what_is_not_mapped_fails_and_the_rest_is_read() {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 };
         // SAFETY: a fresh mapping of three pages, of which one is unmapped again.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let start = libc::mmap(
                 std::ptr::null_mut(),
-                3 * 4096,
+                3 * page as usize,
                 libc::PROT_READ | libc::PROT_WRITE,
                 flags,
                 -1,
                 0,
             );
             assert_ne!(start, libc::MAP_FAILED);
-            start.cast::<u64>().add(511).write(11);
-            start.cast::<u64>().add(512).write(12);
-            start.cast::<u64>().add(1024).write(13);
+            let words = page as usize / 8;
+            start.cast::<u64>().add(words - 1).write(11);
+            start.cast::<u64>().add(words).write(12);
+            start.cast::<u64>().add(2 * words).write(13);
             start as u64
         };
         let mut memory = Memory::default();
         memory.begin().unwrap();
         let mut across = [0; 16];
-        memory.read(start + 4088, &mut across).unwrap();
+        memory.read(start + page - 8, &mut across).unwrap();
         assert_eq!((across[0], across[8]), (11, 12));
-        assert_eq!(memory.word(start + 8192), Ok(13));
+        assert_eq!(memory.word(start + 2 * page), Ok(13));
         // SAFETY: the pages of the mapping above.
-        unsafe { libc::munmap((start + 4096) as *mut libc::c_void, 4096) };
+        unsafe { libc::munmap((start + page) as *mut libc::c_void, page as usize) };
         // What was read stays as it was until the next stack begins.
-        assert_eq!(memory.word(start + 4096), Ok(12));
+        assert_eq!(memory.word(start + page), Ok(12));
         memory.begin().unwrap();
-        assert_eq!(memory.word(start + 4088), Ok(11));
-        assert_eq!(memory.word(start + 4096), Err(Fault::Unmapped));
-        assert_eq!(memory.word(start + 8192), Ok(13));
+        assert_eq!(memory.word(start + page - 8), Ok(11));
+        assert_eq!(memory.word(start + page), Err(Fault::Unmapped));
+        assert_eq!(memory.word(start + 2 * page), Ok(13));
         assert_eq!(memory.word(u64::MAX - 3), Err(Fault::Unmapped));
         // SAFETY: as above.
-        unsafe { libc::munmap(start as *mut libc::c_void, 3 * 4096) };
+        unsafe { libc::munmap(start as *mut libc::c_void, 3 * page as usize) };
     }
 
     #[test]
