@@ -612,6 +612,12 @@ fn names_beyond_the_last_tag_get_the_adapter_without_a_name() {
     });
 }
 
+/// The host's page size: /proc counts in pages.
+fn page_size() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
 /// A server that loads and unloads models for a year: an adapter and a few blocks for each runtime.
 #[test]
 fn a_million_runtimes_with_names_take_no_more_memory() {
@@ -619,7 +625,7 @@ fn a_million_runtimes_with_names_take_no_more_memory() {
         let world = world("");
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * page_size()
         };
         let life = |n: u64| {
             let name = format!("model {}", n % 20);

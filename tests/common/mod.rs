@@ -56,6 +56,23 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
+/// Whether an emulator runs this test (`.ci/aarch64`). Then programs of the machine itself are for another processor, and
+/// cannot load a library of this build.
+pub fn is_emulated() -> bool {
+    std::env::var_os("TRTALLOC_TEST_EMULATED").is_some()
+}
+
+/// Ends a test of `program`, which the machine brings, under an emulator.
+#[track_caller]
+pub fn not_emulated(program: &str) {
+    if is_emulated() {
+        unsupported(&format!(
+            "{program} of this machine cannot load a library for {}",
+            std::env::consts::ARCH
+        ));
+    }
+}
+
 /// The C compiler, with the warnings that headers of ours must not raise.
 pub fn cc() -> Command {
     compiler("CC", "cc", "-std=c99")
@@ -66,8 +83,11 @@ pub fn cxx() -> Command {
     compiler("CXX", "c++", "-std=c++17")
 }
 
+/// The compiler for the machine that this test runs on: the crate cc knows the same names.
 fn compiler(variable: &str, usual: &str, standard: &str) -> Command {
-    let mut command = Command::new(std::env::var(variable).unwrap_or_else(|_| usual.to_owned()));
+    let of_machine = format!("{variable}_{}_unknown_linux_gnu", std::env::consts::ARCH);
+    let named = [of_machine.as_str(), variable].into_iter().find_map(std::env::var_os);
+    let mut command = Command::new(named.unwrap_or_else(|| usual.into()));
     command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic"]);
     command.arg("-I").arg(root().join("include"));
     command

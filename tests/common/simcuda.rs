@@ -48,7 +48,13 @@ fn built(example: &str) -> Option<PathBuf> {
     // target/PROFILE/deps/THIS_TEST
     let profile = env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
     if let Some(cargo) = env::var_os("CARGO") {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
+        // For another machine, cargo builds in a folder of its name.
+        let machine = env::var_os("CARGO_BUILD_TARGET");
+        let target = match machine.is_some_and(|machine| built.file_name() == Some(&machine)) {
+            true => built.parent()?,
+            false => built,
+        };
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--example", example, "--manifest-path"]);
         build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
@@ -59,7 +65,7 @@ fn built(example: &str) -> Option<PathBuf> {
         if !build.status().ok()?.success() {
             return None;
         }
-        let file = target.join(name).join(format!("examples/lib{example}.so"));
+        let file = built.join(name).join(format!("examples/lib{example}.so"));
         return file.exists().then_some(file);
     }
     let file = profile.join(format!("examples/lib{example}.so"));

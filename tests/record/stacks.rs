@@ -234,12 +234,18 @@ fn contexts_decide_what_has_a_stack() {
     }
 }
 
+/// The host's page size: /proc counts in pages.
+fn page_size() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
 /// A thousand snapshots with stacks leave nothing behind, and neither do threads that come and go.
 #[test]
 fn a_thousand_snapshots_leak_nothing() {
     let resident = || {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * page_size()
     };
     let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let program = Program::new("history=all,stacks=native,max_entries=200");
