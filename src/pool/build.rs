@@ -194,7 +194,11 @@ impl Pool {
             match calls.submit(|driver| driver.reserve(size, page.max(PAGE))) {
                 Ok(base) => break base,
                 Err(error) if size / 2 < 64 * page => return Err(error),
-                Err(_) => size = (size / 2).next_multiple_of(page),
+                // With less than the device's memory, a part of that memory cannot be used: small steps from there on.
+                Err(_) => {
+                    let next = if size > room / 8 { size / 2 } else { size / 8 * 7 };
+                    size = next.next_multiple_of(page);
+                }
             }
         };
         match Self::trial(calls, access, base, page, options) {
