@@ -42,6 +42,7 @@ KEYS = (
     "sim_devices",
     "sim_driver",
     "sim_latency",
+    "sim_integrated",
     "sim_shared",
 )
 

@@ -202,6 +202,8 @@ pub struct Config {
     pub sim_shared: Option<std::path::PathBuf>,
     /// `sim_latency`
     pub sim_latency: Latencies,
+    /// `sim_integrated`: whether the simulated GPU shares the host's memory, and what the host's programs use of it.
+    pub sim_integrated: Option<u64>,
     /// Limits from the environment that could not be read, with the reason: see [`Config::bounds_hold`].
     pub unread_bounds: Vec<(&'static str, String)>,
 }
@@ -242,6 +244,7 @@ impl Default for Config {
             sim_driver: 12_090,
             sim_shared: None,
             sim_latency: Latencies::Short,
+            sim_integrated: None,
             unread_bounds: Vec::new(),
         }
     }
@@ -286,6 +289,7 @@ pub const KEYS: &[&str] = &[
     "sim_devices",
     "sim_driver",
     "sim_latency",
+    "sim_integrated",
     "sim_shared",
 ];
 
@@ -424,6 +428,7 @@ impl Config {
                     _ => return None,
                 }
             }
+            "sim_integrated" => self.sim_integrated = value::integrated(word)?,
             "sim_shared" => self.sim_shared = Some(Some(text).filter(|path| path.starts_with('/'))?.into()),
             _ => return None,
         }
@@ -441,6 +446,7 @@ impl Config {
                 version: self.sim_driver,
                 latencies: self.sim_latency,
                 shared: self.sim_shared.clone(),
+                integrated: self.sim_integrated,
                 ..SimConfig::default()
             },
             usable: || process::usable().is_ok(),

@@ -167,6 +167,9 @@ fn valid_options_are_parsed() {
         ("sim_driver=12.4", with(|c| c.sim_driver = 12_040)),
         ("sim_latency=A100", with(|c| c.sim_latency = Latencies::A100)),
         ("sim_latency=a100,sim_latency=short", Config::default()),
+        ("sim_integrated=2GiB", with(|c| c.sim_integrated = Some(2 << 30))),
+        ("sim_integrated=0", with(|c| c.sim_integrated = Some(0))),
+        ("sim_integrated=1G,sim_integrated=none", Config::default()),
     ];
     for (options, expected) in table {
         match Config::parse(options) {
@@ -263,6 +266,7 @@ fn invalid_option_is_named_in_the_error() {
         ("fill=0x+1", "option `fill`"),
         ("sim_memory=0", "option `sim_memory`"),
         ("sim_devices=0", "option `sim_devices`"),
+        ("sim_integrated=yes", "option `sim_integrated`"),
         ("sim_driver=12.0", "option `sim_driver`"),
         ("sim_shared=devices", "option `sim_shared`"),
         (

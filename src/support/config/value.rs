@@ -116,6 +116,14 @@ pub(in crate::support::config) fn peers(text: &str) -> Option<Peers> {
     }
 }
 
+/// What the host's programs use of an integrated GPU's memory in bytes; `none` where the GPU has memory of its own.
+pub(in crate::support::config) fn integrated(text: &str) -> Option<Option<u64>> {
+    match text {
+        "none" => Some(None),
+        bytes => size(bytes).map(Some),
+    }
+}
+
 /// off, error, warn, info, debug, trace.
 pub(in crate::support::config) fn log_level(text: &str) -> Option<LogLevel> {
     Some(match text {
@@ -186,6 +194,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
         "sim_shared" => " (the path of a file, from the root)",
         "sim_latency" => " (short or a100)",
+        "sim_integrated" => " (bytes as 512M, 4GiB or 4GB that the host's programs use, or none)",
         _ => " (1, 0, true, false, yes, no, on or off)",
     };
     Cow::Borrowed(text)

@@ -2,7 +2,7 @@
 //! needs no file, because it is mapped only once.
 
 use super::addresses::{Addresses, Places};
-use super::host_memory::{self, BackingFile, PAGE};
+use super::host_memory::{self, BackingFile, page};
 
 /// The minimum of address space, so that pieces can lie apart.
 const MIN_SIZE: u64 = 16 << 30;
@@ -20,7 +20,7 @@ impl Arena {
     /// Space for pieces of `bytes` in total. `numbers` has the physical bytes of a device; `None` is for the host's
     /// memory. Returns `None` if the host has no address space.
     pub(super) fn new(policy: Addresses, bytes: u64, numbers: Option<&mut BackingFile>) -> Option<Arena> {
-        let size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(PAGE);
+        let size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(page());
         let start = host_memory::reserve(size, 2 << 20).ok()?;
         Some(Arena {
             start,
@@ -33,8 +33,8 @@ impl Arena {
     /// Places a piece. Returns its address and the number of its first physical byte.
     pub(super) fn take(&mut self, size: u64) -> Option<(u64, u64)> {
         let address = self.places.take(size)?;
-        let from = address / PAGE * PAGE;
-        let bytes = (address + size).next_multiple_of(PAGE) - from;
+        let from = address / page() * page();
+        let bytes = (address + size).next_multiple_of(page()) - from;
         if host_memory::protect(from, bytes, true).is_err() {
             self.places.give(address);
             return None;
@@ -45,7 +45,7 @@ impl Arena {
     /// Returns the pages that no other piece touches to the host. Accesses to them fault from now on.
     pub(super) fn give(&mut self, address: u64, size: u64) {
         self.places.give(address);
-        let (from, bytes) = self.places.pages(address, size, PAGE);
+        let (from, bytes) = self.places.pages(address, size, page());
         if bytes > 0 {
             let _ = host_memory::unmap(from, bytes);
         }

@@ -2,15 +2,21 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
-/// The host's page size. No device mapping is finer.
-pub(super) const PAGE: u64 = 4096;
+/// The host's page size: 4 KiB, or 16 or 64 KiB with some kernels for aarch64. No device mapping is finer.
+pub(super) fn page() -> u64 {
+    static PAGE: OnceLock<u64> = OnceLock::new();
+    // SAFETY: asks for a number.
+    *PAGE.get_or_init(|| u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
 
 /// All physical memory of a machine. Each range of the file is handed out once and never again. The file exists while
 /// one of its ranges is in use, so machines without memory hold no descriptor.
 #[derive(Debug)]
 pub(super) struct BackingFile {
     file: Option<OwnedFd>,
+    page: u64,
     next: u64,
     /// Bytes of the ranges in use.
     out: u64,
@@ -48,6 +54,7 @@ impl BackingFile {
     pub(super) fn new() -> BackingFile {
         BackingFile {
             file: None,
+            page: page(),
             next: 0,
             out: 0,
         }
@@ -58,21 +65,21 @@ impl BackingFile {
         if self.file.is_none() {
             self.file = Some(file()?);
         }
-        self.out += size.next_multiple_of(PAGE);
+        self.out += size.next_multiple_of(self.page);
         Ok(self.skip(size))
     }
 
     /// Numbers for bytes whose memory is elsewhere, so that each physical byte of a machine has its own number.
     pub(super) fn skip(&mut self, size: u64) -> u64 {
         let at = self.next;
-        self.next += size.next_multiple_of(PAGE);
+        self.next += size.next_multiple_of(self.page);
         at
     }
 
     /// Returns the pages of a range, which is not mapped any more, to the host.
     pub(super) fn punch(&mut self, offset: u64, size: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let size = size.next_multiple_of(PAGE);
+        let size = size.next_multiple_of(self.page);
         self.out -= size;
         if self.out == 0 {
             self.file = None;
@@ -106,8 +113,8 @@ fn file() -> io::Result<OwnedFd> {
 
 /// Address space without memory.
 pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
-    let size = size.next_multiple_of(PAGE);
-    let alignment = alignment.max(PAGE);
+    let size = size.next_multiple_of(page());
+    let alignment = alignment.max(page());
     let whole = size
         .checked_add(alignment)
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
@@ -138,7 +145,7 @@ pub(super) fn reserve_at(address: u64, size: u64) -> io::Result<u64> {
 /// Returns address space to the host.
 pub(super) fn unreserve(address: u64, size: u64) {
     // SAFETY: callers pass a range of `reserve` that is not used any more.
-    unsafe { libc::munmap(address as *mut libc::c_void, size.next_multiple_of(PAGE) as usize) };
+    unsafe { libc::munmap(address as *mut libc::c_void, size.next_multiple_of(page()) as usize) };
 }
 
 /// Makes a mapped range a bare reservation again.
@@ -156,4 +163,26 @@ pub(super) fn protect(address: u64, size: u64, allow: bool) -> io::Result<()> {
     };
     // SAFETY: callers pass a range that they have mapped.
     check(unsafe { libc::mprotect(address as *mut libc::c_void, size as usize, protection) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_the_file_begin_at_pages_of_the_host() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            let mut file = BackingFile {
+                page,
+                ..BackingFile::new()
+            };
+            let (first, second) = (file.skip(512), file.take(page + 1).unwrap());
+            let third = file.take(2 << 20).unwrap();
+            // mmap takes no other offset.
+            assert_eq!((first, second, third), (0, page, 3 * page), "{page}");
+            file.punch(second, page + 1);
+            file.punch(third, 2 << 20);
+            assert_eq!(file.out, 0, "{page}");
+        }
+    }
 }

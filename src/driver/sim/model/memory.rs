@@ -6,7 +6,7 @@ use super::MachineConfig;
 use super::addresses::{Addresses, Chooser};
 use super::arena::Arena;
 use super::code::*;
-use super::host_memory::{self, BackingFile, PAGE};
+use super::host_memory::{self, BackingFile, page};
 use super::shared::SharedDevices;
 use super::state::NumberMap;
 
@@ -45,7 +45,7 @@ pub(super) struct Physical {
 struct DeviceMemory {
     total: u64,
     used: u64,
-    /// Bytes that other processes hold.
+    /// Bytes that other processes hold, and on an integrated GPU what the host's programs use.
     others: u64,
 }
 
@@ -61,6 +61,8 @@ pub(super) struct MemoryState {
     granularity: u64,
     /// Remaining address space.
     space: u64,
+    /// Whether pinned memory comes out of the memory of device 0.
+    integrated: bool,
     pub(super) contents: bool,
     devices: Vec<DeviceMemory>,
     /// What other processes hold as well.
@@ -90,13 +92,18 @@ impl MemoryState {
                 config.memory
             },
             used: 0,
-            others: 0,
+            others: config.integrated.unwrap_or(0).min(config.memory),
         };
         let shared = shared.and_then(|joined| joined.ok());
         MemoryState {
             backing: BackingFile::new(),
-            granularity: config.granularity.next_power_of_two().max(PAGE),
-            space: config.address_space,
+            granularity: config.granularity.next_power_of_two().max(page()),
+            // Boards with an integrated GPU refuse reservations that are larger than their memory.
+            space: match config.integrated {
+                None => config.address_space,
+                Some(host) => config.address_space.min(config.memory.saturating_sub(host)),
+            },
+            integrated: config.integrated.is_some(),
             contents: config.contents,
             devices: vec![device; config.devices as usize],
             shared,
@@ -385,13 +392,27 @@ impl MemoryState {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
+        let charged = self.charged_for_pinned(size);
+        self.charge(0, charged)?;
         if self.host.is_none() {
             self.host = Arena::new(self.addresses, 0, None);
         }
         let taken = self.host.as_mut().and_then(|arena| arena.take(size));
-        let (address, _) = taken.ok_or(OUT_OF_MEMORY)?;
+        let Some((address, _)) = taken else {
+            self.discharge(0, charged);
+            return Err(OUT_OF_MEMORY);
+        };
         self.pinned.insert(address, size);
         Ok(address)
+    }
+
+    /// What a piece of pinned memory takes from device 0.
+    fn charged_for_pinned(&self, size: u64) -> u64 {
+        if self.integrated {
+            size.next_multiple_of(page())
+        } else {
+            0
+        }
     }
 
     /// Pinned memory as the checker sees it: its own physical memory, with one alias.
@@ -412,6 +433,7 @@ impl MemoryState {
             && let Some(arena) = &mut self.host
         {
             arena.give(address, size);
+            self.discharge(0, self.charged_for_pinned(size));
         }
     }
 

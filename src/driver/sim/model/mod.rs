@@ -9,7 +9,7 @@
 //!
 //! * **Memory** (`memory`, `allocation`, `addresses`, `access`): addresses are real and have no more properties than
 //!   CUDA guarantees. Each device has a capacity and a granularity, and other processes may hold a part of its memory, or
-//!   share it by a file (`shared`).
+//!   share it by a file (`shared`). On an integrated GPU the host's programs use it, too.
 //!   A handle that is mapped twice is one memory. The host faults where it has no access. Refused are: an offset other
 //!   than 0, a map over a map or outside a reservation, a size that is not the handle's, an unmap or an access change
 //!   that cuts a mapping, and freeing a reservation in part or with mappings.
@@ -108,6 +108,10 @@ pub struct MachineConfig {
     pub contents: bool,
     /// Bytes of address space for reservations.
     pub address_space: u64,
+    /// Whether the GPU is integrated, as on Jetson: it has no memory of its own. `memory` is the machine's then. The host's
+    /// programs use so many bytes of it at the start, pinned memory comes out of it, and reservations are bounded by the
+    /// rest.
+    pub integrated: Option<u64>,
     /// Where memory lies.
     pub addresses: Addresses,
     /// Simulated nanoseconds from the end of a user object's last use to the call of its destructor.
@@ -131,6 +135,7 @@ impl Default for MachineConfig {
             bytes_per_ns: 1024,
             contents: true,
             address_space: 128 << 40,
+            integrated: None,
             addresses: Addresses::Drawn(0),
             user_object_delay: 10_000,
             latencies: Latencies::Short,
