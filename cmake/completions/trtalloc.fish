@@ -27,7 +27,7 @@ end
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -s V -l version -d 'Print version'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
-complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or tries settings on it'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "bench" -d 'Measures the project\'s targets: a table of figures, targets and whether they are met'
@@ -48,11 +48,15 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l driver -d '
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l options -d 'Any other options, as key=value,key=value' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l repeat -d 'How often the trace is run; each pass is a row of the table' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l speed -d 'Divide the time between calls by this; the work keeps its length. A large number makes requests come as fast as the device completes them [default: 1]' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l work-us -d 'How many microseconds of work a request queues; the default is the trace\'s time from its first allocation to its first free, and 2000 where the trace has no times' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l ahead -d 'How many requests of a stream the host queues before it waits for the first of them [default: 2]' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l repeat -d 'How often the trace is run; each pass is a row of the table [default: 1, and 3 with --advise]' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l cap -d 'Cap reserved memory at RATIO times the trace\'s peak in use, rounded up to whole handles' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l max-ratio -d 'Fail where reserved ÷ peak is above this in any pass' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l max-remaps -d 'Fail where the last pass remaps more than this for each thousand requests' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l snapshot -d 'Record everything, and write a snapshot at the end: .pickle (for PyTorch\'s memory viewer too), .json or .html' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l advise -d 'Try settings with the load of the trace, on simulated devices whose memory calls take as long as on an A100: what each costs and holds, and which one is worth it'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l work -d 'Queue work on every block, so that memory is pending when it is freed; the simulated device checks every allocation'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s o -l output -d 'The file to write, compressed where its name ends in .gz; the default is stdout' -r -F
@@ -69,7 +73,6 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l pairs -d 'How many pairs to time for each figure' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l library -d 'The library to measure; the default is the one in this command\'s folder' -r -F
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l only -d 'Measure only the groups whose name contains this, as `library` or `history`' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l time-load -d 'Load a library, print the nanoseconds that took, and do nothing else' -r -F
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -77,6 +80,11 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l options -d 'Any other options, as key=value,key=value' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l trace -d 'Run this trace instead of the generated workloads: its calls by stream, at its times, with work pending' -r -F
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l speed -d 'Divide the time between calls by this; the work keeps its length. A large number makes requests come as fast as the device completes them [default: 1]' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l work-us -d 'How many microseconds of work a request queues; the default is the trace\'s time from its first allocation to its first free, and 2000 where the trace has no times' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l ahead -d 'How many requests of a stream the host queues before it waits for the first of them [default: 2]' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l repeat -d 'How often the trace is run; the first pass is not measured [default: 3]' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l requests -d 'How many requests of each stream are measured' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l warm -d 'How many requests of each stream come before those' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l seed -d 'Where the requests are drawn from' -r
@@ -125,6 +133,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_memory -d 
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_devices -d 'As the option of that name' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_driver -d 'As the option of that name' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_latency -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_integrated -d 'As the option of that name' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_shared -d 'As the option of that name' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot -d 'Where a snapshot is written at the program\'s end: .pickle, .json or .html; %p is the process' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l options -d 'Any options, as key=value,key=value' -r
@@ -189,7 +198,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s o -l outpu
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -l rows -d 'How many rows each table has' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread]]; gzip is unpacked) and measures it'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or tries settings on it'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "bench" -d 'Measures the project\'s targets: a table of figures, targets and whether they are met'
