@@ -220,7 +220,13 @@ fn unmap_of_a_range_unmaps_each_mapping() {
     assert!(setup.machine.fail_nth(Some("cuMemUnmap"), 2, 999));
     assert!(setup.driver.unmap(base, 3 * PAGE).is_err());
     assert_eq!(setup.machine.memory_held(), [1, 2, 2]);
+    // Until then, nothing is mapped in the range: the next call would unmap it.
+    let handle = setup.driver.create(0, PAGE, HandleKind::default()).unwrap();
+    assert!(setup.driver.map(base, PAGE, handle).is_err());
     setup.driver.unmap(base, 3 * PAGE).unwrap();
+    setup.driver.map(base, PAGE, handle).unwrap();
+    setup.driver.release(handle).unwrap();
+    setup.driver.unmap(base, PAGE).unwrap();
     assert!(setup.driver.unmap(base, 3 * PAGE).is_err(), "no mapping is left");
     setup.driver.unreserve(base, 4 * PAGE).unwrap();
     assert_eq!(setup.machine.memory_held(), [0, 0, 0]);

@@ -46,6 +46,9 @@ pub(super) fn properties(device: i32) -> PhysicalProperties {
 pub(super) struct Mapped {
     /// Sizes in bytes, by address.
     mappings: Mutex<BTreeMap<u64, u64>>,
+    /// Ranges of which only a part could be unmapped: sizes in bytes, by address. The caller holds such a range for mapped, and
+    /// will unmap it again, so nothing else is mapped there before.
+    unfinished: Mutex<BTreeMap<u64, u64>>,
     late: AtomicBool,
 }
 
@@ -61,6 +64,13 @@ impl Mapped {
             at += size;
         }
         at == end && bytes > 0
+    }
+
+    /// Whether a range has a part of one that could not be unmapped as a whole.
+    fn is_unfinished(&self, address: u64, bytes: u64) -> bool {
+        let unfinished = self.unfinished.lock();
+        let before = unfinished.range(..address.saturating_add(bytes)).next_back();
+        before.is_some_and(|(start, size)| start + size > address)
     }
 }
 
@@ -93,6 +103,9 @@ pub(super) fn synchronize(acl: &Acl, usable: fn() -> bool) -> Result<()> {
 
 impl AscendDriver {
     pub(super) fn map_whole(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
+        if self.mapped.is_unfinished(address, bytes) {
+            return Err(refused("aclrtMapMem", Failure::Other));
+        }
         self.in_any_context(move |acl| {
             call!(
                 acl,
@@ -103,8 +116,8 @@ impl AscendDriver {
         Ok(())
     }
 
-    /// Unmaps every mapping in a range, from the first. If one is refused, the ones before it stay unmapped, and the
-    /// next call for the range continues from there.
+    /// Unmaps every mapping in a range, from the first. If one is refused, the ones before it stay unmapped, the next call
+    /// for the range continues from there, and nothing is mapped in the range until then.
     pub(super) fn unmap_range(&self, address: u64, bytes: u64) -> Result<()> {
         let mappings: Vec<u64> = {
             let known = self.mapped.mappings.lock();
@@ -116,9 +129,16 @@ impl AscendDriver {
         }
         self.wait_before_unmap()?;
         for start in mappings {
-            self.in_any_context(move |acl| call!(acl, aclrtUnmapMem(start as *mut c_void)))?;
+            let outcome = self.in_any_context(move |acl| call!(acl, aclrtUnmapMem(start as *mut c_void)));
+            if outcome.is_err() {
+                if start != address {
+                    self.mapped.unfinished.lock().insert(address, bytes);
+                }
+                return outcome;
+            }
             self.mapped.mappings.lock().remove(&start);
         }
+        self.mapped.unfinished.lock().remove(&address);
         Ok(())
     }
 
