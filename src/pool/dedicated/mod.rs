@@ -91,6 +91,24 @@ impl Cell {
             |block| block.extent(),
         )
     }
+
+    /// Where the block starts, and its extent; none where there is no block any more. Another call may end the block meanwhile,
+    /// and the cell may get another one, so both are read until they belong together.
+    pub fn place(&self) -> Option<(u64, (u64, u64, bool))> {
+        let mut tries = 0;
+        loop {
+            let address = self.address.load(Ordering::Acquire);
+            if address == 0 {
+                return None;
+            }
+            let extent = self.extent();
+            let inside = extent.0 <= address && address - extent.0 <= extent.1;
+            if inside && self.address.load(Ordering::Acquire) == address {
+                return Some((address, extent));
+            }
+            pause(&mut tries);
+        }
+    }
 }
 
 /// A cell that no other call changes while this lives.

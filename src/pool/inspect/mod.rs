@@ -79,10 +79,9 @@ impl Inspection<'_> {
         let mut segments: Vec<Segment> = self.range_segments();
         let dedicated = self.pool.marks.dedicated.lock();
         for (_, cell) in self.pool.dedicated.all() {
-            let address = cell.address.load(Ordering::Relaxed);
-            if address == 0 {
+            let Some((address, extent)) = cell.place() else {
                 continue;
-            }
+            };
             let stack = recorder.stack_of(dedicated.get(&address).copied().unwrap_or_default());
             let size = cell.size.load(Ordering::Relaxed);
             let piece = Piece {
@@ -93,7 +92,7 @@ impl Inspection<'_> {
                 stack,
                 tag: cell.tag.load(Ordering::Relaxed),
             };
-            segments.push(segment(cell.extent(), piece));
+            segments.push(segment(extent, piece));
         }
         for freed in self
             .core

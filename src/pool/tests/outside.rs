@@ -1,6 +1,10 @@
 //! A trim and a limit from outside the process, which come at any moment: they wait for nothing and end no capture.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{Bench, MIB, RESIZABLE};
+use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::driver::sim::model::functions::Call;
 
@@ -172,4 +176,41 @@ fn refused_memory_stays() {
         assert_eq!(reserved(&bench), 0, "{options}, {call}");
         bench.finish();
     }
+}
+
+/// Blocks with memory of their own come and go while another thread looks at all memory. Each of them lies within its extent.
+#[test]
+fn memory_is_inspected_beside_blocks_that_come_and_go() {
+    let bench = Bench::over(
+        SimConfig {
+            memory: 8 << 30,
+            ..SimConfig::default()
+        },
+        "",
+    );
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                for segment in bench
+                    .allocator
+                    .snapshot()
+                    .unwrap()
+                    .devices
+                    .iter()
+                    .flat_map(|of| &of.segments)
+                {
+                    let bytes: u64 = segment.pieces.iter().map(|piece| piece.size).sum();
+                    assert_eq!(bytes, segment.size);
+                }
+            }
+        });
+        for round in 0..3_000u64 {
+            let sizes = [1, 7, 30, 3].map(|size| (size + round % 5) * MIB);
+            let blocks = sizes.map(|size| bench.request(size, RESIZABLE, None).unwrap());
+            blocks.iter().for_each(|block| bench.put(*block, None));
+        }
+        over.store(true, Relaxed);
+    });
+    bench.finish();
 }
