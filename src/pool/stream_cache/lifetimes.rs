@@ -67,6 +67,9 @@ impl Lifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::{Context, Stream};
+    use crate::pool::free_space::FreeSpace;
+    use crate::pool::stream_cache::{Key, StreamCaches};
 
     const NEEDS: u64 = 64 * APART;
     const SMALLER: u64 = NEEDS / 16;
@@ -125,5 +128,18 @@ mod tests {
         lifetimes.note(LARGER, u64::MAX);
         lives(&mut lifetimes, 4, (3, 20), 3);
         assert_eq!(lifetimes.end(SMALLER, NEEDS), End::High);
+    }
+
+    #[test]
+    fn all_blocks_lie_together_where_memory_is_short() {
+        let caches = StreamCaches::default();
+        let key = Key::default_stream(Stream::LEGACY, Context(0));
+        let mut inner = caches.get(key).inner.lock();
+        let mut free_space = FreeSpace::new(2 * NEEDS, 512, 2 << 20);
+        let owner = free_space.add_owner();
+        free_space.raise_peak(owner, NEEDS);
+        lives(&mut inner.lifetimes, 4, (3, 20), 3);
+        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, false), End::High);
+        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, true), End::Low);
     }
 }
