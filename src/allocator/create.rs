@@ -1,6 +1,7 @@
 //! Creates allocators, and the pool of a device at its first use.
 
 use super::*;
+use crate::driver::Failure;
 
 impl Allocator {
     /// Reads `options`, and the environment for keys that these do not name, and opens the driver.
@@ -46,6 +47,7 @@ impl Allocator {
 
     /// Makes an allocator over a driver that is already open, with exactly the options of `config`.
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
+        refuse_peers_of_malloc(&config)?;
         let memory = MemorySource::Driver(match config.kind {
             Kind::Device => config.backing,
             // Pinned memory comes from a function of the driver that selects the address.
@@ -114,14 +116,17 @@ impl Allocator {
             .ok_or_else(|| Error::InvalidArgument(format!("device {device}")))?;
         slot.get_or_try_init(|| {
             let options = self.options(device)?;
-            let pool = Box::new(Pool::new(
-                self.driver.clone(),
-                device,
-                self.memory,
-                options,
-                self.caches.clone(),
-                self.recorder.clone(),
-            )?);
+            let pool = Box::new(
+                Pool::new(
+                    self.driver.clone(),
+                    device,
+                    self.memory,
+                    options,
+                    self.caches.clone(),
+                    self.recorder.clone(),
+                )
+                .map_err(exhausted)?,
+            );
             #[cfg(not(loom))]
             self.begin_help(&pool);
             #[cfg(not(loom))]
@@ -150,11 +155,12 @@ impl Allocator {
 
     fn options(&self, device: i32) -> Result<Options> {
         let config = &self.config;
-        let peers = match &config.peers {
+        let mut peers = match &config.peers {
             Peers::None => Vec::new(),
             Peers::Auto => (0..self.driver.device_count()? as i32).collect(),
             Peers::List(list) => list.clone(),
         };
+        peers.retain(|peer| *peer != device);
         Ok(Options {
             rule: self.rule,
             limit: self.first_limit(device)?,
@@ -180,6 +186,26 @@ impl Allocator {
             peers_must: matches!(config.peers, Peers::List(_)),
         })
     }
+}
+
+/// Memory that the driver lacks for a pool itself, or for its context, is as any memory that it lacks.
+fn exhausted(error: Error) -> Error {
+    match error {
+        Error::Driver(cause) if cause.failure == Failure::OutOfMemory => Error::OutOfMemory(cause.to_string()),
+        error => error,
+    }
+}
+
+/// Refuses peers where memory comes from the driver's malloc, which gives no other device access.
+fn refuse_peers_of_malloc(config: &Config) -> Result<()> {
+    let why = match (&config.peers, config.backing, config.passthrough) {
+        (Peers::List(_), _, true) => "passthrough=1",
+        (Peers::List(_), Backing::Malloc, _) => "backing=malloc",
+        _ => return Ok(()),
+    };
+    Err(Error::Unsupported(format!(
+        "peers with {why}: the program itself gives devices access to such memory (cuCtxEnablePeerAccess)"
+    )))
 }
 
 /// Refuses options that have no meaning for host memory.

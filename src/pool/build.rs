@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::driver::{DeviceInfo, Driver, Failure, Result};
+use crate::driver::{DeviceInfo, Driver, DriverError, Failure, Result};
 use crate::history::Recorder;
 use crate::pool::counters::{Counters, Counts};
 use crate::pool::decay::Decay;
@@ -22,6 +22,7 @@ use crate::pool::stream_cache::peak::InUse;
 use crate::pool::tags::Tags;
 use crate::pool::{Core, Options, Pool};
 use crate::support::config::Backing;
+use crate::support::error::{self, Error};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -48,7 +49,7 @@ impl Pool {
         options: Options,
         caches: Arc<StreamCaches>,
         recorder: Arc<Recorder>,
-    ) -> Result<Pool> {
+    ) -> error::Result<Pool> {
         let calls = Arc::new(match options.shared_budget.clone() {
             Some(budget) => DriverCalls::within(budget, driver),
             None => DriverCalls::new(driver, options.pinned),
@@ -148,7 +149,7 @@ impl Pool {
         info: &DeviceInfo,
         granule: u64,
         options: &Options,
-    ) -> Result<(AddressSpace, u64)> {
+    ) -> error::Result<(AddressSpace, u64)> {
         let room = info
             .total
             .saturating_mul(8)
@@ -165,11 +166,14 @@ impl Pool {
         let reservation = match backing {
             Backing::Malloc => None,
             Backing::Vmm => Some(Self::reserve(calls, access, page, room, options)?),
-            Backing::Auto => Self::reserve(calls, access, page, room, options)
-                .inspect_err(
-                    |error| tracing::info!(device = access[0], %error, "no virtual memory here: backing=malloc"),
-                )
-                .ok(),
+            Backing::Auto => match Self::reserve(calls, access, page, room, options) {
+                Ok(reservation) => Some(reservation),
+                Err(error) if !may_do_without_peers(options, error) => return Err(no_peers(options, error)),
+                Err(error) => {
+                    tracing::info!(device = access[0], %error, "no virtual memory here: backing=malloc");
+                    None
+                }
+            },
         };
         Ok(match reservation {
             Some((base, size)) => (AddressSpace::reserved(base, size, granule), page),
@@ -214,23 +218,39 @@ impl Pool {
     fn trial(calls: &DriverCalls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
         let device = access[0];
         let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
-            // A full device is no evidence against virtual memory.
-            Err(error) if error.failure == Failure::OutOfMemory => return Ok(()),
+            // A full device is no evidence against virtual memory. But which peers can have access is only known after a try.
+            Err(error) if error.failure == Failure::OutOfMemory && options.peers.is_empty() => return Ok(()),
             handle => handle?,
         };
         let mut outcome = calls.submit(|driver| driver.map(base, page, handle));
         if outcome.is_ok() {
             outcome = calls.submit(|driver| driver.set_access(base, page, &[device]));
-            for peer in options.peers.iter().copied().filter(|peer| *peer != device) {
+            for peer in options.peers.iter().copied() {
                 match calls.submit(|driver| driver.set_access(base, page, &[device, peer])) {
                     Ok(()) => access.push(peer),
-                    Err(error) if options.peers_must => outcome = outcome.and(Err(error)),
+                    Err(error) if options.peers_must || error.failure == Failure::OutOfMemory => {
+                        outcome = outcome.and(Err(error));
+                    }
                     Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
                 }
             }
             outcome = outcome.and(twice(|| calls.submit(|driver| driver.unmap(base, page))));
         }
         outcome.and(twice(|| calls.submit(|driver| driver.release(handle))))
+    }
+}
+
+/// Whether the driver's malloc, which gives no peer access, may serve instead of virtual memory after this error. An exhausted
+/// device says nothing about its peers, so the next request tries again.
+fn may_do_without_peers(options: &Options, error: DriverError) -> bool {
+    options.peers.is_empty() || !options.peers_must && error.failure != Failure::OutOfMemory
+}
+
+/// The error of a pool whose peers have no access.
+fn no_peers(options: &Options, error: DriverError) -> Error {
+    match error.failure {
+        Failure::OutOfMemory => Error::Driver(error),
+        _ => Error::Unsupported(format!("peers={:?} cannot all have access: {error}", options.peers)),
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Options {
     pub pinned: bool,
     /// The properties of the physical memory.
     pub kind: HandleKind,
-    /// Other devices that may access the memory.
+    /// Other devices that may access the memory; not the pool's own.
     pub peers: Vec<i32>,
     /// Whether each peer must be able to access the memory; otherwise only the peers that can get access.
     pub peers_must: bool,

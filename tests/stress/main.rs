@@ -94,3 +94,19 @@ fn random_work_leaves_no_violations_and_no_memory() {
         );
     }
 }
+
+/// Options that are tried together nowhere else.
+#[test]
+fn random_work_with_random_options() {
+    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 300_000 } else { 150_000 });
+    let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(4).max(1);
+    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or(1);
+    let each = 3000;
+    for at in 0..operations / 4 / each {
+        let seed = seed.wrapping_add(at * 7919);
+        let round = rounds::drawn(seed);
+        let version = round.sim.version;
+        print!("TRTALLOC_STRESS_SEED={seed}, CUDA {version}, {}: ", round.options);
+        println!("{}", rounds::run(&round, each, threads, seed));
+    }
+}

@@ -9,13 +9,14 @@ use trtalloc::driver::sim::{Addresses, Machine, SimConfig, SimDriver};
 
 use crate::over::open;
 use crate::play::{Rules, play};
+use crate::random::Random;
 use crate::standin::process::exclusive;
 
 const DEVICES: i32 = 2;
 const MIB: u64 = 1 << 20;
 
 pub struct Round {
-    pub options: &'static str,
+    pub options: String,
     /// Its part of all operations.
     pub weight: u64,
     pub failures: bool,
@@ -32,8 +33,8 @@ pub fn all() -> Vec<Round> {
         memory: 2048 * MIB,
         ..SimConfig::default()
     };
-    let round = |options, weight, failures, largest| Round {
-        options,
+    let round = |options: &str, weight, failures, largest| Round {
+        options: options.to_owned(),
         weight,
         failures,
         largest,
@@ -82,6 +83,64 @@ pub fn all() -> Vec<Round> {
         large(round("wait_ms=5,captures=1", 10, false, 24 * MIB)),
         large(older(12_040, round("wait_ms=5,captures=1", 2, false, 24 * MIB))),
     ]
+}
+
+/// An allocator with options that the seed decides, over a driver of any version.
+pub fn drawn(seed: u64) -> Round {
+    let mut random = Random::new(seed ^ 0x6f70_7469_6f6e_7321);
+    let mut options = "wait_ms=2".to_owned();
+    let mut is_set = |one_in: u64, values: &[&str]| {
+        if random.one_in(one_in) {
+            options = format!("{options},{}", random.pick(values).expect("there are values"));
+        }
+    };
+    is_set(2, &["limit=192MiB", "limit=256MiB", "limit=30%"]);
+    is_set(3, &["headroom=64MiB", "headroom=40%"]);
+    is_set(4, &["reserve=32MiB", "reserve=128MiB", "reserve=5%"]);
+    is_set(
+        2,
+        &[
+            "release_threshold=all",
+            "release_threshold=0",
+            "release_threshold=64MiB",
+        ],
+    );
+    is_set(3, &["decay_ms=2", "decay_ms=8"]);
+    is_set(4, &["backing=malloc", "backing=vmm"]);
+    is_set(4, &["retry_ms=1"]);
+    is_set(4, &["captures=1"]);
+    is_set(
+        4,
+        &[
+            "history=all,stacks=none",
+            "history=state",
+            "history=all,max_entries=1000",
+        ],
+    );
+    is_set(6, &["peers=auto"]);
+    is_set(8, &["streams=trusted"]);
+    is_set(12, &["guard=1"]);
+    is_set(12, &["fill=0xcd"]);
+    is_set(16, &["passthrough=1"]);
+    let versions = [11_020, 11_080, 12_040, 12_090];
+    Round {
+        // Without failures, a process that captures expects memory to grow.
+        failures: options.contains("captures=1") || random.one_in(2),
+        sim: SimConfig {
+            version: match options.contains("backing=vmm") {
+                true => 12_090,
+                false => random.pick(&versions).expect("there are versions"),
+            },
+            memory: (512 << random.below(4)) * MIB,
+            devices: DEVICES as u32,
+            user_object_delay: 10_000 * random.below(100),
+            ..SimConfig::default()
+        },
+        options,
+        weight: 0,
+        largest: (1 + random.below(48)) * MIB,
+        ascend: false,
+    }
 }
 
 /// Rounds that found an error once, with one thread: the round, its seed and operations.
@@ -149,7 +208,7 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
     };
     let config = Config::parse(&format!("decay_ms=0,{}", round.options)).unwrap();
     let rules = Rules {
-        options: round.options,
+        options: &round.options,
         devices: DEVICES,
         failures: round.failures,
         largest: round.largest,

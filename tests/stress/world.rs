@@ -112,15 +112,21 @@ impl World {
 
     /// Allocates a block for the checker to see. Returns 0 where it is refused.
     pub fn get(&self, size: u64, flags: u32, stream: Option<usize>) -> u64 {
+        self.get_aligned(size, 0, flags, stream)
+    }
+
+    /// As [`World::get`], with an alignment.
+    pub fn get_aligned(&self, size: u64, alignment: u64, flags: u32, stream: Option<usize>) -> u64 {
         let request = Request {
             size,
-            alignment: 0,
+            alignment,
             flags,
             stream: stream.map(Stream),
             device: None,
         };
         match self.ask(|allocator| allocator.allocate(request)) {
             Ok(address) => {
+                assert!(address.is_multiple_of(alignment.max(1)), "{address:#x} for {alignment}");
                 self.machine.checker().hand_out(address, carved(size), stream);
                 self.counts.allocated.fetch_add(1, Relaxed);
                 address

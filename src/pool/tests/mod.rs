@@ -26,6 +26,7 @@ mod large;
 mod lifetimes;
 mod outside;
 mod owners;
+mod peers;
 mod per_free_events;
 mod remainders;
 mod reserve;

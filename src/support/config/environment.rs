@@ -69,6 +69,9 @@ impl Config {
             config.fill = None;
             config.forget_bounds_of_device();
         }
+        if own.backing == Backing::Malloc || own.passthrough {
+            config.peers = Peers::None;
+        }
         if own.kind == Kind::Pinned {
             config.backing = Backing::default();
             config.guard = false;

@@ -429,6 +429,16 @@ fn environment_does_not_ask_for_what_cannot_be() {
     });
     assert_eq!(pinned, expected);
     assert!(over("", MemoryFrom::Driver).bounds_hold().is_err());
+    // The driver's malloc gives peers no access.
+    assert_eq!(over("passthrough=0", MemoryFrom::Driver).peers, Peers::Auto);
+    for (options, named) in [
+        ("backing=malloc", "backing=malloc,peers=1"),
+        ("passthrough=1", "passthrough=1,peers=1"),
+    ] {
+        assert_eq!(over(options, MemoryFrom::Driver).peers, Peers::None, "{options}");
+        let both = over(named, MemoryFrom::Driver);
+        assert_eq!(both.peers, Peers::List(vec![1]), "{options}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use trtalloc::allocator::{Allocator, RESIZABLE};
 use trtalloc::driver::Stream;
+use trtalloc::tags;
 
 use crate::graphs::{Capture, Graph};
 use crate::random::Random;
@@ -13,6 +14,8 @@ use crate::world::{Parcel, World, done};
 
 /// The maximum of blocks that a thread holds.
 const MAX_BLOCKS: usize = 48;
+/// Under which clients allocate some blocks.
+const TAGS: [&str; 3] = ["first model", "second model", "third model"];
 
 /// A block that the client holds.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +173,15 @@ impl<'w> Client<'w> {
     fn allocate(&mut self, ordered: bool, flags: u32) {
         let home = self.stream();
         let size = self.random.size(self.world.largest);
-        let address = self.world.get(size, flags, ordered.then_some(home));
+        let alignment = if self.random.one_in(8) {
+            1 << self.random.below(22)
+        } else {
+            0
+        };
+        let tag = self.random.one_in(8).then(|| self.tag());
+        tags::set(tag).expect("there are few tags");
+        let address = self.world.get_aligned(size, alignment, flags, ordered.then_some(home));
+        tags::set(None).expect("there is always no tag");
         if address == 0 {
             return;
         }
@@ -184,6 +195,11 @@ impl<'w> Client<'w> {
         if !self.random.one_in(4) {
             self.launch(home, &[(address, size)]);
         }
+    }
+
+    /// One of the tags under which the clients allocate.
+    fn tag(&mut self) -> &'static str {
+        self.random.pick(&TAGS).expect("there are tags")
     }
 
     /// Loads an engine without a stream and uses it, or unloads the oldest one.

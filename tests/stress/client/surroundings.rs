@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use trtalloc::allocator::Allocator;
 use trtalloc::driver::Stream;
 
 use crate::machine::functions::{Call, CallKind};
@@ -137,19 +138,25 @@ impl Client<'_> {
         if self.random.one_in(50) {
             self.world.allocator.validate().unwrap();
         }
+        if self.random.one_in(50) {
+            // With nothing recorded it has the state alone.
+            self.world.ask(Allocator::snapshot).unwrap();
+        }
     }
 
     pub(super) fn trim_or_limit(&mut self) {
         let device = Some(self.device());
         let bytes = (self.random.below(9) + 1) * (64 << 20);
-        let which = self.random.below(6);
-        if which > 3 {
+        let which = self.random.below(7);
+        if which > 4 {
             return self.change_other_processes();
         }
+        let tag = self.tag();
         let _ = self.world.ask(|allocator| match which {
             0 => allocator.trim(device, bytes).map(drop),
             1 => allocator.trim(device, 0).map(drop),
             2 => allocator.set_limit(device, 0),
+            3 => allocator.set_tag_limit(device, tag, bytes % 5 * (16 << 20)),
             _ => allocator.set_limit(device, bytes),
         });
     }
