@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::LogLevel;
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
@@ -68,6 +69,42 @@ fn a_level_passes_what_is_at_least_as_grave() {
         assert_eq!(lines(&output), expected, "{role}");
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(!stdout.contains("trtalloc: "), "{role}: {stdout}");
+    }
+}
+
+/// A developer who looks for a write beyond a block with `guard=1` learns that none would be found.
+#[test]
+fn an_option_that_has_no_effect_is_reported() {
+    if let Ok(options) = std::env::var(ROLE) {
+        trtalloc::log::init(LogLevel::Warn);
+        let allocator = Allocator::create(&format!("driver=sim,{options}")).unwrap();
+        let request = Request {
+            size: 4096,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: None,
+        };
+        for _ in 0..2 {
+            allocator
+                .deallocate(allocator.allocate(request).unwrap(), None)
+                .unwrap();
+        }
+        return;
+    }
+    let malloc = "has no effect: this memory comes from the driver's malloc device=0";
+    let guard = format!("trtalloc: warn: guard=1 {malloc}");
+    let share = format!("trtalloc: warn: share {malloc}");
+    for (options, expected) in [
+        ("guard=1,share=fd", vec![]),
+        ("backing=malloc", vec![]),
+        ("backing=malloc,guard=1", vec![&guard]),
+        ("passthrough=1,guard=1", vec![&guard]),
+        ("backing=malloc,share=fd", vec![&share]),
+    ] {
+        let output = child("an_option_that_has_no_effect_is_reported", options);
+        assert!(output.status.success(), "{options}: {output:?}");
+        assert_eq!(lines(&output).iter().collect::<Vec<_>>(), expected, "{options}");
     }
 }
 

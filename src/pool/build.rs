@@ -68,6 +68,9 @@ impl Pool {
             home = Home::primary(&calls, device)?;
         }
         calls.set_home(home.context);
+        if mallocs && matches!(memory, MemorySource::Driver(_)) && !options.pinned {
+            warn_of_malloc(device, &options);
+        }
         let addresses = Arc::new(space);
         let mut free_space = FreeSpace::new(addresses.size, granule, page);
         let mut physical = PhysicalMemory::new(
@@ -237,6 +240,22 @@ impl Pool {
             outcome = outcome.and(twice(|| calls.submit(|driver| driver.unmap(base, page))));
         }
         outcome.and(twice(|| calls.submit(|driver| driver.release(handle))))
+    }
+}
+
+/// Says which options have no effect on memory of the driver's malloc.
+fn warn_of_malloc(device: i32, options: &Options) {
+    let kind = &options.kind;
+    for (is_set, option) in [
+        (options.guard, "guard=1"),
+        (kind.share_fd || kind.share_fabric, "share"),
+    ] {
+        if is_set {
+            tracing::warn!(
+                device,
+                "{option} has no effect: this memory comes from the driver's malloc"
+            );
+        }
     }
 }
 
