@@ -125,7 +125,8 @@ void *trtalloc_allocate_on(trtalloc_allocator *allocator,
 // a new block (backing=malloc, passthrough=1), the new block has `alignment`, or the smallest alignment if it is 0.
 void *trtalloc_reallocate(trtalloc_allocator *allocator, void *address, uint64_t alignment, uint64_t new_size);
 
-// Frees a block. Work queued so far, on any stream, may still use it. Returns true if the block was freed, and for
+// Frees a block. Work queued so far may still use it: on any stream of a context that has called the allocator for this
+// device, or of the primary context of a device that can use the block. Returns true if the block was freed, and for
 // NULL.
 bool trtalloc_deallocate(trtalloc_allocator *allocator, void *memory);
 

@@ -71,6 +71,14 @@ impl Pool {
         if mallocs && matches!(memory, MemorySource::Driver(_)) && !options.pinned {
             warn_of_malloc(device, &options);
         }
+        let reach = match memory {
+            // What it is, and who else can use it, is not known.
+            MemorySource::External(..) => vec![device],
+            _ if options.pinned => (0..calls.query(|driver| driver.device_count())? as i32).collect(),
+            _ if space.base().is_some() => access.clone(),
+            // Memory of the driver's malloc belongs to a context.
+            _ => Vec::new(),
+        };
         let addresses = Arc::new(space);
         let mut free_space = FreeSpace::new(addresses.size, granule, page);
         let mut physical = PhysicalMemory::new(
@@ -112,7 +120,7 @@ impl Pool {
                 physical,
                 counts: Counts::default(),
             },
-            reclaimer: Reclaimer::new(Contexts::new(home, forgotten.clone())),
+            reclaimer: Reclaimer::new(Contexts::new(home, reach, forgotten.clone())),
             allowance: GrowthAllowance::default(),
             decay: Decay::default(),
             rise: Rise::default(),

@@ -1,8 +1,9 @@
 //! The allocators under test.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trtalloc::allocator::Allocator;
+use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::Config;
 use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{Addresses, Machine, SimConfig, SimDriver};
@@ -85,18 +86,45 @@ pub fn all() -> Vec<Round> {
     ]
 }
 
+const BUDGET: u64 = 256 * MIB;
+
+/// The folder of a budget that no other process and no other round shares.
+fn budget_folder(seed: u64) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stress-{}-{seed}", std::process::id()))
+}
+
+fn budget(seed: u64) -> String {
+    let folder = budget_folder(seed);
+    format!("share_budget={}/round:{}MiB", folder.display(), BUDGET / MIB)
+}
+
+/// All of the budget is free again.
+fn budget_is_whole(seed: u64) {
+    let config = Config::parse(&format!("driver=sim,decay_ms=0,{}", budget(seed))).unwrap();
+    let allocator = Allocator::from_config(config).unwrap();
+    let request = Request {
+        size: BUDGET,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: Some(0),
+    };
+    let block = allocator.allocate(request).expect("nothing of the budget is held");
+    allocator.deallocate(block, None).unwrap();
+}
+
 /// An allocator with options that the seed decides, over a driver of any version.
 pub fn drawn(seed: u64) -> Round {
     let mut random = Random::new(seed ^ 0x6f70_7469_6f6e_7321);
-    let mut options = "wait_ms=2".to_owned();
+    let pinned = random.one_in(10);
+    let mut options = if pinned { "wait_ms=2,kind=pinned" } else { "wait_ms=2" }.to_owned();
     let mut is_set = |one_in: u64, values: &[&str]| {
         if random.one_in(one_in) {
             options = format!("{options},{}", random.pick(values).expect("there are values"));
         }
     };
-    is_set(2, &["limit=192MiB", "limit=256MiB", "limit=30%"]);
-    is_set(3, &["headroom=64MiB", "headroom=40%"]);
-    is_set(4, &["reserve=32MiB", "reserve=128MiB", "reserve=5%"]);
+    is_set(2, &["limit=192MiB", "limit=256MiB"]);
+    is_set(4, &["reserve=32MiB", "reserve=128MiB"]);
     is_set(
         2,
         &[
@@ -106,7 +134,6 @@ pub fn drawn(seed: u64) -> Round {
         ],
     );
     is_set(3, &["decay_ms=2", "decay_ms=8"]);
-    is_set(4, &["backing=malloc", "backing=vmm"]);
     is_set(4, &["retry_ms=1"]);
     is_set(4, &["captures=1"]);
     is_set(
@@ -117,22 +144,27 @@ pub fn drawn(seed: u64) -> Round {
             "history=all,max_entries=1000",
         ],
     );
-    is_set(6, &["peers=auto"]);
     is_set(8, &["streams=trusted"]);
-    is_set(12, &["guard=1"]);
-    is_set(12, &["fill=0xcd"]);
     is_set(16, &["passthrough=1"]);
-    let versions = [11_020, 11_080, 12_040, 12_090];
+    if !pinned {
+        is_set(4, &["limit=30%"]);
+        is_set(3, &["headroom=64MiB", "headroom=40%"]);
+        is_set(4, &["backing=malloc", "backing=vmm"]);
+        is_set(6, &["peers=auto"]);
+        is_set(12, &["guard=1"]);
+        is_set(12, &["fill=0xcd"]);
+        is_set(4, &[&budget(seed)]);
+    }
     Round {
         // Without failures, a process that captures expects memory to grow.
         failures: options.contains("captures=1") || random.one_in(2),
         sim: SimConfig {
-            version: match options.contains("backing=vmm") {
-                true => 12_090,
-                false => random.pick(&versions).expect("there are versions"),
-            },
+            version: random
+                .pick(&[11_020, 11_080, 12_040, 12_090])
+                .expect("there are versions"),
             memory: (512 << random.below(4)) * MIB,
-            devices: DEVICES as u32,
+            // Every device can use pinned memory, and a pool learns of a context that is not primary when it calls the pool.
+            devices: if pinned { 1 } else { DEVICES as u32 },
             user_object_delay: 10_000 * random.below(100),
             ..SimConfig::default()
         },
@@ -206,10 +238,14 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         Some(_) => open(false).unwrap(),
         None => simulated,
     };
+    let shares = round.options.contains("share_budget");
+    if shares {
+        std::fs::create_dir_all(budget_folder(seed)).unwrap();
+    }
     let config = Config::parse(&format!("decay_ms=0,{}", round.options)).unwrap();
     let rules = Rules {
         options: &round.options,
-        devices: DEVICES,
+        devices: round.sim.devices as i32,
         failures: round.failures,
         largest: round.largest,
         short_lived: true,
@@ -219,5 +255,13 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         engines: !round.failures,
     };
     let allocator = Allocator::with_driver(driver, config).unwrap();
-    play(machine, allocator, &rules, operations, threads, seed)
+    let summary = play(machine, allocator, &rules, operations, threads, seed);
+    if shares {
+        // Before CUDA 11.3 the memory of graphs stays allocated.
+        if round.sim.user_objects() {
+            budget_is_whole(seed);
+        }
+        std::fs::remove_dir_all(budget_folder(seed)).unwrap();
+    }
+    summary
 }

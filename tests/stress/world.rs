@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, Request};
+use trtalloc::config::Kind;
 use trtalloc::driver::Stream;
 
 use crate::machine::Machine;
@@ -127,6 +128,8 @@ impl World {
         match self.ask(|allocator| allocator.allocate(request)) {
             Ok(address) => {
                 assert!(address.is_multiple_of(alignment.max(1)), "{address:#x} for {alignment}");
+                // The host may write to pinned memory at once, whatever the stream.
+                let stream = stream.filter(|_| self.allocator.config().kind == Kind::Device);
                 self.machine.checker().hand_out(address, carved(size), stream);
                 self.counts.allocated.fetch_add(1, Relaxed);
                 address

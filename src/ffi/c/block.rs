@@ -103,7 +103,8 @@ pub unsafe extern "C" fn trtalloc_reallocate(
     ))
 }
 
-/// Frees a block. Work queued so far, on any stream, may still use it. Returns true if the block was freed, and for
+/// Frees a block. Work queued so far may still use it: on any stream of a context that has called the allocator for this
+/// device, or of the primary context of a device that can use the block. Returns true if the block was freed, and for
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_deallocate(allocator: *mut trtalloc_allocator, memory: *mut c_void) -> bool {

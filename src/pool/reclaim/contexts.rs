@@ -63,6 +63,8 @@ pub struct Contexts {
     pub home: Home,
     /// The home existed when the running request began.
     home_is_there: bool,
+    /// The devices that can use the pool's memory at any address it has, each with its primary context once that is known.
+    reach: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
     /// The queries that are counted here and not in [`DriverCalls`], where it takes an atomic operation.
@@ -70,9 +72,10 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Only the pool's own context is known.
-    pub fn new(home: Home, forgotten: Arc<AtomicU64>) -> Contexts {
+    /// Only the pool's own context is known. The devices in `reach` can use the pool's memory.
+    pub fn new(home: Home, reach: Vec<i32>, forgotten: Arc<AtomicU64>) -> Contexts {
         Contexts {
+            reach: reach.into_iter().map(|device| (device, None)).collect(),
             known: vec![(home.context, home.id)],
             home,
             home_is_there: false,
@@ -140,6 +143,25 @@ impl Reclaimer {
             }
             _ => {}
         }
+    }
+
+    /// Notes the primary context of each device that can use the pool's memory. Such a context may have work on a block that
+    /// is freed without a stream, and never call the pool. The pool learns of other contexts only when they call it.
+    pub(in crate::pool) fn note_primaries(&mut self, calls: &DriverCalls) -> Result<()> {
+        for at in 0..self.contexts.reach.len() {
+            let (device, noted) = self.contexts.reach[at];
+            if noted.is_some_and(|context| self.contexts.is_known(context))
+                || !calls.query(|driver| driver.primary_active(device))?
+            {
+                continue;
+            }
+            let context = calls.submit(|driver| driver.primary_retain(device))?;
+            let noted = self.note_context(calls, context);
+            calls.submit(|driver| driver.primary_release(device))?;
+            noted?;
+            self.contexts.reach[at].1 = Some(context);
+        }
+        Ok(())
     }
 
     /// As [`Reclaimer::note_context`], for a context that has just answered and so exists. Without ids there is nothing

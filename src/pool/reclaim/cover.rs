@@ -112,7 +112,7 @@ impl Reclaimer {
             true => self.drop_dead_contexts(pool),
             false => self.check_context(pool),
         };
-        if checked.is_err() {
+        if checked.is_err() || self.note_primaries(&pool.calls).is_err() {
             return false;
         }
         self.put_off = self.sees_capture(pool);

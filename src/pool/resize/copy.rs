@@ -260,7 +260,9 @@ impl Pool {
             let reclaimer = &mut core.reclaimer;
             reclaimer.check_context(self)?;
             reclaimer.drop_dead_contexts(self)?;
-            let noted = reclaimer.note_current(&self.calls);
+            let noted = reclaimer
+                .note_primaries(&self.calls)
+                .and_then(|()| reclaimer.note_current(&self.calls));
             noted.map_err(|error| self.failed(error))?;
             let contexts = reclaimer.contexts.all().to_vec();
             if contexts.iter().any(|(context, _)| self.is_capturing(*context)) {

@@ -28,6 +28,7 @@ mod outside;
 mod owners;
 mod peers;
 mod per_free_events;
+mod reach;
 mod remainders;
 mod reserve;
 mod resizable_memory;

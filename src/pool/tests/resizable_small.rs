@@ -19,7 +19,11 @@ struct Full {
 }
 
 fn full(options: &str) -> Full {
-    let bench = Bench::on(SimConfig::default(), &format!("limit={LIMIT},{options}"));
+    let two = SimConfig {
+        devices: 2,
+        ..SimConfig::default()
+    };
+    let bench = Bench::on(two, &format!("limit={LIMIT},{options}"));
     let stream = bench.stream();
     let mut blocks: Vec<u64> = (0..LIMIT / HALF).map(|_| bench.get(HALF, Some(stream))).collect();
     blocks.sort_unstable();
@@ -215,6 +219,28 @@ fn copy_waits_for_the_work_on_the_block() {
     full.bench.put(grown, Some(other));
     let next = full.bench.request(400 * KIB, RESIZABLE, Some(full.stream)).unwrap();
     full.bench.put(next, None);
+    full.finish();
+}
+
+/// A kernel of a peer, whose context never calls the pool, may use the block, too.
+#[test]
+fn copy_waits_for_the_work_of_a_peer() {
+    let full = full("wait_ms=50,peers=0:1");
+    let block = full.small(100 * KIB);
+    let kernel = full.bench.app(|machine| {
+        let context = machine.primary_retain(1).unwrap();
+        machine.context_push(context).unwrap();
+        let stream = machine.stream_create(true).unwrap();
+        let kernel = machine.launch_persistent(stream, &[(block, 100 * KIB)]).unwrap();
+        machine.context_pop().unwrap();
+        kernel
+    });
+    let early = full.bench.resize(block, 100 * KIB, 400 * KIB);
+    assert!(early.is_err(), "the work has not ended");
+    assert!(full.bench.machine.release_persistent(kernel));
+    let grown = full.bench.resize(block, 100 * KIB, 400 * KIB).unwrap();
+    assert!(full.holds(grown, 100 * KIB));
+    full.bench.put(grown, None);
     full.finish();
 }
 
