@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::functions::Call;
+use crate::pool::stream_cache::Key;
 
 use super::{Bench, MIB};
 
@@ -67,6 +68,36 @@ fn pair_on_a_trusted_stream_makes_no_query() {
     let streams = [bench.stream(), bench.stream()];
     pairs(&bench, &streams, 3);
     assert_eq!(pairs(&bench, &streams, 100), [(0, 0), (0, 0)]);
+    bench.finish();
+}
+
+/// Bytes in a stream's cache.
+fn cached_for(bench: &Bench, stream: usize) -> u64 {
+    let key = Key {
+        stream: Stream(stream),
+        context: 0,
+        thread: 0,
+    };
+    bench.allocator.pool_of(0).caches.get(key).inner.lock().ready.bytes()
+}
+
+/// Where memory was short, frees record completion events. The stream's next requests are still hits: what it freed leaves its
+/// cache only where another stream's blocks are there, which go home from its free space.
+#[test]
+fn free_that_records_an_event_leaves_the_streams_own_blocks_in_its_cache() {
+    let bench = Bench::new("limit=64MiB,wait_ms=1");
+    let [stream, other] = [bench.stream(), bench.stream()];
+    assert!(bench.request(128 * MIB, 0, Some(stream)).is_err());
+    for _ in 0..3 {
+        let blocks = [MIB, 2 * MIB].map(|size| bench.get(size, Some(stream)));
+        let [first, second] = blocks.map(|block| cost(&bench, || bench.put(block, Some(stream))).0);
+        assert!(first > 0 && second > 0, "each records an event");
+        assert_eq!(cached_for(&bench, stream), 3 * MIB);
+    }
+    let passed: Vec<u64> = (0..16).map(|_| bench.get(MIB, Some(other))).collect();
+    let (calls, _) = cost(&bench, || passed.iter().for_each(|block| bench.put(*block, Some(stream))));
+    assert!(calls > 0, "it records an event");
+    assert_eq!(cached_for(&bench, stream), 0);
     bench.finish();
 }
 
