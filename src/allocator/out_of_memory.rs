@@ -429,6 +429,9 @@ mod tests {
         for other in ["more than 1048576 blocks at once", "so many bytes"] {
             assert_eq!(lacking(1, other), other);
         }
+        assert_eq!(lacking(1, "a host without 4096 bytes"), "a host without 4.0 KiB");
+        let beyond = "1152921504606846977 bytes are more than any device has";
+        assert_eq!(lacking((1 << 60) + 1, beyond), "are more than any device has");
         let budget =
             "5 bytes on device 0: 7 available, which is 4 too few; share_budget a:4096: 8192 bytes of it are free";
         assert_eq!(

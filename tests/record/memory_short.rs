@@ -1,5 +1,6 @@
 //! What becomes of a request that cannot be met.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use crate::program::{Program, path, request};
@@ -15,7 +16,10 @@ fn a_handler_makes_room_and_the_first_refusal_is_a_snapshot() {
     ));
     let held = Arc::new(Mutex::new(vec![program.get(48 << 20, None)]));
     let (allocator, spare) = (Arc::downgrade(&program.allocator), held.clone());
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
     program.allocator.on_oom(Some(Arc::new(move |device, size| {
+        count.fetch_add(1, Relaxed);
         assert_eq!((device, size), (0, 32 << 20));
         let allocator = allocator.upgrade().unwrap();
         // It holds no lock, so what there is can be looked at.
@@ -28,12 +32,33 @@ fn a_handler_makes_room_and_the_first_refusal_is_a_snapshot() {
             .is_some()
     })));
     let met = program.get(32 << 20, None);
+    assert_eq!(calls.load(Relaxed), 1);
     held.lock().unwrap().push(met);
     program.allocator.on_oom(None);
     assert!(program.allocator.allocate(request(40 << 20, None)).is_err());
     let seen = viewer::open(&file);
     assert!(seen.number("oom") >= 1, "{seen}");
     assert_eq!(seen.number("left_out"), 0, "{seen}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(program.allocator.allocate(request(41 << 20, None)).is_err());
+    assert!(!file.exists(), "only the first refusal writes one");
+}
+
+/// A handler that always requests another attempt is called so many times for one request, and each attempt is one.
+#[test]
+fn a_handler_is_called_at_most_a_hundred_times_for_a_request() {
+    let program = Program::new("limit=64MiB,wait_ms=0");
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
+    program.allocator.on_oom(Some(Arc::new(move |_, _| {
+        count.fetch_add(1, Relaxed);
+        true
+    })));
+    assert!(program.allocator.allocate(request(65 << 20, None)).is_err());
+    assert_eq!(calls.swap(0, Relaxed), 100);
+    let block = program.get_resizable(8 << 20, None).unwrap();
+    assert!(program.allocator.reallocate(block, 0, 65 << 20).is_err());
+    assert_eq!(calls.load(Relaxed), 100);
 }
 
 /// A handler that frees what it finds in the list, one at each call.
@@ -134,4 +159,80 @@ fn refusals_are_logged_with_holders_and_throttled() {
                 .is_err()
         );
     }
+}
+
+/// The end of each line: what is held, the largest three of each kind first.
+const HOLDERS: [&str; 5] = [
+    "held by tag `a` 8.0 MiB, `b` 3.0 MiB, `c` 1.0 MiB; by size 2 of 4.0 MiB, 2 of 1.0 MiB, 1 of 2.0 MiB",
+    "held by tag `a` 8.0 MiB; by size 1 of 8.0 MiB",
+    "held by no block",
+    "held by size 1 of 20.0 GiB",
+    "held by stack 3.0 MiB in 2 from ",
+];
+
+#[test]
+fn the_line_of_a_refusal_names_the_largest_holders() {
+    if std::env::var_os("TRTALLOC_TEST_ROLE").is_none() {
+        let lines = lines_of("memory_short::the_line_of_a_refusal_names_the_largest_holders");
+        assert_eq!(lines.len(), HOLDERS.len(), "{lines:#?}");
+        for (line, holders) in lines.iter().zip(HOLDERS) {
+            let (_, held) = line.split_once(" free on the device; ").unwrap();
+            match holders.strip_suffix(" from ") {
+                Some(_) => assert!(held.starts_with(holders), "{line}"),
+                None => assert_eq!(held, holders, "{line}"),
+            }
+        }
+        for (line, part) in [
+            (2, "64.0 MiB requested, "),
+            (2, "in use 0 B, pending 1.0 MiB, free "),
+            (3, ", no limit, "),
+        ] {
+            assert!(lines[line].contains(part), "{part}: {}", lines[line]);
+        }
+        return;
+    }
+    trtalloc::log::init(trtalloc::config::LogLevel::Warn);
+    let tagged = |program: &Program, tag: &str, sizes: &[u64]| {
+        trtalloc::tags::set(Some(tag)).unwrap();
+        let blocks: Vec<u64> = sizes.iter().map(|size| program.get(*size, None)).collect();
+        trtalloc::tags::set(None).unwrap();
+        blocks
+    };
+    let refused = |program: &Program, size: u64| assert!(program.allocator.allocate(request(size, None)).is_err());
+    // Sizes that the line prints alike are one kind. Of kinds that hold as much, the smaller size comes first.
+    let program = Program::new("limit=64MiB,wait_ms=0");
+    tagged(&program, "a", &[4 << 20, (4 << 20) + 512]);
+    tagged(&program, "b", &[2 << 20, 1 << 20]);
+    tagged(&program, "c", &[1 << 20]);
+    tagged(&program, "d", &[1 << 19]);
+    refused(&program, 60 << 20);
+    // A tag that holds nothing is not named.
+    let program = Program::new("limit=64MiB,wait_ms=0");
+    for block in tagged(&program, "e", &[1 << 20]) {
+        program.give(block, None);
+    }
+    tagged(&program, "a", &[8 << 20]);
+    refused(&program, 60 << 20);
+    // What is pending is not held. A request for all that the limit allows is no attempt to find out what there is.
+    let program = Program::new("limit=64MiB,wait_ms=0");
+    let stream = program.stream();
+    let block = program.get(1 << 20, Some(stream));
+    let kernel = program.driver.machine().launch_persistent(stream.0, &[]).unwrap();
+    program.give(block, None);
+    refused(&program, 64 << 20);
+    assert!(program.driver.machine().release_persistent(kernel));
+    // A limit beyond the device's memory is none that a request could reach.
+    let program = Program::new("wait_ms=0");
+    let (_, total) = program.driver.machine().memory_info(0).unwrap();
+    program.get(20 << 30, None);
+    refused(&program, total);
+    let program = Program::new(&format!("limit={},wait_ms=0", 2 * total));
+    program.get(20 << 30, None);
+    refused(&program, total + (1 << 20));
+    // One place of a program, whatever the sizes.
+    let program = Program::new("limit=64MiB,wait_ms=0,history=all,stacks=native");
+    for size in [1, 2] {
+        program.get(size << 20, None);
+    }
+    refused(&program, 62 << 20);
 }

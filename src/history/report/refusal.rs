@@ -164,10 +164,8 @@ pub fn bytes(bytes: u64) -> String {
 
 /// A size in the middle of all that [`bytes`] prints as it prints `size`. Sizes that print alike have the same.
 pub fn printed_alike(size: u64) -> u64 {
-    match printed(size) {
-        (_, 0) => size,
-        (tenths, unit) => u64::try_from((u128::from(tenths) << (10 * unit)) / 10).unwrap_or(u64::MAX),
-    }
+    let (tenths, unit) = printed(size);
+    u64::try_from((u128::from(tenths) << (10 * unit)) / 10).unwrap_or(u64::MAX)
 }
 
 /// The tenths of a unit that are printed for some bytes, and the number of the unit. Bytes have no tenths.

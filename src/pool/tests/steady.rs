@@ -95,7 +95,9 @@ fn free_that_records_an_event_leaves_the_streams_own_blocks_in_its_cache() {
         assert_eq!(cached_for(&bench, stream), 3 * MIB);
     }
     let passed: Vec<u64> = (0..16).map(|_| bench.get(MIB, Some(other))).collect();
-    let (calls, _) = cost(&bench, || passed.iter().for_each(|block| bench.put(*block, Some(stream))));
+    let (calls, _) = cost(&bench, || {
+        passed.iter().for_each(|block| bench.put(*block, Some(stream)))
+    });
     assert!(calls > 0, "it records an event");
     assert_eq!(cached_for(&bench, stream), 0);
     bench.finish();

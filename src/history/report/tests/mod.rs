@@ -179,7 +179,33 @@ fn a_refusal_explains_what_the_request_lacked() {
     };
     let says = |refusal: Refusal, part: &str| assert!(refusal.reason().contains(part), "{}", refusal.reason());
     says(base.clone(), "Fragmentation");
-    says(base.clone(), "0 B more available from the limit");
+    says(
+        base.clone(),
+        "1.0 MiB free in 4 ranges, the largest 256.0 KiB, 0 B more available from the limit",
+    );
+    says(
+        Refusal {
+            ranges: 1,
+            ..base.clone()
+        },
+        "1.0 MiB free in 1 range, 0 B more",
+    );
+    says(
+        Refusal {
+            limit: 64 << 20,
+            device_free: 3 << 20,
+            ..base.clone()
+        },
+        "3.0 MiB more available from the device",
+    );
+    says(
+        Refusal {
+            size: 3 << 20,
+            limit: 10 << 20,
+            ..base.clone()
+        },
+        "Fragmentation: enough is free, but 1.0 MiB of it would have to be contiguous",
+    );
     says(
         Refusal {
             largest: 1 << 20,
@@ -289,6 +315,17 @@ fn sizes_that_print_alike_are_one() {
     }
 }
 
+#[test]
+fn as_many_refusals_are_analysed_as_the_maximum() {
+    let mut snapshot = snapshot();
+    let refused = *snapshot.history.events.last().unwrap();
+    let events = &mut snapshot.history.events;
+    events.resize(events.len() + Refusal::MAX_REFUSALS, refused);
+    let report = Report::of(&snapshot);
+    let all = Refusal::all(&report.devices[0], &Timeline::of(&report.devices[0]));
+    assert_eq!(all.len(), Refusal::MAX_REFUSALS);
+}
+
 /// Requests that can never be met come after the others.
 #[test]
 fn the_first_refusal_that_could_have_been_met_is_the_main_one() {
@@ -307,6 +344,7 @@ fn the_first_refusal_that_could_have_been_met_is_the_main_one() {
         Some(1)
     );
     assert_eq!(Refusal::main(&[of(9000, 8000)]), Some(0));
+    assert_eq!(Refusal::main(&[of(8001, 8000), of(8000, 8000)]), Some(1));
     assert_eq!(Refusal::main(&[of(9000, 0), of(4096 + 77, 0)]), Some(1));
 }
 
