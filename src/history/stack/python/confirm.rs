@@ -140,3 +140,33 @@ fn compare(api: &Api, reader: &mut Reader) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The interpreter may call it in a child of a fork. The child could wait for ever for a lock that a thread of its parent
+    /// had.
+    #[test]
+    fn child_of_a_fork_compares_nothing() {
+        process::watch();
+        ASKED.store(true, Ordering::Relaxed);
+        // SAFETY: the child takes no lock, allocates nothing, and ends. Its parent waits for it.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                when_called(std::ptr::null_mut());
+                // An emulator may not tell the child that it is one.
+                libc::_exit(i32::from(process::forked() && !ASKED.load(Ordering::Relaxed)));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &raw mut status, 0);
+            status
+        };
+        assert_eq!(status, 0, "the child went on to compare");
+        // No frame runs here, so the comparison may be asked for again.
+        // SAFETY: there is no interpreter in this process.
+        unsafe { when_called(std::ptr::null_mut()) };
+        assert!(!ASKED.load(Ordering::Relaxed));
+    }
+}
