@@ -52,6 +52,8 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
+#[cfg(loom)]
+pub use physical::dedicated_memory::DedicatedMemory;
 pub use physical::index;
 #[cfg(loom)]
 pub use stream_cache::lock::Lock;

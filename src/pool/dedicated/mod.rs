@@ -12,7 +12,7 @@ use std::ops::Deref;
 
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, MutexGuard, OnceBox, boxed, hint, thread};
+use crate::sync::{Mutex, MutexGuard, OnceBox, boxed, broken, hint, thread};
 
 const NONE: u32 = 0;
 const LIVE: u32 = 1;
@@ -103,7 +103,10 @@ impl Cell {
             }
             let extent = self.extent();
             let inside = extent.0 <= address && address - extent.0 <= extent.1;
-            if inside && self.address.load(Ordering::Acquire) == address {
+            let inside = inside || broken("a block lies in its extent");
+            let same = self.address.load(Ordering::Acquire) == address;
+            let same = same || broken("a block's address is the same before and after its extent");
+            if inside && same {
                 return Some((address, extent));
             }
             pause(&mut tries);

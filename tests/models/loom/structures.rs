@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
-use trtalloc::pool::Lock;
+use trtalloc::pool::dedicated::DedicatedTable;
 use trtalloc::pool::index::Index;
 use trtalloc::pool::stream_cache::block::{Blocks, State};
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
+use trtalloc::pool::{DedicatedMemory, Lock};
 
 use std::sync::atomic::Ordering;
 
@@ -121,6 +122,58 @@ fn reused_number() {
 #[test]
 fn a_number_that_serves_another_block() {
     explore("a number reused", 3, reused_number);
+}
+
+/// Dedicated allocations: where the memory starts, its bytes, and where the block starts.
+const NEAR: [u64; 3] = [4 << 20, 1 << 20, 4 << 20];
+const NEAR_THE_END: [u64; 3] = [4 << 20, 2 << 20, 5 << 20];
+const FAR: [u64; 3] = [64 << 20, 1 << 20, 64 << 20];
+
+/// A thread looks at all dedicated allocations, while another ends them and others get their cell.
+fn place(blocks: &'static [[u64; 3]]) -> impl Fn() {
+    move || {
+        let table = Arc::new(DedicatedTable::default());
+        let insert = |table: &DedicatedTable, [base, size, address]: [u64; 3]| {
+            let block = Box::new(DedicatedMemory::modelled(base, size, address));
+            table.insert(block, 0, 0).unwrap();
+        };
+        insert(&table, blocks[0]);
+        let other = {
+            let table = table.clone();
+            spawn(move || {
+                for pair in blocks.windows(2) {
+                    drop(table.remove(table.claim(pair[0][2]).unwrap()));
+                    insert(&table, pair[1]);
+                }
+            })
+        };
+        for (_, cell) in table.all() {
+            if let Some((address, (base, size, _))) = cell.place() {
+                let block = [base, size, address];
+                assert!(blocks.contains(&block), "no block has this place: {block:?}");
+            }
+        }
+        other.join().unwrap();
+    }
+}
+
+#[test]
+fn a_blocks_place_beside_blocks_that_come_and_go() {
+    explore("places, one block", 3, place(&[NEAR, NEAR_THE_END]));
+    explore("places, two blocks", 3, place(&[NEAR, FAR, NEAR]));
+}
+
+#[test]
+fn a_place_of_two_blocks() {
+    let words = ["no block has this place"];
+    caught(
+        "a block's address is the same before and after its extent",
+        &words,
+        || explore("", 3, place(&[NEAR, NEAR_THE_END])),
+    );
+    caught("a block lies in its extent", &words, || {
+        explore("", 3, place(&[NEAR, FAR, NEAR]))
+    });
 }
 
 #[test]

@@ -121,6 +121,12 @@ impl DedicatedMemory {
         }
     }
 
+    /// A block for the models: `size` bytes from `base` on, and the block at `address` among them.
+    #[cfg(loom)]
+    pub fn modelled(base: u64, size: u64, address: u64) -> DedicatedMemory {
+        DedicatedMemory::new(Backing::Malloc(base, size), address, base + size - address)
+    }
+
     /// One allocation of the driver's malloc. The driver aligns to 256 only, so the allocation is larger than the block
     /// where its address is not aligned enough.
     pub fn malloc(
