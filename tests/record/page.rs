@@ -44,6 +44,10 @@ fn in_plot(browser: &mut Browser, kinds: &[&str]) {
 #[test]
 fn every_view_in_light_and_dark() {
     let program = server("stacks=native", 300);
+    let block = program.get_resizable(3 * MIB, None).unwrap();
+    for size in [7 * MIB / 2, 3 * MIB] {
+        assert_eq!(program.allocator.reallocate(block, 0, size).unwrap(), block);
+    }
     let file = path("page.html");
     program.allocator.write_snapshot(&file).unwrap();
     let stats = program.allocator.stats(Some(0)).unwrap();
@@ -100,15 +104,29 @@ fn every_view_in_light_and_dark() {
             ("reserved_peak", stats.reserved_peak),
             ("allocations", stats.allocations),
             ("frees", stats.frees),
+            ("reallocations", 2),
             ("out_of_memory", stats.out_of_memory),
         ] {
             assert_eq!(figure(&mut browser, name), (value, value), "{name}");
         }
+        // On a tab, the key chooses the last tab.
+        browser.evaluate("document.activeElement.blur()");
         browser.key("End");
         settle(&mut browser);
         assert_eq!(browser.number("view.state.free") as u64, stats.cached);
         assert_eq!(browser.problems(), [""; 0]);
         assert_eq!(browser.requests().len(), 1, "nothing is loaded but the page");
+    }
+    // The figures at the top fill their rows, and nothing is wider than the window.
+    for width in [400, 560, 800, 1001, 1200, 1600] {
+        browser.window(width, 1000);
+        browser.open(&file);
+        settle(&mut browser);
+        let rows = "(() => { const rows = {}, tiles = [...document.querySelectorAll('.tiles > div')];
+            tiles.forEach(tile => rows[tile.offsetTop] = (rows[tile.offsetTop] || 0) + 1);
+            return new Set(Object.values(rows)).size; })()";
+        assert_eq!(browser.number(rows), 1.0, "{width}");
+        assert!(browser.number("document.documentElement.scrollWidth") <= f64::from(width));
     }
     // The other theme, by the reader's wish.
     browser.click("#theme");

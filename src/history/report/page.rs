@@ -179,6 +179,7 @@ fn device(out: &mut dyn Write, device: &ReportDevice) -> Result<()> {
             ("limit", stats.limit),
             ("allocations", stats.allocations),
             ("frees", stats.frees),
+            ("reallocations", stats.reallocations),
             ("out_of_memory", stats.out_of_memory),
         ] {
             write!(out, ",\"{name}\":{value}")?;
@@ -192,6 +193,11 @@ fn events(out: &mut dyn Write, device: &ReportDevice, base: u64, stream: impl Fn
     let events = &device.events;
     let first = events.first().map_or(0, |event| event.time);
     write!(out, "}},\"events\":{{\"count\":{},\"first\":{first}", events.len())?;
+    write!(
+        out,
+        ",\"resized\":{}",
+        events.iter().filter(|event| event.resized).count()
+    )?;
     column(out, "what", events.iter().map(|event| event.what as u8))?;
     let mut last = first;
     column(

@@ -56,7 +56,7 @@ function decode(from) {
   lives.version = version;
   const device = {number: from.device, base: BigInt(from.base), misfits: from.misfits, streams: from.streams, lives, ranges,
     refusals: from.refusals, main: from.main === undefined ? null : from.refusals[from.main], figures: from.figures || null, byAddress, byEnd,
-    events: {count: events.count, first: events.first, what: Uint8Array.from(events.what), time: at,
+    events: {count: events.count, first: events.first, resized: events.resized, what: Uint8Array.from(events.what), time: at,
       stream: Uint32Array.from(events.stream), stack: Uint32Array.from(events.stack), life,
       other: new Map(events.other.map((event, i) => [event, [events.address[i], events.size[i]]])),
       note: new Map(events.note.map((event, i) => [event, events.word[i]]))}};

@@ -197,14 +197,17 @@ class Counted {
     const seen = {allocated: device.allocated[end], allocated_peak: device.allocated[device.peak], requested: device.requested[end],
       pending: device.pending[end], reserved: device.reserved[end],
       reserved_peak: device.reserved.slice(0, end + 1).reduce((a, b) => Math.max(a, b), 0),
-      allocations: events.what.reduce((sum, what) => sum + (what === 0), 0),
-      frees: events.what.reduce((sum, what) => sum + (what === 2), 0), out_of_memory: device.refused};
+      // A resize is an allocation and a free among the events.
+      allocations: events.what.reduce((sum, what) => sum + (what === 0), 0) - events.resized,
+      frees: events.what.reduce((sum, what) => sum + (what === 2), 0) - events.resized, reallocations: events.resized,
+      out_of_memory: device.refused};
     const names = [["allocated", "In use at the end"], ["allocated_peak", "Most in use at once"], ["requested", "Requested, of that in use at the end"],
       ["pending", "Pending: freed, not yet reusable"], ["cached", "Free and reusable"], ["reserved", "Reserved from the device"],
       ["kept", "Of that, in cached handles"], ["reserved_peak", "Most reserved at once"], ["limit", "Limit"],
-      ["allocations", "Requests that succeeded"], ["frees", "Blocks freed"], ["out_of_memory", "Requests refused"]];
+      ["allocations", "Requests that succeeded"], ["frees", "Blocks freed"], ["reallocations", "Blocks resized"],
+      ["out_of_memory", "Requests refused"]];
     const text = (name, value) => value === undefined ? "–" : name === "limit" && !value ? "none"
-      : ["allocations", "frees", "out_of_memory"].includes(name) ? count(value) : bytes(value);
+      : ["allocations", "frees", "reallocations", "out_of_memory"].includes(name) ? count(value) : bytes(value);
     this.root.replaceChildren(make("p", null, figures
       ? "The allocator's own statistics, and what this history shows. They differ where the history began late, "
         + "lost events, or does not contain how a size was rounded."
