@@ -108,6 +108,20 @@ fn every_question_has_an_answer() {
         ("the default stream sees a non-blocking stream's capture", "not at all"),
         ("cuMemAlloc during a global capture", "refused, no wait, capture ended"),
         (
+            "cuStreamGetId of a stream in a relaxed capture",
+            "refused, capture ended",
+        ),
+        (
+            "cuStreamGetCtx of a stream in a global capture",
+            "refused, capture ended",
+        ),
+        (
+            "cuStreamGetCaptureInfo of a stream in a global capture",
+            "allowed, capture lives",
+        ),
+        ("cuStreamGetId ends another thread's global capture", "yes"),
+        ("cuCtxGetId, relaxed, ends another thread's global capture", "no"),
+        (
             "cuMemAlloc during a global capture, thread exchanged to relaxed",
             "allowed, no wait, capture lives",
         ),

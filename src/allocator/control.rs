@@ -32,7 +32,7 @@ impl Allocator {
             return pool.add_unknown_use(address, None);
         };
         if !self.streams || self.stream_device(stream)? != pool.device {
-            return pool.add_unknown_use(address, Some(self.driver.stream_context(stream)?));
+            return pool.add_unknown_use(address, Some(self.driver.context_of(stream)?));
         }
         let cache = self.caches.get(key);
         self.leave_other_device(cache, pool.device);

@@ -286,6 +286,11 @@ impl Allocator {
             None => self.served_device(view)?,
         };
         let wanted = self.device_for(request.device, device);
+        if view.capture == Capture::Implicit {
+            // The legacy stream is unusable while a blocking stream captures.
+            let device = Some(wanted);
+            return self.allocate_for_any_stream(want, &Request { device, ..*request });
+        }
         let pool = self.pool(wanted)?;
         if wanted != device {
             // Work of the stream's context may use the block, whichever context is current when it is freed.
@@ -357,13 +362,17 @@ impl Allocator {
         }
     }
 
-    /// The id and the capture state of a stream; trusted streams are not queried.
+    /// The id and the capture state of a stream; trusted streams are not queried. One that captures is not asked for its
+    /// id, because that would end the capture: the id is 0 then.
     #[inline]
     fn query_stream(&self, stream: Stream) -> Result<(u64, Capture)> {
         if self.config.streams_trusted {
             return Ok((1, Capture::None));
         }
-        Ok((self.driver.stream_id(stream)?, self.driver.stream_capture(stream)?))
+        match self.driver.stream_capture(stream)? {
+            Capture::None => Ok((self.driver.stream_id(stream)?, Capture::None)),
+            capture => Ok((0, capture)),
+        }
     }
 
     /// The cache key of a stream handle. `None` for a default stream without a current context.
@@ -383,7 +392,7 @@ impl Allocator {
     }
 
     fn stream_device(&self, stream: Stream) -> Result<i32> {
-        let context = self.driver.stream_context(stream)?;
+        let context = self.driver.context_of(stream)?;
         if self.driver.current_context()? == Some(context) {
             return self.driver.current_device()?.map_or_else(|| self.device(None), Ok);
         }

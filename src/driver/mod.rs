@@ -206,6 +206,31 @@ fn unsupported<T>(call: &'static str) -> Result<T> {
     })
 }
 
+/// Makes a query that CUDA may count among the calls that are unsafe during a capture. Outside of relaxed mode, such a
+/// call ends global captures of other threads and the thread's own captures. The mode is exchanged only where a capture
+/// is known, because most processes never capture.
+#[inline]
+fn beside_captures<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Result<T> {
+    if !driver.capture_known().load(Ordering::Relaxed) {
+        match query() {
+            Err(error) if error.failure == Failure::Capture => driver.note_capture(),
+            answer => return answer,
+        }
+    }
+    in_relaxed_mode(driver, query)
+}
+
+#[cold]
+fn in_relaxed_mode<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Result<T> {
+    let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
+    let answer = query();
+    if before != CaptureMode::Relaxed {
+        let restore = || driver.exchange_capture_mode(before);
+        let _ = restore().or_else(|_| restore());
+    }
+    answer
+}
+
 /// The driver calls that the pool makes. They are safe from any thread. Sizes and addresses are in bytes.
 ///
 /// A method with a body is what some drivers lack: ids and events of contexts ([`Features`]), captures, virtual memory
@@ -235,6 +260,11 @@ pub trait Driver: Send + Sync + 'static {
     fn device_count(&self) -> Result<u32>;
     /// `cuDeviceGetName`, `cuDeviceTotalMem`, `cuMemGetAllocationGranularity`, attributes.
     fn device_info(&self, device: i32) -> Result<DeviceInfo>;
+    /// Minimum and recommended granularity of handles of `kind` (`cuMemGetAllocationGranularity`). CUDA computes it from
+    /// the properties of an allocation, so it may differ from [`DeviceInfo::granularity`], which is that of plain handles.
+    fn granularity(&self, device: i32, _kind: HandleKind) -> Result<(u64, u64)> {
+        Ok(self.device_info(device)?.granularity)
+    }
     /// `cuDeviceGetUuid_v2`: the same in every process, and of a MIG instance its own.
     fn device_uuid(&self, _device: i32) -> Result<[u8; 16]> {
         unsupported("device_uuid")
@@ -253,6 +283,7 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuDevicePrimaryCtxGetState`'s `active`.
     fn primary_active(&self, device: i32) -> Result<bool>;
     /// `cuCtxGetId`: unique for the process's life, so a new context with an old handle is recognized. A query.
+    // Of CUDA, this and the next two go through `beside_captures`.
     fn context_id(&self, _context: Context) -> Result<u64> {
         unsupported("context_id")
     }
@@ -267,12 +298,26 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuCtxSynchronize` on the current context. Unbounded; ends captures.
     fn context_synchronize(&self) -> Result<()>;
 
-    /// `cuStreamGetId`: unique for the process's life. A dead handle is undefined behaviour. A query.
+    /// `cuStreamGetId`: unique for the process's life. A dead handle is undefined behaviour, and CUDA ends the capture of
+    /// a stream that captures. A query.
     fn stream_id(&self, _stream: Stream) -> Result<u64> {
         unsupported("stream_id")
     }
-    /// `cuStreamGetCtx`; for a special handle the current context. A query.
+    /// `cuStreamGetCtx`; for a special handle the current context. CUDA ends the capture of a stream that captures. A
+    /// query.
     fn stream_context(&self, stream: Stream) -> Result<Context>;
+    /// As [`Driver::stream_context`], for a stream that may capture. Its context is most likely the current one then,
+    /// and the driver cannot be asked.
+    fn context_of(&self, stream: Stream) -> Result<Context> {
+        if !stream.is_default() && self.look_for_capture(stream)? == Capture::None {
+            return self.stream_context(stream);
+        }
+        self.current_context()?.ok_or(DriverError {
+            call: "cuCtxGetCurrent",
+            code: 0,
+            failure: Failure::NoContext,
+        })
+    }
     /// `cuStreamIsCapturing`. A query.
     fn stream_capture(&self, _stream: Stream) -> Result<Capture> {
         Ok(Capture::None)

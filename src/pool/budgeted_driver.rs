@@ -113,6 +113,7 @@ impl Driver for BudgetedDriver {
         fn tools(&self) -> Option<&dyn Tools>;
         fn device_count(&self) -> Result<u32>;
         fn device_info(&self, device: i32) -> Result<DeviceInfo>;
+        fn granularity(&self, device: i32, kind: HandleKind) -> Result<(u64, u64)>;
         fn device_uuid(&self, device: i32) -> Result<[u8; 16]>;
         fn memory_info(&self, device: i32) -> Result<(u64, u64)>;
         fn current_context(&self) -> Result<Option<Context>>;
@@ -127,6 +128,7 @@ impl Driver for BudgetedDriver {
         fn context_synchronize(&self) -> Result<()>;
         fn stream_id(&self, stream: Stream) -> Result<u64>;
         fn stream_context(&self, stream: Stream) -> Result<Context>;
+        fn context_of(&self, stream: Stream) -> Result<Context>;
         fn stream_capture(&self, stream: Stream) -> Result<Capture>;
         fn look_for_capture(&self, stream: Stream) -> Result<Capture>;
         fn note_capture(&self);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::driver::{DeviceInfo, Driver, DriverError, Failure, Result};
+use crate::driver::{DeviceInfo, Driver, DriverError, Failure, HandleKind, Result};
 use crate::history::Recorder;
 use crate::pool::counters::{Counters, Counts};
 use crate::pool::decay::Decay;
@@ -173,7 +173,13 @@ impl Pool {
             }
             MemorySource::Driver(backing) => backing,
         };
-        let page = info.granularity.0.max(info.granularity.1);
+        let granularity = match options.kind == HandleKind::default() {
+            true => Ok(info.granularity),
+            false => calls.query(|driver| driver.granularity(access[0], options.kind)),
+        };
+        // A kind that the driver does not know is refused when its first handle is created, which says why.
+        let (minimum, recommended) = granularity.unwrap_or(info.granularity);
+        let page = minimum.max(recommended);
         let reservation = match backing {
             Backing::Malloc => None,
             Backing::Vmm => Some(Self::reserve(calls, access, page, room, options)?),
@@ -216,17 +222,29 @@ impl Pool {
                 }
             }
         };
-        match Self::trial(calls, access, base, page, options) {
+        let mut stuck = false;
+        match Self::trial(calls, access, base, page, options, &mut stuck) {
             Ok(()) => Ok((base, size)),
             Err(error) => {
-                let _ = twice(|| calls.submit(|driver| driver.unreserve(base, size)));
+                // A reservation with a page in it stays: the driver may free it all the same.
+                if !stuck {
+                    let _ = twice(|| calls.submit(|driver| driver.unreserve(base, size)));
+                }
                 Err(error)
             }
         }
     }
 
-    /// Maps one page and returns it. Peers that can access it join `access`.
-    fn trial(calls: &DriverCalls, access: &mut Vec<i32>, base: u64, page: u64, options: &Options) -> Result<()> {
+    /// Maps one page and returns it. Peers that can access it join `access`. `stuck` is whether the page could not be
+    /// unmapped.
+    fn trial(
+        calls: &DriverCalls,
+        access: &mut Vec<i32>,
+        base: u64,
+        page: u64,
+        options: &Options,
+        stuck: &mut bool,
+    ) -> Result<()> {
         let device = access[0];
         let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
             // A full device is no evidence against virtual memory. But which peers can have access is only known after a try.
@@ -245,7 +263,9 @@ impl Pool {
                     Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
                 }
             }
-            outcome = outcome.and(twice(|| calls.submit(|driver| driver.unmap(base, page))));
+            let unmapped = twice(|| calls.submit(|driver| driver.unmap(base, page)));
+            *stuck = unmapped.is_err();
+            outcome = outcome.and(unmapped);
         }
         outcome.and(twice(|| calls.submit(|driver| driver.release(handle))))
     }

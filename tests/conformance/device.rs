@@ -15,8 +15,9 @@ use crate::cudasim::clock;
 use crate::cudasim::functions::Cudasim;
 
 /// The mode of a capture.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
+    Global,
     ThreadLocal,
     Relaxed,
 }
@@ -173,6 +174,7 @@ impl Device for Sim {
 
     fn begin_capture_in(&self, stream: usize, mode: Mode) {
         let mode = match mode {
+            Mode::Global => capture::MODE_GLOBAL,
             Mode::ThreadLocal => capture::MODE_THREAD_LOCAL,
             Mode::Relaxed => capture::MODE_RELAXED,
         };
@@ -376,6 +378,7 @@ impl Device for Cuda {
 
     fn begin_capture_in(&self, stream: usize, mode: Mode) {
         let mode = match mode {
+            Mode::Global => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
             Mode::ThreadLocal => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
             Mode::Relaxed => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
         };

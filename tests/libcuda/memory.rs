@@ -68,12 +68,14 @@ fn allocate_host(machine: &Machine, address: *mut *mut c_void, bytes: usize) -> 
 
 functions! {
     10020 fn cuMemGetAllocationGranularity(
-        bytes: *mut usize, properties: *const AllocationProperties, _which: u32,
+        bytes: *mut usize, properties: *const AllocationProperties, which: u32,
     ) |machine| {
         // SAFETY: the caller's pointer.
         unsafe { device_of(properties) }?;
+        let (minimum, recommended) = machine.config().granularity_of(false);
+        let asked = if which == 0 { minimum } else { recommended };
         // SAFETY: the caller's pointer.
-        unsafe { put(bytes, machine.config().granularity as usize) }
+        unsafe { put(bytes, asked as usize) }
     }
 
     // The requested address is a hint, which is ignored.

@@ -99,7 +99,7 @@ static void *stranger(void *data) {
     return NULL;
 }
 
-enum strange { CONTEXT_EVENT, SYNCHRONIZE, EVENT_QUERY, PLAIN_ALLOC };
+enum strange { CONTEXT_EVENT, SYNCHRONIZE, EVENT_QUERY, PLAIN_ALLOC, STREAM_ID, STREAM_CONTEXT, CONTEXT_ID };
 
 /* argument: call * 6 + the stranger's mode * 2 + whether we are relaxed */
 static void to_others(long argument) {
@@ -113,6 +113,11 @@ static void to_others(long argument) {
     other.stream = new_stream();
     CUevent event = new_event();
     CUdeviceptr made;
+    CUstream ours = new_stream();
+    CUcontext context;
+    unsigned long long id;
+    if (call == STREAM_ID) NEED(cuStreamGetId);
+    if (call == CONTEXT_ID) NEED(cuCtxGetId);
     pthread_t thread;
     if (pthread_create(&thread, NULL, stranger, &other)) not_asked("pthread_create", 0);
     wait_for(&other.capturing, 30000);
@@ -125,11 +130,47 @@ static void to_others(long argument) {
     case SYNCHRONIZE: code = p_cuCtxSynchronize(); break;
     case EVENT_QUERY: code = p_cuEventQuery(event); break;
     case PLAIN_ALLOC: code = p_cuMemAlloc_v2(&made, 1 << 20); break;
+    case STREAM_ID: code = p_cuStreamGetId(ours, &id); break;
+    case STREAM_CONTEXT: code = p_cuStreamGetCtx(ours, &context); break;
+    case CONTEXT_ID: code = p_cuCtxGetId(primary, &id); break;
     }
     __sync_lock_test_and_set(&other.go_on, 1);
     pthread_join(thread, NULL);
     row(NULL, other.ended ? "yes" : "no", "our call gave %u; its status then %d (code %u), its cuStreamEndCapture %u",
         code, other.status, other.status_code, other.ended);
+}
+
+/* ---- queries of the stream that captures ---- */
+
+enum { ASK_ID, ASK_CONTEXT, ASK_INFO };
+
+/* argument: question * 4 + mode, where MODE_EXCHANGED is as above */
+static void asked_while_capturing(long argument) {
+    const int question = (int)(argument / 4), mode = (int)(argument % 4);
+    setup();
+    NEED(cuStreamBeginCapture_v2);
+    if (question == ASK_ID) NEED(cuStreamGetId);
+    if (question == ASK_INFO) NEED(cuStreamGetCaptureInfo_v2);
+    CUstream stream = new_stream();
+    MUST(cuStreamBeginCapture_v2, stream, mode == MODE_EXCHANGED ? MODE_GLOBAL : mode);
+    int exchanged = MODE_RELAXED;
+    if (mode == MODE_EXCHANGED) MUST(cuThreadExchangeStreamCaptureMode, &exchanged);
+    unsigned long long id;
+    CUcontext context;
+    int status;
+    CUresult code = 0, asked;
+    switch (question) {
+    case ASK_ID: code = p_cuStreamGetId(stream, &id); break;
+    case ASK_CONTEXT: code = p_cuStreamGetCtx(stream, &context); break;
+    case ASK_INFO: code = p_cuStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL); break;
+    }
+    if (mode == MODE_EXCHANGED) p_cuThreadExchangeStreamCaptureMode(&exchanged);
+    status = capture_status(stream, &asked);
+    CUgraph graph = NULL;
+    CUresult ended = p_cuStreamEndCapture(stream, &graph);
+    char answer[64];
+    snprintf(answer, sizeof answer, "%s, capture %s", code ? "refused" : "allowed", ended ? "ended" : "lives");
+    row(NULL, answer, "code %u; status after %d (code %u); cuStreamEndCapture %u", code, status, asked, ended);
 }
 
 /* ---- what the default stream knows of a capture ---- */
@@ -184,7 +225,19 @@ static void captured_event(long unused) {
     {text ", relaxed, ends another thread's thread-local capture", to_others, call * 6 + 3}, \
     {text ", relaxed, ends another thread's relaxed capture", to_others, call * 6 + 5}
 
+#define ASKED(question, text) \
+    {text " of a stream in a global capture", asked_while_capturing, question * 4 + MODE_GLOBAL}, \
+    {text " of a stream in a relaxed capture", asked_while_capturing, question * 4 + MODE_RELAXED}, \
+    {text " of a stream in a global capture, thread exchanged to relaxed", asked_while_capturing, \
+     question * 4 + MODE_EXCHANGED}
+
 const struct question capture_questions[] = {
+    ASKED(ASK_ID, "cuStreamGetId"),
+    ASKED(ASK_CONTEXT, "cuStreamGetCtx"),
+    ASKED(ASK_INFO, "cuStreamGetCaptureInfo"),
+    TO_OTHERS(STREAM_ID, "cuStreamGetId"),
+    TO_OTHERS(STREAM_CONTEXT, "cuStreamGetCtx"),
+    TO_OTHERS(CONTEXT_ID, "cuCtxGetId"),
     TO_OTHERS(CONTEXT_EVENT, "cuCtxRecordEvent"),
     TO_OTHERS(SYNCHRONIZE, "cuCtxSynchronize"),
     TO_OTHERS(EVENT_QUERY, "cuEventQuery"),

@@ -1,6 +1,7 @@
 use std::sync::mpsc::channel;
 
 use trtalloc::driver::sim::Machine;
+use trtalloc::driver::sim::model::MachineConfig;
 use trtalloc::driver::sim::model::capture::*;
 use trtalloc::driver::sim::model::code::*;
 
@@ -257,8 +258,7 @@ fn safe_calls_invalidate_no_capture() {
     let s = capturing(&m, MODE_GLOBAL);
     let t = m.stream_create(true).unwrap();
     let event = m.event_create().unwrap();
-    m.stream_id(s).unwrap();
-    m.stream_context(s).unwrap();
+    m.stream_capture_info(s).unwrap();
     m.launch(t, 1, &[]).unwrap();
     m.event_record(event, t).unwrap();
     m.event_destroy(event).unwrap();
@@ -353,4 +353,50 @@ fn context_destruction_ends_its_captures() {
     m.context_destroy(context).unwrap();
     assert!(!survives(&m, s));
     m.context_synchronize().unwrap();
+}
+
+/// Ids and contexts: CUDA refuses them for a stream that captures, in every mode, and ends the capture.
+#[test]
+fn identity_of_a_capturing_stream_is_refused() {
+    let m = machine();
+    let context = m.context_current().unwrap();
+    for mode in [MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED] {
+        for relaxed in [false, true] {
+            m.exchange_capture_mode(if relaxed { MODE_RELAXED } else { MODE_GLOBAL })
+                .unwrap();
+            let s = capturing(&m, mode);
+            assert_eq!(m.stream_id(s), Err(CAPTURE_UNSUPPORTED));
+            assert!(!survives(&m, s));
+            let s = capturing(&m, mode);
+            assert_eq!(m.stream_context(s), Err(CAPTURE_UNSUPPORTED));
+            assert!(!survives(&m, s));
+            // Another stream and a context are as other unsafe calls.
+            let (s, other) = (capturing(&m, mode), m.stream_create(true).unwrap());
+            let allowed = relaxed || mode == MODE_RELAXED;
+            assert_eq!(m.stream_id(other).is_ok(), allowed);
+            assert_eq!(survives(&m, s), allowed);
+            let s = capturing(&m, mode);
+            assert_eq!(m.context_id(context).is_ok(), allowed);
+            assert_eq!(survives(&m, s), allowed);
+        }
+    }
+    m.exchange_capture_mode(MODE_GLOBAL).unwrap();
+    let blocking = m.stream_create(false).unwrap();
+    m.stream_begin_capture(blocking, MODE_RELAXED).unwrap();
+    assert_eq!(m.stream_id(0), Err(CAPTURE_IMPLICIT));
+    assert!(!survives(&m, blocking));
+}
+
+/// A driver may as well allow them.
+#[test]
+fn identity_may_be_allowed() {
+    let m = Machine::new(MachineConfig {
+        ids_unsafe_in_capture: false,
+        ..MachineConfig::default()
+    });
+    let context = m.primary_retain(0).unwrap();
+    m.context_push(context).unwrap();
+    let s = capturing(&m, MODE_GLOBAL);
+    assert!(m.stream_id(s).is_ok() && m.stream_context(s) == Ok(context) && m.context_id(context).is_ok());
+    assert!(survives(&m, s));
 }

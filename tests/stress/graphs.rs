@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use trtalloc::allocator::RESIZABLE;
 
 use crate::client::{Block, Client};
-use crate::machine::capture::{MODE_RELAXED, MODE_THREAD_LOCAL};
+use crate::machine::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL};
 use crate::world::done;
 
 /// A running capture of this thread.
@@ -42,10 +42,10 @@ impl Client<'_> {
         let Some(stream) = self.random.pick(&self.streams) else {
             return;
         };
-        let mode = if self.random.one_in(2) {
-            MODE_RELAXED
-        } else {
-            MODE_THREAD_LOCAL
+        let mode = match self.random.below(4) {
+            0..2 => MODE_RELAXED,
+            2 => MODE_THREAD_LOCAL,
+            _ => MODE_GLOBAL,
         };
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
             self.world.counts.captures.fetch_add(1, Relaxed);

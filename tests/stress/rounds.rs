@@ -221,12 +221,31 @@ fn slow_calls(machine: &Machine, seed: u64) {
     }
 }
 
+/// What CUDA's documentation leaves open, as the seed decides it: the granularity of handles, whether a stream that captures
+/// may be asked who it is and whether virtual memory calls end captures, and how late a graph's end is reported.
+fn contrary(seed: u64, sim: SimConfig) -> SimConfig {
+    let mut random = Random::new(seed ^ 0x636f_6e74_7261_7279);
+    let granularity = match random.below(8) {
+        0 => 64 << 10,
+        1 => 512 << 10,
+        2 => 4 << 20,
+        3 => 16 << 20,
+        _ => sim.granularity,
+    };
+    SimConfig {
+        granularity,
+        recommended_granularity: if random.one_in(3) { 4 * granularity } else { 0 },
+        addresses: addresses(seed),
+        ids_unsafe_in_capture: !random.one_in(3),
+        vmm_unsafe_in_capture: !random.one_in(3),
+        user_object_delay: [0, 10_000, 10_000_000][random.below(3) as usize],
+        ..sim
+    }
+}
+
 /// Runs a round. Returns a summary.
 pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
-    let simulated = SimDriver::new(SimConfig {
-        addresses: addresses(seed),
-        ..round.sim.clone()
-    });
+    let simulated = SimDriver::new(contrary(seed, round.sim.clone()));
     let machine = simulated.machine().clone();
     slow_calls(&machine, seed);
     if round.ascend || !round.sim.stream_ids() {

@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 
 use super::super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
+    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures,
 };
 use super::CudaDriver;
 use super::failure::{check, check_context, check_event};
@@ -95,19 +95,7 @@ impl Driver for CudaDriver {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as VIRTUAL_MEMORY;
         let mut granularity = (0, 0);
         if self.functions.has_virtual_memory() && self.attribute(device, VIRTUAL_MEMORY).is_ok_and(|value| value != 0) {
-            use sys::CUmemAllocationGranularity_flags as Which;
-            let properties = allocation_properties(device, HandleKind::default());
-            let ask = |which| {
-                let mut bytes = 0usize;
-                call!(self, cuMemGetAllocationGranularity(&mut bytes, &properties, which))?;
-                Ok::<u64, DriverError>(bytes as u64)
-            };
-            if let (Ok(minimum), Ok(recommended)) = (
-                ask(Which::CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-                ask(Which::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-            ) {
-                granularity = (minimum, recommended.max(minimum));
-            }
+            granularity = self.granularity(device, HandleKind::default()).unwrap_or_default();
         }
         Ok(DeviceInfo {
             name,
@@ -115,6 +103,19 @@ impl Driver for CudaDriver {
             granularity,
             virtual_memory: granularity.0 != 0,
         })
+    }
+
+    fn granularity(&self, device: i32, kind: HandleKind) -> Result<(u64, u64)> {
+        use sys::CUmemAllocationGranularity_flags as Which;
+        let properties = allocation_properties(device, kind);
+        let ask = |which| {
+            let mut bytes = 0usize;
+            call!(self, cuMemGetAllocationGranularity(&mut bytes, &properties, which))?;
+            Ok::<u64, DriverError>(bytes as u64)
+        };
+        let minimum = ask(Which::CU_MEM_ALLOC_GRANULARITY_MINIMUM)?;
+        let recommended = ask(Which::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?;
+        Ok((minimum, recommended.max(minimum)))
     }
 
     fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
@@ -175,9 +176,11 @@ impl Driver for CudaDriver {
 
     #[inline]
     fn context_id(&self, of: Context) -> Result<u64> {
-        let mut id = 0u64;
-        check_context("cuCtxGetId", code!(self, cuCtxGetId(context(of), &mut id)))?;
-        Ok(id)
+        beside_captures(self, || {
+            let mut id = 0u64;
+            check_context("cuCtxGetId", code!(self, cuCtxGetId(context(of), &mut id)))?;
+            Ok(id)
+        })
     }
 
     fn context_push(&self, pushed: Context) -> Result<()> {
@@ -202,16 +205,20 @@ impl Driver for CudaDriver {
 
     #[inline]
     fn stream_id(&self, of: Stream) -> Result<u64> {
-        let mut id = 0u64;
-        call!(self, cuStreamGetId(stream(of), &mut id))?;
-        Ok(id)
+        beside_captures(self, || {
+            let mut id = 0u64;
+            call!(self, cuStreamGetId(stream(of), &mut id))?;
+            Ok(id)
+        })
     }
 
     #[inline]
     fn stream_context(&self, of: Stream) -> Result<Context> {
-        let mut owner: sys::CUcontext = null_mut();
-        call!(self, cuStreamGetCtx(stream(of), &mut owner))?;
-        Ok(Context(owner as usize))
+        beside_captures(self, || {
+            let mut owner: sys::CUcontext = null_mut();
+            call!(self, cuStreamGetCtx(stream(of), &mut owner))?;
+            Ok(Context(owner as usize))
+        })
     }
 
     #[inline]

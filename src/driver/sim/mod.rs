@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
-    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
+    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures,
 };
 
 pub mod model;
@@ -116,13 +116,17 @@ impl Driver for SimDriver {
     fn device_info(&self, device: i32) -> Result<DeviceInfo> {
         let total = checked(Call::DeviceInfo, self.machine.device_total(device))?;
         let config = self.machine.config();
-        let granularity = if config.virtual_memory { config.granularity } else { 0 };
         Ok(DeviceInfo {
             name: format!("simulated device {device}"),
             total,
-            granularity: (granularity, granularity),
+            granularity: config.granularity_of(false),
             virtual_memory: config.virtual_memory,
         })
+    }
+
+    fn granularity(&self, device: i32, kind: HandleKind) -> Result<(u64, u64)> {
+        checked(Call::DeviceInfo, self.machine.device_total(device))?;
+        Ok(self.machine.config().granularity_of(kind != HandleKind::default()))
     }
 
     fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
@@ -163,8 +167,10 @@ impl Driver for SimDriver {
     }
 
     fn context_id(&self, context: Context) -> Result<u64> {
-        checked_if(self.machine.config().stream_ids(), Call::CtxGetId, || {
-            self.machine.context_id(context.0)
+        beside_captures(self, || {
+            checked_if(self.machine.config().stream_ids(), Call::CtxGetId, || {
+                self.machine.context_id(context.0)
+            })
         })
     }
 
@@ -189,14 +195,18 @@ impl Driver for SimDriver {
 
     #[inline]
     fn stream_id(&self, stream: Stream) -> Result<u64> {
-        checked_if(self.machine.config().stream_ids(), Call::StreamGetId, || {
-            self.machine.stream_id(stream.0)
+        beside_captures(self, || {
+            checked_if(self.machine.config().stream_ids(), Call::StreamGetId, || {
+                self.machine.stream_id(stream.0)
+            })
         })
     }
 
     #[inline]
     fn stream_context(&self, stream: Stream) -> Result<Context> {
-        checked(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
+        beside_captures(self, || {
+            checked(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
+        })
     }
 
     #[inline]
@@ -271,7 +281,11 @@ impl Driver for SimDriver {
         checked(Call::MemAddressFree, self.machine.memory_unreserve(address, size))
     }
 
-    fn create(&self, device: i32, size: u64, _: HandleKind) -> Result<Handle> {
+    fn create(&self, device: i32, size: u64, kind: HandleKind) -> Result<Handle> {
+        let (granularity, _) = self.machine.config().granularity_of(kind != HandleKind::default());
+        if granularity != 0 && !size.is_multiple_of(granularity) {
+            return checked(Call::MemCreate, Err(code::INVALID_VALUE));
+        }
         checked(Call::MemCreate, self.machine.memory_create(device, size)).map(Handle)
     }
 

@@ -203,7 +203,7 @@ fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Res
             retained = true;
             driver.primary_retain(device)?
         }
-        (false, _) => driver.stream_context(before)?,
+        (false, _) => driver.context_of(before)?,
     };
     let mut ordered = Ok(());
     let pushed = current != Some(context);

@@ -27,8 +27,8 @@ pub struct Recovered {
 }
 
 impl DeferredRelease {
-    /// Retries what is left, and returns whether nothing is left.
-    pub fn retry(&mut self, calls: &DriverCalls, found: &mut Recovered) -> bool {
+    /// Retries to unmap and to free what is left.
+    pub fn unmap(&mut self, calls: &DriverCalls, found: &mut Recovered) {
         self.mappings
             .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unmap(*address, *bytes))));
         self.allocations.retain(|(address, bytes)| {
@@ -38,9 +38,16 @@ impl DeferredRelease {
         });
         if self.mappings.is_empty() {
             found.handles.append(&mut self.handles);
-            self.reservations
-                .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unreserve(*address, *bytes))));
         }
+    }
+
+    /// Retries to free the reservations in which none of `mapped` lies, and returns whether nothing is left. The
+    /// documentation does not say that the driver refuses to free a reservation with mappings in it.
+    pub fn unreserve(&mut self, calls: &DriverCalls, mapped: &[(u64, u64)]) -> bool {
+        let within = |start: u64, bytes: u64| mapped.iter().any(|(at, _)| (start..start + bytes).contains(at));
+        self.reservations.retain(|(address, bytes)| {
+            within(*address, *bytes) || refused(calls.submit(|driver| driver.unreserve(*address, *bytes)))
+        });
         self.mappings.is_empty() && self.allocations.is_empty() && self.reservations.is_empty()
     }
 }

@@ -235,17 +235,28 @@ impl PhysicalMemory {
     /// Returns what nothing uses any more to the driver. What the driver refuses stays in the books.
     pub fn release_or_defer(&mut self, mut deferred: DeferredRelease) {
         let mut found = Recovered::default();
-        if !deferred.retry(&self.calls, &mut found) {
+        deferred.unmap(&self.calls, &mut found);
+        let mapped: Vec<(u64, u64)> = self.still_mapped().chain(deferred.mappings.iter().copied()).collect();
+        if !deferred.unreserve(&self.calls, &mapped) {
             self.deferred.push(deferred);
         }
         self.recover(found);
     }
 
+    /// What the driver refused to unmap, outside the pool's address range.
+    fn still_mapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.deferred.iter().flat_map(|deferred| &deferred.mappings).copied()
+    }
+
     /// Retries what the driver refused to take back.
     pub fn retry(&mut self, free_space: &mut FreeSpace) {
         let mut found = Recovered::default();
+        for deferred in &mut self.deferred {
+            deferred.unmap(&self.calls, &mut found);
+        }
+        let mapped: Vec<(u64, u64)> = self.still_mapped().collect();
         self.deferred
-            .retain_mut(|deferred| !deferred.retry(&self.calls, &mut found));
+            .retain_mut(|deferred| !deferred.unreserve(&self.calls, &mapped));
         self.recover(found);
         let base = self.addresses.base().unwrap_or_default();
         let stuck: Vec<(Mapped, Handle, NodeId)> = self

@@ -331,7 +331,7 @@ impl Pool {
 
     /// Notes that the stream's context uses the pool from now on.
     pub fn note_stream_context(&self, stream: crate::driver::Stream) -> error::Result<()> {
-        let context = self.calls.query(|driver| driver.stream_context(stream));
+        let context = self.calls.query(|driver| driver.context_of(stream));
         let context = context.map_err(|error| self.failed(error))?;
         self.core.lock().reclaimer.note_live_context(&self.calls, context)?;
         Ok(())

@@ -178,7 +178,7 @@ impl Reclaimer {
             // A stream that never allocated still exists, because the block was used on it.
             let answers = !inner.joined && !cache.key.stream.is_default();
             drop(inner);
-            let ask = || pool.calls.query(|driver| driver.stream_context(cache.key.stream)).ok();
+            let ask = || pool.calls.query(|driver| driver.context_of(cache.key.stream)).ok();
             known.or_else(|| answers.then(ask).flatten())
         });
         // Otherwise its context is most likely the current one.

@@ -49,7 +49,7 @@ impl Pool {
         let Some((id, block)) = found.filter(|_| view.capture == Capture::None) else {
             let context = self
                 .calls
-                .query(|driver| driver.stream_context(view.stream))
+                .query(|driver| driver.context_of(view.stream))
                 .map_err(|error| self.failed(error))?;
             return self.add_unknown_use(address, Some(context));
         };

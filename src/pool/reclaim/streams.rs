@@ -136,18 +136,17 @@ impl Reclaimer {
         free_space: &mut FreeSpace,
         view: &StreamView<'_>,
     ) -> Result<(Owner, u32)> {
+        // A stream that captures cannot be asked for its id or its context. It owns nothing, but its context, which is
+        // most likely the current one, uses the pool.
+        let context = pool
+            .calls
+            .query(|driver| driver.context_of(view.stream))
+            .map_err(|error| pool.failed(error))?;
         let _entered = pool.enter(&self.contexts)?;
-        if view.id != 0 {
-            self.join_stream(pool, free_space, view)?;
-        } else {
-            // A stream without an id cannot be distinguished from another one. It owns nothing, but its context uses
-            // the pool.
-            let context = pool
-                .calls
-                .query(|driver| driver.stream_context(view.stream))
-                .map_err(|error| pool.failed(error))?;
-            self.note_context(&pool.calls, context)?;
-        }
+        self.note_context(&pool.calls, context)?;
+        // If the handle still has the stream of this id when that makes its next request, it is the stream that captures
+        // now: ids are never used again.
+        let id = view.cache.inner.lock().served.as_ref().map_or(0, |served| served.id);
         let info = pool
             .calls
             .query(|driver| driver.stream_capture_info(view.stream))
@@ -157,7 +156,7 @@ impl Reclaimer {
         let number = number.map_err(|error| pool.failed(error))?;
         let owner = self
             .graphs
-            .owner(free_space, number, view.cache.key, view.id)
+            .owner(free_space, number, view.cache.key, id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         view.cache.inner.lock().capture = number;
         Ok((owner, number))

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::returns::while_waiting;
 use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::{Allocator, Request};
-use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::driver::Stream;
+use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL};
 use crate::support::config::Config;
 
 /// Begins a capture on a non-blocking stream, which no query of another stream shows.
@@ -183,4 +185,90 @@ fn request_at_the_limit_waits_for_a_capture_that_is_seen() {
         bench.app(|machine| machine.primary_release(0)).unwrap();
         Arc::into_inner(bench).unwrap().finish();
     }
+}
+
+/// A driver may end the capture of a stream that is asked for its id or its context. Whether it does or not, requests
+/// inside a capture get memory, and what the graph leaves is its stream's again.
+#[test]
+fn capturing_stream_is_not_asked_who_it_is() {
+    for ids_unsafe_in_capture in [true, false] {
+        for (mode, flags) in [
+            (MODE_GLOBAL, 0),
+            (MODE_THREAD_LOCAL, 0),
+            (MODE_RELAXED, 0),
+            (MODE_GLOBAL, RESIZABLE),
+        ] {
+            let config = SimConfig {
+                ids_unsafe_in_capture,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, "");
+            let stream = bench.stream();
+            for known in [false, true] {
+                bench.app(|machine| machine.stream_begin_capture(stream, mode)).unwrap();
+                let inside = bench.request(3 * MIB, flags, Some(stream)).unwrap();
+                let used = bench.get(MIB, None);
+                bench.allocator.record_stream(used, Stream(stream)).unwrap();
+                bench.launch(stream, inside, 3 * MIB);
+                bench.put(inside, Some(stream));
+                bench.put(used, Some(stream));
+                bench.allocator.stream_release(Stream(stream)).unwrap();
+                let graph = bench.app(|machine| machine.stream_end_capture(stream));
+                let graph = graph.unwrap_or_else(|code| panic!("mode {mode}, known: {known}: ended with {code}"));
+                bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+                bench.machine.drain_user_objects();
+                // From the second round on, the stream is known before it captures.
+                let after = bench.get(3 * MIB, Some(stream));
+                bench.put(after, Some(stream));
+            }
+            assert_eq!(bench.machine.captures_ended(), 0);
+            bench.finish();
+        }
+    }
+}
+
+/// Requests beside another thread's global capture end it no more once a capture is known, though the driver counts ids
+/// among the calls that are unsafe then.
+#[test]
+fn hits_end_no_global_capture_of_another_thread() {
+    let bench = Bench::new("captures=1");
+    let (capturing, stream) = (bench.stream(), bench.stream());
+    bench.use_and_free(stream, 2, MIB);
+    bench
+        .app(|machine| machine.stream_begin_capture(capturing, MODE_GLOBAL))
+        .unwrap();
+    std::thread::scope(|threads| {
+        let work = threads.spawn(|| {
+            let context = bench.app(|machine| machine.primary_retain(0)).unwrap();
+            bench.app(|machine| machine.context_push(context)).unwrap();
+            for round in 0..40 {
+                let on = [Some(stream), None, Some(0)][round % 3];
+                let block = bench.get(MIB + (round as u64 % 5) * MIB, on);
+                bench.put(block, on);
+            }
+            bench.app(|machine| machine.context_pop()).unwrap();
+            bench.app(|machine| machine.primary_release(0)).unwrap();
+        });
+        work.join().unwrap();
+    });
+    assert!(end(&bench, capturing));
+    bench.finish();
+}
+
+/// A default stream beside a capture on a blocking stream is unusable, and is not asked either.
+#[test]
+fn request_on_the_legacy_stream_ends_no_blocking_capture() {
+    let bench = Bench::new("");
+    let blocking = bench.app(|machine| machine.stream_create(false).unwrap());
+    let before = bench.get(MIB, Some(0));
+    bench
+        .app(|machine| machine.stream_begin_capture(blocking, MODE_RELAXED))
+        .unwrap();
+    let during = bench.get(MIB, Some(0));
+    bench.put(during, Some(0));
+    bench.put(before, Some(0));
+    let again = bench.get(MIB, Some(0));
+    bench.put(again, Some(0));
+    assert!(end(&bench, blocking));
+    bench.finish();
 }

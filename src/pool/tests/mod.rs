@@ -21,6 +21,7 @@ mod decay;
 mod destroyed_contexts;
 mod faults;
 mod frees;
+mod granularity;
 mod headroom;
 mod large;
 mod lifetimes;

@@ -157,11 +157,15 @@ pub fn frees_without_a_stream_do_not_end_a_capture(setup: &Setup) {
 }
 
 /// Runs `work` on another thread beside a capture that is known to the process, by a request inside it or else by the option
-/// `captures`: on blocking and non-blocking streams, thread-local and relaxed. Checks that it ends none.
+/// `captures`: on blocking and non-blocking streams, in each mode. Checks that it ends none.
 fn beside_captures(setup: &Setup, inside: bool, work: impl Fn(&World) + Sync) {
     for blocking in [false, true] {
-        for mode in [Mode::ThreadLocal, Mode::Relaxed] {
+        for mode in [Mode::Global, Mode::ThreadLocal, Mode::Relaxed] {
             let world = setup.world(if inside { "" } else { "captures=1" });
+            // The stand-in for AscendCL refuses every query then.
+            if mode == Mode::Global && world.is_ascend() {
+                continue;
+            }
             let stream = match blocking {
                 true => world.blocking_stream(),
                 false => world.stream(),
@@ -198,7 +202,7 @@ fn engines_come_and_go(setup: &Setup, inside: bool) {
             world.put_on(stream, ordered);
         }
         engine.into_iter().for_each(|block| world.put(block));
-        world.wait(stream);
+        // The application must not wait for work beside a global capture.
         world.destroy(stream);
     });
 }

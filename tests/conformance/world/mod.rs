@@ -81,12 +81,13 @@ impl World {
         self.interface.inside().driver().features()
     }
 
+    pub fn is_ascend(&self) -> bool {
+        self.interface.inside().driver().name() == "ascend"
+    }
+
     /// Default streams: both numbers of the context's and, where threads have a default stream, the thread's.
     pub fn default_streams(&self) -> &'static [usize] {
-        match self.interface.inside().driver().name() {
-            "ascend" => &[0, 1],
-            _ => &[0, 1, 2],
-        }
+        if self.is_ascend() { &[0, 1] } else { &[0, 1, 2] }
     }
 
     /// The bytes that a block of `size` takes.

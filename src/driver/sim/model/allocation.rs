@@ -111,11 +111,15 @@ impl Machine {
         state.memory.reserve(size, alignment)
     }
 
-    /// `cuMemAddressFree`: whole reservations only, nothing mapped.
+    /// `cuMemAddressFree`: whole reservations only, nothing mapped. CUDA's documentation does not promise that it refuses a
+    /// reservation with mappings, so that is a fault, too.
     pub fn memory_unreserve(&self, address: u64, size: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemAddressFree)?;
         self.vmm()?;
         state.refuse_unsafe_vmm(thread)?;
+        if state.memory.is_mapped_within(address, size) {
+            state.fault(format!("the reservation {address:#x} was freed with mappings in it"));
+        }
         state.memory.unreserve(address, size)
     }
 

@@ -1,6 +1,6 @@
 //! Stream capture: modes, forks and joins, and what ends a capture.
 
-use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::code::*;
 use super::functions::Call;
@@ -54,6 +54,7 @@ impl MachineState {
 
     /// Publishes which streams capture, for queries.
     fn show_captures(&mut self) {
+        self.tables.captures.store(self.captures.len() as u32, Release);
         let mut implied = vec![false; self.contexts.len()];
         for (slot, stream) in self.streams.iter().enumerate().filter(|(_, stream)| stream.alive) {
             let shown = match stream.capture {
@@ -164,6 +165,18 @@ impl MachineState {
         Err(CAPTURE_UNSUPPORTED)
     }
 
+    /// A query of the identity of a stream, or with none of a context. It ends the capture of that stream, in any mode.
+    fn refuse_identity(&mut self, thread: &ThreadState, slot: Option<usize>) -> Result<()> {
+        if let Some(slot) = slot.filter(|slot| self.streams[*slot].alive) {
+            if let Some((capture, _)) = self.streams[slot].capture {
+                self.invalidate(capture);
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            self.refuse_implicit(slot as u32)?;
+        }
+        self.refuse_unsafe(thread)
+    }
+
     /// A call over a whole context invalidates every capture on its device, in any mode.
     pub(super) fn end_captures_of_device(&mut self, context: usize) -> Result<()> {
         let device = self.contexts[context].device;
@@ -230,6 +243,15 @@ impl MachineState {
 }
 
 impl Machine {
+    /// The error of a query of the identity of a stream or a context where a capture forbids it.
+    #[inline]
+    pub(super) fn may_identify(&self, thread: &ThreadState, slot: Option<usize>) -> Result<()> {
+        match self.tables.captures.load(Acquire) != 0 && self.config.ids_unsafe_in_capture {
+            false => Ok(()),
+            true => self.state.lock().refuse_identity(thread, slot),
+        }
+    }
+
     /// How many captures were invalidated by calls that are not exempt ([`Machine::exempt`]). Not a driver call.
     pub fn captures_ended(&self) -> u64 {
         self.state.lock().captures_ended

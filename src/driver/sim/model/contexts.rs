@@ -165,15 +165,15 @@ impl Machine {
         }
     }
 
-    /// `cuCtxGetId`. A query.
+    /// `cuCtxGetId`. A query, which a capture forbids as an unsafe call.
     pub fn context_id(&self, context: usize) -> Result<u64> {
-        self.query(Call::CtxGetId)?;
+        let thread = self.query(Call::CtxGetId)?;
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
         match self.tables.contexts[self.context_place(context)?].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
-            id => Ok(id),
+            id => self.may_identify(thread, None).map(|()| id),
         }
     }
 

@@ -185,6 +185,11 @@ impl MemoryState {
         Ok(address)
     }
 
+    /// Whether something is mapped in this reservation.
+    pub(super) fn is_mapped_within(&self, address: u64, size: u64) -> bool {
+        self.reservations.get(&address) == Some(&size) && self.mappings.range(address..address + size).next().is_some()
+    }
+
     pub(super) fn unreserve(&mut self, address: u64, size: u64) -> Result<()> {
         if self.reservations.get(&address) != Some(&size) {
             return Err(INVALID_VALUE);

@@ -26,9 +26,10 @@
 //!   reused. A context event covers the work of destroyed streams.
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. These calls are
 //!   refused and invalidate the capture: unsafe calls (malloc, free, virtual memory, event and stream queries and
-//!   waits) where the modes forbid them; legacy-stream work while a blocking stream captures; waits for outside events;
-//!   queries of captured events; merges of captures; joins of an invalid capture; context events and synchronization
-//!   while a stream of the device captures.
+//!   waits, ids of streams and contexts) where the modes forbid them; the id and the context of a stream that captures,
+//!   in any mode; legacy-stream work while a blocking stream captures; waits for outside events; queries of captured
+//!   events; merges of captures; joins of an invalid capture; context events and synchronization while a stream of the
+//!   device captures.
 //! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. A captured launch makes a
 //!   child node, which retains the user objects of its graph. Destructors run late, on one shared thread. A driver call
 //!   in a destructor aborts.
@@ -41,7 +42,8 @@
 //! Kernel contents, priorities, green contexts, managed memory, peer links (all peers reach each other), exporting
 //! handles, memory pools of the driver, graph editing, external event nodes, and limits on the number of mappings other
 //! than the host's own (vm.max_map_count). Where CUDA's documentation is silent, the model takes the stricter reading:
-//! virtual memory calls count as unsafe during capture, and unmapping does not wait.
+//! virtual memory calls count as unsafe during capture, and unmapping does not wait. NVIDIA's CCCL says of queries of a
+//! stream's id and context that they end its capture (cudax/include/cuda/experimental/__places/stream_pool.cuh).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -94,12 +96,19 @@ pub struct MachineConfig {
     pub memory: u64,
     /// Granularity of handles in bytes, a power of two.
     pub granularity: u64,
+    /// The recommended granularity; 0: the same.
+    pub recommended_granularity: u64,
+    /// The granularity of handles that can be exported, or that network cards may access; 0: the same.
+    pub exportable_granularity: u64,
     /// Whether there is virtual memory management.
     pub virtual_memory: bool,
     /// The driver's version as `cuDriverGetVersion` returns it, 1000 × major + 10 × minor. Later functions are missing.
     pub version: u32,
     /// Whether virtual memory calls count as unsafe during capture.
     pub vmm_unsafe_in_capture: bool,
+    /// Whether `cuStreamGetId`, `cuStreamGetCtx` and `cuCtxGetId` count as unsafe during capture, and the first two end
+    /// the capture of the stream that they are given.
+    pub ids_unsafe_in_capture: bool,
     /// Whether the order checker and the check for unmapping under pending work are on at the start.
     pub checker: bool,
     /// Bytes that a copy or a fill moves in one simulated nanosecond.
@@ -128,9 +137,12 @@ impl Default for MachineConfig {
             devices: 1,
             memory: 24 << 30,
             granularity: 2 << 20,
+            recommended_granularity: 0,
+            exportable_granularity: 0,
             virtual_memory: true,
             version: 12_090,
             vmm_unsafe_in_capture: true,
+            ids_unsafe_in_capture: true,
             checker: true,
             bytes_per_ns: 1024,
             contents: true,
@@ -145,6 +157,18 @@ impl Default for MachineConfig {
 }
 
 impl MachineConfig {
+    /// Minimum and recommended granularity of handles; 0 without virtual memory.
+    pub fn granularity_of(&self, exportable: bool) -> (u64, u64) {
+        if !self.virtual_memory {
+            return (0, 0);
+        }
+        let minimum = match exportable {
+            true => self.granularity.max(self.exportable_granularity),
+            false => self.granularity,
+        };
+        (minimum, minimum.max(self.recommended_granularity))
+    }
+
     /// `cuStreamGetId` and `cuCtxGetId`.
     pub fn stream_ids(&self) -> bool {
         self.version >= 12_000

@@ -178,26 +178,30 @@ impl Machine {
         abort(&format!("the stream {handle:#x} was destroyed"))
     }
 
-    /// `cuStreamGetId`: unique for the machine's life. A query.
+    /// `cuStreamGetId`: unique for the machine's life. A query, which a capture forbids as an unsafe call. It ends the
+    /// capture of the stream itself in any mode.
     #[inline]
     pub fn stream_id(&self, stream: usize) -> Result<u64> {
         let thread = self.query(Call::StreamGetId)?;
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
-        match self.tables.streams[self.slot(thread, stream)?].id.load(Acquire) {
+        let slot = self.slot(thread, stream)?;
+        match self.tables.streams[slot].id.load(Acquire) {
             0 => Self::dead(stream),
-            id => Ok(id),
+            id => self.may_identify(thread, Some(slot)).map(|()| id),
         }
     }
 
-    /// `cuStreamGetCtx`. A query.
+    /// `cuStreamGetCtx`. A query, which a capture forbids as [`Machine::stream_id`].
     pub fn stream_context(&self, stream: usize) -> Result<usize> {
         let thread = self.query(Call::StreamGetCtx)?;
-        let slot = &self.tables.streams[self.slot(thread, stream)?];
+        let at = self.slot(thread, stream)?;
+        let slot = &self.tables.streams[at];
         if slot.id.load(Acquire) == 0 {
             Self::dead(stream);
         }
+        self.may_identify(thread, Some(at))?;
         Ok(self
             .tables
             .handle(ObjectKind::Context, slot.context.load(Acquire) as usize))

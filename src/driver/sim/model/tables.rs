@@ -70,6 +70,8 @@ pub(super) struct Tables {
     tag: usize,
     clock: AtomicU64,
     pub(super) flags: AtomicU32,
+    /// How many captures run.
+    pub(super) captures: AtomicU32,
     pub(super) streams: Box<[StreamSlot]>,
     pub(super) contexts: Box<[ContextSlot]>,
 }
@@ -95,6 +97,7 @@ impl Tables {
             tag: (machine % 0x7fff) as usize + 1,
             clock: AtomicU64::new(1),
             flags: AtomicU32::new(0),
+            captures: AtomicU32::new(0),
             streams: zeroed(STREAM_SLOTS),
             contexts: zeroed(CONTEXT_SLOTS),
         }

@@ -108,7 +108,7 @@ impl Reclaimer {
         memory: &mut Memory,
         stream: Stream,
     ) -> Option<(Context, Event)> {
-        let context = pool.calls.query(|driver| driver.stream_context(stream)).ok()?;
+        let context = pool.calls.query(|driver| driver.context_of(stream)).ok()?;
         self.note_live_context(&pool.calls, context).ok()?;
         // Calls of this pool are not made in another device's context, where a default stream would be another one.
         if stream.is_default() && pool.calls.query(|driver| driver.current_device()) != Ok(Some(pool.device)) {
