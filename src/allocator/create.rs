@@ -1,7 +1,7 @@
 //! Creates allocators, and the pool of a device at its first use.
 
 use super::*;
-use crate::driver::Failure;
+use crate::driver::{Failure, RelaxedMode};
 
 impl Allocator {
     /// Reads `options`, and the environment for keys that these do not name, and opens the driver.
@@ -107,6 +107,8 @@ impl Allocator {
         if let Some(pool) = self.existing_pool(device) {
             return Ok(pool);
         }
+        // A capture may run, and the driver may count any call below among those that are unsafe then.
+        let _relaxed = RelaxedMode::begin(&*self.driver);
         self.check_device(device)?;
         self.check_external_device(device)?;
         let _making = self.making.lock();

@@ -222,13 +222,31 @@ fn beside_captures<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Res
 
 #[cold]
 fn in_relaxed_mode<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Result<T> {
-    let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
-    let answer = query();
-    if before != CaptureMode::Relaxed {
-        let restore = || driver.exchange_capture_mode(before);
-        let _ = restore().or_else(|_| restore());
+    let _relaxed = RelaxedMode::begin(driver)?;
+    query()
+}
+
+/// This thread's capture mode is relaxed while this lives.
+pub struct RelaxedMode<'d> {
+    driver: &'d dyn Driver,
+    before: CaptureMode,
+}
+
+impl RelaxedMode<'_> {
+    /// Makes it relaxed.
+    pub fn begin(driver: &dyn Driver) -> Result<RelaxedMode<'_>> {
+        let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
+        Ok(RelaxedMode { driver, before })
     }
-    answer
+}
+
+impl Drop for RelaxedMode<'_> {
+    fn drop(&mut self) {
+        if self.before != CaptureMode::Relaxed {
+            let restore = || self.driver.exchange_capture_mode(self.before);
+            let _ = restore().or_else(|_| restore());
+        }
+    }
 }
 
 /// The driver calls that the pool makes. They are safe from any thread. Sizes and addresses are in bytes.

@@ -54,34 +54,8 @@ impl CudaDriver {
         Ok(value)
     }
 
-    fn current_memory_info(&self) -> Result<(u64, u64)> {
-        let (mut free, mut total) = (0usize, 0usize);
-        call!(self, cuMemGetInfo_v2(&mut free, &mut total))?;
-        Ok((free as u64, total as u64))
-    }
-}
-
-impl Driver for CudaDriver {
-    fn name(&self) -> &'static str {
-        "cuda"
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn tools(&self) -> Option<&dyn Tools> {
-        Some(self)
-    }
-
-    fn device_count(&self) -> Result<u32> {
-        let mut count: c_int = 0;
-        call!(self, cuDeviceGetCount(&mut count))?;
-        Ok(u32::try_from(count).unwrap_or(0))
-    }
-
     // A CUdevice is the device's ordinal: cuDeviceGet returns its argument, and CUmemLocation takes either.
-    fn device_info(&self, device: i32) -> Result<DeviceInfo> {
+    fn ask_for_info(&self, device: i32) -> Result<DeviceInfo> {
         let mut name: [c_char; 256] = [0; 256];
         call!(
             self,
@@ -105,6 +79,52 @@ impl Driver for CudaDriver {
         })
     }
 
+    fn ask_for_memory(&self, device: i32) -> Result<(u64, u64)> {
+        if self.current_device() == Ok(Some(device)) {
+            return self.current_memory_info();
+        }
+        let primary = self.primary_retain(device)?;
+        let info = self.context_push(primary).and_then(|()| {
+            let info = self.current_memory_info();
+            self.context_pop()?;
+            info
+        });
+        let released = self.primary_release(device);
+        info.and_then(|info| released.map(|()| info))
+    }
+
+    fn current_memory_info(&self) -> Result<(u64, u64)> {
+        let (mut free, mut total) = (0usize, 0usize);
+        call!(self, cuMemGetInfo_v2(&mut free, &mut total))?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+impl Driver for CudaDriver {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn tools(&self) -> Option<&dyn Tools> {
+        Some(self)
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        beside_captures(self, || {
+            let mut count: c_int = 0;
+            call!(self, cuDeviceGetCount(&mut count))?;
+            Ok(u32::try_from(count).unwrap_or(0))
+        })
+    }
+
+    fn device_info(&self, device: i32) -> Result<DeviceInfo> {
+        beside_captures(self, || self.ask_for_info(device))
+    }
+
     fn granularity(&self, device: i32, kind: HandleKind) -> Result<(u64, u64)> {
         use sys::CUmemAllocationGranularity_flags as Which;
         let properties = allocation_properties(device, kind);
@@ -125,17 +145,7 @@ impl Driver for CudaDriver {
     }
 
     fn memory_info(&self, device: i32) -> Result<(u64, u64)> {
-        if self.current_device() == Ok(Some(device)) {
-            return self.current_memory_info();
-        }
-        let primary = self.primary_retain(device)?;
-        let info = self.context_push(primary).and_then(|()| {
-            let info = self.current_memory_info();
-            self.context_pop()?;
-            info
-        });
-        let released = self.primary_release(device);
-        info.and_then(|info| released.map(|()| info))
+        beside_captures(self, || self.ask_for_memory(device))
     }
 
     #[inline]

@@ -110,11 +110,11 @@ impl Driver for SimDriver {
     }
 
     fn device_count(&self) -> Result<u32> {
-        checked(Call::DeviceGetCount, self.machine.device_count())
+        beside_captures(self, || checked(Call::DeviceGetCount, self.machine.device_count()))
     }
 
     fn device_info(&self, device: i32) -> Result<DeviceInfo> {
-        let total = checked(Call::DeviceInfo, self.machine.device_total(device))?;
+        let total = beside_captures(self, || checked(Call::DeviceInfo, self.machine.device_total(device)))?;
         let config = self.machine.config();
         Ok(DeviceInfo {
             name: format!("simulated device {device}"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Context, DriverError, Failure, Result};
+use crate::driver::{Context, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::Pool;
 use crate::pool::driver_calls::{DriverCalls, UNIDENTIFIED, is_of_no_context, is_same, refused};
 use crate::pool::reclaim::Reclaimer;
@@ -347,6 +347,7 @@ impl Pool {
     /// false.
     pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> error::Result<Option<T>> {
         self.alive()?;
+        let relaxed = RelaxedMode::begin(self.driver());
         let primary = {
             let mut core = self.core.lock();
             core.still_open()?;
@@ -359,6 +360,7 @@ impl Pool {
             }
             core.reclaimer.contexts.home.context
         };
+        drop(relaxed);
         let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
         Ok(Some(work()))
     }

@@ -227,6 +227,24 @@ fn capturing_stream_is_not_asked_who_it_is() {
     }
 }
 
+/// The first request of an allocator may come inside a capture: the pool is made without an end to it.
+#[test]
+fn first_request_inside_a_capture_does_not_end_it() {
+    for (options, of_stream) in [("", true), ("captures=1", false), ("limit=50%,captures=1", false)] {
+        let bench = Bench::new(options);
+        let stream = bench.stream();
+        bench
+            .app(|machine| machine.stream_begin_capture(stream, MODE_GLOBAL))
+            .unwrap();
+        let on = Some(stream).filter(|_| of_stream);
+        let block = bench.get(MIB, on);
+        bench.put(block, on);
+        assert!(end(&bench, stream), "{options}");
+        bench.machine.drain_user_objects();
+        bench.finish();
+    }
+}
+
 /// Requests beside another thread's global capture end it no more once a capture is known, though the driver counts ids
 /// among the calls that are unsafe then.
 #[test]

@@ -150,3 +150,21 @@ fn context_of_frees_is_known_to_each_pool() {
     bench.app(|machine| machine.stream_synchronize(second)).unwrap();
     bench.finish();
 }
+
+/// A driver may have no events for a context, as for a feature that a device does not support: what was freed without a
+/// stream comes back all the same.
+#[test]
+fn context_without_events_is_synchronized() {
+    for limit in [64, 0] {
+        let bench = Bench::new(&format!("limit={limit}MiB,wait_ms=1000"));
+        let stream = bench.stream();
+        assert!(bench.machine.fail_every(Some("cuCtxRecordEvent"), 1, 801));
+        for _ in 0..20 {
+            let block = bench.get(60 * MIB, None);
+            bench.launch(stream, block, 60 * MIB);
+            bench.put(block, None);
+        }
+        bench.allocator.trim(Some(0), 0).unwrap();
+        bench.finish();
+    }
+}

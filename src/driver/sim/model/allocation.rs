@@ -74,13 +74,15 @@ impl Machine {
 
     /// `cuDeviceGetCount`.
     pub fn device_count(&self) -> Result<u32> {
-        self.query(Call::DeviceGetCount)?;
+        let thread = self.query(Call::DeviceGetCount)?;
+        self.may_ask_device(thread)?;
         Ok(self.config.devices)
     }
 
     /// `cuDeviceTotalMem`: bytes.
     pub fn device_total(&self, device: i32) -> Result<u64> {
-        self.query(Call::DeviceInfo)?;
+        let thread = self.query(Call::DeviceInfo)?;
+        self.may_ask_device(thread)?;
         self.device(device)?;
         Ok(self.config.memory)
     }

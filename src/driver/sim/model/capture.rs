@@ -252,6 +252,14 @@ impl Machine {
         }
     }
 
+    /// The error of a query of the allocator's for a device where the modes of captures forbid unsafe calls.
+    pub(super) fn may_ask_device(&self, thread: &ThreadState) -> Result<()> {
+        match thread.exempt.load(Relaxed) == 0 {
+            true => self.may_identify(thread, None),
+            false => Ok(()),
+        }
+    }
+
     /// How many captures were invalidated by calls that are not exempt ([`Machine::exempt`]). Not a driver call.
     pub fn captures_ended(&self) -> u64 {
         self.state.lock().captures_ended

@@ -182,10 +182,19 @@ impl Machine {
         Ok(self.tables.contexts[self.context_place(context)?].device.load(Acquire) as i32)
     }
 
+    /// The error of a call of the allocator's for a primary context where the modes of captures forbid unsafe calls.
+    fn refuse_primary(&self, thread: &ThreadState, state: &mut MachineState) -> Result<()> {
+        match self.config.ids_unsafe_in_capture && !state.in_exempt_call {
+            true => state.refuse_unsafe(thread),
+            false => Ok(()),
+        }
+    }
+
     /// `cuDevicePrimaryCtxRetain`: returns the handle and does not make it current. Makes the context alive again after
     /// a reset.
     pub fn primary_retain(&self, device: i32) -> Result<usize> {
-        let (_, mut state) = self.enter(Call::PrimaryRetain)?;
+        let (thread, mut state) = self.enter(Call::PrimaryRetain)?;
+        self.refuse_primary(thread, &mut state)?;
         let context = state.primaries[self.device(device)?];
         if state.contexts[context].id == 0 {
             state.revive(context)?;
@@ -196,7 +205,8 @@ impl Machine {
 
     /// `cuDevicePrimaryCtxRelease`: the last release ends the context.
     pub fn primary_release(&self, device: i32) -> Result<()> {
-        let (_, mut state) = self.enter(Call::PrimaryRelease)?;
+        let (thread, mut state) = self.enter(Call::PrimaryRelease)?;
+        self.refuse_primary(thread, &mut state)?;
         let context = state.primaries[self.device(device)?];
         if state.contexts[context].retained == 0 {
             return Err(INVALID_CONTEXT);
@@ -223,7 +233,8 @@ impl Machine {
 
     /// `cuDevicePrimaryCtxGetState`'s `active`.
     pub fn primary_active(&self, device: i32) -> Result<bool> {
-        let (_, state) = self.enter(Call::PrimaryGetState)?;
+        let (thread, mut state) = self.enter(Call::PrimaryGetState)?;
+        self.refuse_primary(thread, &mut state)?;
         Ok(state.contexts[state.primaries[self.device(device)?]].id != 0)
     }
 

@@ -26,7 +26,7 @@
 //!   reused. A context event covers the work of destroyed streams.
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. These calls are
 //!   refused and invalidate the capture: unsafe calls (malloc, free, virtual memory, event and stream queries and
-//!   waits, ids of streams and contexts) where the modes forbid them; the id and the context of a stream that captures,
+//!   waits, ids of streams and contexts, an allocator's calls for devices and primary contexts) where the modes forbid them; the id and the context of a stream that captures,
 //!   in any mode; legacy-stream work while a blocking stream captures; waits for outside events; queries of captured
 //!   events; merges of captures; joins of an invalid capture; context events and synchronization while a stream of the
 //!   device captures.
@@ -107,7 +107,8 @@ pub struct MachineConfig {
     /// Whether virtual memory calls count as unsafe during capture.
     pub vmm_unsafe_in_capture: bool,
     /// Whether `cuStreamGetId`, `cuStreamGetCtx` and `cuCtxGetId` count as unsafe during capture, and the first two end
-    /// the capture of the stream that they are given.
+    /// the capture of the stream that they are given. An allocator's calls for devices and primary contexts are unsafe
+    /// then, too.
     pub ids_unsafe_in_capture: bool,
     /// Whether the order checker and the check for unmapping under pending work are on at the start.
     pub checker: bool,

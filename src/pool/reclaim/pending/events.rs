@@ -5,7 +5,7 @@ use crate::driver::{Context, Event, Failure, Result};
 use crate::pool::driver_calls::DriverCalls;
 
 impl PendingFrees {
-    /// An event recorded in `context` now; none where the driver has no context events.
+    /// An event recorded in `context` now; none where the driver has no context events, or not for this context.
     pub fn context_event(&mut self, calls: &DriverCalls, context: Context) -> Result<Option<Event>> {
         if !calls.driver().features().context_events {
             return Ok(None);
@@ -13,10 +13,15 @@ impl PendingFrees {
         let event = self.event(calls, context)?;
         if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
             self.spare.entry(context).or_default().push(event);
-            if error.failure == Failure::Capture {
-                calls.driver().note_capture();
-            }
-            return Err(error);
+            return match error.failure {
+                // A synchronization is owed instead, as on an older driver.
+                Failure::Unsupported => Ok(None),
+                Failure::Capture => {
+                    calls.driver().note_capture();
+                    Err(error)
+                }
+                _ => Err(error),
+            };
         }
         Ok(Some(event))
     }
