@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::driver::RelaxedMode;
 use crate::pool::free_space::COMMON;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Pool};
@@ -182,6 +183,7 @@ impl Pool {
         }
         drop(entered);
         if core.reclaimer.contexts.home.primary && !core.closed {
+            let _relaxed = RelaxedMode::begin(self.driver());
             let _ = self.calls.submit(|driver| driver.primary_release(self.device));
         }
         core.closed = true;

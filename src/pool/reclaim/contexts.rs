@@ -253,6 +253,7 @@ impl Reclaimer {
 
     /// Makes the device's primary context the pool's home.
     pub(in crate::pool) fn move_home(&mut self, pool: &Pool) -> error::Result<()> {
+        let _relaxed = RelaxedMode::begin(pool.driver());
         let home = Home::primary(&pool.calls, pool.device).map_err(|error| pool.failed(error))?;
         self.contexts.home = home;
         pool.calls.set_home(home.context);

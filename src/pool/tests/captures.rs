@@ -245,6 +245,27 @@ fn first_request_inside_a_capture_does_not_end_it() {
     }
 }
 
+/// A close beside a global capture gives the primary context back, too.
+#[test]
+fn close_beside_a_capture_keeps_nothing() {
+    let bench = Bench::new("captures=1");
+    let stream = bench.stream();
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    bench.allocator.trim(Some(0), 0).unwrap();
+    bench
+        .app(|machine| machine.stream_begin_capture(stream, MODE_GLOBAL))
+        .unwrap();
+    bench.allocator.close();
+    assert!(end(&bench, stream));
+    bench.app(|machine| {
+        machine.context_pop().unwrap();
+        // The application's own retain was the last one.
+        machine.primary_release(0).unwrap();
+        assert_eq!(machine.primary_active(0), Ok(false));
+    });
+}
+
 /// Requests beside another thread's global capture end it no more once a capture is known, though the driver counts ids
 /// among the calls that are unsafe then.
 #[test]
