@@ -101,11 +101,14 @@ impl Device for Sim {
     }
 
     fn enter(&self, device: i32) {
+        // Another thread may capture, which the test's own calls must not disturb.
+        let _exempt = self.on().exempt();
         let context = self.on().primary_retain(device).unwrap();
         self.on().context_push(context).unwrap();
     }
 
     fn leave(&self) {
+        let _exempt = self.on().exempt();
         let device = self.on().context_current_device().unwrap();
         self.on().context_pop().unwrap();
         self.on().primary_release(device).unwrap();
@@ -274,9 +277,13 @@ impl Device for Cuda {
 
     fn enter(&self, device: i32) {
         let mut context = null_mut();
-        // SAFETY: a local variable, and a context that this has retained. Tests keep it until they end.
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: local variables, and a context that this has retained. Tests keep it until they end.
         unsafe {
+            // Another thread may capture.
+            ok(sys::cuThreadExchangeStreamCaptureMode(&mut mode));
             ok(sys::cuDevicePrimaryCtxRetain(&mut context, device));
+            ok(sys::cuThreadExchangeStreamCaptureMode(&mut mode));
             ok(sys::cuCtxPushCurrent_v2(context));
         }
     }

@@ -85,14 +85,13 @@ impl Model {
         Some(source)
     }
 
-    /// A capturing stream gets memory that its capture freed, and common memory.
+    /// A capturing stream gets memory that its capture freed, and common memory. It is not asked for its id: the graph has
+    /// that of the stream which the handle was last known to be. Its context is the current one.
     fn allocate_captured(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
         let context = state.streams[handle as usize].context;
+        self.note_context(state, context);
         if self.has_ids() {
-            self.join(state, handle)?;
-            state.graph.id = state.streams[handle as usize].id;
-        } else {
-            self.note_context(state, context);
+            state.graph.id = state.caches[handle as usize].serves.map_or(0, |served| served.id);
         }
         let source = match state.pieces[piece as usize] {
             Place::Common => Source::Common,

@@ -67,7 +67,7 @@ broken! {
     unknown_uses_wait_for_contexts: UnknownUsesWaitForContexts in declares(), 11;
     waiters_look_again: WaitersLookAgain in waits(), 8;
     graphs_own_their_memory: GraphsOwnTheirMemory in captures(), 7;
-    graphs_leave_fresh_frees: GraphsLeaveFreshFrees in captures(), 10;
+    graphs_leave_fresh_frees: GraphsLeaveFreshFrees in captures(), 11;
     graphs_leave_by_ids: GraphsLeaveByIds in captures(), 11;
     owners_outlive_contexts: OwnersOutliveContexts in contexts(), 12;
     per_free_events_are_waited_for: PerFreeEventsAreWaitedFor in contexts_without_ids(), 7;

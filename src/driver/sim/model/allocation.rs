@@ -75,14 +75,14 @@ impl Machine {
     /// `cuDeviceGetCount`.
     pub fn device_count(&self) -> Result<u32> {
         let thread = self.query(Call::DeviceGetCount)?;
-        self.may_ask_device(thread)?;
+        self.may_identify(thread, None)?;
         Ok(self.config.devices)
     }
 
     /// `cuDeviceTotalMem`: bytes.
     pub fn device_total(&self, device: i32) -> Result<u64> {
         let thread = self.query(Call::DeviceInfo)?;
-        self.may_ask_device(thread)?;
+        self.may_identify(thread, None)?;
         self.device(device)?;
         Ok(self.config.memory)
     }

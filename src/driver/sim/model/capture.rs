@@ -243,20 +243,14 @@ impl MachineState {
 }
 
 impl Machine {
-    /// The error of a query of the identity of a stream or a context where a capture forbids it.
+    /// The error of a query of the identity of a stream, or with none of a context or a device, where a capture forbids it.
+    /// Exempt calls are those of a stand-in for another driver.
     #[inline]
     pub(super) fn may_identify(&self, thread: &ThreadState, slot: Option<usize>) -> Result<()> {
-        match self.tables.captures.load(Acquire) != 0 && self.config.ids_unsafe_in_capture {
+        let captures = self.tables.captures.load(Acquire) != 0 && self.config.ids_unsafe_in_capture;
+        match captures && thread.exempt.load(Relaxed) == 0 {
             false => Ok(()),
             true => self.state.lock().refuse_identity(thread, slot),
-        }
-    }
-
-    /// The error of a query of the allocator's for a device where the modes of captures forbid unsafe calls.
-    pub(super) fn may_ask_device(&self, thread: &ThreadState) -> Result<()> {
-        match thread.exempt.load(Relaxed) == 0 {
-            true => self.may_identify(thread, None),
-            false => Ok(()),
         }
     }
 
