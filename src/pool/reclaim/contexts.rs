@@ -155,6 +155,7 @@ impl Reclaimer {
             {
                 continue;
             }
+            let _relaxed = RelaxedMode::begin(calls.driver())?;
             let context = calls.submit(|driver| driver.primary_retain(device))?;
             let noted = self.note_context(calls, context);
             calls.submit(|driver| driver.primary_release(device))?;
