@@ -1,18 +1,19 @@
 //! `trtalloc trace`: writes a generated trace, or what a program did according to a snapshot's history.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use trtalloc::error::{Error, Result};
 use trtalloc::history::report::Report;
+use trtalloc::history::snapshot::write_file;
 use trtalloc::trace::from_history::{Recorded, from_history};
 use trtalloc::trace::generate::{NAMES, generate};
 use trtalloc::trace::{Trace, csv};
 
-use super::Done;
+use super::{Done, remark};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -40,16 +41,14 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
             arguments.name
         )));
     };
-    let (written, name) = match &arguments.output {
-        Some(path) => (write_file(&trace, path), path.display().to_string()),
-        None => (
-            csv::write(&trace, BufWriter::new(std::io::stdout().lock())),
-            "stdout".into(),
-        ),
-    };
-    written
-        .map(|()| Done::All)
-        .map_err(|error| Error::Io(format!("{name}: {error}")))
+    match &arguments.output {
+        Some(path) => write(&trace, path)?,
+        None => match csv::write(&trace, BufWriter::new(std::io::stdout().lock())) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(Error::Io(format!("stdout: {error}"))),
+            _ => {}
+        },
+    }
+    Ok(Done::All)
 }
 
 /// The trace; `None` where neither a trace nor a file has that name.
@@ -64,7 +63,7 @@ fn made(arguments: &Arguments) -> Result<Option<Trace>> {
     let report = Report::read(path)?;
     let recorded = from_history(&report, arguments.device)?;
     // The trace itself may go to stdout.
-    eprintln!("{}", summary(&report, &recorded));
+    remark(&summary(&report, &recorded));
     Ok(Some(recorded.trace))
 }
 
@@ -98,13 +97,24 @@ fn summary(report: &Report, recorded: &Recorded) -> String {
     text
 }
 
-fn write_file(trace: &Trace, path: &Path) -> std::io::Result<()> {
-    let file = BufWriter::new(File::create(path)?);
-    if path.extension().is_some_and(|suffix| suffix == "gz") {
-        let mut packed = GzEncoder::new(file, Compression::default());
+/// Replaces a file as a whole. What is no file on a disk, or is a link, is written to.
+fn write(trace: &Trace, path: &Path) -> Result<()> {
+    let pack = path.extension().is_some_and(|suffix| suffix == "gz");
+    match path.symlink_metadata() {
+        Ok(found) if !found.is_file() => File::create(path)
+            .and_then(|file| write_to(trace, pack, BufWriter::new(file)))
+            .map_err(|error| Error::Io(format!("{}: {error}", path.display()))),
+        _ => write_file(path, |out| write_to(trace, pack, out)),
+    }
+}
+
+fn write_to(trace: &Trace, pack: bool, mut out: impl Write) -> std::io::Result<()> {
+    if pack {
+        let mut packed = GzEncoder::new(&mut out, Compression::default());
         csv::write(trace, BufWriter::new(&mut packed))?;
-        packed.finish()?.flush()
+        packed.finish()?;
+        out.flush()
     } else {
-        csv::write(trace, file)
+        csv::write(trace, out)
     }
 }

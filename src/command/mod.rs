@@ -23,10 +23,12 @@ mod run;
 mod snapshot;
 mod table;
 
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser};
 use trtalloc::config::{Config, nearest};
 use trtalloc::error::{Error, Result};
@@ -133,8 +135,11 @@ pub fn main() -> ExitCode {
         Subcommand::Compare(arguments) => compare::run(&arguments),
     };
     match result {
-        Ok(Done::All) => ExitCode::SUCCESS,
-        Ok(Done::NotAll) => ExitCode::from(1),
+        Ok(done) => match UNWRITTEN.get() {
+            Some(reason) => failed(&Error::Io(format!("stdout: {reason}")), 1),
+            None if done == Done::All => ExitCode::SUCCESS,
+            None => ExitCode::from(1),
+        },
         Err(error @ Error::InvalidArgument(_)) => failed(&error, 2),
         Err(error) => failed(&error, 1),
     }
@@ -155,7 +160,9 @@ fn check_page_name(path: Option<&Path>) -> Result<()> {
 /// `rn`.
 fn hinted(mut error: clap::Error) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.to_lowercase(),
+        Some(ContextValue::String(typed)) if error.kind() == clap::error::ErrorKind::InvalidSubcommand => {
+            typed.to_lowercase()
+        }
         _ => return error,
     };
     let command = Command::command();
@@ -170,12 +177,28 @@ fn hinted(mut error: clap::Error) -> clap::Error {
 }
 
 fn failed(error: &Error, status: u8) -> ExitCode {
-    eprintln!("trtalloc: {error}");
+    remark(&format!("trtalloc: {error}"));
     ExitCode::from(status)
 }
 
+/// Why stdout took not all of the output. The command then fails at its end.
+static UNWRITTEN: OnceLock<String> = OnceLock::new();
+
 /// Prints a line on stdout. A closed pipe is not an error.
 fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.strip_suffix('\n').unwrap_or(text));
+    say_as_it_is(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)));
+}
+
+/// Prints a text that ends with a newline on stdout. A closed pipe is not an error.
+fn say_as_it_is(text: &str) {
+    if let Err(error) = std::io::stdout().lock().write_all(text.as_bytes())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = UNWRITTEN.set(error.to_string());
+    }
+}
+
+/// Prints a line on stderr. Where stderr takes none, there is no place to report that.
+fn remark(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

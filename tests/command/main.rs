@@ -10,6 +10,7 @@ mod arguments;
 mod bench;
 mod compare;
 mod demo;
+mod output;
 mod recorded;
 mod replay;
 mod serve;

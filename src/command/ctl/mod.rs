@@ -5,7 +5,6 @@ mod list;
 pub(in crate::command) mod process;
 mod show;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use trtalloc::history::snapshot::{Format, write_file};
 use trtalloc::support::control::protocol::{Ended, Request, receive};
 
 use self::process::Target;
-use super::{Done, say};
+use super::{Done, say, say_as_it_is};
 
 /// How long a process may take until it answers. It serves one client at a time, and a snapshot takes as long as it does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,10 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     process::send(&mut stream, &request)?;
     match what {
         Action::Snapshot { file } => write_snapshot(&mut stream, file)?,
-        Action::Metrics => {
-            let text = text(&mut stream)?;
-            let _ = std::io::stdout().lock().write_all(text.as_bytes());
-        }
+        Action::Metrics => say_as_it_is(&text(&mut stream)?),
         Action::Stats { json: true } | Action::Tags { json: true } => say_lines(&text(&mut stream)?),
         Action::Stats { json: false } => say_lines(&show::stats(&json::lines(&text(&mut stream)?)?)),
         Action::Tags { json: false } => {

@@ -1,0 +1,109 @@
+//! Where the command's output goes: a full disk, a reader that goes away, an error stream that takes nothing.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
+
+/// A file to which nothing can be written, as on a full disk.
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// A small trace and a snapshot of its replay.
+fn trace_and_snapshot(name: &str) -> (String, String) {
+    let trace = file(name, SMALL);
+    let snapshot = trace.with_extension("pickle");
+    let (trace, snapshot) = (
+        trace.to_str().unwrap().to_owned(),
+        snapshot.to_str().unwrap().to_owned(),
+    );
+    let replay = ["replay", &trace, "--driver", "sim", "--snapshot", &snapshot];
+    expect(&trtalloc(&replay), 0);
+    (trace, snapshot)
+}
+
+#[test]
+fn output_that_cannot_be_written_fails() {
+    let (trace, snapshot) = trace_and_snapshot("unwritten.csv");
+    let cases: [&[&str]; 6] = [
+        &["report", &snapshot],
+        &["compare", &snapshot, &snapshot],
+        &["replay", &trace, "--driver", "sim"],
+        &["trace", "serving"],
+        &["ctl"],
+        &["doctor", "true"],
+    ];
+    for arguments in cases {
+        let output = command(arguments).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = stderr(&output);
+        let line = said.lines().last().unwrap_or_default();
+        assert!(
+            line.starts_with("trtalloc: io: stdout: No space left"),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let (_, snapshot) = trace_and_snapshot("closed.csv");
+    let cases: [&[&str]; 2] = [&["report", &snapshot], &["trace", "serving"]];
+    for arguments in cases {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(arguments).stdout(writer).output().unwrap();
+        expect(&output, 0);
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_error_that_cannot_be_written_leaves_the_status() {
+    let (_, snapshot) = trace_and_snapshot("silent.csv");
+    let cases: [(&[&str], i32); 4] = [
+        (&["demo", "--limit", "abc"], 2),
+        (&["replay", "/nonexistent"], 1),
+        (&["dance"], 2),
+        (&["trace", &snapshot], 0),
+    ];
+    for (arguments, status) in cases {
+        let output = command(arguments).stderr(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_trace_is_written_as_a_whole() {
+    let folder = common::scratch("command-whole-trace");
+    let path = folder.join("trace.csv");
+    std::fs::write(&path, "what was there").unwrap();
+    let name = path.to_str().unwrap();
+    // Of the trace's 1.1 MB, the shell allows 512 KB.
+    let limited = format!("trap '' XFSZ; ulimit -f 512; exec \"$0\" trace serving -o '{name}'");
+    let output = Command::new("bash")
+        .args(["-c", &limited, env!("CARGO_BIN_EXE_trtalloc")])
+        .output()
+        .unwrap();
+    expect(&output, 1);
+    assert!(stderr(&output).contains("File too large"), "{}", stderr(&output));
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == "what was there",
+        "it was changed"
+    );
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "a part of it is left");
+    // A file that is none on a disk is written to.
+    let output = command(&["trace", "serving", "-o", "/dev/stdout"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    expect(&output, 0);
+    assert!(stdout(&output).starts_with("op,id,bytes,stream\n"));
+    let output = trtalloc(&["trace", "serving", "-o", "/dev/full"]);
+    expect(&output, 1);
+    assert_eq!(
+        stderr(&output),
+        "trtalloc: io: /dev/full: No space left on device (os error 28)\n"
+    );
+}
