@@ -157,6 +157,8 @@ fn invalid_options_fail_before_the_program_starts() {
         &["--stats=perhaps"],
         &["--options", "limit"],
         &["--options", "limti=3"],
+        &["--snapshot", "memory.txt"],
+        &["--snapshot_on_oom", "memory"],
         &["--no-such-option"],
     ] {
         let output = trtalloc_run(arguments)
@@ -167,6 +169,15 @@ fn invalid_options_fail_before_the_program_starts() {
         expect(&output, 2);
         assert!(!output.stderr.is_empty());
     }
+    let output = trtalloc_run(&["--metrics-file", "/nonexistent/a.prom", "--", "true"])
+        .output()
+        .unwrap();
+    expect(&output, 125);
+    assert!(
+        last(&output).starts_with("io: --metrics-file /nonexistent/a.prom: No such file"),
+        "{}",
+        last(&output)
+    );
     let text_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     for (library, words) in [
         ("/nowhere/libtrtalloc.so", "no such file"),
@@ -194,6 +205,32 @@ fn invalid_options_fail_before_the_program_starts() {
     assert!(last(&output).contains("has a space"), "{}", last(&output));
     expect(&trtalloc_run(&[]).output().unwrap(), 2);
     assert!(!begun.exists());
+}
+
+#[test]
+fn a_folder_that_a_snapshot_lacks_is_reported_before_the_program_starts() {
+    let dir = common::scratch("run_snapshot_folder");
+    let line = "trtalloc run: --snapshot: there is no folder ";
+    let snapshot = dir.join("later/%p.pickle");
+    let said = |path: &std::path::Path| {
+        let output = trtalloc_run(&["--snapshot"])
+            .arg(path)
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        expect(&output, 0);
+        text(&output.stderr).to_owned()
+    };
+    let first = said(&snapshot);
+    let wanted = format!(
+        "{line}{}, so it must be made before the snapshot is written\n",
+        dir.join("later").display()
+    );
+    assert!(first.starts_with(&wanted), "{first}");
+    std::fs::create_dir(dir.join("later")).unwrap();
+    assert!(!said(&snapshot).contains(line));
+    // The folder's name is known only in the process.
+    assert!(!said(&dir.join("%p/memory.pickle")).contains(line));
 }
 
 #[test]

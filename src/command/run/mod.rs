@@ -8,7 +8,7 @@ mod summary;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
@@ -100,6 +100,19 @@ struct Prepared {
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
     let mut environment = arguments.options.environment()?;
+    for (_, path) in environment
+        .iter()
+        .filter(|(name, _)| name.starts_with("TRTALLOC_SNAPSHOT_"))
+    {
+        let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
+        // A process id in its name is known only later, and the program may make the folder.
+        if !folder.to_string_lossy().contains("%p") && !folder.is_dir() {
+            say(&format!(
+                "--snapshot: there is no folder {}, so it must be made before the snapshot is written",
+                folder.display()
+            ));
+        }
+    }
     let unknown = config::unknown_variables();
     for (_, line) in &unknown {
         say(line);

@@ -4,6 +4,13 @@ use super::consistent::replayable;
 use crate::history::event::{Action, Event};
 use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 
+#[test]
+fn every_suffix_of_the_options_has_a_format() {
+    for suffix in crate::support::config::SNAPSHOT_SUFFIXES {
+        assert!(super::Format::of_suffix(suffix).is_some(), "{suffix}");
+    }
+}
+
 fn piece(address: u64, size: u64, state: PieceState) -> Piece {
     Piece {
         address,

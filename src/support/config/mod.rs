@@ -16,6 +16,7 @@ pub mod history;
 mod value;
 
 pub use environment::{MemoryFrom, NAMED, nearest, nearest_option, unknown_variables, variable_of};
+pub use value::SNAPSHOT_SUFFIXES;
 
 /// How memory is obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -405,7 +406,7 @@ impl Config {
             "context" => self.set_record(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
             "stacks" => self.set_record(key, value::one_of(word, &["none", "native", "python", "all"])?),
             "max_entries" => self.set_record(key, value::number(word).map(|_| word)?),
-            "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, Some(text).filter(|path| !path.is_empty())?),
+            "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, value::snapshot(text)?),
             "stats" => self.stats = value::boolean(word)?,
             "control" => self.control = value::boolean(word)?,
             "log" => self.log = value::log_level(word)?,

@@ -1,6 +1,8 @@
 //! Parses the values of options. Every function takes lower-case text and returns `None` for an invalid value.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use super::{Limit, LogLevel, Peers};
 use crate::driver::DriverChoice;
@@ -150,6 +152,17 @@ pub(in crate::support::config) fn fill(text: &str) -> Option<Option<u8>> {
     byte.and_then(|byte| u8::try_from(byte).ok()).map(Some)
 }
 
+/// How the name of a snapshot's file may end; the suffix is its format.
+pub const SNAPSHOT_SUFFIXES: [&str; 4] = ["pickle", "pkl", "json", "html"];
+
+/// A path for a snapshot. It is refused here, since it would otherwise fail when there is something to write.
+pub(in crate::support::config) fn snapshot(text: &str) -> Option<&str> {
+    let suffix = Path::new(text).extension().and_then(OsStr::to_str);
+    suffix
+        .is_some_and(|suffix| SNAPSHOT_SUFFIXES.contains(&suffix))
+        .then_some(text)
+}
+
 /// The word, if it is one of those allowed.
 pub(in crate::support::config) fn one_of<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
     words.contains(&text).then_some(text)
@@ -186,7 +199,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "context" => " (none, state, alloc or all)",
         "stacks" => " (none, native, python or all)",
         "max_entries" => " (a number)",
-        "snapshot_on_oom" | "snapshot_at_exit" => " (a path)",
+        "snapshot_on_oom" | "snapshot_at_exit" => " (a path that ends in .pickle, .json or .html)",
         "log" => " (off, error, warn, info, debug or trace)",
         "fill" => " (a byte as 165 or 0xa5, or none)",
         "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",

@@ -143,7 +143,7 @@ impl MetricsFile {
             state: Mutex::new(State::Fine),
         };
         file.write(&collector.without_processes())
-            .map_err(|error| Error::Io(format!("--metrics-file: {error}")))?;
+            .map_err(|error| Error::Io(failed(error)))?;
         Ok(file)
     }
 
@@ -163,7 +163,7 @@ impl MetricsFile {
             Ok(()) => *state = State::Fine,
             Err(error) => {
                 if *state == State::Fine {
-                    say(&format!("--metrics-file: {error}"));
+                    say(&failed(error));
                 }
                 *state = State::Failed;
             }
@@ -173,6 +173,14 @@ impl MetricsFile {
     fn end(&self, exposition: &Exposition) {
         self.update(exposition);
         *self.state.lock() = State::Ended;
+    }
+}
+
+/// The error of a write, which begins with its kind.
+fn failed(error: Error) -> String {
+    match error {
+        Error::Io(reason) => format!("--metrics-file {reason}"),
+        other => format!("--metrics-file: {other}"),
     }
 }
 
