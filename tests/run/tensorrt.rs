@@ -146,6 +146,29 @@ fn doctor_predicts_which_calls_are_interposed() {
 }
 
 #[test]
+fn doctor_takes_this_library_for_no_tensorrt() {
+    let dir = common::scratch("run_doctor_own");
+    let (source, program) = (dir.join("own.c"), dir.join("own"));
+    std::fs::write(
+        &source,
+        "#include <trtalloc/trtalloc.h>\nint main(void) { return trtalloc_default() == 0; }\n",
+    )
+    .unwrap();
+    let mut compile = common::cc();
+    compile.arg(&source).arg("-o").arg(&program);
+    common::link(&mut compile, &dir);
+    common::run(&mut compile);
+    let (status, said) = doctor(&program);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("trtalloc itself, which the program is linked with"),
+        "{said}"
+    );
+    assert!(said.contains("no TensorRT is linked to it"), "{said}");
+    assert!(!said.contains("TensorRT is linked into it"), "{said}");
+}
+
+#[test]
 fn doctor_reports_programs_it_cannot_read() {
     let (status, said) = doctor(Path::new("/nowhere/program"));
     assert_eq!((status, said.as_str()), (Some(1), ""));
@@ -161,6 +184,14 @@ fn doctor_reports_programs_it_cannot_read() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("/bash preloading works"), "{said}");
     assert!(said.contains("is not known here; it inherits the library"), "{said}");
+    // A shell runs it, the kernel does not.
+    std::fs::write(&path, "exec python3\n").unwrap();
+    let (status, said) = doctor(&path);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("neither a program nor a script that begins with #!"),
+        "{said}"
+    );
     // Library names in the program's bytes, and libraries that are missing.
     let source = dir.join("opens.c");
     std::fs::write(
@@ -189,7 +220,8 @@ fn doctor_reports_programs_it_cannot_read() {
             .arg(&program),
     );
     std::fs::remove_file(&library).unwrap();
-    let (_, said) = doctor(&program);
+    let (status, said) = doctor(&program);
+    assert_eq!(status, Some(1), "{said}");
     assert!(
         said.contains("opens opens libraries: dlopen; it names libnvinfer.so.10"),
         "{said}"

@@ -43,7 +43,7 @@ impl Object {
 
     /// Whether TensorRT is linked into it statically.
     fn contains(&self) -> bool {
-        !self.is_tensorrt() && CREATORS.iter().any(|name| self.elf.defines(name))
+        !self.is_tensorrt() && !self.elf.is_own() && CREATORS.iter().any(|name| self.elf.defines(name))
     }
 }
 
@@ -68,11 +68,15 @@ pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
         return Ok(Done::NotAll);
     }
     let Some(loader) = program.elf.as_ref().and_then(Elf::loader) else {
-        findings.found("preloading", "unknown: the file cannot be read");
+        let why = match File::open(&program.runs) {
+            Ok(_) => "the file is neither a program nor a script that begins with #!".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        findings.found("preloading", &format!("unknown: {why}"));
         return Ok(Done::NotAll);
     };
     findings.found("preloading", "works");
-    let objects = at_start(&program.runs, loader, findings);
+    let (objects, complete) = at_start(&program.runs, loader, findings);
 
     findings.section("TensorRT at its start");
     let of_start = catches(&objects, findings);
@@ -94,7 +98,7 @@ pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
         findings.advice("To inspect the program that it starts, name that program instead.");
     }
     opened(&objects, findings);
-    Ok(if caught { Done::All } else { Done::NotAll })
+    Ok(if caught && complete { Done::All } else { Done::NotAll })
 }
 
 /// Reports a TensorRT that is linked into a program statically.
@@ -104,21 +108,23 @@ fn report_static(program: &Program, findings: &mut Findings) {
     }
 }
 
-/// The program and the libraries that its loader loads at the start, as `ldd` lists them.
-fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> Vec<Object> {
+/// The program and the libraries that its loader loads at the start, as `ldd` lists them, and whether it finds all of them.
+fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> (Vec<Object>, bool) {
     let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
     let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
+    let mut complete = true;
     for line in list.lines().map(str::trim) {
         // A library that the program names by its path is listed without an arrow.
         let (name, place) = line.split_once(" => ").unwrap_or(("", line));
         if place.starts_with("not found") {
             findings.found(name, "no: it is not found, so the program cannot start");
             findings.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
+            complete = false;
         } else if let Some((place, _)) = place.rsplit_once(" (") {
             objects.extend(Object::read(place.into()));
         }
     }
-    objects
+    (objects, complete)
 }
 
 /// Reports each file that uses TensorRT. Returns whether all their calls would be caught.
@@ -129,6 +135,9 @@ fn catches(objects: &[Object], findings: &mut Findings) -> bool {
         if object.is_tensorrt() {
             libraries::one(&object.path, findings);
             findings.found("", &object.path.display().to_string());
+        } else if object.elf.is_own() {
+            findings.found(&object.name(), "trtalloc itself, which the program is linked with");
+            continue;
         } else if object.contains() {
             findings.found(&object.name(), "TensorRT is linked into it: cannot be caught");
             findings.advice(

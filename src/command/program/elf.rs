@@ -24,6 +24,9 @@ pub const CREATORS: [&str; 4] = [
     "createLeanRuntime",
 ];
 
+/// A function that only this library defines. It also defines [`CREATORS`], and passes their calls on.
+const OWN: &str = "trtalloc_inject";
+
 /// The functions that open libraries.
 const OPENERS: [&str; 3] = ["dlopen", "dlsym", "dlmopen"];
 
@@ -62,9 +65,14 @@ impl Elf {
         self.imports.contains(name)
     }
 
-    /// Whether it defines one of [`CREATORS`], exported or local.
+    /// Whether it defines one of [`CREATORS`] or [`OWN`], exported or local.
     pub fn defines(&self, name: &str) -> bool {
         self.defined.contains(name)
+    }
+
+    /// Whether it is libtrtalloc.so, or a program that this crate is linked into.
+    pub fn is_own(&self) -> bool {
+        self.defines(OWN)
     }
 
     /// Whether it has no table of local symbols.
@@ -82,7 +90,7 @@ fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
         .iter()
         .find_map(|segment| segment.interpreter(endian, data).ok().flatten());
     let known = |symbol_name: &str| {
-        let mut names = CREATORS.iter().chain(&OPENERS);
+        let mut names = CREATORS.iter().chain(&OPENERS).chain([&OWN]);
         names.find(|name| **name == symbol_name).copied()
     };
     let undefined = file.dynamic_symbols().filter(|symbol| symbol.is_undefined());
