@@ -92,15 +92,20 @@ fn each_device(
 ) -> Result<()> {
     takes(command, &[&["allocator", "device"], arguments].concat())?;
     let device = device(command)?;
+    let mut any = false;
     for (number, allocator) in selected(command)? {
         for pool in allocator.all_pools() {
             if device.is_none_or(|device| device == pool.device) {
+                any = true;
                 let line = line(&allocator, pool.device)?;
                 written(out, &format!("{{\"allocator\":{number},{}\n", &line[1..]))?;
             }
         }
     }
-    Ok(())
+    match device {
+        Some(device) if !any => Err(Error::InvalidArgument(format!("device {device} has no pool"))),
+        _ => Ok(()),
+    }
 }
 
 /// What the pool holds of the budget that it shares with other processes, as the first fields of a line of JSON.

@@ -37,6 +37,15 @@ fn stats_and_tags_are_those_of_the_process() {
         expect_refused(&out, 2),
         "trtalloc: invalid argument: nothing was allocated for `gpt`\n"
     );
+    for command in ["stats", "tags", "trim", "limit 1GiB"] {
+        let arguments: Vec<&str> = command.split(' ').chain(["--device", "3"]).collect();
+        let out = server.ctl(&arguments);
+        assert_eq!(
+            expect_refused(&out, 2),
+            "trtalloc: invalid argument: device 3 has no pool\n",
+            "{command}"
+        );
+    }
     let out = server.ctl(&["metrics"]);
     let out = expect(&out, 0);
     assert!(
@@ -210,7 +219,10 @@ fn list_has_the_processes_that_can_be_reached() {
     }
     assert!(row(&without).is_none(), "{list}");
     let out = without.ctl(&["stats"]);
-    assert!(expect_refused(&out, 1).contains("it has no control socket"), "{out:?}");
+    assert!(
+        expect_refused(&out, 1).contains("it has no control socket. It gets one"),
+        "{out:?}"
+    );
     assert_eq!(files(&runtime), Vec::<String>::new());
 }
 

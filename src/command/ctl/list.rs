@@ -33,7 +33,10 @@ pub fn run() -> Result<Done> {
         found.push((pid, answer.ok(), program));
     }
     if found.is_empty() {
-        say("no process can be reached: `trtalloc run`, or the option control=1, lets a program be");
+        say(
+            "no process can be reached; one can that was started by `trtalloc run` or with TRTALLOC_CONTROL=1, and has allocated \
+             memory",
+        );
         return Ok(Done::All);
     }
     let mut table = Table::new(&["PID", "ALLOCATED", "RESERVED", "PROGRAM"]);

@@ -113,8 +113,8 @@ impl Target {
             Reached::Served(stream) => return Ok(stream),
             Reached::Ended => "its socket is of a program that has ended",
             Reached::Nothing => {
-                "it has no control socket: its program runs under `trtalloc run` or has the option control=1, and has \
-                 allocated memory, without a seccomp filter or a setuid bit"
+                "it has no control socket. It gets one at its first allocation, if it was started by `trtalloc run` or with \
+                 TRTALLOC_CONTROL=1, and has no seccomp filter and no setuid bit"
             }
         };
         Err(Error::Io(format!("process {}: {reason}", self.pid)))
