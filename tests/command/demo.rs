@@ -1,12 +1,17 @@
 //! `trtalloc demo`, snapshots, and all commands through libcuda.so.1.
 
-use crate::{SMALL, common, expect, file, stderr, stdout, through_libcuda, trtalloc};
+use crate::{SMALL, command, common, expect, file, stderr, stdout, through_libcuda, trtalloc};
 
 #[test]
 fn the_demo_violates_no_invariant_on_the_simulated_device() {
-    let output = trtalloc(&["demo", "--short", "--driver", "sim"]);
+    let folder = common::scratch("command-demo");
+    let mut demo = command(&["demo", "--short", "--driver", "sim"]);
+    let output = demo.env("TMPDIR", &folder).output().unwrap();
     expect(&output, 0);
     let text = stdout(&output);
+    // Another user's file of the same name could not be replaced in a folder that all users share.
+    let user = std::os::unix::fs::MetadataExt::uid(&folder.metadata().unwrap());
+    assert!(folder.join(format!("trtalloc-demo-{user}.pickle")).is_file(), "{text}");
     for phase in [
         "load two engines",
         "serve, shapes vary",

@@ -8,6 +8,7 @@ mod engine;
 mod scenario;
 
 use std::ffi::CStr;
+use std::path::PathBuf;
 
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Limit;
@@ -45,7 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     let requests = if arguments.short { 400 } else { 4000 };
     let snapshot = match arguments.snapshot.path()? {
         Some(path) => path.to_owned(),
-        None => std::env::temp_dir().join("trtalloc-demo.pickle"),
+        None => default_snapshot(),
     };
     // A request makes about thirty calls as TensorRT does.
     snapshot::record(&mut config, 60 * requests, "native")?;
@@ -92,6 +93,14 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         say("\nThe device is simulated: times are the allocator's own and the simulation's, not a GPU's.");
     }
     Ok(done)
+}
+
+/// The snapshot's path where none was named. Each user has one, since the folder is often one that all users share, where
+/// the file of another user cannot be replaced.
+fn default_snapshot() -> PathBuf {
+    // SAFETY: only reads a value.
+    let user = unsafe { libc::geteuid() };
+    std::env::temp_dir().join(format!("trtalloc-demo-{user}.pickle"))
 }
 
 /// The text of this thread's last error in the library.
