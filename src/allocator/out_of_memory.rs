@@ -254,9 +254,10 @@ impl Allocator {
                 0 => String::new(),
                 count => format!("; {count} more refused since the last line"),
             };
+            let headroom = headroom(reason);
             tracing::warn!(
-                "out of memory on device {device}: {} requested, {}; in use {}, pending {}, free {}, {limit}, {} free on the \
-                 device; {}{unreported}",
+                "out of memory on device {device}: {} requested, {}; in use {}, pending {}, free {}, {limit}{headroom}, {} free on \
+                 the device; {}{unreported}",
                 bytes(request.size),
                 lacking(request.size, reason),
                 bytes(stats.allocated),
@@ -363,6 +364,17 @@ fn lacking(size: u64, reason: &str) -> String {
     }
 }
 
+/// The headroom that a reason names, as a part of the line in the log; empty where there is none.
+fn headroom(reason: &str) -> String {
+    match reason
+        .split_once(", headroom ")
+        .and_then(|(_, behind)| behind.split_once(" bytes"))
+    {
+        Some((count, _)) => format!(", headroom {}", with_unit(count)),
+        None => String::new(),
+    }
+}
+
 /// A text that begins with a count of bytes, with a unit for it.
 fn with_unit(text: &str) -> String {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -414,6 +426,10 @@ mod tests {
         let of_pool = "5000000 bytes on device 0: 9437184 allocated, 0 pending, 9437184 reserved, limit 10485760 bytes, 1048576 \
                        available, which is 3951424 too few";
         assert_eq!(lacking(5_000_000, of_pool), "3.8 MiB too few");
+        assert_eq!(headroom(of_pool), "");
+        let of_headroom =
+            "5 bytes on device 0: 0 reserved, limit none, headroom 2147483648 bytes, 0 available, which is 5 too few";
+        assert_eq!(headroom(of_headroom), ", headroom 2.0 GiB");
         let scattered = "5000000 bytes on device 0: 0 allocated, limit none, 6291456 available, but not in one piece or not \
                          before other work has completed; cuMemCreate failed with 2 (OutOfMemory)";
         assert_eq!(
