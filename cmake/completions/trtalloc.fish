@@ -97,44 +97,44 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l driver -d 'auto, cuda or sim' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l device -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l device -d 'The device\'s number; the default is the current device' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l headroom -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l reserve -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share_budget -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l backing -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l release_threshold -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l decay_ms -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l streams -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l captures -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l peers -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rdma -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l kind -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rule -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l pad -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l wait_ms -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l retry_ms -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l history -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l context -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l stacks -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l max_entries -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_on_oom -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_at_exit -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l headroom -d 'How much of the device\'s memory stays free for others, written as for --limit' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l reserve -d 'How much memory the pool obtains at its first request, and keeps, written as for --limit' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share_budget -d 'NAME:BYTES: the user\'s processes with this NAME hold at most BYTES of a device together' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l backing -d 'auto, vmm (virtual memory) or malloc' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l release_threshold -d 'auto, all, or bytes: how much free memory the pool keeps' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l decay_ms -d 'After how many milliseconds free memory goes back to the driver; 0: never' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l captures -d '1: the process captures streams into graphs, maybe where the allocator cannot see it' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l peers -d 'none, auto, or the devices that may access the memory, as 0:1:3' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share -d 'none, fd or fabric: how memory can be exported to other processes' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rdma -d '1: the memory can be used for RDMA' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l kind -d 'device, or pinned: page-locked host memory' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l rule -d 'cuda, ascend, ascend-media or ascend-host: how requests are rounded' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l pad -d '0, 16 or 32: bytes after each block by Ascend\'s rules' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l wait_ms -d 'How many milliseconds a request waits for pending memory before it is refused' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l retry_ms -d 'How many milliseconds a request waits for other threads to free memory before it is refused' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l history -d 'off, state or all: what is recorded for snapshots' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l context -d 'none, state, alloc or all: what is recorded with a stack' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l stacks -d 'none, native, python or all: which frames a stack has' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l max_entries -d 'How many of the last events are kept' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_on_oom -d 'Where a snapshot is written when a request is first refused: .pickle, .json or .html; %p is the process' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot_at_exit -d 'The same as --snapshot' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l stats -d 'A summary on stderr at the program\'s end' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l control -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l control -d '1, the default: `trtalloc ctl` can look into the program and steer it; 0: it cannot' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l log -d 'off, error, warn, info, debug or trace' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l passthrough -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l guard -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l fill -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l inject -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l disable -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_memory -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_devices -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_driver -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_latency -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_integrated -d 'As the option of that name' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_shared -d 'As the option of that name' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l passthrough -d '1: every request is a driver allocation' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l guard -d '1: an unmapped page after each block' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l fill -d 'A byte, as 165 or 0xa5, with which new and freed memory is filled' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l inject -d '1: TensorRT\'s objects get the allocator; a preloaded library gives it to them in any case' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l disable -d '1: the library does nothing' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_memory -d 'The simulated device\'s memory in bytes, or as 24GiB' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_devices -d 'How many simulated devices there are' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_driver -d '11.2, 11.8, 12.4 or 12.9: the simulated driver\'s version' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_latency -d 'short, or a100: how long the simulated driver\'s calls take' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_integrated -d 'Bytes that the host\'s programs use of an integrated simulated GPU\'s memory' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l sim_shared -d 'A file from the root: processes that name it share the memory of their simulated devices' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l snapshot -d 'Where a snapshot is written at the program\'s end: .pickle, .json or .html; %p is the process' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l options -d 'Any options, as key=value,key=value' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l library -d 'The library to preload; the default is the one in this command\'s folder, or installed with it' -r -F
