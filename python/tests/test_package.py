@@ -1,5 +1,6 @@
 """The package over the simulated device."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,26 @@ def test_statistics_and_limits(simulated):
         assert trtalloc.stats()["limit"] == 1 << 20
         assert not library.trtalloc_allocate(pool, 10_000_000, 0, 0)
         assert trtalloc.Error.NAMES[library.trtalloc_last_status()] == "OUT_OF_MEMORY"
+        """
+    )
+
+
+def test_bytes_are_whole_numbers_from_0_on(simulated):
+    simulated(
+        """
+        import trtalloc
+        trtalloc.set_limit(1 << 30)
+        set_limit, trim = trtalloc.set_limit, lambda keep: trtalloc.trim(keep_bytes=keep)
+        for call in (set_limit, trim, lambda limit: trtalloc.set_tag_limit("a", limit)):
+            for value, kind in ((-1, ValueError), (1 << 64, ValueError), ("4GiB", TypeError), (1.5, TypeError)):
+                try:
+                    call(value)
+                except kind as error:
+                    assert repr(value) in str(error), error
+                else:
+                    raise SystemExit(f"no error for {value!r}")
+        assert trtalloc.stats()["limit"] == 1 << 30
+        trtalloc.set_limit((1 << 64) - 1)
         """
     )
 
@@ -439,13 +460,17 @@ def test_tags(simulated):
 def test_errors_have_a_status_and_a_reason(simulated):
     simulated(
         """
-        import os, trtalloc
+        import os, pickle, trtalloc
         from trtalloc import _library
         assert _library.library.trtalloc_allocate(_library.default(), 512, 0, 0)
         try:
             trtalloc.stats(5)
         except trtalloc.Error as error:
             assert error.name == "INVALID_ARGUMENT" and "device 5 of 1" in str(error), error
+            assert f"{type(error).__module__}.{type(error).__qualname__}" == "trtalloc.Error"
+            # As multiprocessing passes it to the parent.
+            copy = pickle.loads(pickle.dumps(error))
+            assert (type(copy), copy.name, str(copy)) == (trtalloc.Error, error.name, str(error)), copy
         else:
             raise SystemExit("no error")
         # Functions that return text raise errors too, as in a forked child.
@@ -659,6 +684,31 @@ def test_a_library_of_another_version_is_refused_at_import(anything, simulated, 
     assert "ImportError" not in done.stderr, done
 
 
+def test_a_library_that_cannot_be_loaded_is_an_import_error(anything, tmp_path):
+    (tmp_path / "libtrtalloc.so").write_text("no library")
+    for library in (tmp_path / "libtrtalloc.so", tmp_path / "nowhere.so"):
+        done = anything("import trtalloc", TRTALLOC_LIBRARY=str(library))
+        last = done.stderr.strip().splitlines()[-1]
+        assert done.returncode == 1 and last.startswith(f"ImportError: TRTALLOC_LIBRARY={library}: "), done
+
+
+def test_a_library_is_found_by_a_relative_path(simulated, tmp_path):
+    path = simulated("import trtalloc; print(trtalloc.library_path)").stdout.strip()
+    (tmp_path / "libother.so").symlink_to(path)
+    (tmp_path / "folder").mkdir()
+    for named in ("./libother.so", "folder/../libother.so"):
+        simulated(
+            f"""
+            import os
+            os.chdir({str(tmp_path)!r})
+            os.environ["TRTALLOC_LIBRARY"] = {named!r}
+            import trtalloc
+            os.chdir("/")
+            assert os.path.samefile(trtalloc.library_path, {path!r})
+            """
+        )
+
+
 def test_a_preloaded_library_of_another_version_is_refused_at_import(anything, tmp_path):
     library = _library(tmp_path, "0.0.9", ["trtalloc_default"])
     done = anything("import trtalloc", LD_PRELOAD=str(library))
@@ -680,5 +730,18 @@ def test_doctor(anything):
     assert done.returncode == 1 and "TRTALLOC_LIMIT: cannot read `much`" in done.stdout, done
     done = anything(doctor, TRTALLOC_DRIVER="ascend")
     assert done.returncode == 1 and "pool         no memory: " in done.stdout, done
+    done = anything([sys.executable, "-m", "trtalloc", "--help"])
+    assert done.returncode == 0 and "usage" in done.stdout and not done.stderr, done
+    # A reader that has seen enough.
+    read, write = os.pipe()
+    os.close(read)
+    variables = {**os.environ, "TRTALLOC_DRIVER": "sim"}
+    closed = subprocess.run(doctor, stdout=write, stderr=subprocess.PIPE, text=True, env=variables)
+    os.close(write)
+    assert (closed.returncode, closed.stderr) == (0, ""), closed
+    with open("/dev/full", "w") as full:
+        unwritten = subprocess.run(doctor, stdout=full, stderr=subprocess.PIPE, text=True, env=variables)
+    assert unwritten.returncode == 1 and unwritten.stderr.startswith("stdout: "), unwritten
+    assert "No space left" in unwritten.stderr and "Traceback" not in unwritten.stderr, unwritten
     done = anything([sys.executable, "-m", "trtalloc", "mend"])
     assert done.returncode == 2 and "usage" in done.stderr and not done.stdout, done

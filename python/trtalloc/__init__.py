@@ -69,9 +69,8 @@ def trim(device: int = -1, keep_bytes: int = 0) -> int:
     work that uses the memory. Raises Error if there is no such device.
     """
     released = ctypes.c_uint64()
-    _library.check(
-        _library.library.trtalloc_trim(_library.default(), device, keep_bytes, ctypes.byref(released))
-    )
+    keep = _library.whole_bytes(keep_bytes)
+    _library.check(_library.library.trtalloc_trim(_library.default(), device, keep, ctypes.byref(released)))
     return released.value
 
 
@@ -79,6 +78,7 @@ def set_limit(limit: int, device: int = -1) -> None:
     """Limits the bytes that a device's pool reserves; 0: no limit. If it holds more, the excess is returned as it becomes free.
     Raises Error if there is no such device, or no driver.
     """
+    limit = _library.whole_bytes(limit)
     _library.check(_library.library.trtalloc_set_limit(_library.default(), device, limit))
 
 
@@ -110,6 +110,7 @@ def set_tag_limit(name: str, limit: int, device: int = -1) -> None:
     """Limits the bytes that blocks with one tag may take of a device's pool; 0: no limit. A request beyond it is refused.
     Raises Error if there is no such device, or no driver.
     """
+    limit = _library.whole_bytes(limit)
     _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, name.encode(), limit))
 
 

@@ -14,7 +14,18 @@ _PACKAGES = (
 
 
 def _line(what: str, text: str) -> None:
-    print(f"{what:<12} {text}")
+    try:
+        print(f"{what:<12} {text}", flush=True)
+    except BrokenPipeError:
+        # The reader has seen enough. The status is still that of the findings.
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Sends to nowhere what is written from now on, and what could not be written: Python writes that again at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _pool() -> bool:
@@ -56,10 +67,19 @@ def doctor() -> int:
 
 
 def main(arguments: List[str]) -> int:
-    if arguments == ["doctor"]:
+    usage = "usage: python -m trtalloc doctor"
+    if arguments in (["-h"], ["--help"], ["doctor", "-h"], ["doctor", "--help"]):
+        print(f"{usage}\n\nReports what this machine has, and whether the pool allocates; status 0 where it does.")
+        return 0
+    if arguments != ["doctor"]:
+        print(usage, file=sys.stderr)
+        return 2
+    try:
         return doctor()
-    print("usage: python -m trtalloc doctor", file=sys.stderr)
-    return 2
+    except OSError as error:
+        _discard_output()
+        print(f"stdout: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

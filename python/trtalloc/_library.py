@@ -1,6 +1,7 @@
 """libtrtalloc.so through ctypes: the functions of trtalloc.h that the package calls, with their types."""
 
 import ctypes
+import operator
 import os
 import re
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_uint64, c_void_p
@@ -11,11 +12,17 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 class Error(RuntimeError):
     """A failed call of the library, with the library's reason. `status` is its trtalloc_status, and `name` that by its name."""
 
+    # Where users find it, and where tracebacks place it.
+    __module__ = "trtalloc"
+
     NAMES = ("OK", "INVALID_ARGUMENT", "OUT_OF_MEMORY", "UNSUPPORTED", "DRIVER", "IO", "PANIC")
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Error, (self.status, str(self))
 
     @property
     def name(self) -> str:
@@ -123,7 +130,8 @@ def _path() -> Path:
         return loaded
     named = os.environ.get("TRTALLOC_LIBRARY")
     if named:
-        return Path(named)
+        # Without a slash, the loader searches its folders.
+        return Path(os.path.abspath(named) if "/" in named else named)
     carried = Path(__file__).with_name("libtrtalloc.so")
     if carried.is_file():
         return carried
@@ -154,9 +162,19 @@ def _check_version(library: Any, path: str) -> None:
         refuse(f"({found}) has no {missing[0]}")
 
 
+def _load(path: str) -> Any:
+    """The library with global symbols, so that libraries loaded later find its functions before TensorRT's: injection needs that."""
+    try:
+        return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        variable = os.environ.get("TRTALLOC_LIBRARY", "")
+        named = "TRTALLOC_LIBRARY=" if path in (variable, os.path.abspath(variable)) else ""
+        reason = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        raise ImportError(named + reason) from None
+
+
 path = str(_path())
-# With global symbols, so that libraries loaded later find the library's functions before TensorRT's: injection needs that.
-library: Any = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+library: Any = _load(path)
 
 _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "trtalloc_default": (c_void_p, []),
@@ -228,6 +246,17 @@ def last_error() -> str:
 def failure() -> Error:
     """The error of this thread's last call, which failed."""
     return Error(library.trtalloc_last_status(), last_error())
+
+
+def whole_bytes(value: int) -> int:
+    """A number of bytes, which ctypes would cut to 64 bits without an error."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"bytes are a whole number, not {value!r}") from None
+    if not 0 <= count < 1 << 64:
+        raise ValueError(f"{count} bytes")
+    return count
 
 
 def check(status: int) -> None:
