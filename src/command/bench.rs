@@ -17,7 +17,7 @@ use std::sync::Arc;
 use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::Stream;
-use trtalloc::error::Result;
+use trtalloc::error::{Error, Result};
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::tensorrt::client::Client;
 
@@ -130,16 +130,6 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         arguments,
     };
     bench.device.check_order(false);
-    say(&format!("machine  {}", machine::name()));
-    say(&format!("device   {}", bench.device));
-    if bench.device.is_simulated() {
-        say("         a simulation: its calls cost next to nothing, so times are the allocator's own work;");
-        say("         of one thread, its processor time; of several, wall-clock time");
-    }
-    if cfg!(debug_assertions) {
-        say("build    not optimized: its times mean nothing");
-    }
-    say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
     let measurements: [Measurement; 16] = [
         ("pairs", &pairs::pairs),
@@ -159,9 +149,31 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         ("the library's size", &binary::size_of_library),
         ("loading the library", &binary::loading),
     ];
+    let chosen: Vec<_> = measurements
+        .iter()
+        .filter(|(what, _)| what.contains(&arguments.only))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = measurements.iter().map(|(what, _)| *what).collect();
+        return Err(Error::InvalidArgument(format!(
+            "--only {}: no group's name contains that; they are: {}",
+            arguments.only,
+            names.join(", ")
+        )));
+    }
+    say(&format!("machine  {}", machine::name()));
+    say(&format!("device   {}", bench.device));
+    if bench.device.is_simulated() {
+        say("         a simulation: its calls cost next to nothing, so times are the allocator's own work;");
+        say("         of one thread, its processor time; of several, wall-clock time");
+    }
+    if cfg!(debug_assertions) {
+        say("build    not optimized: its times mean nothing");
+    }
+    say("pair     allocateAsync and deallocateAsync on one stream, through the C++ vtable\n");
     let mut table = Table::words(&["what", "measured", "target", ""]);
     let mut done = Done::All;
-    for (what, measure) in measurements.iter().filter(|(what, _)| what.contains(&arguments.only)) {
+    for (what, measure) in chosen {
         let rows = measure(&bench).unwrap_or_else(|error| {
             done = Done::NotAll;
             vec![Row {

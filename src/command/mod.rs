@@ -145,6 +145,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// A number from 0 on, for an option that is a bound. `nan` would be none, since no number is above it.
+fn from_zero(text: &str) -> std::result::Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a number from 0 on is needed".to_owned())
+}
+
+/// A number above 0, likewise.
+fn above_zero(text: &str) -> std::result::Result<f64, String> {
+    let number = from_zero(text).ok().filter(|number| *number > 0.0);
+    number.ok_or_else(|| "a number above 0 is needed".to_owned())
+}
+
 /// Refuses a page whose name does not end in .html.
 fn check_page_name(path: Option<&Path>) -> Result<()> {
     match path.filter(|path| path.extension().is_none_or(|suffix| suffix != "html")) {

@@ -14,7 +14,7 @@ use trtalloc::trace::{Trace, csv};
 use super::device::{Device, Fallback};
 use super::load::PaceArguments;
 use super::table::{Table, mib, size};
-use super::{AllocatorArguments, Done, advise, progress, say, snapshot};
+use super::{AllocatorArguments, Done, above_zero, advise, from_zero, progress, say, snapshot};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -36,13 +36,13 @@ pub struct Arguments {
     #[arg(long)]
     work: bool,
     /// Cap reserved memory at RATIO times the trace's peak in use, rounded up to whole handles
-    #[arg(long, conflicts_with = "limit", value_name = "RATIO")]
+    #[arg(long, conflicts_with = "limit", value_name = "RATIO", value_parser = above_zero)]
     cap: Option<f64>,
     /// Fail where reserved ÷ peak is above this in any pass
-    #[arg(long)]
+    #[arg(long, value_parser = from_zero)]
     max_ratio: Option<f64>,
     /// Fail where the last pass remaps more than this for each thousand requests
-    #[arg(long)]
+    #[arg(long, value_parser = from_zero)]
     max_remaps: Option<f64>,
     #[command(flatten)]
     snapshot: snapshot::Argument,
@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     say(&head(arguments, &trace, &device));
     say("");
     if let Some(ratio) = arguments.cap {
-        config.limit = Limit::Bytes(device.round_to_handles((trace.peak() as f64 * ratio) as u64));
+        config.limit = Limit::Bytes(device.round_to_handles(((trace.peak() as f64 * ratio) as u64).max(1)));
     }
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let result = passes(arguments, &trace, &device, &allocator);

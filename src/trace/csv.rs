@@ -33,6 +33,10 @@ pub fn read(mut input: impl BufRead) -> Result<Trace> {
     let start = input.fill_buf().map_err(|error| Error::Io(error.to_string()))?;
     if start.starts_with(&GZIP) {
         read_plain(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(input)))
+    } else if start.starts_with(&[0x80]) || start.starts_with(b"{") {
+        // A pickle or JSON.
+        let hint = "no trace; if it is a snapshot, `trtalloc trace` makes a trace of it";
+        Err(Error::InvalidArgument(hint.into()))
     } else {
         read_plain(input)
     }

@@ -6,7 +6,7 @@ use crate::{SMALL, command, expect, file, stderr, stdout, trtalloc};
 fn arguments_without_meaning_are_refused() {
     let path = file("arguments.csv", SMALL);
     let path = path.to_str().unwrap();
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 15] = [
         &[],
         &["dance"],
         &["replay", path, "--driver", "steam"],
@@ -14,6 +14,15 @@ fn arguments_without_meaning_are_refused() {
         &["replay", path, "--driver", "sim", "--options", "colour=red"],
         &["replay", path, "--driver", "sim", "--repeat", "0"],
         &["trace", "nothing"],
+        // None of these is a bound, and a run without one would pass.
+        &["replay", path, "--driver", "sim", "--cap", "0"],
+        &["replay", path, "--driver", "sim", "--cap", "nan"],
+        &["replay", path, "--driver", "sim", "--max-ratio", "nan"],
+        &["replay", path, "--driver", "sim", "--max-remaps", "inf"],
+        &["bench", "serve", "--cap", "0"],
+        &["bench", "serve", "--cap", "NaN"],
+        &["bench", "serve", "--reserve-part", "nan"],
+        &["bench", "--driver", "sim", "--only", "paris"],
     ];
     for arguments in cases {
         let output = trtalloc(arguments);
@@ -62,4 +71,19 @@ fn a_misspelt_option_is_logged_with_the_nearest() {
     assert!(stderr(&output).contains("TRTALLOC_LIMIT: cannot read `much`"));
     let arguments = [&replay[..], &["--limit", "1GB"]].concat();
     expect(&command(&arguments).env("TRTALLOC_LIMIT", "much").output().unwrap(), 0);
+}
+
+#[test]
+fn a_snapshot_in_place_of_a_trace_gets_a_hint() {
+    for (name, text) in [("memory.pickle", &b"\x80\x04}."[..]), ("memory.json", b"{}")] {
+        let path = file(name, "");
+        std::fs::write(&path, text).unwrap();
+        let output = trtalloc(&["replay", path.to_str().unwrap(), "--driver", "sim"]);
+        expect(&output, 2);
+        assert!(
+            stderr(&output).contains("`trtalloc trace` makes a trace of it"),
+            "{}",
+            stderr(&output)
+        );
+    }
 }

@@ -13,7 +13,7 @@ use trtalloc::driver::sim::{self, Latencies};
 use trtalloc::error::{Error, Result};
 
 use super::super::device::{Device, Fallback};
-use super::super::{AllocatorArguments, Done, load, progress, say};
+use super::super::{AllocatorArguments, Done, above_zero, from_zero, load, progress, say};
 use trtalloc::trace::serve::{self, Client, Figures, Measured, Row, Run};
 
 /// How many violations are printed of each row.
@@ -44,10 +44,10 @@ pub struct Arguments {
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=4096))]
     memory: u64,
     /// A limit for each row, as a multiple of its needs
-    #[arg(long, conflicts_with = "limit")]
+    #[arg(long, conflicts_with = "limit", value_parser = above_zero)]
     cap: Option<f64>,
     /// A reserve for each row, as a multiple of its needs
-    #[arg(long)]
+    #[arg(long, value_parser = from_zero)]
     reserve_part: Option<f64>,
     /// Only rows whose workload has this text
     #[arg(long)]
@@ -158,7 +158,7 @@ fn measure(row: Row, arguments: &Arguments, config: &Config) -> Result<Measured>
     let needs = clients.iter().map(Client::needs).sum();
     let mut config = config.clone();
     if let Some(cap) = arguments.cap {
-        config.limit = Limit::Bytes((needs as f64 * cap) as u64);
+        config.limit = Limit::Bytes(((needs as f64 * cap) as u64).max(1));
     }
     // In simulated time, on the one thread.
     let decay = std::mem::take(&mut config.decay_ms);

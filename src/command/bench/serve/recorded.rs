@@ -19,7 +19,7 @@ pub fn run(path: &Path, arguments: &Arguments, mut config: Config, limited: bool
     let load = Load::new(&trace, pace);
     let needs = load.needs() as f64;
     if let Some(cap) = arguments.cap {
-        config.limit = Limit::Bytes((needs * cap) as u64);
+        config.limit = Limit::Bytes(((needs * cap) as u64).max(1));
     }
     if let Some(part) = arguments.reserve_part {
         config.reserve = Limit::Bytes((needs * part) as u64);
