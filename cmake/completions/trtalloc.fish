@@ -26,7 +26,7 @@ end
 
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -s V -l version -d 'Print version'
-complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
+complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a limit'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or tries settings on it'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'
@@ -37,7 +37,7 @@ complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "report" -d 'Summa
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "compare" -d 'Compares two snapshots of one program: what is held more and less, by name, stack and size'
 complete -c trtalloc -n "__fish_trtalloc_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l driver -d 'auto, cuda, ascend or sim' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l options -d 'Any other options, as key=value,key=value' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l snapshot -d 'Record everything, and write a snapshot at the end: .pickle (for PyTorch\'s memory viewer too), .json or .html' -r -F
@@ -45,7 +45,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l seed -d 'The 
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -l short -d 'Make a tenth of the requests'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l driver -d 'auto, cuda, ascend or sim' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l options -d 'Any other options, as key=value,key=value' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l speed -d 'Divide the time between calls by this; the work keeps its length. A large number makes requests come as fast as the device completes them [default: 1]' -r
@@ -67,7 +67,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l pid -d 'Als
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l library -d 'Loads one library, prints its version and ends. The doctor runs this in a process of its own' -r -F
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l driver -d 'auto, cuda, ascend or sim' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l options -d 'Any other options, as key=value,key=value' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l pairs -d 'How many pairs to time for each figure' -r
@@ -77,7 +77,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l driver -d 'auto, cuda, ascend or sim' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l options -d 'Any other options, as key=value,key=value' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -l trace -d 'Run this trace instead of the generated workloads: its calls by stream, at its times, with work pending' -r -F
@@ -98,7 +98,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l driver -d 'auto, cuda or sim' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l device -d 'The device\'s number; the default is the current device' -r
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l limit -d 'A cap on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l headroom -d 'How much of the device\'s memory stays free for others, written as for --limit' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l reserve -d 'How much memory the pool obtains at its first request, and keeps, written as for --limit' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l share_budget -d 'NAME:BYTES: the user\'s processes with this NAME hold at most BYTES of a device together' -r
@@ -197,7 +197,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand report" -s h -l help -
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s o -l output -d 'Write a page to look at in a browser' -r -F
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -l rows -d 'How many rows each table has' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand compare" -s h -l help -d 'Print help'
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a cap'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "demo" -d 'Runs an application\'s memory use through TensorRT\'s interface: engines, contexts, streams, an engine swap under a limit'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "replay" -d 'Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or tries settings on it'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "trace" -d 'Writes a generated trace, or what a program did according to a snapshot, as CSV'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand help; and not __fish_seen_subcommand_from demo replay trace doctor bench run ctl report compare help" -f -a "doctor" -d 'Reports which driver, devices, virtual memory and TensorRT libraries this machine has'

@@ -44,7 +44,7 @@ struct Command {
 #[derive(clap::Subcommand)]
 enum Subcommand {
     /// Runs an application's memory use through TensorRT's interface: engines, contexts, streams, an engine swap
-    /// under a cap
+    /// under a limit
     Demo(demo::Arguments),
     /// Runs a trace of allocations (CSV: op,id,bytes[,stream[,thread[,time_us]]]; gzip is unpacked) and measures it, or
     /// tries settings on it
@@ -71,7 +71,7 @@ struct AllocatorArguments {
     /// auto, cuda, ascend or sim
     #[arg(long)]
     driver: Option<String>,
-    /// A cap on reserved memory: bytes, 4GiB, or a percentage of the device's
+    /// A limit on reserved memory: bytes, 4GiB, or a percentage of the device's
     #[arg(long)]
     limit: Option<String>,
     /// checked, or trusted: streams outlive the allocator and never capture

@@ -107,7 +107,7 @@ fn the_demo_reports_what_failed() {
     let output = trtalloc(&["demo", "--short", "--driver", "sim", "--limit", "1GiB"]);
     expect(&output, 1);
     assert!(
-        stdout(&output).contains("FAILED  two engines load under the cap: out of memory"),
+        stdout(&output).contains("FAILED  two engines load under the limit: out of memory"),
         "{}",
         stdout(&output)
     );

@@ -69,7 +69,7 @@ fn last(output: &Output) -> &str {
 }
 
 /// What the last line ends with where no call was caught, as the doctor says it.
-const NOT_CAUGHT: &str = "; not caught are a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
+const NOT_CAUGHT: &str = "; what cannot be seen: a library opened with RTLD_DEEPBIND or dlmopen, one with a TensorRT linked into it, \
                           and what IRuntime::loadRuntime opens";
 
 /// The last line of a program that makes no call of TensorRT.

@@ -1,4 +1,4 @@
-//! `trtalloc demo`: runs an application's memory use through TensorRT's C++ interface, under a cap, and checks
+//! `trtalloc demo`: runs an application's memory use through TensorRT's C++ interface, under a limit, and checks
 //! invariants.
 //!
 //! [`caller`] makes the calls, [`engine`] models engines and contexts, [`scenario`] has the phases.
@@ -35,13 +35,13 @@ pub struct Arguments {
     seed: u64,
 }
 
-/// A cap under which two of the three engines fit, and the third only in place of the second.
-const CAP: u64 = 2 << 30;
+/// A limit under which two of the three engines fit, and the third only in place of the second.
+const LIMIT: u64 = 2 << 30;
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let mut config = arguments.allocator.config()?;
     if config.limit == Limit::None {
-        config.limit = Limit::Bytes(CAP);
+        config.limit = Limit::Bytes(LIMIT);
     }
     let requests = if arguments.short { 400 } else { 4000 };
     let snapshot = match arguments.snapshot.path()? {
@@ -51,12 +51,12 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     // A request makes about thirty calls as TensorRT does.
     snapshot::record(&mut config, 60 * requests, "native")?;
     let device = Device::open(&config, Fallback::Simulate)?;
-    let cap = match config.limit {
+    let limit = match config.limit {
         Limit::None => "none".to_string(),
         Limit::Bytes(bytes) => size(bytes),
         Limit::Percent(percent) => format!("{percent} % of the device's memory"),
     };
-    say(&format!("device  {device}\ncap     {cap}, on reserved memory"));
+    say(&format!("device  {device}\nlimit   {limit}, on reserved memory"));
     say("");
     let allocator = Allocator::with_driver(device.driver(), config)?;
     let client = Client::new(ExportedAllocator::new(allocator.clone()))?;

@@ -90,7 +90,7 @@ impl<'a> Scenario<'a> {
         let (Some(detector), Some(encoder)) = (detector, encoder) else {
             self.check(
                 false,
-                format!("two engines load under the cap: {}", self.caller.last_refusal()),
+                format!("two engines load under the limit: {}", self.caller.last_refusal()),
             );
             return Ok(());
         };
@@ -233,7 +233,7 @@ impl<'a> Scenario<'a> {
         Ok(generator)
     }
 
-    /// Runs a request larger than the cap, then one that fits.
+    /// Runs a request larger than the limit, then one that fits.
     fn refuse(&mut self, sessions: &[Session]) -> Result<Requests> {
         let Some(session) = sessions.first() else {
             return Ok(Requests::default());
@@ -267,10 +267,10 @@ impl<'a> Scenario<'a> {
     /// Checks the statistics after everything was freed.
     fn final_checks(&mut self) -> Result<()> {
         let stats = self.allocator.stats(None)?;
-        let (cap, peak) = (stats.limit, stats.reserved_peak);
+        let (limit, peak) = (stats.limit, stats.reserved_peak);
         self.check(
-            cap == 0 || peak <= cap,
-            format!("reserved memory never passed the cap: at most {}", size(peak)),
+            limit == 0 || peak <= limit,
+            format!("reserved memory never passed the limit: at most {}", size(peak)),
         );
         let balanced = stats.allocated == 0 && stats.requested == 0 && stats.allocations == stats.frees;
         let (allocations, frees) = (stats.allocations, stats.frees);

@@ -21,7 +21,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf> {
     // The loader splits the value at spaces and colons, and expands $ORIGIN and the like.
     if library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
         return Err(Error::Io(format!(
-            "{}: LD_PRELOAD cannot name it, for its path has a space, a colon or a dollar sign; --library names another",
+            "{}: LD_PRELOAD cannot name it, for its path has a space, a colon or a dollar sign; --library can name a link to it",
             library.display()
         )));
     }

@@ -19,7 +19,7 @@ const HELP: &[(&str, &str)] = &[
     ("device", "The device's number; the default is the current device"),
     (
         "limit",
-        "A cap on reserved memory: bytes, 4GiB, or a percentage of the device's",
+        "A limit on reserved memory: bytes, 4GiB, or a percentage of the device's",
     ),
     (
         "headroom",

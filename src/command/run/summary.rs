@@ -48,7 +48,7 @@ pub fn line(all: &[ProcessFigures], refused: bool) -> String {
     }
     // Where nothing could be injected, a line before says so.
     if users.is_empty() && !refused {
-        parts.push(format!("not caught are {NOT_CAUGHT}"));
+        parts.push(format!("what cannot be seen: {NOT_CAUGHT}"));
     }
     parts.join("; ")
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn one_line_summarises_all_processes() {
-        let nothing = format!("no TensorRT was seen; not caught are {NOT_CAUGHT}");
+        let nothing = format!("no TensorRT was seen; what cannot be seen: {NOT_CAUGHT}");
         assert_eq!(line(&[], false), nothing);
         assert_eq!(line(&[], true), "no TensorRT was seen");
         let one = ProcessFigures {
