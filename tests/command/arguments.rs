@@ -1,6 +1,6 @@
 //! Arguments and options that are refused or reported.
 
-use crate::{SMALL, command, expect, file, stderr, stdout, trtalloc};
+use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
 
 #[test]
 fn arguments_without_meaning_are_refused() {
@@ -86,4 +86,56 @@ fn a_snapshot_in_place_of_a_trace_gets_a_hint() {
             stderr(&output)
         );
     }
+}
+
+/// The commands of ours in a page's running text, as words. Blocks of code are run by tests/compatibility.
+fn inline_commands(page: &str) -> Vec<Vec<String>> {
+    let outside_blocks = page.split("```").step_by(2).collect::<Vec<_>>().join("\n");
+    let code = outside_blocks.split('`').skip(1).step_by(2);
+    let words = code.map(|code| code.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    words
+        .filter(|words| words.len() > 1 && words[0] == "trtalloc")
+        .collect()
+}
+
+#[test]
+fn documents_name_options_that_exist() {
+    let mut pages = vec!["README.md".into(), "CONTRIBUTING.md".into(), "python/README.md".into()];
+    for folder in ["docs", "docs/measurements"] {
+        let entries = std::fs::read_dir(common::root().join(folder)).unwrap().flatten();
+        pages.extend(
+            entries
+                .map(|entry| entry.path())
+                .filter(|path| path.extension().is_some_and(|end| end == "md")),
+        );
+    }
+    let (mut help, mut checked) = (std::collections::BTreeMap::new(), 0);
+    for page in pages {
+        let text = std::fs::read_to_string(common::root().join(&page)).unwrap();
+        for command in inline_commands(&text) {
+            let own = command.iter().take_while(|word| *word != "--");
+            let options: Vec<&str> = own.filter(|word| word.starts_with("--")).map(String::as_str).collect();
+            let serves = command.get(2).is_some_and(|word| word == "serve");
+            let subcommand = command[1..if serves { 3 } else { 2 }].to_vec();
+            let known = help.entry(subcommand.clone()).or_insert_with(|| {
+                let arguments: Vec<&str> = subcommand.iter().map(String::as_str).chain(["--help"]).collect();
+                let output = trtalloc(&arguments);
+                expect(&output, 0);
+                stdout(&output)
+                    .split(|c: char| c.is_whitespace() || "=[],".contains(c))
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            });
+            for option in options {
+                let name = option.split('=').next().unwrap();
+                assert!(
+                    known.iter().any(|word| word == name),
+                    "{}: {command:?} has no {name}",
+                    page.display()
+                );
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 30, "{checked}");
 }
