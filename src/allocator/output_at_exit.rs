@@ -35,8 +35,9 @@ fn at_last() {
 }
 
 impl Allocator {
-    /// Writes the summary and the snapshot that the options request, once.
-    pub(super) fn write_at_exit(&self) {
+    /// Writes the summary and the snapshot that the options request, once: at the end of the process, or where the application
+    /// destroys the allocator.
+    pub(crate) fn write_at_exit(&self) {
         if !self.write_at_exit.swap(false, Ordering::Relaxed) || process::forked() {
             return;
         }

@@ -92,8 +92,10 @@ int main(int count, char **words) {
       CHECK(create(options, &others[at]) == TRTALLOC_STATUS_OK);
       CHECK(get(others[at], 12345678, 0, 0));
     }
-    /* What is destroyed has its last word then. */
+    /* What is destroyed writes its file then, also while a block of it is in use. */
+    CHECK(access(getenv("TRTALLOC_SNAPSHOT_AT_EXIT"), F_OK) != 0);
     destroy(others[1]);
+    CHECK(access(getenv("TRTALLOC_SNAPSHOT_AT_EXIT"), F_OK) == 0);
   }
   if (!strcmp(way, "full")) {
     struct rlimit limit = {8192, 8192};

@@ -80,6 +80,7 @@ pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
             ));
         }
         if let Some(allocator) = exported.existing() {
+            allocator.write_at_exit();
             allocator.close();
         }
         Ok(())
