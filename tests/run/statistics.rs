@@ -76,3 +76,21 @@ fn last_line_has_the_figures_for_every_kind_of_end() {
         last(&output)
     );
 }
+
+#[test]
+fn a_snapshot_that_a_signal_prevented_is_reported() {
+    let dir = common::scratch("run_no_snapshot");
+    let uses = program("uses.c", &dir);
+    let said = |options: &[&str], how: &str| {
+        let mut command = trtalloc_run(&["--driver", "sim"]);
+        command.args(options).arg("--").arg(&uses).arg(how).current_dir(&dir);
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let line = "trtalloc run: a signal ended the program, so it wrote no snapshot; `trtalloc ctl PID snapshot FILE` writes one \
+                while it runs\n";
+    assert!(said(&["--snapshot", "left.pickle"], "kill").contains(line));
+    assert!(!dir.join("left.pickle").exists());
+    assert!(!said(&[], "kill").contains(line));
+    assert!(!said(&["--snapshot", "left.pickle"], "exit").contains(line));
+    assert!(dir.join("left.pickle").exists());
+}

@@ -83,7 +83,13 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     prepared.metrics.iter().for_each(metrics::Metrics::end);
-    say(&summary::line(&prepared.run_statistics.figures(), refuses.is_some()));
+    let figures = prepared.run_statistics.figures();
+    if matches!(end, End::Signal(_)) && !figures.is_empty() && prepared.sets("TRTALLOC_SNAPSHOT_AT_EXIT") {
+        say(
+            "a signal ended the program, so it wrote no snapshot; `trtalloc ctl PID snapshot FILE` writes one while it runs",
+        );
+    }
+    say(&summary::line(&figures, refuses.is_some()));
     match end {
         End::Status(status) => ExitCode::from(status),
         End::Signal(signal) => child::end_likewise(signal),
@@ -96,6 +102,13 @@ struct Prepared {
     preload: OsString,
     run_statistics: Arc<run_statistics::SharedFile>,
     metrics: Option<metrics::Metrics>,
+}
+
+impl Prepared {
+    /// Whether the program has the variable, from the arguments or from this command's own environment.
+    fn sets(&self, variable: &str) -> bool {
+        self.environment.iter().any(|(name, _)| name == variable) || std::env::var_os(variable).is_some()
+    }
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
