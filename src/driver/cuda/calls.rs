@@ -10,7 +10,7 @@ use super::super::{
     Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures,
 };
 use super::CudaDriver;
-use super::failure::{check, check_context, check_event};
+use super::failure::{check, check_context, check_event, check_memory};
 use super::handles::{Hook, allocation_properties};
 
 const NOT_READY: u32 = sys::CUresult::CUDA_ERROR_NOT_READY as u32;
@@ -341,9 +341,10 @@ impl Driver for CudaDriver {
     fn create(&self, device: i32, bytes: u64, kind: HandleKind) -> Result<Handle> {
         let properties = allocation_properties(device, kind);
         let mut handle: sys::CUmemGenericAllocationHandle = 0;
-        call!(
-            self,
-            cuMemCreate(&mut handle, size("cuMemCreate", bytes)?, &properties, 0)
+        let bytes = size("cuMemCreate", bytes)?;
+        check_memory(
+            "cuMemCreate",
+            code!(self, cuMemCreate(&mut handle, bytes, &properties, 0)),
         )?;
         Ok(Handle(handle))
     }
@@ -353,7 +354,8 @@ impl Driver for CudaDriver {
     }
 
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<()> {
-        call!(self, cuMemMap(address, size("cuMemMap", bytes)?, 0, handle.0, 0))
+        let bytes = size("cuMemMap", bytes)?;
+        check_memory("cuMemMap", code!(self, cuMemMap(address, bytes, 0, handle.0, 0)))
     }
 
     fn unmap(&self, address: u64, bytes: u64) -> Result<()> {
@@ -371,9 +373,10 @@ impl Driver for CudaDriver {
                 flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             })
             .collect();
-        call!(
-            self,
-            cuMemSetAccess(address, size("cuMemSetAccess", bytes)?, access.as_ptr(), access.len())
+        let bytes = size("cuMemSetAccess", bytes)?;
+        check_memory(
+            "cuMemSetAccess",
+            code!(self, cuMemSetAccess(address, bytes, access.as_ptr(), access.len())),
         )
     }
 

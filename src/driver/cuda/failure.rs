@@ -42,6 +42,21 @@ pub(super) fn check_event(call: &'static str, code: u32) -> Result<()> {
     }
 }
 
+/// As [`check`] for a call that obtains or maps memory. Under WSL2, a device that cannot keep more memory resident is
+/// "not ready" (microsoft/WSL issue 41176).
+#[inline]
+pub(super) fn check_memory(call: &'static str, code: u32) -> Result<()> {
+    const NOT_READY: u32 = R::CUDA_ERROR_NOT_READY as u32;
+    match code {
+        NOT_READY => Err(DriverError {
+            call,
+            code,
+            failure: Failure::OutOfMemory,
+        }),
+        code => check(call, code),
+    }
+}
+
 #[cold]
 fn error(call: &'static str, code: u32) -> DriverError {
     if code == MISSING {
@@ -157,6 +172,19 @@ mod tests {
             let error = check("cuX", code).unwrap_err();
             assert_eq!((error.code, error.failure), (code, expected), "code {code}");
         }
+    }
+
+    #[test]
+    fn device_that_is_not_ready_lacks_memory() {
+        assert_eq!(check_memory("cuMemMap", 0), Ok(()));
+        for (code, expected) in [
+            (2, Failure::OutOfMemory),
+            (600, Failure::OutOfMemory),
+            (700, Failure::ContextDead),
+        ] {
+            assert_eq!(check_memory("cuMemSetAccess", code).unwrap_err().failure, expected);
+        }
+        assert_eq!(check("cuStreamWaitEvent", 600).unwrap_err().failure, Failure::Other);
     }
 
     #[test]
