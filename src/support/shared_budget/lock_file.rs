@@ -38,9 +38,10 @@ const NETWORK: [(u32, &str); 13] = [
     (0x7461_636f, "OCFS2"),
 ];
 
-/// The descriptors that a forked child closes. A slot that is not in use has the descriptor -1.
+/// The descriptors that a forked child closes. A slot that is not in use has only zeros, so the table is not in the library's file.
 struct Slot {
-    descriptor: AtomicI32,
+    /// The descriptor's number plus 1, or 0.
+    mark: AtomicI32,
     device: AtomicU64,
     file: AtomicU64,
     /// How often it was taken.
@@ -49,12 +50,16 @@ struct Slot {
 
 static SLOTS: [Slot; 256] = [const {
     Slot {
-        descriptor: AtomicI32::new(-1),
+        mark: AtomicI32::new(0),
         device: AtomicU64::new(0),
         file: AtomicU64::new(0),
         taken: AtomicU64::new(0),
     }
 }; 256];
+
+fn mark(descriptor: RawFd) -> i32 {
+    descriptor + 1
+}
 
 /// How long a file waits to be opened for a fork. The fork may wait for a lock of the application that this thread holds.
 const LONGEST_FORK: Duration = Duration::from_secs(1);
@@ -121,9 +126,9 @@ impl LockFile {
         let descriptor = high(low).map_err(reason)?;
         let identity = (status.st_dev, status.st_ino);
         // A file that has this number in its slot lost its descriptor, and must not take this one for its own.
-        let lost = |slot: &&Slot| slot.descriptor.load(Ordering::Acquire) == descriptor;
+        let lost = |slot: &&Slot| slot.mark.load(Ordering::Acquire) == mark(descriptor);
         if let Some(slot) = SLOTS.iter().find(lost) {
-            slot.descriptor.store(-1, Ordering::Release);
+            slot.mark.store(0, Ordering::Release);
         }
         let Some((slot, taken)) = SLOTS.iter().find_map(|slot| slot.take(descriptor, identity)) else {
             // SAFETY: this function's own descriptor.
@@ -169,7 +174,7 @@ impl LockFile {
     /// Whether the slot is this file's. It is not where a file that was opened later got the same descriptor.
     fn has_slot(&self) -> bool {
         self.slot.taken.load(Ordering::Acquire) == self.taken
-            && self.slot.descriptor.load(Ordering::Acquire) == self.descriptor
+            && self.slot.mark.load(Ordering::Acquire) == mark(self.descriptor)
     }
 
     /// Locks bytes for this process alone. False where another open file has a lock on one of them.
@@ -241,7 +246,7 @@ impl Drop for LockFile {
             return;
         }
         let open = self.is_open();
-        self.slot.descriptor.store(-1, Ordering::Release);
+        self.slot.mark.store(0, Ordering::Release);
         if open {
             // SAFETY: the descriptor still leads to this file, which this value opened.
             unsafe { libc::close(self.descriptor) };
@@ -287,13 +292,13 @@ fn network_of(directory: &OwnedFd) -> Option<&'static str> {
 impl Slot {
     /// Takes the slot, if it is not in use. Only one thread at a time opens files.
     fn take(&'static self, descriptor: RawFd, (device, file): (u64, u64)) -> Option<(&'static Slot, u64)> {
-        if self.descriptor.load(Ordering::Acquire) != -1 {
+        if self.mark.load(Ordering::Acquire) != 0 {
             return None;
         }
         let taken = self.taken.fetch_add(1, Ordering::AcqRel) + 1;
         self.device.store(device, Ordering::Relaxed);
         self.file.store(file, Ordering::Relaxed);
-        self.descriptor.store(descriptor, Ordering::Release);
+        self.mark.store(mark(descriptor), Ordering::Release);
         Some((self, taken))
     }
 }
@@ -321,7 +326,7 @@ extern "C" fn after_fork() {
 /// Closes the child's copies, so that the locks end with the parent. It makes no call that a child may not make.
 extern "C" fn in_child() {
     for slot in &SLOTS {
-        let descriptor = slot.descriptor.swap(-1, Ordering::Acquire);
+        let descriptor = slot.mark.swap(0, Ordering::Acquire) - 1;
         let file = (slot.device.load(Ordering::Relaxed), slot.file.load(Ordering::Relaxed));
         let status = if descriptor < 0 {
             None
