@@ -97,6 +97,7 @@ impl DriverCalls {
 
     /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
     /// context.
+    #[inline]
     fn pop(&self) {
         let pop = || self.query(|driver| driver.context_pop());
         let _ = pop().or_else(|_| pop());
@@ -160,6 +161,7 @@ impl DriverCalls {
 
     /// Makes `context` current and this thread's capture mode relaxed until the value is dropped. Allocation calls in
     /// relaxed mode do not end captures of other threads (PyTorch does the same).
+    #[inline]
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
         let pushed = self.query(|driver| driver.current_context())? != Some(context);
         if pushed {
@@ -184,6 +186,7 @@ pub struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
             let _ = self.calls.query(|driver| driver.exchange_capture_mode(mode));

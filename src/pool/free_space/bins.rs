@@ -53,6 +53,7 @@ impl Bins {
     }
 
     /// The first bin at or after `from` that is not empty.
+    #[inline]
     pub fn next(&self, from: usize) -> Option<usize> {
         let (row, sub) = (from / SUBS, from % SUBS);
         if row >= ROWS {

@@ -4,6 +4,7 @@ use super::{COMMON, FreeSpace, NodeId, Owner};
 
 impl FreeSpace {
     /// Counts a used node as in use, in the name of `owner`.
+    #[inline]
     pub fn hold(&mut self, id: NodeId, owner: Owner) {
         let node = &mut self.nodes[id as usize];
         debug_assert_eq!(node.held_by, None);
@@ -15,6 +16,7 @@ impl FreeSpace {
     }
 
     /// Counts a used node as in use no longer: its block is freed, and is pending.
+    #[inline]
     pub fn end_use(&mut self, id: NodeId) {
         let node = &mut self.nodes[id as usize];
         let Some(owner) = node.held_by.filter(|_| std::mem::take(&mut node.in_use)) else {

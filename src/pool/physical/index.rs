@@ -40,6 +40,7 @@ impl Index {
     }
 
     /// Sets the entry of `offset`, which lies in the range; an `id` of 0 clears it.
+    #[inline]
     pub fn set(&self, offset: u64, id: NodeId) {
         let granule = (offset >> self.granule_bits) as usize;
         let leaf = self.leaves[granule / LEAF].get_or_init(|| boxed(|| AtomicU32::new(0)));

@@ -227,6 +227,7 @@ impl PhysicalMemory {
 
     /// Whether the pool can hardly get more memory: reserved memory is near the limit or the headroom, the driver refused
     /// more, or the memory is external. All free memory is used then, whatever that costs.
+    #[inline]
     pub fn is_short(&self) -> bool {
         let bound = self.limit.max(self.headroom);
         let near_limit = bound != 0 && self.room_below_limit() < (bound / NEAR).max(self.page);

@@ -243,6 +243,7 @@ impl PendingFrees {
     }
 
     /// The highest number whose completion event is known to be complete.
+    #[inline]
     pub fn complete(&self, owner: Owner) -> u64 {
         self.completion_events.get(&owner).map_or(0, |events| events.complete)
     }

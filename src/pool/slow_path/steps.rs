@@ -62,6 +62,7 @@ impl SlowPath<'_, '_> {
     }
 
     /// Records a completion event where the requester's stream has freed something that none covers.
+    #[inline]
     pub(super) fn record_event(&mut self) {
         if let Requester::Stream(view, _) = self.requester
             && view.capture == Capture::None
