@@ -1,6 +1,7 @@
 //! Growth of free space: cached, moved and new handles, mapped one behind the other.
 
 use super::*;
+use crate::support::sort;
 
 /// The memory that fills a place.
 struct Plan {
@@ -147,7 +148,7 @@ impl PhysicalMemory {
         if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
             return Ok(0);
         }
-        left.sort_unstable_by_key(|idle| idle.size);
+        sort::by_key(&mut left, |idle| (idle.size, 0));
         let mut released = 0;
         while released < bytes {
             // The smallest handle that is enough, otherwise the largest.
@@ -195,7 +196,7 @@ impl PhysicalMemory {
             .filter(|(_, (_, _, bytes))| *bytes >= self.page)
             .map(|(owner, (id, offset, bytes))| (bytes, id, offset, owner))
             .collect();
-        ranges.sort_unstable();
+        sort::by_key(&mut ranges, |(bytes, id, ..)| (*bytes, (*id).into()));
         let mut idle = Vec::new();
         for (bytes, range, offset, owner) in ranges {
             let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
@@ -258,7 +259,7 @@ impl PhysicalMemory {
             return Err(crate::pool::driver_calls::refused("map", Failure::Other));
         }
         // Single pages go to the end, where small blocks are taken from.
-        handles.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+        sort::by_key(&mut handles, |(_, size)| (!*size, 0));
         let mut at = place.offset;
         let base = self.addresses.base().unwrap_or_default();
         for (done, (handle, size)) in handles.iter().enumerate() {

@@ -5,6 +5,7 @@
 //! nothing is mapped at its place.
 
 use super::*;
+use crate::support::sort;
 
 /// One handle or segment on its way back to the driver.
 pub struct Leaving {
@@ -111,7 +112,7 @@ impl PhysicalMemory {
     /// the ends of the others. Returns the bytes.
     pub fn set_apart(&self, free_space: &mut FreeSpace, owner: Owner, bytes: u64) -> u64 {
         let mut ranges: Vec<(u64, u64)> = free_space.own_ranges(owner).collect();
-        ranges.sort_unstable_by_key(|(_, size)| *size);
+        sort::by_key(&mut ranges, |(_, size)| (*size, 0));
         let mut left = bytes;
         for (start, size) in ranges {
             if size <= left {

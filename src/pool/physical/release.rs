@@ -1,8 +1,7 @@
 //! How memory returns to the driver, and what the driver refused to take back.
 
-use std::cmp::Reverse;
-
 use super::*;
+use crate::support::sort;
 
 impl PhysicalMemory {
     /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved, or what is
@@ -170,7 +169,8 @@ impl PhysicalMemory {
         }
         // The smallest ranges go first, so that what stays is contiguous. Within a range the last piece goes first, so
         // that what lies before keeps its number.
-        idle.sort_by_key(|(bytes, idle)| (*bytes, idle.range, Reverse(idle.offset)));
+        sort::by_key(&mut idle, |(_, idle)| (!idle.offset, 0));
+        sort::by_key(&mut idle, |(bytes, idle)| (*bytes, idle.range.into()));
         idle.into_iter().map(|(_, idle)| idle).collect()
     }
 

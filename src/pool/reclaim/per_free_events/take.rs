@@ -6,6 +6,7 @@ use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::stream_cache::Key;
 use crate::pool::{Memory, Pool, StreamView, Want};
+use crate::support::sort;
 use crate::sync::broken;
 
 /// The frees that a stream may take from.
@@ -46,7 +47,7 @@ impl Reclaimer {
                 }
             }
         }
-        found.sort_unstable_by_key(|(bytes, number, ..)| (*bytes, *number));
+        sort::by_key(&mut found, |(bytes, number, ..)| (*bytes, *number));
         for (_, number, key, context, owner, event) in found {
             let Some(id) = free_space.take(owner, want.size, want.align) else {
                 continue;
