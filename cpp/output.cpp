@@ -16,12 +16,12 @@ public:
 
     void* reallocateOutput(char const* tensorName, void*, std::uint64_t size,
                            std::uint64_t alignment) noexcept override {
-        return pointer(output_.output_reallocate(text(tensorName), size, alignment));
+        return pointer(output_.output_reallocate(tensorName, size, alignment));
     }
 
     void* reallocateOutputAsync(char const* tensorName, void*, std::uint64_t size, std::uint64_t alignment,
                                 CUstream_st* stream) override {
-        return pointer(output_.output_reallocate_async(text(tensorName), size, alignment, number(stream)));
+        return pointer(output_.output_reallocate_async(tensorName, size, alignment, number(stream)));
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims64 const& dims) noexcept override {
@@ -42,7 +42,7 @@ public:
 
     void* reallocateOutput(char const* tensorName, void*, std::uint64_t size,
                            std::uint64_t alignment) noexcept override {
-        return pointer(output_.output_reallocate(text(tensorName), size, alignment));
+        return pointer(output_.output_reallocate(tensorName, size, alignment));
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims32 const& dims) noexcept override {

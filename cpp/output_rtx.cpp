@@ -16,7 +16,7 @@ public:
 
     void* reallocateOutputAsync(char const* tensorName, void*, std::uint64_t size, std::uint64_t alignment,
                                 CUstream_st* stream) override {
-        return pointer(output_.output_reallocate_async(text(tensorName), size, alignment, number(stream)));
+        return pointer(output_.output_reallocate_async(tensorName, size, alignment, number(stream)));
     }
 
     void notifyShape(char const* tensorName, nvinfer1::Dims64 const& dims) noexcept override {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <new>
 
 #include "adapter.h"
@@ -22,8 +23,11 @@ struct Slot {
     alignas(Adapter) unsigned char object[sizeof(Adapter)];
 
     static Adapter* make(Target const& target) noexcept {
-        auto* slot = new (std::nothrow) Slot{&target, {}};
-        return slot == nullptr ? nullptr : ::new (static_cast<void*>(slot->object)) Adapter(target);
+        // `new` would need the C++ runtime's exceptions, and their memory, which is set aside when the library is loaded.
+        void* memory = std::malloc(sizeof(Slot));
+        if (memory == nullptr) return nullptr;
+        auto* slot = ::new (memory) Slot{&target, {}};
+        return ::new (static_cast<void*>(slot->object)) Adapter(target);
     }
 
     static void revive(void* object) noexcept {

@@ -1,5 +1,7 @@
 //! The cxx bridge of TensorRT's output allocators: the adapters in `cpp/` forward here. Panics are caught here.
 
+use std::ffi::{CStr, c_char};
+
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
@@ -11,9 +13,22 @@ use crate::support::error::{Error, Result};
 mod ffi {
     extern "Rust" {
         type Output;
-        fn output_reallocate(self: &Output, tensor: &[u8], size: u64, alignment: u64) -> usize;
-        fn output_reallocate_async(self: &Output, tensor: &[u8], size: u64, alignment: u64, stream: usize) -> usize;
-        fn output_shape(self: &Output, tensor: &[u8], extents: &[i64]);
+        // Pointers, and no slices of cxx: those need an object of its, and with it much of the C++ runtime.
+        /// # Safety
+        /// `tensor` is a C string or null.
+        unsafe fn output_reallocate(self: &Output, tensor: *const c_char, size: u64, alignment: u64) -> usize;
+        /// # Safety
+        /// As `output_reallocate`.
+        unsafe fn output_reallocate_async(
+            self: &Output,
+            tensor: *const c_char,
+            size: u64,
+            alignment: u64,
+            stream: usize,
+        ) -> usize;
+        /// # Safety
+        /// As `output_reallocate`; there are `count` extents.
+        unsafe fn output_shape(self: &Output, tensor: *const c_char, extents: *const i64, count: usize);
     }
 
     unsafe extern "C++" {
@@ -63,21 +78,39 @@ impl Output {
 
 /// The adapters' methods. On failure they set this thread's last error and return 0, which ends the enqueue.
 impl Output {
-    fn output_reallocate(&self, tensor: &[u8], size: u64, alignment: u64) -> usize {
+    unsafe fn output_reallocate(&self, tensor: *const c_char, size: u64, alignment: u64) -> usize {
+        // SAFETY: as this function demands.
+        let tensor = unsafe { name(&tensor) };
         call::guarded("reallocateOutput", 0, || self.reallocate(tensor, size, alignment, None))
     }
 
-    fn output_reallocate_async(&self, tensor: &[u8], size: u64, alignment: u64, stream: usize) -> usize {
+    unsafe fn output_reallocate_async(&self, tensor: *const c_char, size: u64, alignment: u64, stream: usize) -> usize {
+        // SAFETY: as this function demands.
+        let tensor = unsafe { name(&tensor) };
         let stream = Some(Stream(stream));
         call::guarded("reallocateOutputAsync", 0, || {
             self.reallocate(tensor, size, alignment, stream)
         })
     }
 
-    fn output_shape(&self, tensor: &[u8], extents: &[i64]) {
+    unsafe fn output_shape(&self, tensor: *const c_char, extents: *const i64, count: usize) {
+        // SAFETY: as this function demands.
+        let (tensor, extents) = unsafe { (name(&tensor), std::slice::from_raw_parts(extents, count)) };
         call::guarded("notifyShape", (), || {
             self.set_shape(tensor, extents);
             Ok(())
         });
+    }
+}
+
+/// A tensor's name; null is the empty one.
+///
+/// # Safety
+/// A C string, which outlives the pointer, or null.
+unsafe fn name(tensor: &*const c_char) -> &[u8] {
+    match tensor.is_null() {
+        true => &[],
+        // SAFETY: as this function demands.
+        false => unsafe { CStr::from_ptr(*tensor) }.to_bytes(),
     }
 }
