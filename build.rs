@@ -32,11 +32,17 @@ fn main() {
         "cpp/tensorrt8.h",
     ];
 
-    cxx_build::bridges(bridges)
+    let mut bridge = cxx_build::bridges(bridges);
+    if std::env::var_os("CARGO_FEATURE_ALONE").is_some() {
+        bridge.define("TRTALLOC_ALONE", None);
+    }
+    bridge
         .files(sources)
         .std("c++17")
         .flag("-fvisibility=hidden")
         .flag("-fvisibility-inlines-hidden")
+        // Nothing that the adapters call throws. With exceptions, the library would have the C++ runtime's code for them.
+        .flag("-fno-exceptions")
         .flag("-Wall")
         .flag("-Wextra")
         .compile("trtalloc_cpp");
@@ -80,6 +86,7 @@ fn main() {
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+    link_into_library("cpp/cxx_names.c");
     // Its functions are in assembly for the machine.
     if ["x86_64", "aarch64"].contains(&machine.as_str()) {
         link_unwinder();
@@ -112,7 +119,14 @@ const UNWINDER: &[&str] = &[
 
 /// Makes the library look the functions of libgcc_s up when they are first called, so that it loads faster.
 fn link_unwinder() {
-    let file = "cpp/unwinder.c";
+    link_into_library("cpp/unwinder.c");
+    for name in UNWINDER {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
+    }
+}
+
+/// Links a file in C into the library alone, and not into the command or a Rust program.
+fn link_into_library(file: &str) {
     println!("cargo:rerun-if-changed={file}");
     let objects = cc::Build::new()
         .file(file)
@@ -121,9 +135,6 @@ fn link_unwinder() {
         .compile_intermediates();
     for object in objects {
         println!("cargo:rustc-cdylib-link-arg={}", object.display());
-    }
-    for name in UNWINDER {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
 }
 

@@ -4,7 +4,7 @@
 #include "slot.h"
 #include "trtalloc/src/ffi/tensorrt/allocator_bridge.rs.h"
 
-#ifdef __GLIBCXX__
+#if defined(__GLIBCXX__) && !defined(TRTALLOC_ALONE)
 // cxx's own object needs this symbol of the C++ runtime, and comes after the runtime where a Rust program is linked.
 // GNU ld does not search the runtime again, so this file requests the symbol. (lld does search again.)
 extern "C" char const _ZNSt8ios_base4InitC1Ev;

@@ -420,6 +420,46 @@ fn packages_need_glibc_2_28_at_most() {
     }
 }
 
+/// Whole-program optimization leaves cxx's own functions outside of archives, whose names the linker hides; cpp/cxx_names.c does.
+#[test]
+fn the_library_exports_its_own_names_only() {
+    there("binutils", "nm");
+    for machine in [&X86_64, &AARCH64] {
+        let deb = unpacked_deb(machine, &format!("exports_{}", machine.name));
+        let library = deb.join(machine.library_folder()).join(LIBRARY);
+        let text = text_of(
+            Command::new("nm")
+                .args(["-D", "--defined-only", "--format=posix"])
+                .arg(&library),
+        );
+        let names = text.lines().filter_map(|line| line.split_whitespace().next());
+        let tensorrt = ["dlsym", "createLeanRuntime"];
+        let surplus: Vec<&str> = names
+            .filter(|name| !(name.starts_with("trtalloc_") || name.ends_with("_INTERNAL") || tensorrt.contains(name)))
+            .collect();
+        assert!(surplus.is_empty(), "{}: {surplus:?}", library.display());
+    }
+}
+
+/// What runs in every program that preloads the library: Rust keeps the arguments, and the compiler has a function of its own; on
+/// aarch64 two more look which instructions there are. The C++ runtime's locales and its memory for exceptions are not in the library.
+#[test]
+fn nothing_of_the_cpp_runtime_runs_when_the_library_is_loaded() {
+    there("binutils", "readelf");
+    for (machine, functions) in [(&X86_64, 2), (&AARCH64, 4)] {
+        let deb = unpacked_deb(machine, &format!("start_{}", machine.name));
+        let library = deb.join(machine.library_folder()).join(LIBRARY);
+        let text = text_of(Command::new("readelf").arg("-dW").arg(&library));
+        let size = text.lines().find(|line| line.contains("(INIT_ARRAYSZ)"));
+        let expected = format!(" {} (bytes)", functions * 8);
+        assert!(
+            size.is_some_and(|line| line.ends_with(&expected)),
+            "{}: {text}",
+            library.display()
+        );
+    }
+}
+
 #[test]
 fn sources_have_one_version() {
     let read = |path: &str| std::fs::read_to_string(common::root().join(path)).unwrap();

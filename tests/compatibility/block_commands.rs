@@ -8,10 +8,11 @@ use crate::blocks::{self, Block};
 use crate::common;
 
 /// The beginnings of commands that are run elsewhere, and where.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 15] = [
     (".ci/packages", ".ci/run"),
     ("cargo test", "this"),
     ("cargo build --release", ".ci/run"),
+    ("cargo rustc --profile shipped", ".ci/packages, by CMake"),
     ("pip uninstall trtalloc", "tests/packages.rs"),
     ("pip install target/packages/", "tests/packages.rs"),
     ("pip wheel ./python", "tests/python, with pip's options"),
