@@ -158,7 +158,8 @@ fn difference(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Vec<Path
     before.symmetric_difference(after).cloned().collect()
 }
 
-/// A system of that suite of Debian, fetched where it is not there yet; `unpacked`: its packages are not set up.
+/// A system of that suite of Debian, fetched where it is not there yet; `unpacked`: its packages are not set up, and Python's
+/// are fetched, too.
 fn system(suite: &str, machine: &Machine, unpacked: bool) -> PathBuf {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -168,7 +169,8 @@ fn system(suite: &str, machine: &Machine, unpacked: bool) -> PathBuf {
         common::skip("debootstrap", "only root can make a system");
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("systems");
-    let name = format!("{suite}-{}", machine.debian);
+    let kind = if unpacked { "-python" } else { "" };
+    let name = format!("{suite}-{}{kind}", machine.debian);
     let root = folder.join(&name);
     if root.exists() {
         return root;
@@ -182,7 +184,7 @@ fn system(suite: &str, machine: &Machine, unpacked: bool) -> PathBuf {
     let mut make = Command::new("debootstrap");
     make.args(["--variant=minbase", "--arch", machine.debian]);
     if unpacked {
-        make.arg("--foreign");
+        make.args(["--foreign", "--include=python3-venv"]);
     }
     make.arg(suite).arg(&partial).arg("http://deb.debian.org/debian");
     common::run(&mut make);
@@ -354,6 +356,22 @@ fn the_aarch64_library_is_linked_and_called() {
     assert!(said.contains("reused at once: yes"), "{said}");
 }
 
+/// Installs a wheel in a fresh environment, whose Python `python` runs, uses it, and removes it.
+fn wheel_works(wheel: &Path, environment: &Path, python: impl Fn(&[&str]) -> String) {
+    let pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
+    let before = paths(environment);
+    let install = ["install", "--no-index", "--no-compile", wheel.to_str().unwrap()];
+    python(&[&pip[..], &install].concat());
+    let program = "import os; os.environ.update(TRTALLOC_DRIVER='sim', TRTALLOC_SIM_MEMORY='4GiB')\n\
+        import trtalloc\n\
+        block = trtalloc.allocate(1 << 20, 0)\n\
+        print(trtalloc.__version__, trtalloc.stats()['allocated'])";
+    assert_eq!(python(&["-c", program]).trim(), format!("{VERSION} {}", 1 << 20));
+    assert!(python(&["-m", "pip", "show", "trtalloc"]).contains(&format!("Version: {VERSION}\n")));
+    python(&[&pip[..], &["uninstall", "--yes", "trtalloc"]].concat());
+    assert_eq!(difference(&before, &paths(environment)), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn the_wheel_installs_works_and_is_removed() {
     let wheel = X86_64.wheel();
@@ -365,23 +383,52 @@ fn the_wheel_installs_works_and_is_removed() {
     if !output.is_ok_and(|output| output.status.success()) {
         common::skip("python", "no python3 -m venv");
     }
-    let python = |arguments: &[&str]| {
+    wheel_works(&wheel, &dir, |arguments| {
         let mut command = Command::new(dir.join("bin/python"));
         command.args(arguments).env("PYTHONDONTWRITEBYTECODE", "1");
         text_of(command.current_dir(dir.parent().unwrap()))
+    });
+}
+
+/// In Python 3.9, the oldest that the package is for, with the glibc of Ubuntu 20.04. The emulator runs single programs, so pip
+/// is not installed in the environment.
+#[test]
+fn the_aarch64_wheel_installs_works_and_is_removed() {
+    let wheel = AARCH64.wheel();
+    if AARCH64.is_here() {
+        common::unsupported("this machine is an aarch64");
+    }
+    let root = system("bullseye", &AARCH64, true);
+    let folder = common::scratch("wheel_aarch64");
+    let own = folder.join("system");
+    std::fs::create_dir(&own).unwrap();
+    let files = |folder: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        entries.map(|entry| entry.unwrap().path()).collect()
     };
-    let pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
-    let before = paths(&dir);
-    let install = ["install", "--no-index", "--no-compile", wheel.to_str().unwrap()];
-    python(&[&pip[..], &install].concat());
-    let program = "import os; os.environ['TRTALLOC_DRIVER'] = 'sim'\n\
-        import trtalloc\n\
-        block = trtalloc.allocate(1 << 20, 0)\n\
-        print(trtalloc.__version__, trtalloc.stats()['allocated'])";
-    assert_eq!(python(&["-c", program]).trim(), format!("{VERSION} {}", 1 << 20));
-    assert!(python(&["-m", "pip", "show", "trtalloc"]).contains(&format!("Version: {VERSION}\n")));
-    python(&[&pip[..], &["uninstall", "--yes", "trtalloc"]].concat());
-    assert_eq!(difference(&before, &paths(&dir)), Vec::<PathBuf>::new());
+    for package in files(root.join("var/cache/apt/archives").to_str().unwrap()) {
+        let name = package.file_name().unwrap().to_str().unwrap();
+        let kinds = ["python", "libpython3", "libexpat1_", "libffi7_", "libssl1.1_"];
+        if kinds.iter().any(|kind| name.starts_with(kind)) {
+            common::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&own));
+        }
+    }
+    let wheels = files(own.join("usr/share/python-wheels").to_str().unwrap());
+    let wheels = std::env::join_paths(wheels).unwrap();
+    let libraries = ["lib", "usr/lib"].map(|lib| format!("{}/{lib}/aarch64-linux-gnu", own.display()));
+    let python = |program: &Path, arguments: &[&str]| {
+        let mut command = AARCH64.program(&root, program);
+        command.args(arguments).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("PYTHONPATH", &wheels);
+        command.env("QEMU_SET_ENV", format!("LD_LIBRARY_PATH={}", libraries.join(":")));
+        text_of(command.current_dir(&folder))
+    };
+    let machine = "import platform; print(platform.machine(), *platform.libc_ver())";
+    let installed = own.join("usr/bin/python3.9");
+    assert_eq!(python(&installed, &["-c", machine]).trim(), "aarch64 glibc 2.31");
+    python(&installed, &["-m", "venv", "--without-pip", "environment"]);
+    let dir = folder.join("environment");
+    wheel_works(&wheel, &dir, |arguments| python(&dir.join("bin/python"), arguments));
 }
 
 /// The newest version of glibc that a file names.
