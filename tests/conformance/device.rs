@@ -91,6 +91,13 @@ impl Sim {
     }
 }
 
+/// A case is over. Allocators that it used through C keep the machine, and an emulator has notes of each page of its addresses.
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.on().return_addresses();
+    }
+}
+
 impl Device for Sim {
     fn count(&self) -> i32 {
         self.on().config().devices as i32

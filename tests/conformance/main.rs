@@ -162,10 +162,10 @@ fn run(place: Place, way: Way, name: &str, case: fn(&Setup)) {
                 .env("LD_LIBRARY_PATH", simulated_library())
                 .env("SIMCUDA_VERSION", version.to_string())
                 .env("SIMCUDA_DEVICES", world::DEVICES.to_string())
-                .env("SIMCUDA_MEMORY", world::MEMORY.to_string());
+                .env("SIMCUDA_MEMORY", world::memory().to_string());
         }),
         Place::Second(version) => in_child(name, |command| {
-            cudasim::environment(command, version, world::DEVICES, world::MEMORY)
+            cudasim::environment(command, version, world::DEVICES, world::memory())
         }),
         Place::Gpu if has_gpu() => in_child(name, |_| {}),
         Place::Gpu if wanted().is_some() => panic!("no GPU answers"),

@@ -1,7 +1,7 @@
-use trtalloc::driver::sim::SimConfig;
 use trtalloc::driver::sim::model::code::*;
+use trtalloc::driver::sim::{Addresses, Machine, SimConfig};
 
-use crate::{MIB, aborts, in_child, machine, machine_with, mapped};
+use crate::{MIB, aborts, child, in_child, machine, machine_with, mapped};
 
 const G: u64 = 2 * MIB;
 
@@ -388,4 +388,71 @@ fn calls_are_counted_by_name_and_kind() {
     let made = m.calls_made();
     m.memory_reserve(G, 0).unwrap();
     assert_eq!(m.calls_made(), made + 1);
+}
+
+/// Whether all of a range is mapped, by the kernel's list.
+fn is_mapped(from: u64, to: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (start, rest) = line.split_once('-').unwrap();
+        let end = rest.split_once(' ').unwrap().0;
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        number(start) <= from && to <= number(end)
+    })
+}
+
+#[test]
+fn addresses_are_returned_when_all_memory_is_freed() {
+    let m = machine_with(SimConfig {
+        addresses: Addresses::Ascending,
+        ..SimConfig::default()
+    });
+    let takes: [fn(&Machine) -> u64; 2] = [
+        |m| m.memory_malloc(MIB).unwrap(),
+        |m| m.memory_host_malloc(MIB).unwrap(),
+    ];
+    let gives: [fn(&Machine, u64); 2] = [
+        |m, at| m.memory_free(at).unwrap(),
+        |m, at| m.memory_host_free(at).unwrap(),
+    ];
+    for (take, give) in takes.into_iter().zip(gives) {
+        let (first, second) = (take(&m), take(&m));
+        // Behind the last piece there are addresses for gigabytes.
+        let behind = (second + 8 * MIB, second + (4 << 30));
+        give(&m, first);
+        m.return_addresses();
+        assert!(is_mapped(behind.0, behind.1), "a piece is left");
+        // SAFETY: the piece is allocated, and the host may access it.
+        unsafe { (second as *mut u8).write(7) };
+        give(&m, second);
+        m.return_addresses();
+        assert!(!is_mapped(behind.0, behind.1));
+        let again = take(&m);
+        give(&m, again);
+    }
+}
+
+#[test]
+fn malloc_works_where_addresses_are_few() {
+    const TEST: &str = "memory::malloc_works_where_addresses_are_few";
+    if !in_child() {
+        let output = child(TEST);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    const GIB: u64 = 1 << 30;
+    let m = machine_with(SimConfig {
+        memory: 3 * GIB,
+        ..SimConfig::default()
+    });
+    let room = libc::rlimit {
+        rlim_cur: 8 * GIB,
+        rlim_max: 8 * GIB,
+    };
+    // SAFETY: limits this process, which is a child for this test.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &room) }, 0);
+    let all = m.memory_malloc(3 * GIB).unwrap();
+    m.memory_free(all).unwrap();
+    let pinned = m.memory_host_malloc(GIB).unwrap();
+    m.memory_host_free(pinned).unwrap();
 }

@@ -190,12 +190,13 @@ fn beside_captures(setup: &Setup, inside: bool, work: impl Fn(&World) + Sync) {
 fn engines_come_and_go(setup: &Setup, inside: bool) {
     beside_captures(setup, inside, |world| {
         let stream = world.stream();
-        // Weights, and smaller blocks.
-        let load = || [256 * MIB, 64 * MIB, MIB, 64 << 10, 512].map(|size| world.get(size));
+        // Weights, and smaller blocks. All engines at once fit into the device.
+        let weights = (world.total(0) / 32).min(256 * MIB);
+        let load = || [weights, 64 * MIB, MIB, 64 << 10, 512].map(|size| world.get(size));
         let mut engine = load();
         for round in 0..12 {
             let next = load();
-            world.write_edges(stream, next[0], 256 * MIB, round);
+            world.write_edges(stream, next[0], weights, round);
             engine.into_iter().for_each(|block| world.put(block));
             engine = next;
             let ordered = world.get_on(stream, 5 * MIB);

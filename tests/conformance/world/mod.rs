@@ -21,8 +21,11 @@ pub use setup::Setup;
 
 /// The number of simulated devices.
 pub const DEVICES: u32 = 2;
-/// The memory of each device in bytes.
-pub const MEMORY: u64 = 8 << 30;
+/// The memory of each device in bytes. A pool reserves eight times as many addresses, and an emulator has notes of each of
+/// their pages.
+pub fn memory() -> u64 {
+    if crate::common::is_emulated() { 2 << 30 } else { 8 << 30 }
+}
 
 /// The number of attempts for a request that depends on the speed of another thread.
 const RETRIES: u32 = 50;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::pool::rounding::RoundingRule;
 
-use super::{DEVICES, MEMORY, World};
+use super::{DEVICES, World, memory};
 use crate::device::{Cuda, Device, Sim};
 use crate::interface::{self, Over, Way};
 use crate::over::open;
@@ -26,7 +26,7 @@ impl Setup {
     pub fn ascend(way: Way) -> Setup {
         let simulated = SimDriver::new(SimConfig {
             devices: DEVICES,
-            memory: MEMORY,
+            memory: memory(),
             ..SimConfig::default()
         });
         let installed = exclusive(simulated.machine().clone());
@@ -42,7 +42,7 @@ impl Setup {
     pub fn sim(way: Way, version: u32) -> Setup {
         let driver = SimDriver::new(SimConfig {
             devices: DEVICES,
-            memory: MEMORY,
+            memory: memory(),
             version,
             ..SimConfig::default()
         });

@@ -154,6 +154,10 @@ impl Places {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
     fn is_free(&self, at: u64, size: u64) -> bool {
         let Some(end) = at.checked_add(size).filter(|end| *end <= self.end && at >= self.start) else {
             return false;

@@ -105,6 +105,12 @@ impl Machine {
         Ok(self.state.lock().memory.others_hold(device, bytes))
     }
 
+    /// Returns the addresses that `malloc` memory and pinned memory had to the host, where all of it is freed. An allocator
+    /// behind a C handle keeps its machine for the process's life. Not a driver call.
+    pub fn return_addresses(&self) {
+        self.state.lock().memory.return_addresses();
+    }
+
     /// `cuMemAddressReserve`, without a requested address.
     pub fn memory_reserve(&self, size: u64, alignment: u64) -> Result<u64> {
         let (thread, mut state) = self.enter(Call::MemAddressReserve)?;

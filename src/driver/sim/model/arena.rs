@@ -6,6 +6,8 @@ use super::host_memory::{self, BackingFile, page};
 
 /// The minimum of address space, so that pieces can lie apart.
 const MIN_SIZE: u64 = 16 << 30;
+/// The minimum where the host has no more.
+const LEAST_SIZE: u64 = 1 << 30;
 
 #[derive(Debug)]
 pub(super) struct Arena {
@@ -18,10 +20,16 @@ pub(super) struct Arena {
 
 impl Arena {
     /// Space for pieces of `bytes` in total. `numbers` has the physical bytes of a device; `None` is for the host's
-    /// memory. Returns `None` if the host has no address space.
+    /// memory. Where the host has less address space, so has the arena; returns `None` if that is too little for all pieces.
     pub(super) fn new(policy: Addresses, bytes: u64, numbers: Option<&mut BackingFile>) -> Option<Arena> {
-        let size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(page());
-        let start = host_memory::reserve(size, 2 << 20).ok()?;
+        let mut size = bytes.checked_mul(4)?.max(MIN_SIZE).next_multiple_of(page());
+        let start = loop {
+            match host_memory::reserve(size, 2 << 20) {
+                Ok(start) => break start,
+                Err(_) if size / 2 < bytes.max(LEAST_SIZE) => return None,
+                Err(_) => size = (size / 2).next_multiple_of(page()),
+            }
+        };
         Some(Arena {
             start,
             size,
@@ -40,6 +48,11 @@ impl Arena {
             return None;
         }
         Some((address, self.offset + (address - self.start)))
+    }
+
+    /// Whether no piece lies in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     /// Returns the pages that no other piece touches to the host. Accesses to them fault from now on.

@@ -411,6 +411,12 @@ impl MemoryState {
         Ok(address)
     }
 
+    /// Returns the addresses for `malloc` memory and for pinned memory to the host, where no piece is left.
+    pub(super) fn return_addresses(&mut self) {
+        self.plain.take_if(|arena| arena.is_empty());
+        self.host.take_if(|arena| arena.is_empty());
+    }
+
     /// What a piece of pinned memory takes from device 0.
     fn charged_for_pinned(&self, size: u64) -> u64 {
         if self.integrated {
