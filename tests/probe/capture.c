@@ -99,7 +99,7 @@ static void *stranger(void *data) {
     return NULL;
 }
 
-enum strange { CONTEXT_EVENT, SYNCHRONIZE, EVENT_QUERY, PLAIN_ALLOC, STREAM_ID, STREAM_CONTEXT, CONTEXT_ID };
+enum strange { CONTEXT_EVENT, SYNCHRONIZE, EVENT_QUERY, PLAIN_ALLOC, STREAM_ID, STREAM_CONTEXT, CONTEXT_ID, PRIMARY };
 
 /* argument: call * 6 + the stranger's mode * 2 + whether we are relaxed */
 static void to_others(long argument) {
@@ -133,6 +133,10 @@ static void to_others(long argument) {
     case STREAM_ID: code = p_cuStreamGetId(ours, &id); break;
     case STREAM_CONTEXT: code = p_cuStreamGetCtx(ours, &context); break;
     case CONTEXT_ID: code = p_cuCtxGetId(primary, &id); break;
+    case PRIMARY:
+        code = p_cuDevicePrimaryCtxRetain(&context, 0);
+        if (!code) code = p_cuDevicePrimaryCtxRelease_v2(0);
+        break;
     }
     __sync_lock_test_and_set(&other.go_on, 1);
     pthread_join(thread, NULL);
@@ -238,6 +242,7 @@ const struct question capture_questions[] = {
     TO_OTHERS(STREAM_ID, "cuStreamGetId"),
     TO_OTHERS(STREAM_CONTEXT, "cuStreamGetCtx"),
     TO_OTHERS(CONTEXT_ID, "cuCtxGetId"),
+    TO_OTHERS(PRIMARY, "cuDevicePrimaryCtxRetain and Release"),
     TO_OTHERS(CONTEXT_EVENT, "cuCtxRecordEvent"),
     TO_OTHERS(SYNCHRONIZE, "cuCtxSynchronize"),
     TO_OTHERS(EVENT_QUERY, "cuEventQuery"),

@@ -75,6 +75,7 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
     X(cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
+    X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
     X(cuDevicePrimaryCtxReset_v2, (CUdevice)) \
     X(cuCtxSetCurrent, (CUcontext)) \
     X(cuCtxGetCurrent, (CUcontext *)) \
