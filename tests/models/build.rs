@@ -4,5 +4,7 @@
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(loom)");
     println!("cargo::rustc-cfg=loom");
+    // The recorder demangles C++ names with the C++ runtime.
+    println!("cargo::rustc-link-lib=stdc++");
     println!("cargo::rerun-if-changed=build.rs");
 }

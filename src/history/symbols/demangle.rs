@@ -2,31 +2,15 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 
-/// `__cxa_demangle`: the mangled name, no buffer, no length, and what came of it.
-type Demangle = unsafe extern "C" fn(*const c_char, *mut c_char, *mut usize, *mut c_int) -> *mut c_char;
-
-/// The function of the C++ runtime that the process has loaded, as a process with C++ libraries has. Without one, C++ names stay
-/// mangled. None is loaded here, because the program may bring a newer one.
-fn of_the_process() -> Option<Demangle> {
-    static FOUND: OnceLock<Demangle> = OnceLock::new();
-    // C++ may be loaded later, so only a successful search is remembered.
-    FOUND.get().copied().or_else(|| {
-        let runtimes = [c"libstdc++.so.6", c"libc++abi.so.1"];
-        let found = runtimes.into_iter().find_map(|name| {
-            // SAFETY: a C string; with NOLOAD nothing is loaded and no foreign code runs. The handle is never closed.
-            let runtime = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-            if runtime.is_null() {
-                return None;
-            }
-            // SAFETY: a handle from dlopen and a C string.
-            let function = unsafe { libc::dlsym(runtime, c"__cxa_demangle".as_ptr()) };
-            // SAFETY: the function of that name has this type in the Itanium C++ ABI, which both runtimes follow.
-            (!function.is_null()).then(|| unsafe { std::mem::transmute::<*mut std::ffi::c_void, Demangle>(function) })
-        });
-        found.map(|found| *FOUND.get_or_init(|| found))
-    })
+unsafe extern "C" {
+    /// From the C++ runtime, which the library links anyway.
+    fn __cxa_demangle(
+        mangled: *const c_char,
+        buffer: *mut c_char,
+        length: *mut usize,
+        status: *mut c_int,
+    ) -> *mut c_char;
 }
 
 /// The demangled name, or the name itself where it is not mangled.
@@ -43,11 +27,10 @@ pub(in crate::history::symbols) fn demangle(name: &str) -> String {
 }
 
 fn cpp(name: &str) -> Option<String> {
-    let demangle = of_the_process()?;
     let name = CString::new(name).ok()?;
     let mut status = 0;
     // SAFETY: a C string; without a buffer the function allocates the result, which this function frees.
-    let text = unsafe { demangle(name.as_ptr(), null_mut(), null_mut(), &raw mut status) };
+    let text = unsafe { __cxa_demangle(name.as_ptr(), null_mut(), null_mut(), &raw mut status) };
     if text.is_null() {
         return None;
     }
@@ -65,10 +48,6 @@ mod tests {
 
     #[test]
     fn cpp_and_rust_symbols_are_demangled_and_others_unchanged() {
-        // As in a process with C++ libraries. The C++ runtime that is linked into this program has no part in it.
-        // SAFETY: a C string; the runtime's constructors may run at any time.
-        let runtime = unsafe { libc::dlopen(c"libstdc++.so.6".as_ptr(), libc::RTLD_LAZY) };
-        assert!(!runtime.is_null(), "this machine has no libstdc++.so.6");
         assert_eq!(
             demangle("_ZN8nvinfer17Runtime4loadEPKcm"),
             "nvinfer1::Runtime::load(char const*, unsigned long)"
