@@ -63,7 +63,7 @@ pub struct Contexts {
     pub home: Home,
     /// The home existed when the running request began.
     home_is_there: bool,
-    /// The devices that can use the pool's memory at any address it has, each with its primary context once that is known.
+    /// The devices that can use the pool's memory, each with its primary context once that is known.
     reach: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
