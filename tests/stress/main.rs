@@ -4,7 +4,7 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 150,000; 300,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | the random seed; with one thread a run repeats exactly | the time |
+//! | `TRTALLOC_STRESS_SEED` | the random seed; with one thread a run repeats exactly | the time; 1 for random options |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
 //! | `TRTALLOC_STRESS_DRIVER` | the simulated driver's version in every round, as `cuDriverGetVersion` returns it: 11020 | each round's own |
@@ -95,7 +95,7 @@ fn random_work_leaves_no_violations_and_no_memory() {
     }
 }
 
-/// Options that are tried together nowhere else.
+/// Options that are tried together nowhere else. Each round has its own, drawn from its seed.
 #[test]
 fn random_work_with_random_options() {
     let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 300_000 } else { 150_000 });
