@@ -55,12 +55,15 @@ impl Pool {
             None => DriverCalls::new(driver, options.pinned),
         });
         let info = calls.query(|driver| driver.device_info(device))?;
+        let devices = calls.query(|driver| driver.device_count())?;
         let mut home = Home::find(&calls, device)?;
-        let entered = calls.enter(home.context)?;
         let granule = options.rule.start.max(64);
         let mut access = vec![device];
-        let (space, page) = Self::address_range(&calls, &mut access, memory, &info, granule, &options)?;
-        drop(entered);
+        let entered = calls.enter(home.context).map_err(Error::Driver);
+        let space = entered
+            .and_then(|_entered| Self::address_range(&calls, &mut access, memory, &info, granule, &options))
+            .inspect_err(|_| home.release(&calls, device));
+        let (space, page) = space?;
         // Memory of the driver's malloc is freed with its context, and the pool can keep only the primary context
         // alive.
         let mallocs = options.passthrough || space.base().is_none();
@@ -74,7 +77,7 @@ impl Pool {
         let reach = match memory {
             // What it is, and who else can use it, is not known.
             MemorySource::External(..) => vec![device],
-            _ if options.pinned => (0..calls.query(|driver| driver.device_count())? as i32).collect(),
+            _ if options.pinned => (0..devices as i32).collect(),
             _ if space.base().is_some() => access.clone(),
             // Memory of the driver's malloc belongs to a context.
             _ => Vec::new(),

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::driver::RelaxedMode;
 use crate::pool::free_space::COMMON;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Pool};
@@ -182,9 +181,8 @@ impl Pool {
             self.addresses.gone();
         }
         drop(entered);
-        if core.reclaimer.contexts.home.primary && !core.closed {
-            let _relaxed = RelaxedMode::begin(self.driver());
-            let _ = self.calls.submit(|driver| driver.primary_release(self.device));
+        if !core.closed {
+            core.reclaimer.contexts.home.release(&self.calls, self.device);
         }
         core.closed = true;
         drop(core);

@@ -24,6 +24,7 @@ mod books;
 mod failures;
 mod gate;
 mod machine;
+mod reach;
 mod rounds;
 mod serve;
 
@@ -176,6 +177,21 @@ fn failing_calls_lose_nothing() {
     }
     side_by_side(rounds.len(), |at| {
         in_child("failing_calls_lose_nothing", at, &rounds[at], 300, 7);
+    });
+}
+
+#[test]
+fn memory_waits_for_the_work_of_other_devices() {
+    if let Some(at) = role() {
+        return child(|_, _| reach::free_waits_for_the_other_device(reach::CASES[at].0));
+    }
+    side_by_side(reach::CASES.len(), |at| {
+        let (options, version) = reach::CASES[at];
+        let test = "memory_waits_for_the_work_of_other_devices";
+        in_driver(test, at, &format!("{options}, driver {version}"), |command| {
+            cudasim::environment(command, version, 2, 2 << 30);
+            command.env("TRTALLOC_STRESS_OPS", "0").env("TRTALLOC_STRESS_SEED", "0");
+        });
     });
 }
 

@@ -34,6 +34,14 @@ impl Home {
         })
     }
 
+    /// Releases the primary context, if the pool has retained it.
+    pub fn release(&self, calls: &DriverCalls, device: i32) {
+        if self.primary {
+            let _relaxed = RelaxedMode::begin(calls.driver());
+            let _ = calls.submit(|driver| driver.primary_release(device));
+        }
+    }
+
     /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
     /// retained.
     pub fn find(calls: &DriverCalls, device: i32) -> Result<Home> {

@@ -13,8 +13,12 @@ fn two_devices() -> SimConfig {
     }
 }
 
-/// Uses a block from a kernel of device 1.
-fn use_from_device_1(bench: &Bench, block: u64) {
+/// The pool's first request finds no memory. `end` ends that, and a kernel of device 1 can use the next request's block.
+fn peer_has_access_later(bench: Bench, end: impl FnOnce(&Bench)) {
+    let refused = bench.request(MIB, 0, None);
+    assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    end(&bench);
+    let block = bench.get(MIB, None);
     bench.app(|machine| {
         let context = machine.primary_retain(1).unwrap();
         machine.context_push(context).unwrap();
@@ -23,6 +27,8 @@ fn use_from_device_1(bench: &Bench, block: u64) {
         machine.stream_synchronize(stream).unwrap();
         machine.context_pop().unwrap();
     });
+    bench.put(block, None);
+    bench.finish();
 }
 
 /// A pool that is first used while other processes hold the whole device learns about its peers later.
@@ -31,13 +37,9 @@ fn pool_that_was_made_on_a_full_device_gives_its_peers_access() {
     for peers in ["peers=0:1", "peers=1", "peers=auto"] {
         let bench = Bench::on(two_devices(), peers);
         bench.app(|machine| machine.others_hold(0, u64::MAX)).unwrap();
-        let refused = bench.request(MIB, 0, None);
-        assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
-        bench.app(|machine| machine.others_hold(0, 0)).unwrap();
-        let block = bench.get(MIB, None);
-        use_from_device_1(&bench, block);
-        bench.put(block, None);
-        bench.finish_of(peers);
+        peer_has_access_later(bench, |bench| {
+            bench.app(|machine| machine.others_hold(0, 0)).unwrap();
+        });
     }
 }
 
@@ -48,13 +50,23 @@ fn peer_that_could_have_no_access_for_lack_of_memory_is_tried_again() {
         let bench = Bench::on(two_devices(), peers);
         // The first is the device's own access.
         bench.machine.fail_nth(Some("cuMemSetAccess"), 2, 2);
-        let refused = bench.request(MIB, 0, None);
-        assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
-        let block = bench.get(MIB, None);
-        use_from_device_1(&bench, block);
-        bench.put(block, None);
-        bench.finish_of(peers);
+        peer_has_access_later(bench, |_| {});
     }
+}
+
+/// A pool that cannot be made holds nothing: the application's release of the primary context ends it.
+#[test]
+fn pool_that_is_refused_leaves_the_primary_context_to_the_application() {
+    let bench = Bench::on(two_devices(), "peers=0:7");
+    for _ in 0..3 {
+        assert!(bench.request(MIB, 0, None).is_err());
+    }
+    bench.app(|machine| {
+        assert!(machine.primary_active(0).unwrap());
+        machine.primary_release(0).unwrap();
+        assert!(!machine.primary_active(0).unwrap());
+        assert_eq!(machine.memory_held(), [0, 0, 0]);
+    });
 }
 
 /// The driver's malloc gives no other device access. A kernel of that device would end with an error that no context
