@@ -208,20 +208,24 @@ fn unsupported<T>(call: &'static str) -> Result<T> {
 
 /// Makes a query that CUDA may count among the calls that are unsafe during a capture. Outside of relaxed mode, such a
 /// call ends global captures of other threads and the thread's own captures. The mode is exchanged only where a capture
-/// is known, because most processes never capture.
+/// is known, because most processes never capture. Each hit makes such a query, so the driver's type is known here.
 #[inline]
-fn beside_captures<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Result<T> {
-    if !driver.capture_known().load(Ordering::Relaxed) {
-        match query() {
-            Err(error) if error.failure == Failure::Capture => driver.note_capture(),
-            answer => return answer,
-        }
+fn beside_captures<T>(driver: &impl Driver, query: impl Fn() -> Result<T>) -> Result<T> {
+    if driver.capture_known().load(Ordering::Relaxed) {
+        return in_relaxed_mode(driver, &query);
     }
-    in_relaxed_mode(driver, query)
+    match query() {
+        Err(error) if error.failure == Failure::Capture => {
+            driver.note_capture();
+            in_relaxed_mode(driver, &query)
+        }
+        answer => answer,
+    }
 }
 
+/// The query is not a generic argument, so that it is inlined where it is made without a capture.
 #[cold]
-fn in_relaxed_mode<T>(driver: &dyn Driver, query: impl Fn() -> Result<T>) -> Result<T> {
+fn in_relaxed_mode<T>(driver: &dyn Driver, query: &dyn Fn() -> Result<T>) -> Result<T> {
     let _relaxed = RelaxedMode::begin(driver)?;
     query()
 }

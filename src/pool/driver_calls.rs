@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::driver::{CaptureMode, Context, Driver, DriverError, Failure, Result};
+use crate::driver::{Context, Driver, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::budgeted_driver::BudgetedDriver;
 use crate::support::shared_budget::SharedBudget;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -148,11 +148,9 @@ impl DriverCalls {
         if pushed && driver.context_push(context).is_err() {
             return (0, 0);
         }
-        let mode = driver.exchange_capture_mode(CaptureMode::Relaxed);
+        let relaxed = RelaxedMode::begin(driver);
         let info = driver.memory_info(device).unwrap_or_default();
-        if let Ok(mode) = mode {
-            let _ = driver.exchange_capture_mode(mode);
-        }
+        drop(relaxed);
         if pushed {
             let _ = driver.context_pop().or_else(|_| driver.context_pop());
         }
@@ -167,13 +165,10 @@ impl DriverCalls {
         if pushed {
             self.query(|driver| driver.context_push(context))?;
         }
-        let mode = self
-            .query(|driver| driver.exchange_capture_mode(CaptureMode::Relaxed))
-            .ok();
         Ok(Entered {
             calls: self,
             pushed,
-            mode,
+            relaxed: RelaxedMode::begin(self.driver()).ok(),
         })
     }
 }
@@ -182,15 +177,13 @@ impl DriverCalls {
 pub struct Entered<'a> {
     calls: &'a DriverCalls,
     pushed: bool,
-    mode: Option<CaptureMode>,
+    relaxed: Option<RelaxedMode<'a>>,
 }
 
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mode) = self.mode {
-            let _ = self.calls.query(|driver| driver.exchange_capture_mode(mode));
-        }
+        drop(self.relaxed.take());
         if self.pushed {
             self.calls.pop();
         }

@@ -25,11 +25,11 @@
 //! * **Events** (`events`): the last record counts. The handle of a destroyed event, with its context or alone, is
 //!   reused. A context event covers the work of destroyed streams.
 //! * **Capture** (`capture`): modes global, thread-local and relaxed; forks and joins by events. These calls are
-//!   refused and invalidate the capture: unsafe calls (malloc, free, virtual memory, event and stream queries and
-//!   waits, ids of streams and contexts, an allocator's calls for devices and primary contexts) where the modes forbid them; the id and the context of a stream that captures,
-//!   in any mode; legacy-stream work while a blocking stream captures; waits for outside events; queries of captured
-//!   events; merges of captures; joins of an invalid capture; context events and synchronization while a stream of the
-//!   device captures.
+//!   refused and invalidate the capture: unsafe calls where the modes forbid them (malloc, free, virtual memory, event
+//!   and stream queries and waits, ids of streams and contexts, an allocator's calls for devices and primary contexts);
+//!   the id and the context of a stream that captures, in any mode; legacy-stream work while a blocking stream captures;
+//!   waits for outside events; queries of captured events; merges of captures; joins of an invalid capture; context
+//!   events and synchronization while a stream of the device captures.
 //! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. A captured launch makes a
 //!   child node, which retains the user objects of its graph. Destructors run late, on one shared thread. A driver call
 //!   in a destructor aborts.
