@@ -68,6 +68,10 @@ impl MachineState {
             self.tables.streams[slot].capture.store(shown, Release);
         }
         for context in self.contexts.iter().zip(implied).filter(|(context, _)| context.id != 0) {
+            // A green context's default stream can be captured itself.
+            if self.streams[context.0.legacy as usize].capture.is_some() {
+                continue;
+            }
             let shown = if context.1 { CAPTURE_IMPLIED } else { CAPTURE_NONE };
             self.tables.streams[context.0.legacy as usize]
                 .capture
@@ -266,7 +270,8 @@ impl Machine {
         if mode > MODE_RELAXED {
             return Err(INVALID_VALUE);
         }
-        if state.streams[slot as usize].kind == QueueKind::Legacy {
+        let stream = &state.streams[slot as usize];
+        if stream.kind == QueueKind::Legacy && state.contexts[stream.context].green_of.is_none() {
             return Err(CAPTURE_UNSUPPORTED);
         }
         if state.streams[slot as usize].capture.is_some() {

@@ -11,12 +11,13 @@ use super::state::MachineState;
 use super::{Machine, abort};
 
 impl Machine {
-    /// `cuCtxSynchronize` on the current context: waits for all work in it, also of destroyed streams. Ends captures.
+    /// `cuCtxSynchronize` on the current context: waits for all work in it, also of destroyed streams and, where it is the
+    /// primary context, of green contexts. Ends captures.
     pub fn context_synchronize(&self) -> Result<()> {
         let (thread, mut state) = self.enter(Call::CtxSynchronize)?;
         let context = state.current(thread)?;
         state.end_captures_of_device(context)?;
-        let queues = state.contexts[context].queues.clone();
+        let queues = state.queues_of(context);
         let tails: Vec<_> = queues.iter().map(|&queue| state.queues.tail(queue)).collect();
         self.finish(&mut state, &tails);
         state.healthy(context)?;
@@ -48,20 +49,18 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuCtxRecordEvent`: the event completes once all work now queued in the context has, also of destroyed streams.
-    /// Ends captures.
+    /// `cuCtxRecordEvent`: the event completes once all work now queued in the context has, also of destroyed streams
+    /// and, where it is the primary context, of green contexts. Ends captures.
     pub fn context_record_event(&self, context: usize, event: usize) -> Result<()> {
-        let (_, mut state) = self.enter(Call::CtxRecordEvent)?;
+        let (thread, mut state) = self.enter(Call::CtxRecordEvent)?;
         if !self.config.context_events() {
             return Err(NOT_SUPPORTED);
         }
         let context = self.context_place(context)?;
         state.healthy(context)?;
-        if state
-            .events
-            .get(&event)
-            .is_none_or(|event| event.context_id != state.contexts[context].id)
-        {
+        self.refuse_shared_green(&mut state, thread, context)?;
+        let id = state.contexts[state.event_context(context)].id;
+        if state.events.get(&event).is_none_or(|event| event.context_id != id) {
             return Err(INVALID_HANDLE);
         }
         state.end_captures_of_device(context)?;

@@ -16,6 +16,8 @@ pub(super) struct ContextState {
     pub(super) id: u64,
     pub(super) device: u32,
     pub(super) primary: bool,
+    /// Of a green context: its device's primary context, which it retains.
+    pub(super) green_of: Option<usize>,
     pub(super) retained: u32,
     /// A sticky error; 0: none.
     pub(super) poison: u32,
@@ -33,6 +35,7 @@ impl ContextState {
             id: 0,
             device,
             primary,
+            green_of: None,
             retained: 0,
             poison: 0,
             legacy: 0,
@@ -80,6 +83,10 @@ impl MachineState {
         self.contexts[context].blocking.clear();
         self.contexts[context].id = 0;
         self.contexts[context].poison = 0;
+        for green in self.greens(context) {
+            self.kill_context(green);
+            self.free_contexts.push(green);
+        }
         let gone: Vec<usize> = self
             .events
             .iter()
@@ -91,6 +98,18 @@ impl MachineState {
             self.free_events.push(event);
         }
         self.drop_context_memory(context, id);
+    }
+
+    /// The living green contexts of a primary context.
+    pub(super) fn greens(&self, primary: usize) -> Vec<usize> {
+        let contexts = self.contexts.iter().enumerate();
+        let of = |context: &ContextState| context.green_of == Some(primary) && context.id != 0;
+        contexts.filter(|(_, context)| of(context)).map(|(at, _)| at).collect()
+    }
+
+    /// The context that events belong to while `context` is current: for a green context, the primary context.
+    pub(super) fn event_context(&self, context: usize) -> usize {
+        self.contexts[context].green_of.unwrap_or(context)
     }
 
     /// Gives a context a sticky error, which ends its work.
@@ -171,9 +190,15 @@ impl Machine {
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
-        match self.tables.contexts[self.context_place(context)?].id.load(Acquire) {
+        let place = self.context_place(context)?;
+        match self.tables.contexts[place].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
-            id => self.may_identify(thread, None).map(|()| id),
+            id => {
+                if self.tables.contexts[place].green.load(Acquire) != 0 {
+                    self.refuse_shared_green(&mut self.state.lock(), thread, place)?;
+                }
+                self.may_identify(thread, None).map(|()| id)
+            }
         }
     }
 
@@ -242,8 +267,33 @@ impl Machine {
     /// context that was destroyed last, unless that context is on a thread's stack.
     pub fn context_create(&self, device: i32) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::CtxCreate)?;
+        let fresh = ContextState::new(self.device(device)? as u32, false);
+        let context = self.open_context(&mut state, fresh)?;
+        let mut stack = thread.stack.lock();
+        stack.push(context + 1);
+        set_current(thread, &stack);
+        Ok(self.tables.handle(ObjectKind::Context, context))
+    }
+
+    /// `cuGreenCtxCreate` and `cuCtxFromGreenCtx`: makes a green context, which retains the primary one. It is current
+    /// nowhere.
+    pub fn green_context_create(&self, device: i32) -> Result<usize> {
+        let (_, mut state) = self.enter(Call::CtxCreate)?;
         let device = self.device(device)?;
-        let fresh = ContextState::new(device as u32, false);
+        let primary = state.primaries[device];
+        if state.contexts[primary].id == 0 {
+            state.revive(primary)?;
+        }
+        let fresh = ContextState {
+            green_of: Some(primary),
+            ..ContextState::new(device as u32, false)
+        };
+        let context = self.open_context(&mut state, fresh)?;
+        state.contexts[primary].retained += 1;
+        Ok(self.tables.handle(ObjectKind::Context, context))
+    }
+
+    fn open_context(&self, state: &mut MachineState, fresh: ContextState) -> Result<usize> {
         let free = state
             .free_contexts
             .iter()
@@ -259,14 +309,28 @@ impl Machine {
                 state.contexts.len() - 1
             }
         };
+        let green = u32::from(state.contexts[context].green_of.is_some());
+        self.tables.contexts[context].green.store(green, Release);
         if let Err(error) = state.revive(context) {
             state.free_contexts.push(context);
             return Err(error);
         }
-        let mut stack = thread.stack.lock();
-        stack.push(context + 1);
-        set_current(thread, &stack);
-        Ok(self.tables.handle(ObjectKind::Context, context))
+        Ok(context)
+    }
+
+    /// A green context may be current in one thread at a time, and calls of several threads for it are not synchronized:
+    /// a fault, and an error, where it is current in another thread.
+    pub(super) fn refuse_shared_green(
+        &self,
+        state: &mut MachineState,
+        thread: &ThreadState,
+        context: usize,
+    ) -> Result<()> {
+        if state.contexts[context].green_of.is_none() || !self.threads.is_current_elsewhere(thread, context + 1) {
+            return Ok(());
+        }
+        state.fault("a call for a green context that is current in another thread".into());
+        Err(INVALID_CONTEXT)
     }
 
     /// From now on the handles of destroyed contexts and events are not reused. Not a driver call.
@@ -274,7 +338,7 @@ impl Machine {
         self.state.lock().handles_stay = true;
     }
 
-    /// `cuCtxDestroy`: also pops it where it is current to this thread.
+    /// `cuCtxDestroy`, `cuGreenCtxDestroy`: also pops it where it is current to this thread.
     pub fn context_destroy(&self, context: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::CtxDestroy)?;
         let context = self.context_place(context)?;
@@ -283,6 +347,12 @@ impl Machine {
         }
         state.kill_context(context);
         state.free_contexts.push(context);
+        if let Some(primary) = state.contexts[context].green_of {
+            state.contexts[primary].retained -= 1;
+            if state.contexts[primary].retained == 0 {
+                state.kill_context(primary);
+            }
+        }
         self.released.notify_all();
         let mut stack = thread.stack.lock();
         if stack.last() == Some(&(context + 1)) {
@@ -294,8 +364,9 @@ impl Machine {
 
     /// `cuCtxPushCurrent`.
     pub fn context_push(&self, context: usize) -> Result<()> {
-        let (thread, state) = self.enter(Call::CtxPush)?;
+        let (thread, mut state) = self.enter(Call::CtxPush)?;
         let context = self.context_place(context)?;
+        self.refuse_shared_green(&mut state, thread, context)?;
         if state.contexts[context].id == 0 {
             return Err(if state.contexts[context].primary {
                 CONTEXT_IS_DESTROYED
@@ -306,7 +377,7 @@ impl Machine {
         let mut stack = thread.stack.lock();
         stack.push(context + 1);
         set_current(thread, &stack);
-        Ok(())
+        self.late_error(Call::CtxPush)
     }
 
     /// `cuCtxPopCurrent`: the context that was current.
@@ -315,17 +386,19 @@ impl Machine {
         let mut stack = thread.stack.lock();
         let context = stack.pop().ok_or(INVALID_CONTEXT)?;
         set_current(thread, &stack);
+        self.late_error(Call::CtxPop)?;
         Ok(self.tables.handle(ObjectKind::Context, context - 1))
     }
 
     /// `cuCtxSetCurrent`: replaces the top of the thread's stack; 0 removes it.
     pub fn context_set_current(&self, context: usize) -> Result<()> {
-        let (thread, state) = self.enter(Call::CtxSetCurrent)?;
+        let (thread, mut state) = self.enter(Call::CtxSetCurrent)?;
         let mut stack = thread.stack.lock();
         if context == 0 {
             stack.pop();
         } else {
             let context = self.context_place(context)?;
+            self.refuse_shared_green(&mut state, thread, context)?;
             if state.contexts[context].id == 0 {
                 return Err(CONTEXT_IS_DESTROYED);
             }

@@ -25,11 +25,20 @@ pub(super) struct EventState {
 }
 
 impl MachineState {
+    /// The queues of a context, and those of its green contexts.
+    pub(super) fn queues_of(&self, context: usize) -> Vec<u32> {
+        let greens = self.greens(context);
+        let contexts = std::iter::once(context).chain(greens);
+        contexts
+            .flat_map(|context| self.contexts[context].queues.iter().copied())
+            .collect()
+    }
+
     /// Records all work of a context as it is now.
     pub(super) fn record_context(&mut self, context: usize, event: usize) {
         let mut tails = Vec::new();
         let mut clock = VectorClock::default();
-        for &queue in &self.contexts[context].queues {
+        for queue in self.queues_of(context) {
             let Some(q) = self.queues.get(queue) else {
                 continue;
             };
@@ -107,10 +116,11 @@ impl Machine {
         state.events.get(&event).ok_or(INVALID_HANDLE)
     }
 
-    /// `cuEventCreate` in the current context. It reuses the handle of the event that was destroyed last.
+    /// `cuEventCreate` in the current context; in a green context, the event is the primary context's. It reuses the handle of the event that was destroyed last.
     pub fn event_create(&self) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::EventCreate)?;
         let context = state.current(thread)?;
+        let context = state.event_context(context);
         let event = match state.free_events.pop() {
             Some(event) if !state.handles_stay => event,
             _ => self.tables.handle(ObjectKind::Event, state.new_id() as usize),
@@ -139,7 +149,8 @@ impl Machine {
     pub fn event_record(&self, event: usize, stream: usize) -> Result<()> {
         let (thread, mut state) = self.enter(Call::EventRecord)?;
         let slot = self.stream_slot(&mut state, thread, stream)?;
-        if self.event(&state, event)?.context != state.streams[slot as usize].context {
+        let context = state.event_context(state.streams[slot as usize].context);
+        if self.event(&state, event)?.context != context {
             return Err(INVALID_HANDLE);
         }
         state.refuse_implicit(slot)?;

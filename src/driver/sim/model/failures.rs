@@ -20,6 +20,8 @@ struct FailureRule {
     every: u64,
     /// The call's result; 0: the call does not fail.
     code: u32,
+    /// The call does what it is for, and returns the error of earlier work all the same.
+    late: bool,
     work: Option<ConcurrentWork>,
 }
 
@@ -42,7 +44,7 @@ pub(super) struct Failures {
 impl Machine {
     /// Returns an error where a rule makes this call fail.
     pub(super) fn apply_rules(&self, call: Call) -> Result<()> {
-        let (code, work) = self.failures.apply_rules(&self.tables, call);
+        let (code, work) = self.failures.apply_rules(&self.tables, call, false);
         for ConcurrentWork(work) in work {
             let _exempt = self.exempt();
             work(self);
@@ -51,8 +53,22 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Returns the error of a rule of [`Machine::fail_late`] for a call that has done its work.
+    pub(super) fn late_error(&self, call: Call) -> Result<()> {
+        let armed = self.tables.flags.load(Relaxed) & FLAG_ARMED != 0;
+        if !armed || self.threads.here().exempt.load(Relaxed) != 0 {
+            return Ok(());
+        }
+        match self.failures.apply_rules(&self.tables, call, true) {
+            (0, _) => Ok(()),
+            (code, _) => Err(code),
+        }
+    }
+}
+
 impl Failures {
-    fn apply_rules(&self, tables: &Tables, call: Call) -> (u32, Vec<ConcurrentWork>) {
+    fn apply_rules(&self, tables: &Tables, call: Call, late: bool) -> (u32, Vec<ConcurrentWork>) {
         let (mut code, mut work) = (0, Vec::new());
         let mut rules = self.rules.lock();
         rules.retain_mut(|rule| {
@@ -60,7 +76,7 @@ impl Failures {
                 Some(named) => named == call,
                 None => call.kind() != CallKind::Application,
             };
-            if !meant {
+            if !meant || rule.late != late {
                 return true;
             }
             rule.left -= 1;
@@ -98,21 +114,34 @@ impl Machine {
     /// Makes the `n`-th call (from 1) from now on of that name fail with `code`, once. Without a name, every call that
     /// an allocator may make counts. Returns false where no function has that name or `n` is 0.
     pub fn fail_nth(&self, call: Option<&str>, n: u64, code: u32) -> bool {
-        code != 0 && self.add_rule(call, n, 0, code, None)
+        code != 0 && self.add_rule(call, n, (0, false), code, None)
     }
 
     /// Makes every `n`-th call from now on fail with `code`. Otherwise as [`Machine::fail_nth`].
     pub fn fail_every(&self, call: Option<&str>, n: u64, code: u32) -> bool {
-        code != 0 && self.add_rule(call, n, n, code, None)
+        code != 0 && self.add_rule(call, n, (n, false), code, None)
+    }
+
+    /// Makes the `n`-th call (from 1) from now on of that name take effect and return `code` all the same, once, as a
+    /// driver may that reports an error of earlier work. Of cuCtxPushCurrent and cuCtxPopCurrent only.
+    pub fn fail_late(&self, call: &str, n: u64, code: u32) -> bool {
+        code != 0 && self.add_rule(Some(call), n, (0, true), code, None)
     }
 
     /// Runs `work` just before the `n`-th call (from 1) from now on of that name, as another thread could. Returns
     /// false where no function has that name or `n` is 0.
     pub fn come_between(&self, call: &str, n: u64, work: impl FnOnce(&Machine) + Send + 'static) -> bool {
-        self.add_rule(Some(call), n, 0, 0, Some(ConcurrentWork(Box::new(work))))
+        self.add_rule(Some(call), n, (0, false), 0, Some(ConcurrentWork(Box::new(work))))
     }
 
-    fn add_rule(&self, call: Option<&str>, n: u64, every: u64, code: u32, work: Option<ConcurrentWork>) -> bool {
+    fn add_rule(
+        &self,
+        call: Option<&str>,
+        n: u64,
+        (every, late): (u64, bool),
+        code: u32,
+        work: Option<ConcurrentWork>,
+    ) -> bool {
         let call = match call.map(Call::by_name) {
             Some(None) => return false,
             Some(known) => known,
@@ -127,6 +156,7 @@ impl Machine {
             left: n,
             every,
             code,
+            late,
             work,
         });
         self.tables.set_flag(FLAG_ARMED, true);

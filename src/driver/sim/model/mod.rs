@@ -19,7 +19,9 @@
 //!   holds 1024 operations; then a launch waits.
 //! * **Contexts** (`contexts`, `context_work`): the primary context keeps its handle over a reset and gets a new id. A
 //!   reset or a destruction ends all streams, events and `malloc` memory of the context, and a primary reset also all
-//!   physical handles of the device. The handle of another context is reused once the context is on no thread's stack.
+//!   physical handles of the device. A green context belongs to its device's primary context, whose context events
+//!   cover its work; it may be current in one thread at a time, and a call for it from another one is refused and a fault.
+//!   The handle of another context is reused once the context is on no thread's stack.
 //!   A kernel with an invalid access gives its context a sticky error: `cuStreamGetId`, the context queries and memory
 //!   management without a context still work, and other calls return the error until a reset.
 //! * **Events** (`events`): the last record counts. The handle of a destroyed event, with its context or alone, is
@@ -39,7 +41,7 @@
 //!
 //! # Not modelled
 //!
-//! Kernel contents, priorities, green contexts, managed memory, peer links (all peers reach each other), exporting
+//! Kernel contents, priorities, managed memory, peer links (all peers reach each other), exporting
 //! handles, memory pools of the driver, graph editing, external event nodes, and limits on the number of mappings other
 //! than the host's own (vm.max_map_count). Where CUDA's documentation is silent, the model takes the stricter reading:
 //! virtual memory calls count as unsafe during capture, and unmapping does not wait. NVIDIA's CCCL says of queries of a

@@ -207,6 +207,17 @@ impl Machine {
             .handle(ObjectKind::Context, slot.context.load(Acquire) as usize))
     }
 
+    /// `cuStreamGetCtx_v2`: the context, of a green context's stream the primary one, and the green context or 0. A
+    /// query, as [`Machine::stream_context`].
+    pub fn stream_contexts(&self, stream: usize) -> Result<(usize, usize)> {
+        let own = self.stream_context(stream)?;
+        let place = self.context_place(own)?;
+        Ok(match self.state.lock().contexts[place].green_of {
+            Some(primary) => (self.tables.handle(ObjectKind::Context, primary), own),
+            None => (own, 0),
+        })
+    }
+
     /// `cuStreamIsCapturing`: 0 no, 1 yes, 2 invalidated. For the legacy stream while a blocking stream captures, it
     /// returns `CAPTURE_IMPLICIT` and invalidates nothing. For a context with a sticky error it returns that error. A
     /// query.

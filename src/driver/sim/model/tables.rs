@@ -51,6 +51,8 @@ pub(super) struct ContextSlot {
     pub(super) legacy: AtomicU32,
     /// Whether a context was ever made here.
     pub(super) made: AtomicU32,
+    /// Whether it is a green context.
+    pub(super) green: AtomicU32,
 }
 
 /// What a handle refers to.

@@ -119,6 +119,13 @@ impl Threads {
         all.values().any(|thread| thread.stack.lock().contains(&context))
     }
 
+    /// Whether a context (its index + 1) is current to another thread than `here`.
+    pub(super) fn is_current_elsewhere(&self, here: &ThreadState, context: usize) -> bool {
+        let all = self.all.lock();
+        let mut others = all.values().filter(|thread| thread.number != here.number);
+        others.any(|thread| thread.context.load(Relaxed) == context)
+    }
+
     /// Sums a counter over all threads.
     pub(super) fn total(&self, call: Call) -> u64 {
         self.all
