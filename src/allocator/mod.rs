@@ -396,9 +396,9 @@ impl Allocator {
         if self.driver.current_context()? == Some(context) {
             return self.driver.current_device()?.map_or_else(|| self.device(None), Ok);
         }
-        self.driver.context_push(context)?;
+        driver::push_context(&*self.driver, context)?;
         let device = self.driver.current_device();
-        self.driver.context_pop().or_else(|_| self.driver.context_pop())?;
+        driver::pop_context(&*self.driver, context);
         device?.map_or_else(|| self.device(None), Ok)
     }
 

@@ -230,6 +230,42 @@ fn in_relaxed_mode<T>(driver: &dyn Driver, query: &dyn Fn() -> Result<T>) -> Res
     query()
 }
 
+/// [`Driver::covering_context`] of a driver that has green contexts.
+fn covering_context(driver: &impl Driver, current: Context) -> Result<Context> {
+    match driver.look_for_capture(Stream::LEGACY)? {
+        Capture::None => driver.stream_context(Stream::LEGACY),
+        // A blocking stream captures, and the query would end that. Green contexts have no blocking streams.
+        Capture::Implicit => Ok(current),
+        // Of default streams, only a green context's can be captured.
+        Capture::Active | Capture::Invalidated => {
+            let Some(device) = driver.current_device()? else {
+                return Ok(current);
+            };
+            let _relaxed = RelaxedMode::begin(driver)?;
+            let primary = driver.primary_retain(device)?;
+            driver.primary_release(device).map(|()| primary)
+        }
+    }
+}
+
+/// Makes `context` current to this thread, which has another one or none. CUDA's calls may return the error of earlier
+/// work although they did what they are for, so an error leaves the thread with the context that it had.
+pub fn push_context(driver: &dyn Driver, context: Context) -> Result<()> {
+    driver.context_push(context).inspect_err(|_| {
+        if driver.current_context() == Ok(Some(context)) {
+            let _ = driver.context_pop();
+        }
+    })
+}
+
+/// Takes back [`push_context`]. One refusal is retried, because what follows must not run in the wrong context; a call
+/// that returned an error and popped all the same is not repeated.
+pub fn pop_context(driver: &dyn Driver, context: Context) {
+    if driver.context_pop().is_err() && driver.current_context() == Ok(Some(context)) {
+        let _ = driver.context_pop();
+    }
+}
+
 /// This thread's capture mode is relaxed while this lives.
 pub struct RelaxedMode<'d> {
     driver: &'d dyn Driver,
@@ -325,9 +361,20 @@ pub trait Driver: Send + Sync + 'static {
     fn stream_id(&self, _stream: Stream) -> Result<u64> {
         unsupported("stream_id")
     }
-    /// `cuStreamGetCtx`; for a special handle the current context. CUDA ends the capture of a stream that captures. A
-    /// query.
+    /// `cuStreamGetCtx_v2`, before CUDA 12.5 `cuStreamGetCtx`: the context whose events cover the stream, that is, for a
+    /// stream of a green context the primary context. For a special handle the current context's. CUDA ends the capture of
+    /// a stream that captures. A query.
     fn stream_context(&self, stream: Stream) -> Result<Context>;
+    /// As [`Driver::stream_context`]: whether the stream is of a green context.
+    fn is_of_green_context(&self, _stream: Stream) -> Result<bool> {
+        Ok(false)
+    }
+    /// The context whose events cover the work of `current`, which is current to this thread: for a green context the
+    /// primary context. CUDA allows a green context in one thread at a time and synchronizes no calls of several threads
+    /// for it, so no green context is used beyond the call that it is current in.
+    fn covering_context(&self, current: Context) -> Result<Context> {
+        Ok(current)
+    }
     /// As [`Driver::stream_context`], for a stream that may capture. Its context is most likely the current one then,
     /// and the driver cannot be asked.
     fn context_of(&self, stream: Stream) -> Result<Context> {

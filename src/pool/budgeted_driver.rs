@@ -128,6 +128,8 @@ impl Driver for BudgetedDriver {
         fn context_synchronize(&self) -> Result<()>;
         fn stream_id(&self, stream: Stream) -> Result<u64>;
         fn stream_context(&self, stream: Stream) -> Result<Context>;
+        fn is_of_green_context(&self, stream: Stream) -> Result<bool>;
+        fn covering_context(&self, current: Context) -> Result<Context>;
         fn context_of(&self, stream: Stream) -> Result<Context>;
         fn stream_capture(&self, stream: Stream) -> Result<Capture>;
         fn look_for_capture(&self, stream: Stream) -> Result<Capture>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::driver::{Context, Driver, DriverError, Failure, RelaxedMode, Result};
+use crate::driver::{Context, Driver, DriverError, Failure, RelaxedMode, Result, pop_context, push_context};
 use crate::pool::budgeted_driver::BudgetedDriver;
 use crate::support::shared_budget::SharedBudget;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ impl DriverCalls {
     }
 
     /// Makes a query.
-    pub fn query<T>(&self, call: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
+    pub fn query<T>(&self, call: impl FnOnce(&dyn Driver) -> T) -> T {
         self.queries.fetch_add(1, Ordering::Relaxed);
         call(&*self.driver)
     }
@@ -95,22 +95,22 @@ impl DriverCalls {
         self.ids
     }
 
-    /// Pops the context that was pushed. One refusal is retried, because what follows must not run in the wrong
-    /// context.
-    #[inline]
-    fn pop(&self) {
-        let pop = || self.query(|driver| driver.context_pop());
-        let _ = pop().or_else(|_| pop());
-    }
-
     /// Whether `context` is still the one that had `id`. None where the call failed for another reason, which proves
     /// nothing, or where `id` is [`UNIDENTIFIED`] and another context may have the handle.
     pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
         let there = match self.ids {
             true => return is_same(self.context_id(context), id),
-            // Without ids, only making the context current shows whether it exists.
-            false => self.query(|driver| driver.context_push(context)).map(|()| {
-                self.pop();
+            // Without ids, only making the context current shows whether it exists. Where it is current already, what a
+            // refused call left cannot be told from what was there before.
+            false if self.query(|driver| driver.current_context()) == Ok(Some(context)) => {
+                self.query(|driver| driver.context_push(context)).map(|()| {
+                    let pop = || self.query(|driver| driver.context_pop());
+                    let _ = pop().or_else(|_| pop());
+                    true
+                })
+            }
+            false => self.query(|driver| push_context(driver, context)).map(|()| {
+                self.query(|driver| pop_context(driver, context));
                 true
             }),
         };
@@ -145,14 +145,14 @@ impl DriverCalls {
     pub fn device_memory(&self, context: Context, device: i32) -> (u64, u64) {
         let driver = &*self.driver;
         let pushed = driver.current_device() != Ok(Some(device));
-        if pushed && driver.context_push(context).is_err() {
+        if pushed && push_context(driver, context).is_err() {
             return (0, 0);
         }
         let relaxed = RelaxedMode::begin(driver);
         let info = driver.memory_info(device).unwrap_or_default();
         drop(relaxed);
         if pushed {
-            let _ = driver.context_pop().or_else(|_| driver.context_pop());
+            pop_context(driver, context);
         }
         info
     }
@@ -163,11 +163,11 @@ impl DriverCalls {
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
         let pushed = self.query(|driver| driver.current_context())? != Some(context);
         if pushed {
-            self.query(|driver| driver.context_push(context))?;
+            self.query(|driver| push_context(driver, context))?;
         }
         Ok(Entered {
             calls: self,
-            pushed,
+            pushed: pushed.then_some(context),
             relaxed: RelaxedMode::begin(self.driver()).ok(),
         })
     }
@@ -176,7 +176,7 @@ impl DriverCalls {
 /// Driver calls may be made while this lives.
 pub struct Entered<'a> {
     calls: &'a DriverCalls,
-    pushed: bool,
+    pushed: Option<Context>,
     relaxed: Option<RelaxedMode<'a>>,
 }
 
@@ -184,8 +184,8 @@ impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
         drop(self.relaxed.take());
-        if self.pushed {
-            self.calls.pop();
+        if let Some(context) = self.pushed {
+            self.calls.query(|driver| pop_context(driver, context));
         }
     }
 }

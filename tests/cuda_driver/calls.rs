@@ -45,6 +45,54 @@ fn driver_without_a_device_is_refused_and_not_needed_for_external_memory() {
     assert!(over("driver=cuda").is_err());
 }
 
+/// The driver names the primary context for them, so the pool makes no call for a green context.
+#[test]
+fn green_contexts_count_as_the_primary_context() {
+    if !in_child("calls::green_contexts_count_as_the_primary_context", &[]) {
+        return;
+    }
+    let driver = open();
+    if driver.version() < 12050 {
+        return;
+    }
+    let primary = driver.current_context().unwrap().expect("the primary context");
+    assert_eq!(driver.covering_context(primary), Ok(primary));
+    let own = new_stream();
+    assert_eq!(driver.stream_context(own), Ok(primary));
+    assert_eq!(driver.is_of_green_context(own), Ok(false));
+
+    let (mut green, mut context) = (null_mut(), null_mut());
+    // SAFETY: each output is written before it is read; a resource of all zeroes is one of no type.
+    unsafe {
+        let mut resource: sys::CUdevResource = std::mem::zeroed();
+        let mut description = null_mut();
+        let multiprocessors = sys::CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM;
+        ok(sys::cuDeviceGetDevResource(0, &mut resource, multiprocessors));
+        ok(sys::cuDevResourceGenerateDesc(&mut description, &mut resource, 1));
+        ok(sys::cuGreenCtxCreate(&mut green, description, 0, 1));
+        ok(sys::cuCtxFromGreenCtx(&mut context, green));
+        ok(sys::cuCtxPushCurrent_v2(context));
+    }
+    let current = driver.current_context().unwrap().expect("the green context");
+    assert_ne!(current, primary);
+    assert_eq!(driver.covering_context(current), Ok(primary));
+    let stream = new_stream();
+    for stream in [Stream::DEFAULT, Stream::LEGACY, stream] {
+        assert_eq!(driver.stream_context(stream), Ok(primary));
+        assert_eq!(driver.is_of_green_context(stream), Ok(true));
+    }
+    driver.context_pop().unwrap();
+    let event = driver.event_create().unwrap();
+    driver.event_record(event, stream).unwrap();
+    assert!(driver.event_wait(event, Duration::from_secs(10)).unwrap());
+    driver.event_destroy(event).unwrap();
+    // SAFETY: a stream and a green context that nothing else uses.
+    unsafe {
+        ok(sys::cuStreamDestroy_v2(stream.0 as sys::CUstream));
+        ok(sys::cuGreenCtxDestroy(green));
+    }
+}
+
 #[test]
 fn devices_and_contexts() {
     if !in_child(

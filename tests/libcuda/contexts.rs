@@ -5,6 +5,11 @@ use std::ffi::c_int;
 use crate::model::code::INVALID_CONTEXT;
 use crate::{functions, put, put_optional};
 
+/// The handle of a green context whose context has this handle. CUDA does not take one for the other.
+pub(crate) fn green(context: usize) -> usize {
+    context + 1
+}
+
 functions! {
     7000 fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |machine| {
         let primary = machine.primary_retain(device)?;
@@ -73,6 +78,31 @@ functions! {
     }
 
     12050 fn cuCtxRecordEvent(context: usize, event: usize) |machine| { machine.context_record_event(context, event) }
+
+    // Each resource is the whole device, so what describes one is any address.
+    12040 fn cuDeviceGetDevResource(device: c_int, resource: *mut u8, _kind: u32) |machine| {
+        machine.device_total(device)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(resource, 1) }
+    }
+
+    12040 fn cuDevResourceGenerateDesc(description: *mut usize, resources: *mut u8, _count: u32) |_machine| {
+        // SAFETY: the caller's pointer.
+        unsafe { put(description, resources as usize) }
+    }
+
+    12040 fn cuGreenCtxCreate(context: *mut usize, _description: usize, device: c_int, _flags: u32) |machine| {
+        let created = green(machine.green_context_create(device)?);
+        // SAFETY: the caller's pointer.
+        unsafe { put(context, created) }
+    }
+
+    12040 fn cuGreenCtxDestroy(context: usize) |machine| { machine.context_destroy(context - 1) }
+
+    12040 fn cuCtxFromGreenCtx(context: *mut usize, green: usize) |_machine| {
+        // SAFETY: the caller's pointer.
+        unsafe { put(context, green - 1) }
+    }
 
     5050 fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) |_machine| {
         // SAFETY: the caller's pointers.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::host_functions::{self, HostFunction};
 use crate::model::code::{INVALID_VALUE, NOT_READY};
-use crate::{functions, put};
+use crate::{functions, put, put_optional};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
@@ -48,6 +48,16 @@ functions! {
         let owner = machine.stream_context(stream)?;
         // SAFETY: the caller's pointer.
         unsafe { put(context, owner) }
+    }
+
+    12050 fn cuStreamGetCtx_v2(stream: usize, context: *mut usize, green: *mut usize) |machine| {
+        let (covering, own) = machine.stream_contexts(stream)?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(context, covering)?;
+            put_optional(green, if own == 0 { 0 } else { crate::contexts::green(own) });
+        }
+        Ok(())
     }
 
     3020 fn cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) |machine| {

@@ -7,7 +7,8 @@ use cudarc::driver::sys;
 
 use super::super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures,
+    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context, pop_context,
+    push_context,
 };
 use super::CudaDriver;
 use super::failure::{check, check_context, check_event, check_memory};
@@ -84,13 +85,27 @@ impl CudaDriver {
             return self.current_memory_info();
         }
         let primary = self.primary_retain(device)?;
-        let info = self.context_push(primary).and_then(|()| {
+        let info = push_context(self, primary).and_then(|()| {
             let info = self.current_memory_info();
-            self.context_pop()?;
+            pop_context(self, primary);
             info
         });
         let released = self.primary_release(device);
         info.and_then(|info| released.map(|()| info))
+    }
+
+    /// The context whose events cover the stream, and the stream's green context or null.
+    #[inline]
+    fn stream_contexts(&self, of: Stream) -> Result<(Context, *mut c_void)> {
+        beside_captures(self, || {
+            let mut owner: sys::CUcontext = null_mut();
+            let mut green = null_mut();
+            match self.names_green_contexts {
+                true => call!(self, cuStreamGetCtx_v2(stream(of), &mut owner, &mut green))?,
+                false => call!(self, cuStreamGetCtx(stream(of), &mut owner))?,
+            }
+            Ok((Context(owner as usize), green))
+        })
     }
 
     fn current_memory_info(&self) -> Result<(u64, u64)> {
@@ -224,11 +239,18 @@ impl Driver for CudaDriver {
 
     #[inline]
     fn stream_context(&self, of: Stream) -> Result<Context> {
-        beside_captures(self, || {
-            let mut owner: sys::CUcontext = null_mut();
-            call!(self, cuStreamGetCtx(stream(of), &mut owner))?;
-            Ok(Context(owner as usize))
-        })
+        self.stream_contexts(of).map(|(context, _)| context)
+    }
+
+    fn is_of_green_context(&self, of: Stream) -> Result<bool> {
+        self.stream_contexts(of).map(|(_, green)| !green.is_null())
+    }
+
+    fn covering_context(&self, current: Context) -> Result<Context> {
+        match self.names_green_contexts {
+            true => covering_context(self, current),
+            false => Ok(current),
+        }
     }
 
     #[inline]

@@ -46,6 +46,7 @@ functions! {
     OPTIONAL, cuCtxRecordEvent(CUcontext, CUevent);
 
     REQUIRED, cuStreamGetCtx(CUstream, *mut CUcontext);
+    OPTIONAL, cuStreamGetCtx_v2(CUstream, *mut CUcontext, *mut *mut c_void);
     REQUIRED, cuStreamIsCapturing(CUstream, *mut c_uint);
     REQUIRED, cuStreamWaitEvent(CUstream, CUevent, c_uint);
     REQUIRED, cuThreadExchangeStreamCaptureMode(*mut c_uint);

@@ -90,6 +90,8 @@ pub struct CudaDriver {
     functions: Functions,
     version: u32,
     features: Features,
+    /// The driver says which streams are of green contexts (`cuStreamGetCtx_v2`, CUDA 12.5).
+    names_green_contexts: bool,
 }
 
 impl CudaDriver {
@@ -108,6 +110,7 @@ impl CudaDriver {
                 context_events: false,
                 user_objects: false,
             },
+            names_green_contexts: false,
         };
         call!(driver, cuInit(0))?;
         let mut version: c_int = 0;
@@ -123,6 +126,7 @@ impl CudaDriver {
                 && has("cuGraphRetainUserObject")
                 && (has("cuStreamGetCaptureInfo_v2") || has("cuStreamGetCaptureInfo_v3")),
         };
+        driver.names_green_contexts = driver.version >= 12050 && has("cuStreamGetCtx_v2");
         Ok(Arc::new(driver))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
-    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures,
+    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context,
 };
 
 pub mod model;
@@ -54,6 +54,19 @@ impl SimDriver {
     /// The simulated computer: the application's calls, the clock, the checker, failures and counters.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.machine
+    }
+}
+
+impl SimDriver {
+    /// As `cuStreamGetCtx_v2`, before CUDA 12.5 as `cuStreamGetCtx`.
+    fn stream_contexts(&self, stream: Stream) -> Result<(usize, usize)> {
+        beside_captures(self, || {
+            let contexts = match self.machine.config().context_events() {
+                true => self.machine.stream_contexts(stream.0),
+                false => self.machine.stream_context(stream.0).map(|own| (own, 0)),
+            };
+            checked(Call::StreamGetCtx, contexts)
+        })
     }
 }
 
@@ -204,9 +217,18 @@ impl Driver for SimDriver {
 
     #[inline]
     fn stream_context(&self, stream: Stream) -> Result<Context> {
-        beside_captures(self, || {
-            checked(Call::StreamGetCtx, self.machine.stream_context(stream.0)).map(Context)
-        })
+        self.stream_contexts(stream).map(|(context, _)| Context(context))
+    }
+
+    fn is_of_green_context(&self, stream: Stream) -> Result<bool> {
+        self.stream_contexts(stream).map(|(_, green)| green != 0)
+    }
+
+    fn covering_context(&self, current: Context) -> Result<Context> {
+        match self.machine.config().context_events() {
+            true => covering_context(self, current),
+            false => Ok(current),
+        }
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::arguments::{number, ordinal, pointer};
 use crate::allocator::{Allocator, Request};
-use crate::driver::{Driver, Stream};
+use crate::driver::{Driver, Stream, pop_context, push_context};
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
 use crate::support::config::Kind;
@@ -212,7 +212,7 @@ fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Res
     let mut ordered = Ok(());
     let pushed = current != Some(context);
     if pushed {
-        ordered = driver.context_push(context);
+        ordered = push_context(driver, context);
     }
     if ordered.is_ok() {
         ordered = driver.event_create().and_then(|event| {
@@ -223,7 +223,7 @@ fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Res
             waits
         });
         if pushed {
-            let _ = driver.context_pop();
+            pop_context(driver, context);
         }
     }
     if retained {

@@ -71,6 +71,9 @@ pub struct Contexts {
     pub home: Home,
     /// The home existed when the running request began.
     home_is_there: bool,
+    /// Green contexts that have used the pool, with the ids that they had then, and the primary context of each, whose
+    /// events cover their work: see [`Driver::covering_context`](crate::driver::Driver::covering_context).
+    greens: Vec<(Context, u64, Context)>,
     /// The devices that can use the pool's memory, each with its primary context once that is known.
     reach: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
@@ -85,6 +88,7 @@ impl Contexts {
         Contexts {
             reach: reach.into_iter().map(|device| (device, None)).collect(),
             known: vec![(home.context, home.id)],
+            greens: Vec::new(),
             home,
             home_is_there: false,
             forgotten,
@@ -118,11 +122,42 @@ impl Contexts {
     pub fn all(&self) -> &[(Context, u64)] {
         &self.known
     }
+
+    /// The id of a green context when it last used the pool.
+    pub fn green_id(&self, context: Context) -> Option<u64> {
+        let green = self.greens.iter().find(|green| green.0 == context);
+        green.filter(|_| !self.is_known(context)).map(|green| green.1)
+    }
+
+    /// A context that has used the pool, with its id; of a green one the primary context.
+    pub fn noted(&self, context: Context) -> Option<(Context, u64)> {
+        let green = self.greens.iter().find(|green| green.0 == context);
+        let of = |context: Context| self.known.iter().find(|(known, _)| *known == context).copied();
+        of(context).or_else(|| green.and_then(|(_, _, primary)| of(*primary)))
+    }
+
+    /// The context whose events cover the work of a context that is not known: its own, or those of the primary context
+    /// of a green one. The driver says so only of the context that is current.
+    fn covering(&mut self, calls: &DriverCalls, context: Context, id: u64) -> Result<Context> {
+        let noted = self.greens.iter().find(|green| (green.0, green.1) == (context, id));
+        if let Some((_, _, primary)) = noted {
+            return Ok(*primary);
+        }
+        if !calls.has_ids() || calls.query(|driver| driver.current_context())? != Some(context) {
+            return Ok(context);
+        }
+        let covering = calls.query(|driver| driver.covering_context(context))?;
+        if covering != context {
+            self.greens.retain(|green| green.0 != context);
+            self.greens.push((context, id, covering));
+        }
+        Ok(covering)
+    }
 }
 
 impl Reclaimer {
-    /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. It fails
-    /// where the driver does not return the context's id, because the pool could not notice another context with the
+    /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. For a green
+    /// context its primary context is noted. It fails where the driver does not return the context's id, because the pool could not notice another context with the
     /// same handle then.
     pub(in crate::pool) fn note_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
         let id = calls.context_id(context)?;
@@ -138,7 +173,10 @@ impl Reclaimer {
             Some(_) => self.forget_context(context),
             None => {}
         }
-        self.contexts.known.push((context, id));
+        match self.contexts.covering(calls, context, id)? {
+            covering if covering != context => return self.note_context(calls, covering),
+            _ => self.contexts.known.push((context, id)),
+        }
         Ok(())
     }
 

@@ -84,6 +84,15 @@ impl Pool {
     /// does so only where it may access the pool's memory.
     #[cold]
     pub fn note_free_context(&self, cache: &StreamCache, context: Context) {
+        let forgotten = self.forgotten.load(Ordering::Acquire);
+        let free = (self.device, context, forgotten);
+        let green = cache.inner.lock().known_green;
+        if let Some((known, id)) = green
+            && known == free
+            && self.calls.context_id(context) == Ok(id)
+        {
+            return;
+        }
         let mut core = self.core.lock();
         let forgotten = self.forgotten.load(Ordering::Acquire);
         // A context whose device is unknown counts.
@@ -92,7 +101,13 @@ impl Pool {
         if !elsewhere || !self.options.peers.is_empty() {
             core.reclaimer.note_context_of_free(&self.calls, context);
         }
-        cache.inner.lock().known_context = Some((self.device, context, forgotten));
+        let free = (self.device, context, forgotten);
+        let mut inner = cache.inner.lock();
+        // The pool never notices the end of a green context, so its handle alone does not tell it from a later context.
+        match core.reclaimer.contexts.green_id(context) {
+            Some(id) => inner.known_green = Some((free, id)),
+            None => inner.known_context = Some(free),
+        }
     }
 }
 

@@ -242,13 +242,13 @@ impl Pool {
             .map_err(Failed::Running)
     }
 
-    /// The context in which driver calls are made here and now, with the id that the pool knows.
+    /// The context in which driver calls are made here and now, with the id that the pool knows; of a green context the
+    /// primary one, whose events serve it.
     fn here(&self, reclaimer: &Reclaimer) -> Result<(Context, u64)> {
         let current = self.calls.query(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
         let here = current.unwrap_or(reclaimer.contexts.home.context);
-        let known = reclaimer.contexts.all().iter().find(|(context, _)| *context == here);
-        Ok(known.copied().unwrap_or((here, 0)))
+        Ok(reclaimer.contexts.noted(here).unwrap_or((here, 0)))
     }
 
     /// Waits until everything queued so far is complete, in each context that has used the pool and in the current one.

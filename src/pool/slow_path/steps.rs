@@ -247,6 +247,12 @@ impl SlowPath<'_, '_> {
             if broken("another stream's memory is taken behind its event") {
                 return Some(id);
             }
+            // A green context may be destroyed while the primary context goes on.
+            let stays = pool.calls.query(|driver| driver.is_of_green_context(view.stream)) == Ok(false);
+            if !stays && !broken("a green context takes nothing behind an event") {
+                free_space.give(id, other, through);
+                return None;
+            }
             let waits = pool.calls.submit(|driver| driver.stream_wait_event(view.stream, event));
             match waits {
                 Ok(()) if reclaimer.contexts.is_there(&pool.calls, context) == Some(true) => return Some(id),

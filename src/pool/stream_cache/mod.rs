@@ -76,6 +76,8 @@ pub struct Inner {
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::note_free_context`].
     pub known_context: Option<(i32, Context, u64)>,
+    /// The same of a green context, with its id.
+    pub known_green: Option<((i32, Context, u64), u64)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
     /// The number of the completion event that will cover what is freed now.
@@ -138,6 +140,7 @@ impl StreamCache {
             served: None,
             joined: false,
             known_context: None,
+            known_green: None,
             ready: Classes::default(),
             next_event: 1,
             uncovered: 0,

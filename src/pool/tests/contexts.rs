@@ -3,6 +3,8 @@
 use super::{Bench, MIB};
 use crate::allocator::{Allocator, Request};
 use crate::driver::Stream;
+use crate::driver::sim::model::Machine;
+use crate::driver::sim::model::capture::{MODE_GLOBAL, MODE_THREAD_LOCAL};
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::support::config::Config;
 
@@ -238,4 +240,112 @@ fn declared_use_without_context_delays_the_reuse() {
     });
     bench.allocator.close();
     assert_eq!(bench.machine.faults(), Vec::<String>::new());
+}
+
+/// A thread without a context works on the default stream while a driver call fails as `arm` says. The pool's home is the
+/// application's own context at first, or the primary one. False where the calls did not come so far.
+fn keeps_context_and_mode(version: u32, own: bool, what: &str, arm: impl FnOnce(&Machine)) -> bool {
+    let config = SimConfig {
+        version,
+        ..SimConfig::default()
+    };
+    let driver = SimDriver::new(config);
+    let machine = driver.machine().clone();
+    let context = machine.context_create(0).unwrap();
+    let allocator = Allocator::with_driver(driver, Config::parse("decay_ms=0,wait_ms=1").unwrap()).unwrap();
+    let bench = Bench { machine, allocator };
+    if own {
+        let first = bench.get(MIB, None);
+        bench.put(first, None);
+    }
+    let other = Stream(bench.stream());
+    let block = own.then(|| bench.get(MIB, Some(other.0)));
+    bench.app(|machine| machine.context_pop()).unwrap();
+    bench.app(|machine| machine.primary_retain(0)).unwrap();
+    bench.machine.exchange_capture_mode(MODE_THREAD_LOCAL).unwrap();
+    arm(&bench.machine);
+    let request = |stream| Request {
+        size: MIB,
+        alignment: 0,
+        flags: 0,
+        stream,
+        device: None,
+    };
+    for stream in [Some(NULL), None] {
+        if let Ok(block) = bench.allocator.allocate(request(stream)) {
+            let _ = bench.allocator.record_stream(block, NULL);
+            bench.allocator.deallocate(block, stream).unwrap();
+        }
+    }
+    if let Some(block) = block {
+        let _ = bench.allocator.record_stream(block, NULL);
+        bench.allocator.deallocate(block, Some(NULL)).unwrap();
+    }
+    let _ = bench.allocator.stats(None);
+    let struck = bench.machine.failures_struck() != 0;
+    bench.machine.clear_failures();
+    assert_eq!(bench.machine.context_current(), Ok(0), "{what}");
+    assert_eq!(
+        bench.machine.exchange_capture_mode(MODE_GLOBAL),
+        Ok(MODE_THREAD_LOCAL),
+        "{what}"
+    );
+    bench.app(|machine| machine.context_push(context)).unwrap();
+    bench.allocator.close();
+    struck
+}
+
+#[test]
+fn failing_call_leaves_the_thread_its_context_and_capture_mode() {
+    for version in [12_090, 11_080] {
+        for own in [false, true] {
+            let once = |n: &u64| {
+                let what = format!("{version} {own}: call {n}");
+                keeps_context_and_mode(version, own, &what, |machine| assert!(machine.fail_nth(None, *n, 999)))
+            };
+            let calls = (1..).take_while(once).count();
+            assert!(calls > 20, "{version} {own}: {calls}");
+        }
+    }
+}
+
+/// CUDA's calls may return the error of earlier work although they did what they are for.
+#[test]
+fn push_or_pop_with_an_earlier_error_leaves_the_thread_its_context() {
+    // Without ids, a context that is current is pushed again to see whether it exists. Such an error leaves it twice.
+    for version in [12_090, 12_040] {
+        for own in [false, true] {
+            for call in ["cuCtxPushCurrent", "cuCtxPopCurrent"] {
+                let once = |n: &u64| {
+                    let what = format!("{version} {own}: {call} {n}");
+                    keeps_context_and_mode(version, own, &what, |machine| {
+                        assert!(machine.fail_late(call, *n, 700));
+                    })
+                };
+                assert!((1..).take_while(once).count() > 1, "{version} {own}: {call}");
+            }
+        }
+    }
+}
+
+/// A thread of another device frees a block of a device whose context carries an error. It keeps its own context.
+#[test]
+fn earlier_error_of_a_device_leaves_the_thread_that_of_another() {
+    let bench = Bench::on(
+        SimConfig {
+            devices: 2,
+            ..SimConfig::default()
+        },
+        "",
+    );
+    let block = bench.get(64 * MIB, None);
+    let far = bench.app(|machine| machine.primary_retain(1)).unwrap();
+    bench.app(|machine| machine.context_push(far)).unwrap();
+    assert!(bench.machine.fail_late("cuCtxPopCurrent", 1, 700));
+    bench.put(block, None);
+    assert_ne!(bench.machine.failures_struck(), 0);
+    bench.machine.clear_failures();
+    assert_eq!(bench.app(|machine| machine.context_current()), Ok(far));
+    bench.app(|machine| machine.context_pop()).unwrap();
+    bench.finish();
 }

@@ -22,6 +22,7 @@ mod destroyed_contexts;
 mod faults;
 mod frees;
 mod granularity;
+mod greens;
 mod headroom;
 mod large;
 mod lifetimes;
