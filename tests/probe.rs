@@ -142,6 +142,26 @@ fn every_question_has_an_answer() {
         ("a driver call in a user object's destructor", "crashes"),
         ("after a primary context reset, the new context's handle is", "the same"),
         ("after a primary context reset, the new context's id is", "another"),
+        (
+            "cuCtxRecordEvent of the primary context covers a green context's work",
+            "yes",
+        ),
+        (
+            "an event of the primary context covers work on a green context's stream",
+            "yes",
+        ),
+        ("a green context is made current in a second thread", "refused"),
+        (
+            "cuStreamGetCtx_v2 of a green context's default stream",
+            "the primary and the green one",
+        ),
+        ("a green context's default stream can be captured", "yes"),
+        ("the primary context's default stream can be captured", "no"),
+        ("cuCtxGetId of a destroyed context", "refused"),
+        (
+            "an executable keeps the user objects of a conditional node's body",
+            "absent",
+        ),
         // It refuses modules, so what kernels see is not asked.
         ("the driver compiles PTX and runs kernels", "not asked"),
         (

@@ -347,7 +347,7 @@ int main(int count, char **arguments) {
     }
     static const struct question *const sets[] = {cost_questions,     capture_questions, memory_questions,
                                                   lifetime_questions, alias_questions,   device_questions,
-                                                  pool_questions};
+                                                  pool_questions,     green_questions};
     printf("%-*s | %-*s | %s\n", QUESTION_WIDTH, "question", ANSWER_WIDTH, "answer", "evidence");
     int from, status = 0;
     asking = "driver";

@@ -15,6 +15,8 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUuserObject_st *CUuserObject;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUresourceDesc;
 typedef unsigned long long CUhandle;
 typedef void (*CUhostFn)(void *);
 typedef struct CUmod_st *CUmodule;
@@ -83,13 +85,22 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
     X(cuCtxGetId, (CUcontext, unsigned long long *)) \
     X(cuCtxSynchronize, (void)) \
     X(cuCtxRecordEvent, (CUcontext, CUevent)) \
+    X(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice)) \
+    X(cuCtxDestroy_v2, (CUcontext)) \
+    X(cuDeviceGetDevResource, (CUdevice, void *, int)) \
+    X(cuDevResourceGenerateDesc, (CUresourceDesc *, void *, unsigned)) \
+    X(cuGreenCtxCreate, (CUgreenCtx *, CUresourceDesc, CUdevice, unsigned)) \
+    X(cuGreenCtxDestroy, (CUgreenCtx)) \
+    X(cuCtxFromGreenCtx, (CUcontext *, CUgreenCtx)) \
     X(cuStreamCreate, (CUstream *, unsigned)) \
     X(cuStreamDestroy_v2, (CUstream)) \
     X(cuStreamSynchronize, (CUstream)) \
     X(cuStreamGetId, (CUstream, unsigned long long *)) \
     X(cuStreamGetCtx, (CUstream, CUcontext *)) \
+    X(cuStreamGetCtx_v2, (CUstream, CUcontext *, CUgreenCtx *)) \
     X(cuStreamIsCapturing, (CUstream, int *)) \
     X(cuStreamBeginCapture_v2, (CUstream, int)) \
+    X(cuStreamBeginCaptureToGraph, (CUstream, CUgraph, const void *, const void *, size_t, int)) \
     X(cuStreamEndCapture, (CUstream, CUgraph *)) \
     X(cuStreamGetCaptureInfo_v2, (CUstream, int *, unsigned long long *, CUgraph *, const void **, size_t *)) \
     X(cuStreamGetCaptureInfo_v3, \
@@ -122,6 +133,9 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
     X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
     X(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
     X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
+    X(cuGraphCreate, (CUgraph *, unsigned)) \
+    X(cuGraphConditionalHandleCreate, (unsigned long long *, CUgraph, CUcontext, unsigned, unsigned)) \
+    X(cuGraphAddNode, (void **, CUgraph, const void *, size_t, void *)) \
     X(cuGraphLaunch, (CUgraphExec, CUstream)) \
     X(cuGraphDestroy, (CUgraph)) \
     X(cuGraphExecDestroy, (CUgraphExec)) \
@@ -159,7 +173,7 @@ struct question {
     long argument;
 };
 extern const struct question cost_questions[], capture_questions[], memory_questions[], lifetime_questions[];
-extern const struct question alias_questions[], device_questions[], pool_questions[];
+extern const struct question alias_questions[], device_questions[], pool_questions[], green_questions[];
 
 /* A code by CUDA's name for it. */
 const char *name_of(CUresult code);
