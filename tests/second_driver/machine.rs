@@ -132,6 +132,11 @@ impl Machine {
         Ok(context as usize)
     }
 
+    /// This driver has none: CUDA_ERROR_NOT_SUPPORTED.
+    pub fn green_context_create(&self, _device: i32) -> Result<usize> {
+        Err(801)
+    }
+
     /// The context's work ends with it.
     pub fn context_destroy(&self, context: usize) -> Result<()> {
         let mut objects = self.objects.lock();

@@ -17,13 +17,22 @@ impl Client<'_> {
             return;
         }
         let device = self.device();
-        let context = self.world.app(|machine| machine.context_create(device).unwrap());
+        let green = self.world.allocator.driver().features().context_events && self.random.one_in(3);
+        let context = self.world.app(|machine| {
+            // The second driver has no green contexts.
+            let green = green.then(|| machine.green_context_create(device).ok()).flatten();
+            if let Some(context) = green {
+                machine.context_push(context).unwrap();
+            }
+            green.unwrap_or_else(|| machine.context_create(device).unwrap())
+        });
         self.world.counts.contexts.fetch_add(1, Relaxed);
         let mut stream = self.world.app(|machine| machine.stream_create(true).unwrap());
         // An event of the application that is never recorded.
         let event = self.world.app(|machine| machine.event_create().unwrap());
         if self.random.one_in(3) {
-            stream = DEFAULT[self.random.below(2) as usize];
+            // A green context has no default streams of threads.
+            stream = DEFAULT[self.random.below(if green { 1 } else { 2 }) as usize];
         }
         let (mut there, mut used): (Vec<(u64, u64)>, bool) = (Vec::new(), false);
         for _ in 0..self.random.below(12) {
