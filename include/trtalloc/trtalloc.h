@@ -378,7 +378,8 @@ trtalloc_status trtalloc_output_get(void *output_allocator, const char *tensor, 
 trtalloc_status trtalloc_output_take(void *output_allocator, const char *tensor, struct trtalloc_output *out);
 
 // Frees one tensor's memory, or with NULL that of all tensors, as cudaFree would. An allocator can release all its
-// memory only after this call. The output allocator stays usable.
+// memory only after this call. The output allocator stays usable. What an enqueue requests at this moment, on another
+// thread or around an out-of-memory handler, is not freed.
 trtalloc_status trtalloc_output_release(void *output_allocator, const char *tensor);
 
 #ifdef __cplusplus

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "check.h"
 
 namespace {
@@ -132,6 +134,53 @@ void threads(trtalloc_allocator* mine) {
     for (auto& thread : all) {
         thread.join();
     }
+}
+
+// Called with an Outputs when memory has run out: gives back what it has, twice.
+struct Giver {
+    trtalloc::Outputs& outputs;
+    int left;
+};
+bool give(void* context, std::int32_t, std::uint64_t) {
+    auto& giver = *static_cast<Giver*>(context);
+    giver.outputs.release();
+    return giver.left-- > 0;
+}
+
+// A request that waits for memory keeps no one from releasing other outputs of the same object: neither another thread nor its
+// own out-of-memory handler.
+void releases_while_a_request_waits() {
+    alarm(60);  // ends the program if a call waits for ever
+    {
+        trtalloc::Allocator memory{"driver=sim,log=off,limit=64MiB,wait_ms=100,retry_ms=20000"};
+        trtalloc::Outputs outputs{memory};
+        CHECK(ask(*outputs.get(), "boxes", 40 * mib) != nullptr);
+        std::thread other([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            outputs.release("boxes");
+        });
+        CHECK(ask(*outputs.get(), "scores", 40 * mib) != nullptr);
+        other.join();
+        CHECK(stats(memory.get()).allocated == 40 * mib);
+    }
+    trtalloc::Allocator memory{"driver=sim,log=off,limit=64MiB,wait_ms=100"};
+    trtalloc::Outputs outputs{memory};
+    Giver giver{outputs, 2};
+    memory.on_oom(give, &giver);
+    CHECK(ask(*outputs.get(), "boxes", 40 * mib) != nullptr && ask(*outputs.get(), "scores", 40 * mib) != nullptr);
+    CHECK(giver.left == 1 && thrown([&] { outputs.at("boxes"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    // An output that grows is not released meanwhile, and grows into what the other one had.
+    CHECK(ask(*outputs.get(), "boxes", 20 * mib) != nullptr && ask(*outputs.get(), "scores", 60 * mib) != nullptr);
+    CHECK(giver.left == 0 && outputs.at("scores").bytes == 60 * mib && stats(memory.get()).allocated == 60 * mib);
+    // One that was to be released while it could not grow is.
+    CHECK(ask(*outputs.get(), "scores", 100 * mib) == nullptr);
+    CHECK(thrown([&] { outputs.at("scores"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+    CHECK(stats(memory.get()).allocated == 0);
+    // Without a release it keeps what it had.
+    memory.on_oom(nullptr, nullptr);
+    CHECK(ask(*outputs.get(), "scores", 40 * mib) != nullptr && ask(*outputs.get(), "scores", 100 * mib) == nullptr);
+    CHECK(outputs.at("scores").bytes == 40 * mib && stats(memory.get()).allocated == 40 * mib);
+    alarm(0);
 }
 
 // What SharedScratch uses of nvinfer1::IExecutionContext: as 10 and later have it, and as older ones do.
@@ -373,6 +422,7 @@ int main() {
     sizes(mine);
     refusals(mine);
     threads(mine);
+    releases_while_a_request_waits();
     interface(mine);
     scratch(mine);
     fitting();

@@ -73,7 +73,8 @@ pub unsafe extern "C" fn trtalloc_output_take(
 }
 
 /// Frees one tensor's memory, or with NULL that of all tensors, as cudaFree would. An allocator can release all its
-/// memory only after this call. The output allocator stays usable.
+/// memory only after this call. The output allocator stays usable. What an enqueue requests at this moment, on another
+/// thread or around an out-of-memory handler, is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_output_release(
     output_allocator: *mut c_void,

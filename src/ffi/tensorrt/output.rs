@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::allocator::{RESIZABLE, Request};
+use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{Error, Result};
@@ -32,6 +32,8 @@ pub struct Tensor {
     /// Its extents, from `notifyShape`; at most 8.
     pub extents: Vec<i64>,
     resizable: bool,
+    /// Whether a request resizes its block. Until that has ended no other call gets the block, so `memory` is 0.
+    growing: bool,
 }
 
 /// The outputs of one execution context. It can be used from any thread and is never freed.
@@ -63,26 +65,31 @@ impl Output {
         found.ok_or_else(|| Error::InvalidArgument(format!("{adapter:#x} is no output allocator of this library")))
     }
 
-    /// Returns memory for `size` bytes of a tensor. On an error the tensor keeps its memory.
+    /// Returns memory for `size` bytes of a tensor. On an error the tensor keeps its memory. The request may wait for
+    /// memory, and its out-of-memory handler may release outputs, so no lock is held meanwhile.
     pub(crate) fn reallocate(&self, name: &[u8], size: u64, alignment: u64, stream: Option<Stream>) -> Result<usize> {
         if size == 0 || (alignment & alignment.wrapping_sub(1)) != 0 {
             return Err(Error::InvalidArgument(format!("{size} bytes, alignment {alignment}")));
         }
-        let mut tensors = self.tensors.lock();
-        let tensor = tensors.entry(name.into()).or_default();
-        let aligned = |address: u64| address.is_multiple_of(alignment.max(1));
-        let enough = tensor.memory != 0 && aligned(tensor.memory);
-        if enough && size <= tensor.capacity {
-            tensor.bytes = size;
-            return Ok(tensor.memory as usize);
-        }
         let allocator = self.exported.allocator()?;
-        if enough
-            && tensor.resizable
-            && let Ok(memory) = allocator.reallocate(tensor.memory, alignment, size)
-        {
-            (tensor.memory, tensor.bytes, tensor.capacity) = (memory, size, size);
-            return Ok(memory as usize);
+        let growing = {
+            let mut tensors = self.tensors.lock();
+            let tensor = tensors.entry(name.into()).or_default();
+            let aligned = |address: u64| address.is_multiple_of(alignment.max(1));
+            let enough = tensor.memory != 0 && aligned(tensor.memory);
+            if enough && size <= tensor.capacity {
+                tensor.bytes = size;
+                return Ok(tensor.memory as usize);
+            }
+            tensor.growing = enough && tensor.resizable;
+            // A block that moves leaves an address that may be another block's: no other call may free it.
+            tensor.growing.then(|| std::mem::take(&mut tensor.memory))
+        };
+        if let Some(old) = growing {
+            match allocator.reallocate(old, alignment, size) {
+                Ok(memory) => return Ok(self.replace(allocator, name, (memory, size, size, true))),
+                Err(_) => self.put_back(allocator, name, old),
+            }
         }
         let resizable = size >= PAGE;
         let capacity = if resizable {
@@ -97,13 +104,34 @@ impl Output {
             stream,
             device: None,
         })?;
-        // Work on any stream may still read the old one.
-        let old = std::mem::replace(&mut tensor.memory, memory);
-        (tensor.bytes, tensor.capacity, tensor.resizable) = (size, capacity, resizable);
-        if let Err(error) = allocator.deallocate(old, None) {
-            tracing::warn!(%error, "an output's memory could not be freed");
+        Ok(self.replace(allocator, name, (memory, size, capacity, resizable)))
+    }
+
+    /// Gives a tensor a block, with the tensor's bytes and the block's, and frees the block that it had. Returns the address.
+    fn replace(
+        &self,
+        allocator: &Allocator,
+        name: &[u8],
+        (memory, bytes, capacity, resizable): (u64, u64, u64, bool),
+    ) -> usize {
+        let old = {
+            let mut tensors = self.tensors.lock();
+            let tensor = tensors.entry(name.into()).or_default();
+            (tensor.bytes, tensor.capacity, tensor.resizable) = (bytes, capacity, resizable);
+            tensor.growing = false;
+            std::mem::replace(&mut tensor.memory, memory)
+        };
+        free(allocator, old);
+        memory as usize
+    }
+
+    /// Gives a tensor the block back that could not be resized. If the tensor was released meanwhile, the block is freed.
+    fn put_back(&self, allocator: &Allocator, name: &[u8], memory: u64) {
+        if let Some(tensor) = self.tensors.lock().get_mut(name).filter(|tensor| tensor.growing) {
+            (tensor.memory, tensor.growing) = (memory, false);
+            return;
         }
-        Ok(memory as usize)
+        free(allocator, memory);
     }
 
     pub(crate) fn set_shape(&self, name: &[u8], extents: &[i64]) {
@@ -112,20 +140,28 @@ impl Output {
 
     /// The tensor's memory, size and shape.
     pub fn get(&self, name: &[u8]) -> Result<Tensor> {
-        self.tensors.lock().get(name).cloned().ok_or_else(|| unknown(name))
+        let tensors = self.tensors.lock();
+        let settled = tensors.get(name).filter(|tensor| !tensor.growing);
+        settled.cloned().ok_or_else(|| unknown(name))
     }
 
     /// Like [`Output::get`], but the memory becomes the caller's, and the next enqueue gets other memory.
     pub fn take(&self, name: &[u8]) -> Result<Tensor> {
-        self.tensors.lock().remove(name).ok_or_else(|| unknown(name))
+        let mut tensors = self.tensors.lock();
+        let settled = tensors.get(name).is_some_and(|tensor| !tensor.growing);
+        let taken = settled.then(|| tensors.remove(name)).flatten();
+        taken.ok_or_else(|| unknown(name))
     }
 
-    /// Frees the memory of one tensor, or of all, as cudaFree would.
+    /// Frees the memory of one tensor, or of all, as cudaFree would. What a request resizes at this moment is freed only if
+    /// that fails.
     pub fn release(&self, name: Option<&[u8]>) -> Result<()> {
-        let mut tensors = self.tensors.lock();
-        let released: Vec<Tensor> = match name {
-            Some(name) => tensors.remove(name).into_iter().collect(),
-            None => tensors.drain().map(|(_, tensor)| tensor).collect(),
+        let released: Vec<Tensor> = {
+            let mut tensors = self.tensors.lock();
+            match name {
+                Some(name) => tensors.remove(name).into_iter().collect(),
+                None => tensors.drain().map(|(_, tensor)| tensor).collect(),
+            }
         };
         let Some(allocator) = self.exported.existing() else {
             return Ok(());
@@ -135,6 +171,13 @@ impl Output {
             outcome = outcome.and(allocator.deallocate(tensor.memory, None));
         }
         outcome
+    }
+}
+
+/// Frees a tensor's block; work on any stream may still read it. Address 0 is none.
+fn free(allocator: &Allocator, memory: u64) {
+    if let Err(error) = allocator.deallocate(memory, None) {
+        tracing::warn!(%error, "an output's memory could not be freed");
     }
 }
 
