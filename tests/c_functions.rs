@@ -232,6 +232,20 @@ fn a_setuid_program_ignores_the_environment() {
 }
 
 #[test]
+fn a_destroyed_allocator_calls_no_handler() {
+    program("handler", &[]);
+}
+
+/// Nothing unwinds through the library, and no call returns as if nothing had happened.
+#[test]
+fn an_exception_of_a_handler_ends_the_process() {
+    let program = build("throwing_handler", common::cxx(), "tests/cpp/throwing_handler.cpp");
+    let output = Command::new(program).output().unwrap();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(6), "{output:?}");
+}
+
+#[test]
 fn raii() {
     build_and_run("raii", common::cxx(), "tests/cpp/raii.cpp", &[]);
 }

@@ -86,8 +86,8 @@ trtalloc_status trtalloc_create_from(void *base, uint64_t bytes, const char *opt
 struct trtalloc_allocator *trtalloc_default(void);
 
 // Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
-// the allocator or its adapters; the memory is released with the last block. NULL and a second call do nothing.
-// trtalloc_default() is not closed.
+// the allocator or its adapters, but not resized; the memory is released with the last block. The handler of
+// trtalloc_on_oom is removed. NULL and a second call do nothing. trtalloc_default() is not closed.
 void trtalloc_destroy(struct trtalloc_allocator *allocator);
 
 /* ------
@@ -167,8 +167,9 @@ trtalloc_status trtalloc_trim(trtalloc_allocator *allocator, int32_t device, uin
 // Sets the function that is called, with `context`, when a request cannot be satisfied. It replaces the one set
 // before; NULL sets none. It runs on the requesting thread, so it may run on several threads at once. It may use the
 // allocator: allocate, free, trim. A request of its own that cannot be satisfied does not call it again. One request
-// is tried again at most 100 times. A call that has begun may still be running when this function returns. Opens the
-// driver if trtalloc_default() has not been used yet.
+// is tried again at most 100 times. A call that has begun may still be running when this function or
+// trtalloc_destroy returns; trtalloc_destroy removes the handler. The handler must return: an exception that leaves it
+// ends the process. Opens the driver if trtalloc_default() has not been used yet.
 trtalloc_status trtalloc_on_oom(trtalloc_allocator *allocator, trtalloc_oom_handler handler, void *context);
 
 /* ----------

@@ -52,7 +52,8 @@ impl Allocator {
         // A request with an invalid size or alignment is refused where every request is.
         let want = self.want(request.size, request.alignment).ok();
         // A request that is certainly beyond the tag's limit does not make the pool grow first.
-        let limited = self.all_pools().any(|pool| pool.is_tag_limited(tag));
+        let closed = self.closed.load(Ordering::Relaxed);
+        let limited = !closed && self.all_pools().any(|pool| pool.is_tag_limited(tag));
         let fits = || {
             let pool = self.existing_pool(self.device_of(request));
             pool.zip(want)

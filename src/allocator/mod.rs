@@ -128,7 +128,7 @@ impl Allocator {
     #[inline]
     fn allocate_directly(&self, request: &Request) -> Result<u64> {
         if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::InvalidArgument("the allocator was destroyed".into()));
+            return Err(destroyed());
         }
         let want = match self.want(request.size, request.alignment) {
             Ok(want) => want,
@@ -477,6 +477,11 @@ fn bad_request(size: u64, alignment: u64) -> Error {
         0 => "size 0".into(),
         _ => format!("alignment {alignment} is not 0 or a power of two up to {MAX_ALIGNMENT}"),
     })
+}
+
+#[cold]
+fn destroyed() -> Error {
+    Error::InvalidArgument("the allocator was destroyed".into())
 }
 
 #[cold]

@@ -22,6 +22,9 @@ impl Allocator {
 
     #[inline]
     pub(super) fn reallocate_directly(&self, address: u64, alignment: u64, new_size: u64) -> Result<u64> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(destroyed());
+        }
         if self.config.kind == Kind::Pinned {
             return Err(Error::Unsupported("pinned memory is not resized".into()));
         }

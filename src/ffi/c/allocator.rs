@@ -64,8 +64,8 @@ pub extern "C" fn trtalloc_default() -> *mut trtalloc_allocator {
 }
 
 /// Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
-/// the allocator or its adapters; the memory is released with the last block. NULL and a second call do nothing.
-/// trtalloc_default() is not closed.
+/// the allocator or its adapters, but not resized; the memory is released with the last block. The handler of
+/// trtalloc_on_oom is removed. NULL and a second call do nothing. trtalloc_default() is not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
     if allocator.is_null() {
@@ -81,6 +81,8 @@ pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
         }
         if let Some(allocator) = exported.existing() {
             allocator.write_at_exit();
+            // What its context points to may be gone from now on.
+            allocator.on_oom(None);
             allocator.close();
         }
         Ok(())
