@@ -245,6 +245,35 @@ fn an_exception_of_a_handler_ends_the_process() {
     assert_eq!(signal, Some(6), "{output:?}");
 }
 
+/// The last `log=` that an allocator's options name counts. `inject` and `disable` act in the environment alone.
+#[test]
+fn options_of_the_process_are_not_ignored() {
+    let output = program("options", &[]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<Vec<&str>> = stderr
+        .split("-- ")
+        .skip(1)
+        .map(|of| of.lines().skip(1).collect())
+        .collect();
+    assert_eq!(
+        said.iter().map(Vec::len).collect::<Vec<_>>(),
+        [0, 0, 1, 2, 2],
+        "{stderr}"
+    );
+    assert!(
+        said[2][0].contains("is not of a block") || said[2][0].contains("is no block"),
+        "{stderr}"
+    );
+    assert!(
+        said[3][0].contains("`inject`") && said[3][0].contains("TRTALLOC_INJECT=1"),
+        "{stderr}"
+    );
+    assert!(
+        said[4][0].contains("`disable`") && said[4][0].contains("TRTALLOC_DISABLE=1"),
+        "{stderr}"
+    );
+}
+
 #[test]
 fn raii() {
     build_and_run("raii", common::cxx(), "tests/cpp/raii.cpp", &[]);

@@ -8,7 +8,7 @@ use crate::allocator::{Allocator, MAX_DEVICES, Request};
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
-use crate::support::config::{Config, MemoryFrom};
+use crate::support::config::{Config, MemoryFrom, variable_of};
 use crate::support::error::{Error, Result};
 use crate::support::stats::{Stats, TagStats};
 
@@ -98,8 +98,16 @@ pub(in crate::ffi::c) unsafe fn make(
     crate::support::log::init_from_environment();
     let config = Config::over_environment(options, memory)?;
     // The process has one level. An allocator whose options name none does not change it.
-    if config.log != Config::environment_log_level() {
+    if Config::names(options, "log") {
         crate::support::log::init(config.log);
+    }
+    for key in ["inject", "disable"] {
+        if Config::names(options, key) {
+            let variable = variable_of(key);
+            tracing::warn!(
+                "the option `{key}` acts in the environment alone, as {variable}=1; in code there is trtalloc_inject"
+            );
+        }
     }
     *out = pointer_to(ExportedAllocator::new(allocator(config)?));
     Ok(())

@@ -302,6 +302,12 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether the options name `key`.
+    pub fn names(options: &str, key: &str) -> bool {
+        let keys = options.split(',').filter_map(|item| Some(item.split_once('=')?.0));
+        keys.map(str::trim).any(|named| named.eq_ignore_ascii_case(key))
+    }
+
     /// Sets the options of `key=value,key=value`. The error names the first item that cannot be read.
     fn set_all(&mut self, options: &str) -> Result<()> {
         for item in options.split(',').map(str::trim).filter(|item| !item.is_empty()) {
