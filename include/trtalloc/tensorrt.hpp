@@ -164,7 +164,8 @@ struct Fit {
         if (streamable_weights == 0 || room < needed) {
             return std::nullopt;
         }
-        return static_cast<std::int64_t>(std::min(room - needed, streamable_weights));
+        // In parentheses, as below, where a macro of that name could be meant.
+        return static_cast<std::int64_t>((std::min)(room - needed, streamable_weights));
     }
 };
 
@@ -188,7 +189,7 @@ auto streaming(Engine const& engine, Fit& fit, int)
     if (weights > 0) {
         std::int64_t const budget = std::max<std::int64_t>(engine.getWeightStreamingBudgetV2(), 0);
         fit.streamable_weights = static_cast<std::uint64_t>(weights);
-        fit.streaming_budget_now = static_cast<std::uint64_t>(std::min(budget, weights));
+        fit.streaming_budget_now = static_cast<std::uint64_t>((std::min)(budget, weights));
     }
 }
 template <class Engine>
@@ -312,7 +313,8 @@ private:
 //
 // Contexts that run at the same time would overwrite each other's scratch. So enqueue all contexts on one stream, or order the
 // streams and then call ordered(); lend() refuses another stream before that. While a lease exists, other threads wait for it.
-// A captured graph may use the address that it captured as long as the object exists, under the same rule.
+// A captured graph may use the address that it captured as long as the object exists, under the same rule, if the memory was
+// resized since and not replaced: so not with backing=malloc. An out-of-memory handler must not call the object that requests.
 class SharedScratch {
 public:
     // While a lease exists, no other thread gets one.

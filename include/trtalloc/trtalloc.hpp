@@ -1,5 +1,6 @@
 // trtalloc for C++17: classes that own allocators and blocks, and errors as exceptions. It needs only trtalloc.h, whose
-// comments apply here too. It does not need TensorRT; tensorrt.hpp is for programs that use TensorRT.
+// comments apply here too. It does not need TensorRT; tensorrt.hpp is for programs that use TensorRT. A program that is compiled
+// with -fno-exceptions uses the functions of trtalloc.h.
 //
 //     trtalloc::Allocator memory{"limit=4GiB"};
 //     trtalloc::Block block = memory.block_async(1 << 20, stream);     // its destructor frees it on the stream
@@ -56,7 +57,7 @@ public:
     void* get() const noexcept { return memory_; }
     explicit operator bool() const noexcept { return memory_ != nullptr; }
 
-    // Bytes requested.
+    // Bytes requested; 0 if the object is empty.
     std::uint64_t size() const noexcept { return size_; }
 
     // Frees the block now. Returns false if that was refused; trtalloc_last_error() gives the reason.
@@ -67,7 +68,10 @@ public:
     }
 
     // Passes the block to the caller, who frees it.
-    void* release() noexcept { return std::exchange(memory_, nullptr); }
+    void* release() noexcept {
+        size_ = 0;
+        return std::exchange(memory_, nullptr);
+    }
 
     void swap(Block& other) noexcept {
         std::swap(allocator_, other.allocator_);

@@ -187,3 +187,51 @@ fn two_units_of_one_program() {
     common::run(&mut compile);
     common::run(&mut table::program(&dir.join("program")));
 }
+
+/// The headers raise none of the warnings that careful programs have on, in any standard that they are for, and take macros named
+/// min and max as older CUDA code and Windows' headers define them.
+#[test]
+fn no_header_raises_a_warning() {
+    let dir = common::scratch("compat_warnings");
+    let check = |mut compile: Command, file: &str, text: &str, standard: &str| {
+        std::fs::write(dir.join(file), text).unwrap();
+        compile.args([
+            "-Wconversion",
+            "-Wsign-conversion",
+            "-Wshadow",
+            "-Wcast-qual",
+            "-Wundef",
+        ]);
+        compile.arg(standard).arg("-fsyntax-only").arg(dir.join(file));
+        common::run(&mut compile);
+    };
+    let c = "#include <trtalloc/hooks.h>\n#include <trtalloc/trtalloc.h>\n#include <trtalloc/trtalloc.h>\n\
+             int main(void) { return trtalloc_last_status() == TRTALLOC_STATUS_OK ? 0 : 1; }\n";
+    for standard in ["-std=c99", "-std=c11", "-std=c17", "-std=c2x"] {
+        check(common::cc(), "all.c", c, standard);
+    }
+    // libstdc++'s own headers undefine them.
+    let cpp = "#include <algorithm>\n#include <mutex>\n#include <optional>\n#include <string>\n\
+               #define min(a, b) ((a) < (b) ? (a) : (b))\n#define max(a, b) ((a) > (b) ? (a) : (b))\n\
+               #include <trtalloc/tensorrt.hpp>\n\
+               struct Engine {\n    std::int64_t getDeviceMemorySizeV2() const { return 1; }\n\
+               std::int64_t getStreamableWeightsSize() const { return 1; }\n\
+               std::int64_t getWeightStreamingBudgetV2() const { return 1; }\n};\n\
+               struct Context {\n    std::size_t updateDeviceMemorySizeForShapes() { return 1; }\n\
+               void setDeviceMemoryV2(void*, std::int64_t) {}\n};\n\
+               int main() {\n    trtalloc::Allocator memory{\"driver=sim\"};\n    Context context;\n\
+               trtalloc::SharedScratch scratch{memory};\n    auto const lease = scratch.lend(context, nullptr);\n\
+               return trtalloc::fit(Engine{}, memory, 2).weight_streaming_budget() ? 0 : 1;\n}\n";
+    for standard in ["-std=c++17", "-std=c++20", "-std=c++2b"] {
+        let mut compile = common::cxx();
+        compile.args([
+            "-Wold-style-cast",
+            "-Wnon-virtual-dtor",
+            "-Woverloaded-virtual",
+            "-fno-rtti",
+        ]);
+        compile.args(["-DEIGHT_MAJOR=8", "-DEIGHT_MINOR=6", "-DEIGHT_PATCH=1", "-isystem"]);
+        compile.arg(common::root().join("tests/compatibility/eight"));
+        check(compile, "all.cpp", cpp, standard);
+    }
+}

@@ -47,8 +47,8 @@ int main() {
         CHECK(!first && empty.get() == address);
         empty.swap(second);
         CHECK(second.get() == address && empty.size() == 2000);
-        CHECK(second.reset() && !second && second.reset());
-        CHECK(a.deallocate_async(empty.release(), nullptr) && !empty);
+        CHECK(second.reset() && !second && second.size() == 0 && second.reset());
+        CHECK(a.deallocate_async(empty.release(), nullptr) && !empty && empty.size() == 0);
         CHECK(a.stats().allocations == allocations);
     }
     // What is out is `block` alone.
