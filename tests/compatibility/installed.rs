@@ -412,3 +412,52 @@ fn installed_files_can_be_removed() {
         .output();
     assert!(!nothing_left.unwrap().status.success());
 }
+
+/// A project adds the folder cmake to its own build, has a target named uninstall of its own, and installs what it has. The crate
+/// is not compiled once more: a script in cargo's place copies this build's library.
+#[test]
+fn a_project_can_add_the_folder_to_its_build() {
+    if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
+        common::skip(what, &reason);
+    }
+    let dir = common::scratch("compat_added");
+    let library = common::library_dir().join("libtrtalloc.so");
+    let cargo = format!(
+        "#!/bin/sh\nwhile [ \"$1\" != --target-dir ]; do shift; done\nmkdir -p \"$2/debug\"\n\
+         cp '{}' \"$2/debug/libtrtalloc.so\"\n: > \"$2/debug/trtalloc\"\n",
+        library.display()
+    );
+    std::fs::write(dir.join("cargo"), cargo).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.join("cargo"), mode).unwrap();
+    let lists = format!(
+        "cmake_minimum_required(VERSION 3.18)\nproject(app C)\nadd_custom_target(uninstall COMMAND true)\n\
+         add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/compatibility/consumer/consumer.c\")\n\
+         target_link_libraries(app PRIVATE trtalloc::trtalloc)\ninstall(TARGETS app)\n",
+        root = common::root().display()
+    );
+    std::fs::write(dir.join("CMakeLists.txt"), lists).unwrap();
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&dir).arg("-B").arg(dir.join("build"));
+    configure.args([define("CARGO", &dir.join("cargo")), "-DTRTALLOC_PROFILE=dev".to_owned()]);
+    common::run(&mut configure);
+    common::run(Command::new("cmake").arg("--build").arg(dir.join("build")));
+    let output = common::run(&mut table::program(&dir.join("build/app")));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        env!("CARGO_PKG_VERSION")
+    );
+    let prefix = dir.join("prefix");
+    let mut install = Command::new("cmake");
+    common::run(
+        install
+            .arg("--install")
+            .arg(dir.join("build"))
+            .arg("--prefix")
+            .arg(&prefix),
+    );
+    let there = files(&prefix);
+    for name in ["app", "libtrtalloc.so", "trtalloc.h", "trtallocConfig.cmake"] {
+        assert!(there.iter().any(|file| file.ends_with(name)), "no {name} in {there:?}");
+    }
+}
