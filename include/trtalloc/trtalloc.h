@@ -10,9 +10,12 @@
 /* Rules for every function:
    - It may be called from any thread. An allocator is NULL, which is refused, or came from this library.
    - A function that fails leaves the reason for trtalloc_last_status and trtalloc_last_error. Where it returns a pointer or a
-     bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is.
+     bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is. A call that fails
+     writes to no other place that it is given, except that trtalloc_create and trtalloc_create_from set `*out` to NULL.
    - Sizes are bytes. `device` is -1, the current one, or a device that exists.
    - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context.
+   - In the child of a fork nothing can be allocated or freed if the parent has used an allocator: it must call exec first.
+     While the process exits, requests are refused, and frees are accepted.
    - Nothing is written to stdout. Only trtalloc_torch_malloc_or_throw throws an exception. */
 
 /* A bit of `flags`: trtalloc_reallocate may change the block's size. TensorRT's AllocatorFlag::kRESIZABLE. */

@@ -51,6 +51,25 @@ static void options(void) {
   CHECK(allocator == NULL);
 }
 
+/* What a call that fails is given to write to stays as it was. */
+static void unwritten(trtalloc_allocator *own) {
+  void *outputs = trtalloc_tensorrt_output_allocator(own, 110400);
+  uint64_t released = 77;
+  trtalloc_stats stats;
+  trtalloc_tag_stats of_tag;
+  trtalloc_output output;
+  char text[4] = "abc";
+  stats.allocated = of_tag.allocated = output.bytes = 77;
+  CHECK(outputs != NULL);
+  CHECK(trtalloc_trim(own, 99, 0, &released) == TRTALLOC_STATUS_INVALID_ARGUMENT && released == 77);
+  CHECK(trtalloc_stats_get(own, 99, &stats, sizeof stats) == TRTALLOC_STATUS_INVALID_ARGUMENT && stats.allocated == 77);
+  CHECK(trtalloc_tag_stats_get(own, 99, "tag", &of_tag, sizeof of_tag) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(trtalloc_output_get(outputs, "none", &output) == TRTALLOC_STATUS_INVALID_ARGUMENT && output.bytes == 77);
+  CHECK(trtalloc_output_take(outputs, "none", &output) == TRTALLOC_STATUS_INVALID_ARGUMENT && output.bytes == 77);
+  REFUSED(trtalloc_stats_json(own, 99, text, sizeof text), TRTALLOC_STATUS_INVALID_ARGUMENT);
+  CHECK(of_tag.allocated == 77 && strcmp(text, "abc") == 0);
+}
+
 static void at_rest(void) {
   trtalloc_allocator *own = trtalloc_default();
   trtalloc_stats stats;
@@ -70,6 +89,7 @@ static void at_rest(void) {
   CHECK(trtalloc_stats_reset_peaks(own, -1) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_trim(own, -1, 0, &released) == TRTALLOC_STATUS_OK && released == 0);
   CHECK(trtalloc_trim(own, 0, 0, NULL) == TRTALLOC_STATUS_OK);
+  unwritten(own);
   CHECK(trtalloc_stream_release(own, NULL) == TRTALLOC_STATUS_OK);
   CHECK(trtalloc_record_stream(own, &block, NULL) == TRTALLOC_STATUS_INVALID_ARGUMENT);
 
