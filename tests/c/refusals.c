@@ -154,6 +154,8 @@ static void last(void) {
   CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/x.json") == TRTALLOC_STATUS_IO);
   REFUSED(trtalloc_metrics(NULL, words, sizeof words), TRTALLOC_STATUS_INVALID_ARGUMENT);
   CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/x.json") == TRTALLOC_STATUS_IO);
+  /* A path has any bytes. */
+  CHECK(trtalloc_snapshot(trtalloc_default(), "/nowhere/\xff.json") == TRTALLOC_STATUS_IO);
   memset(name, 'x', sizeof name);
   name[sizeof name - 1] = 0;
   trtalloc_set_tag(name);

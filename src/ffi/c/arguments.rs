@@ -1,6 +1,8 @@
 //! Converts what callers in C pass and receive: pointers, numbers, texts and states.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{trtalloc_allocator, trtalloc_stats, trtalloc_status, trtalloc_tag_stats};
@@ -123,6 +125,19 @@ pub(in crate::ffi::c) unsafe fn text<'a>(name: &str, text: *const c_char) -> Res
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Error::InvalidArgument(format!("{name} is not UTF-8")))
+}
+
+/// A file's path, which may have any bytes.
+///
+/// # Safety
+/// As [`text`].
+pub(in crate::ffi::c) unsafe fn file<'a>(name: &str, path: *const c_char) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(Error::InvalidArgument(format!("{name} is NULL")));
+    }
+    // SAFETY: as this function demands.
+    let path = unsafe { CStr::from_ptr(path) };
+    Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
 
 pub(in crate::ffi::c) fn pointer_to(exported: &'static ExportedAllocator) -> *mut trtalloc_allocator {

@@ -1,9 +1,8 @@
 //! History and snapshots.
 
 use std::ffi::c_char;
-use std::path::Path;
 
-use super::arguments::{exported, status, text};
+use super::arguments::{exported, file, status, text};
 use super::{trtalloc_allocator, trtalloc_status};
 use crate::history::snapshot::Snapshot;
 
@@ -32,7 +31,7 @@ pub unsafe extern "C" fn trtalloc_history(
 pub unsafe extern "C" fn trtalloc_snapshot(allocator: *mut trtalloc_allocator, path: *const c_char) -> trtalloc_status {
     status("trtalloc_snapshot", || {
         // SAFETY: the caller's pointers are null or valid.
-        let (exported, path) = unsafe { (exported(allocator)?, Path::new(text("path", path)?)) };
+        let (exported, path) = unsafe { (exported(allocator)?, file("path", path)?) };
         match exported.existing() {
             Some(allocator) => allocator.write_snapshot(path),
             None => Snapshot::default().write(path),

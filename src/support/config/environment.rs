@@ -120,8 +120,13 @@ impl Config {
                 continue;
             };
             let value = text.to_string_lossy();
+            let is_read = match text.to_str() {
+                Some(value) => config.set(key, value).is_ok(),
+                // A path may be other than UTF-8.
+                None => config.set_path(key, &text).is_some(),
+            };
             // An empty variable counts as unset.
-            if value.trim().is_empty() || config.set(key, &value).is_ok() {
+            if is_read || value.trim().is_empty() {
                 continue;
             }
             let reason = format!("{name}: cannot read `{value}`{}", value::expected(key));

@@ -5,6 +5,9 @@
 //! KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Lists (`peers=0:2:3`) are joined by
 //! colons, since commas separate the pairs.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
 use crate::driver::sim::{Latencies, SimConfig};
 use crate::driver::{DriverChoice, Settings};
 use crate::support::error::{Error, Result};
@@ -174,9 +177,12 @@ pub struct Config {
     pub wait_ms: u64,
     /// `retry_ms`: how long, in milliseconds, a request that cannot be met waits for other threads to free blocks.
     pub retry_ms: u64,
-    /// `history`, `context`, `stacks`, `max_entries`, `snapshot_on_oom`, `snapshot_at_exit`, as text. See
-    /// [`Config::history`] and [`Config::snapshot_path`].
+    /// `history`, `context`, `stacks`, `max_entries`, as text. See [`Config::history`].
     pub record: Vec<(String, String)>,
+    /// `snapshot_on_oom`: where a snapshot is written at the first refusal. See [`Config::snapshot_path`].
+    pub snapshot_on_oom: Option<PathBuf>,
+    /// `snapshot_at_exit`: where one is written at the end.
+    pub snapshot_at_exit: Option<PathBuf>,
     /// `stats`: a summary on stderr at exit.
     pub stats: bool,
     /// `control`: `trtalloc ctl` may look into this process and steer it.
@@ -200,7 +206,7 @@ pub struct Config {
     /// `sim_driver`: the simulated driver's version, 1000 × major + 10 × minor.
     pub sim_driver: u32,
     /// `sim_shared`: the file by which processes share the memory of their simulated devices.
-    pub sim_shared: Option<std::path::PathBuf>,
+    pub sim_shared: Option<PathBuf>,
     /// `sim_latency`
     pub sim_latency: Latencies,
     /// `sim_integrated`: whether the simulated GPU shares the host's memory, and what the host's programs use of it.
@@ -232,6 +238,8 @@ impl Default for Config {
             wait_ms: 2000,
             retry_ms: 0,
             record: Vec::new(),
+            snapshot_on_oom: None,
+            snapshot_at_exit: None,
             stats: false,
             control: false,
             log: LogLevel::default(),
@@ -411,8 +419,8 @@ impl Config {
             "history" => self.set_record(key, value::one_of(word, &["off", "state", "all"])?),
             "context" => self.set_record(key, value::one_of(word, &["none", "state", "alloc", "all"])?),
             "stacks" => self.set_record(key, value::one_of(word, &["none", "native", "python", "all"])?),
-            "max_entries" => self.set_record(key, value::number(word).map(|_| word)?),
-            "snapshot_on_oom" | "snapshot_at_exit" => self.set_record(key, value::snapshot(text)?),
+            "max_entries" => self.set_record(key, value::entries(word).map(|_| word)?),
+            "snapshot_on_oom" | "snapshot_at_exit" => self.set_path(key, OsStr::new(text))?,
             "stats" => self.stats = value::boolean(word)?,
             "control" => self.control = value::boolean(word)?,
             "log" => self.log = value::log_level(word)?,
@@ -471,19 +479,29 @@ impl Config {
     pub fn history(&self) -> Result<history::RecordingOptions> {
         let mut options = history::RecordingOptions::default();
         for (key, value) in &self.record {
-            if !key.starts_with("snapshot_") {
-                options.set(key, value)?;
-            }
+            options.set(key, value)?;
         }
         Ok(options)
     }
 
     /// The path of `snapshot_on_oom` or `snapshot_at_exit`, for this process: `%p` in it is the process id.
-    pub fn snapshot_path(&self, key: &str) -> Option<std::path::PathBuf> {
-        let (_, path) = self.record.iter().find(|(known, _)| known == key)?;
-        Some(std::path::PathBuf::from(
-            path.replace("%p", &std::process::id().to_string()),
-        ))
+    pub fn snapshot_path(&self, key: &str) -> Option<PathBuf> {
+        let path = match key {
+            "snapshot_on_oom" => self.snapshot_on_oom.as_ref(),
+            _ => self.snapshot_at_exit.as_ref(),
+        };
+        Some(value::with_process(path?, std::process::id()))
+    }
+
+    /// Sets an option whose value is a path of any bytes; `None` where it is no such option, or the path is invalid.
+    fn set_path(&mut self, key: &str, path: &OsStr) -> Option<()> {
+        let option = match key {
+            "snapshot_on_oom" => &mut self.snapshot_on_oom,
+            "snapshot_at_exit" => &mut self.snapshot_at_exit,
+            _ => return None,
+        };
+        *option = Some(value::snapshot(path)?.to_owned());
+        Some(())
     }
 
     /// Stores a recording option as text; replaces an earlier value.

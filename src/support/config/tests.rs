@@ -1,5 +1,7 @@
 //! Options as text and in the environment, valid and invalid.
 
+use std::ffi::OsString;
+
 use super::*;
 use crate::driver::{ascend, cuda, none, sim};
 
@@ -137,11 +139,11 @@ fn valid_options_are_parsed() {
         ("max_entries=1000", with(|c| c.record = record("max_entries", "1000"))),
         (
             "snapshot_on_oom=/tmp/Oom-%p.pickle",
-            with(|c| c.record = record("snapshot_on_oom", "/tmp/Oom-%p.pickle")),
+            with(|c| c.snapshot_on_oom = Some("/tmp/Oom-%p.pickle".into())),
         ),
         (
             "snapshot_at_exit=a=b.html",
-            with(|c| c.record = record("snapshot_at_exit", "a=b.html")),
+            with(|c| c.snapshot_at_exit = Some("a=b.html".into())),
         ),
         ("stats=yes", with(|c| c.stats = true)),
         ("log=off", with(|c| c.log = LogLevel::Off)),
@@ -259,6 +261,11 @@ fn invalid_option_is_named_in_the_error() {
         ("context=some", "option `context`"),
         ("stacks=1", "option `stacks`"),
         ("max_entries=many", "option `max_entries`"),
+        (
+            "max_entries=0",
+            "option `max_entries`: cannot read `0` (a number from 1 to 67108864)",
+        ),
+        ("max_entries=67108865", "option `max_entries`"),
         ("snapshot_on_oom=", "option `snapshot_on_oom`"),
         (
             "snapshot_on_oom=/tmp/memory.txt",
@@ -337,6 +344,32 @@ fn invalid_variable_leaves_the_default() {
     assert!(unread[0].contains("TRTALLOC_SHARE: cannot read `lots`"), "{unread:?}");
     assert!(unread[0].ends_with("; the default holds"), "{unread:?}");
     assert!(config.bounds_hold().is_ok());
+}
+
+/// As a file's name may be, and as the folder of a program that `trtalloc run` starts.
+#[test]
+fn path_in_the_environment_is_of_any_bytes() {
+    use std::os::unix::ffi::OsStringExt;
+    let path = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let (config, unread) = Config::from_variables(|name| match name {
+        "TRTALLOC_SNAPSHOT_AT_EXIT" => Some(path(b"/a\xff/%p%%p.%.pickle")),
+        "TRTALLOC_SNAPSHOT_ON_OOM" => Some(path(b"\xff.txt")),
+        "TRTALLOC_LOG" => Some(path(b"info\xff")),
+        "TRTALLOC_SHARE_BUDGET" => Some(path(b"/a\xff/jobs:4G")),
+        _ => None,
+    });
+    let id = std::process::id();
+    let expected = [b"/a\xff/", format!("{id}%{id}.%.pickle").as_bytes()].concat();
+    assert_eq!(
+        config.snapshot_path("snapshot_at_exit"),
+        Some(OsString::from_vec(expected).into())
+    );
+    assert_eq!(
+        (config.snapshot_path("snapshot_on_oom"), config.log),
+        (None, LogLevel::default())
+    );
+    assert!(config.bounds_hold().is_err());
+    assert_eq!(unread.len(), 3, "{unread:?}");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Parses the values of options. Every function takes lower-case text and returns `None` for an invalid value.
 
 use std::borrow::Cow;
-use std::ffi::OsStr;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
+use super::history::RecordingOptions;
 use super::{Limit, LogLevel, Peers};
 use crate::driver::DriverChoice;
 use crate::support::shared_budget::{ShareBudget, UNIT};
@@ -156,11 +158,32 @@ pub(in crate::support::config) fn fill(text: &str) -> Option<Option<u8>> {
 pub const SNAPSHOT_SUFFIXES: [&str; 4] = ["pickle", "pkl", "json", "html"];
 
 /// A path for a snapshot. It is refused here, since it would otherwise fail when there is something to write.
-pub(in crate::support::config) fn snapshot(text: &str) -> Option<&str> {
-    let suffix = Path::new(text).extension().and_then(OsStr::to_str);
+pub(in crate::support::config) fn snapshot(path: &OsStr) -> Option<&Path> {
+    let path = Path::new(path);
+    let suffix = path.extension().and_then(OsStr::to_str);
     suffix
         .is_some_and(|suffix| SNAPSHOT_SUFFIXES.contains(&suffix))
-        .then_some(text)
+        .then_some(path)
+}
+
+/// The path with the process's number in place of each `%p`.
+pub(in crate::support::config) fn with_process(path: &Path, process: u32) -> PathBuf {
+    let (mut rest, mut all) = (path.as_os_str().as_bytes(), Vec::new());
+    while let Some((first, after)) = rest.split_first() {
+        if rest.starts_with(b"%p") {
+            all.extend(process.to_string().into_bytes());
+            rest = &rest[2..];
+        } else {
+            all.push(*first);
+            rest = after;
+        }
+    }
+    OsString::from_vec(all).into()
+}
+
+/// How many events a history keeps.
+pub(in crate::support::config) fn entries(text: &str) -> Option<u64> {
+    number(text).filter(|entries| (1..=RecordingOptions::MAX_ENTRIES).contains(entries))
 }
 
 /// The word, if it is one of those allowed.
@@ -198,7 +221,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "history" => " (off, state or all)",
         "context" => " (none, state, alloc or all)",
         "stacks" => " (none, native, python or all)",
-        "max_entries" => " (a number)",
+        "max_entries" => " (a number from 1 to 67108864)",
         "snapshot_on_oom" | "snapshot_at_exit" => " (a path that ends in .pickle, .json or .html)",
         "log" => " (off, error, warn, info, debug or trace)",
         "fill" => " (a byte as 165 or 0xa5, or none)",
