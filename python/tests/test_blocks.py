@@ -110,10 +110,11 @@ for size in (0, -1, 1 << 63, (1 << 64) + 512):
     wrong(ValueError, trtalloc.allocate, size)
 for size in (1.5, "1MiB", None):
     wrong(TypeError, trtalloc.allocate, size)
-for stream in ("cuda", 1.5j, object(), []):
+for stream in ("cuda", "2", b"2", 2.0, 1.5j, object(), []):
     assert "stream" in wrong(TypeError, trtalloc.allocate, 100, stream)
 for stream in (-1, 1 << 64):
     wrong(ValueError, trtalloc.allocate, 100, stream)
+wrong(ValueError, trtalloc.allocate(100).__dlpack__, stream=(1 << 64) + 1)
 for arguments, name in (
     (dict(size=1 << 50), "OUT_OF_MEMORY"),
     (dict(size=100, device=7), "INVALID_ARGUMENT"),

@@ -427,7 +427,7 @@ def test_outputs_need_tensorrt(simulated):
 def test_tags(simulated):
     simulated(
         """
-        import trtalloc
+        import types, trtalloc
         from trtalloc import _library
         library, pool = _library.library, _library.default()
         assert trtalloc.tag_stats(0) == {} and trtalloc.metrics().endswith("# EOF\\n")
@@ -447,12 +447,51 @@ def test_tags(simulated):
         with trtalloc.tag("outer"):
             assert not allocate(512)
         assert 'trtalloc_tag_out_of_memory_total{device="0",tag="outer"} 1' in trtalloc.metrics()
-        for wrong in ("", "x" * 256):
+        for wrong in ("", "x" * 256, "outer\\0inner"):
             try:
                 with trtalloc.tag(wrong):
                     raise SystemExit("no error")
             except ValueError:
                 pass
+        # ctypes would pass a part of it.
+        for call in (
+            lambda: trtalloc.set_tag_limit("outer\\0inner", 1),
+            lambda: trtalloc.tensorrt_allocator(types.SimpleNamespace(IGpuAllocator=object), "outer\\0inner"),
+            lambda: _library.tag_stats(0, "outer\\0inner"),
+        ):
+            try:
+                call()
+            except ValueError as error:
+                assert "NUL" in str(error), error
+            else:
+                raise SystemExit("no error")
+        assert trtalloc.tag_stats()["outer"]["limit"] == 1024
+        """
+    )
+
+
+def test_devices_are_not_cut_to_32_bits(simulated):
+    simulated(
+        """
+        import trtalloc
+        trtalloc.allocate(100)
+        for device in (1 << 32, -(1 << 32), 1 << 31, -2, 1 << 80):
+            for call in (
+                trtalloc.stats,
+                trtalloc.reset_peaks,
+                trtalloc.trim,
+                trtalloc.tag_stats,
+                lambda device: trtalloc.set_limit(1, device),
+                lambda device: trtalloc.set_tag_limit("tag", 1, device),
+                lambda device: trtalloc.allocate(100, device=device),
+            ):
+                try:
+                    call(device)
+                except trtalloc.Error as error:
+                    assert error.name == "INVALID_ARGUMENT" and "device" in str(error), error
+                else:
+                    raise SystemExit(f"no error: {device}")
+        assert trtalloc.stats(0)["limit"] == 0
         """
     )
 
@@ -490,7 +529,7 @@ def test_history_and_snapshots(simulated):
     """History and snapshots work, or the library reports that this version does not support them."""
     simulated(
         """
-        import os, tempfile, trtalloc
+        import os, stat, tempfile, trtalloc
         from trtalloc import _library, memory
         assert _library.library.trtalloc_allocate(_library.default(), 4096, 0, 0)
         try:
@@ -511,6 +550,25 @@ def test_history_and_snapshots(simulated):
                 path = os.path.join(folder, "dump")
                 memory._dump_snapshot(path)
                 assert os.path.getsize(path) > 0 and os.listdir(folder) == ["dump"]
+                memory._dump_snapshot(path)
+                # As PyTorch, it puts no file into a folder, and replaces no device.
+                os.mkdir(os.path.join(folder, "folder"))
+                try:
+                    memory._dump_snapshot(os.path.join(folder, "folder"))
+                except IsADirectoryError:
+                    assert os.listdir(os.path.join(folder, "folder")) == []
+                else:
+                    raise SystemExit("no error")
+                pipe = os.path.join(folder, "pipe")
+                os.mkfifo(pipe)
+                read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+                memory._dump_snapshot(pipe)
+                assert stat.S_ISFIFO(os.stat(pipe).st_mode) and os.read(read, 2) == b"\\x80\\x04"
+                os.close(read)
+                # A name has any bytes.
+                odd = os.path.join(os.fsencode(folder), b"odd\\xff.pickle")
+                memory._dump_snapshot(os.fsdecode(odd))
+                assert os.path.getsize(odd) > 0
             memory._record_memory_history(None)
         for enabled in (True, False):
             try:
@@ -730,6 +788,9 @@ def test_doctor(anything):
     assert done.returncode == 1 and "TRTALLOC_LIMIT: cannot read `much`" in done.stdout, done
     done = anything(doctor, TRTALLOC_DRIVER="ascend")
     assert done.returncode == 1 and "pool         no memory: " in done.stdout, done
+    # What the output cannot show.
+    done = anything(doctor, TRTALLOC_DRIVER="sim", TRTALLOC_LOG="w\xe4rn\udcff", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "TRTALLOC_LOG=w\\xe4rn\\udcff" in done.stdout, done
     done = anything([sys.executable, "-m", "trtalloc", "--help"])
     assert done.returncode == 0 and "usage" in done.stdout and not done.stderr, done
     # A reader that has seen enough.

@@ -88,7 +88,8 @@ _tags = threading.local()
 @contextlib.contextmanager
 def tag(name: str) -> Iterator[None]:
     """Sets the tag of this thread's allocations inside the `with`: an engine, a model, a framework. Tags may be nested. Raises
-    ValueError for a tag that has not 1 to 255 bytes of UTF-8. Further tags after 1023 are not set, with a line in the log.
+    ValueError for a tag that has a NUL, or has not 1 to 255 bytes of UTF-8. Further tags after 1023 are not set, with a line in
+    the log.
     """
     before = getattr(_tags, "name", None)
     _set_tag(name)
@@ -99,7 +100,7 @@ def tag(name: str) -> Iterator[None]:
 
 
 def _set_tag(name: Optional[str]) -> None:
-    encoded = name.encode() if name is not None else None
+    encoded = _library.encoded(name) if name is not None else None
     if encoded is not None and not 1 <= len(encoded) <= 255:
         raise ValueError(f"a tag has 1 to 255 bytes of UTF-8, not {len(encoded)}")
     _library.library.trtalloc_set_tag(encoded)
@@ -111,7 +112,8 @@ def set_tag_limit(name: str, limit: int, device: int = -1) -> None:
     Raises Error if there is no such device, or no driver.
     """
     limit = _library.whole_bytes(limit)
-    _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, name.encode(), limit))
+    encoded = _library.encoded(name)
+    _library.check(_library.library.trtalloc_set_tag_limit(_library.default(), device, encoded, limit))
 
 
 def tag_stats(device: int = -1) -> Dict[str, Dict[str, int]]:

@@ -14,8 +14,11 @@ _PACKAGES = (
 
 
 def _line(what: str, text: str) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    # What the environment and paths have may be more than the output can show.
+    shown = f"{what:<12} {text}".encode(encoding, "backslashreplace").decode(encoding)
     try:
-        print(f"{what:<12} {text}", flush=True)
+        print(shown, flush=True)
     except BrokenPipeError:
         # The reader has seen enough. The status is still that of the findings.
         _discard_output()

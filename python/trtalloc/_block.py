@@ -1,6 +1,7 @@
 """Blocks of the pool as objects that other packages take without copying: the CUDA array interface and DLPack."""
 
 import ctypes
+import numbers
 import operator
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -65,6 +66,9 @@ def stream_address(stream: object) -> Optional[int]:
         number = operator.index(handle)  # type: ignore[arg-type]
     except TypeError:
         try:
+            # A handle of CUDA's own bindings converts to a number. So would other numbers and texts.
+            if isinstance(handle, (numbers.Number, str, bytes, bytearray)):
+                raise TypeError
             number = int(handle)  # type: ignore[call-overload]
         except (TypeError, ValueError):
             raise TypeError(
@@ -238,7 +242,7 @@ class Block:
 
     def record_stream(self, stream: object) -> None:
         """Declares that the memory is also used on `stream`: once freed, it is not reused before the work queued there until
-        then has completed. Raises Error if the stream does not exist.
+        then has completed. The stream must exist: CUDA does not check a handle.
         """
         handle = stream_address(stream)
         if handle is None:
@@ -297,7 +301,7 @@ class Block:
             consumer = 1 if owner.device_type == _CUDA else _library.NO_STREAM if owner.stream is None else owner.stream
         else:
             consumer = operator.index(stream)
-            if consumer == 0 or consumer < -1:
+            if consumer == 0 or not -1 <= consumer < 1 << 63:
                 raise ValueError(f"stream {consumer}: 1 is the legacy default stream, 2 the thread's, -1 none")
             consumer = _library.NO_STREAM if consumer == -1 else consumer
         versioned = max_version is not None and tuple(max_version) >= (1, 0)

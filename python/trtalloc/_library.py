@@ -95,6 +95,14 @@ class _DlpackPython(ctypes.Structure):
     _fields_ = [("capsule_new", c_void_p), ("capsule_is_valid", c_void_p), ("capsule_get_pointer", c_void_p)]
 
 
+class _Device(c_int32):
+    """A device's number. ctypes would cut a larger one to 32 bits; the library refuses the largest one."""
+
+    @classmethod
+    def from_param(cls, value: Any) -> "_Device":
+        return cls(max(-(1 << 31), min(operator.index(value), (1 << 31) - 1)))
+
+
 # The stream that stands for none, in the functions named trtalloc_dlpack_.
 NO_STREAM = (1 << 64) - 1
 
@@ -187,7 +195,7 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
     "trtalloc_deallocate_async": (ctypes.c_bool, [c_void_p, c_void_p, c_void_p]),
     "trtalloc_record_stream": (c_int, [c_void_p, c_void_p, c_void_p]),
-    "trtalloc_dlpack_allocate": (c_void_p, [c_uint64, c_uint64, ctypes.c_uint32, c_int32, c_void_p]),
+    "trtalloc_dlpack_allocate": (c_void_p, [c_uint64, c_uint64, ctypes.c_uint32, _Device, c_void_p]),
     "trtalloc_dlpack_get": (ctypes.c_bool, [c_void_p, POINTER(DlpackInfo)]),
     "trtalloc_dlpack_reallocate": (ctypes.c_bool, [c_void_p, c_uint64]),
     "trtalloc_dlpack_release": (None, [c_void_p, ctypes.c_bool]),
@@ -198,16 +206,16 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "trtalloc_dlpack_capsule": (ctypes.py_object, [POINTER(_DlpackPython), c_void_p, ctypes.c_bool]),
     "trtalloc_tensorrt_allocator_named": (c_void_p, [c_void_p, c_int32, c_char_p]),
     "trtalloc_inject": (c_int, [c_int32]),
-    "trtalloc_stats_get": (c_int, [c_void_p, c_int32, POINTER(Stats), c_size_t]),
-    "trtalloc_stats_reset_peaks": (c_int, [c_void_p, c_int32]),
-    "trtalloc_trim": (c_int, [c_void_p, c_int32, c_uint64, POINTER(c_uint64)]),
-    "trtalloc_set_limit": (c_int, [c_void_p, c_int32, c_uint64]),
+    "trtalloc_stats_get": (c_int, [c_void_p, _Device, POINTER(Stats), c_size_t]),
+    "trtalloc_stats_reset_peaks": (c_int, [c_void_p, _Device]),
+    "trtalloc_trim": (c_int, [c_void_p, _Device, c_uint64, POINTER(c_uint64)]),
+    "trtalloc_set_limit": (c_int, [c_void_p, _Device, c_uint64]),
     "trtalloc_history": (c_int, [c_void_p, c_char_p]),
     "trtalloc_snapshot": (c_int, [c_void_p, c_char_p]),
     "trtalloc_set_tag": (None, [c_char_p]),
-    "trtalloc_set_tag_limit": (c_int, [c_void_p, c_int32, c_char_p, c_uint64]),
-    "trtalloc_tag_stats_get": (c_int, [c_void_p, c_int32, c_char_p, POINTER(TagStats), c_size_t]),
-    "trtalloc_stats_json": (c_size_t, [c_void_p, c_int32, c_void_p, c_size_t]),
+    "trtalloc_set_tag_limit": (c_int, [c_void_p, _Device, c_char_p, c_uint64]),
+    "trtalloc_tag_stats_get": (c_int, [c_void_p, _Device, c_char_p, POINTER(TagStats), c_size_t]),
+    "trtalloc_stats_json": (c_size_t, [c_void_p, _Device, c_void_p, c_size_t]),
     "trtalloc_metrics": (c_size_t, [c_void_p, c_void_p, c_size_t]),
 }
 _check_version(library, path)
@@ -259,6 +267,13 @@ def whole_bytes(value: int) -> int:
     return count
 
 
+def encoded(name: str, errors: str = "strict") -> bytes:
+    """A tag or a name as C has it, which would end it at a NUL."""
+    if "\0" in name:
+        raise ValueError(f"a name with a NUL: {name!r}")
+    return name.encode(errors=errors)
+
+
 def check(status: int) -> None:
     if status != 0:
         raise Error(status, last_error())
@@ -275,7 +290,7 @@ def tag_stats(device: int, name: str) -> Dict[str, int]:
     """A device's statistics for one tag or name, by the names of `struct trtalloc_tag_stats`."""
     figures = TagStats()
     size = ctypes.sizeof(figures)
-    check(library.trtalloc_tag_stats_get(default(), device, name.encode(), ctypes.byref(figures), size))
+    check(library.trtalloc_tag_stats_get(default(), device, encoded(name), ctypes.byref(figures), size))
     return {field[0]: getattr(figures, field[0]) for field in figures._fields_}
 
 

@@ -88,7 +88,7 @@ _VERSION = 100000
 def _adapter(name: Optional[str]) -> Optional[int]:
     """The address of the library's adapter for a name; None for the one without a name."""
     make, pool = _library.library.trtalloc_tensorrt_allocator_named, _library.default()
-    named: Optional[int] = make(pool, _VERSION, name.encode(errors="replace")) if name else None
+    named: Optional[int] = make(pool, _VERSION, _library.encoded(name, "replace")) if name else None
     return named if named != make(pool, _VERSION, None) else None
 
 

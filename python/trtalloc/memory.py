@@ -125,11 +125,19 @@ def _dump_snapshot(filename: _Path = "dump_snapshot.pickle") -> None:
     if str(filename).endswith(".pickle"):
         _write(filename)
         return
+    if os.path.exists(filename) and not os.path.isfile(filename):
+        # A device or a pipe is written to, and not replaced. A folder is an error.
+        with open(filename, "wb") as to, tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "snapshot.pickle")
+            _write(path)
+            with open(path, "rb") as file:
+                shutil.copyfileobj(file, to)
+        return
     # The library chooses the format by the suffix.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(filename))) as folder:
         path = os.path.join(folder, "snapshot.pickle")
         _write(path)
-        shutil.move(path, filename)
+        os.replace(path, filename)
 
 
 def _write(path: _Path) -> None:
