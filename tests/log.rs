@@ -141,27 +141,43 @@ fn a_thread_may_log_while_it_ends() {
     );
 }
 
-/// A program that writes nothing itself would not end because its reader has gone.
+/// A program that writes nothing itself would not end because its reader has gone, or because a file may be no larger.
 #[test]
-fn a_closed_pipe_does_no_harm() {
-    if std::env::var_os(ROLE).is_some() {
+fn an_error_stream_that_takes_nothing_does_no_harm() {
+    if let Ok(role) = std::env::var(ROLE) {
         trtalloc::log::init(LogLevel::Warn);
         let mut ends = [0; 2];
-        // SAFETY: descriptors of this process, and sets of this frame. Rust's start has ignored the signal.
+        // SAFETY: descriptors of this process, and sets of this frame. Rust's start has ignored one of the signals.
         unsafe {
-            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-            libc::close(ends[0]);
+            match role.as_str() {
+                "gone" => {
+                    assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+                    libc::close(ends[0]);
+                }
+                _ => {
+                    ends[1] = libc::memfd_create(c"small".as_ptr(), 0);
+                    let none = libc::rlimit {
+                        rlim_cur: 0,
+                        rlim_max: 0,
+                    };
+                    assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &none), 0);
+                }
+            }
             libc::dup2(ends[1], libc::STDERR_FILENO);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             tracing::warn!(target: "trtalloc::test", "not written");
             let (mut blocked, mut pending) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked);
             libc::sigpending(&mut pending);
-            assert_eq!(libc::sigismember(&blocked, libc::SIGPIPE), 0);
-            assert_eq!(libc::sigismember(&pending, libc::SIGPIPE), 0);
+            for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+                assert_eq!(libc::sigismember(&blocked, signal), 0);
+                assert_eq!(libc::sigismember(&pending, signal), 0);
+            }
             libc::_exit(77);
         }
     }
-    let output = child("a_closed_pipe_does_no_harm", "gone");
-    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    for role in ["gone", "full"] {
+        let output = child("an_error_stream_that_takes_nothing_does_no_harm", role);
+        assert_eq!(output.status.code(), Some(77), "{role}: {output:?}");
+    }
 }

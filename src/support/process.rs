@@ -90,6 +90,51 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// Runs `write`, whose failure sends this thread no signal: SIGPIPE of a pipe that no process reads, or SIGXFSZ of a file
+/// beyond the process's limit (RLIMIT_FSIZE). A program must not end by what this library writes.
+pub fn without_write_signals<T, E>(write: impl FnOnce() -> std::result::Result<T, E>) -> std::result::Result<T, E> {
+    struct Blocked {
+        before: libc::sigset_t,
+        /// Those that a failure may have left waiting.
+        caused: libc::sigset_t,
+        failed: bool,
+    }
+    impl Drop for Blocked {
+        fn drop(&mut self) {
+            // SAFETY: sets of this value, and a time of zero.
+            unsafe {
+                while self.failed && libc::sigtimedwait(&self.caused, null_mut(), &std::mem::zeroed()) > 0 {}
+                libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, null_mut());
+            }
+        }
+    }
+    const SIGNALS: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
+    // SAFETY: plain data, filled by the calls below.
+    let (mut set, mut blocked) = unsafe { std::mem::zeroed::<(libc::sigset_t, Blocked)>() };
+    // SAFETY: sets of this frame.
+    let is_blocked = unsafe {
+        libc::sigemptyset(&mut blocked.caused);
+        libc::sigemptyset(&mut set);
+        SIGNALS.iter().for_each(|signal| _ = libc::sigaddset(&mut set, *signal));
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut blocked.before) == 0
+    };
+    if !is_blocked {
+        std::mem::forget(blocked);
+        return write();
+    }
+    for signal in SIGNALS {
+        // SAFETY: sets of this frame. A signal that the program has blocked itself may wait for the program.
+        unsafe {
+            if libc::sigismember(&blocked.before, signal) == 0 {
+                libc::sigaddset(&mut blocked.caused, signal);
+            }
+        }
+    }
+    let written = write();
+    blocked.failed = written.is_err();
+    written
+}
+
 /// Whether `exit` has begun. No driver call may be made any more; the process's end frees the memory.
 #[inline]
 pub fn exiting() -> bool {

@@ -58,6 +58,13 @@ fn start_failures_have_the_statuses_of_env() {
         .output()
         .unwrap();
     expect(&output, 125);
+    // Nor may its file in memory be as large as it has to be.
+    let output = std::process::Command::new("bash")
+        .args(["-c", &format!("ulimit -f 1; exec {command} run -- true")])
+        .output()
+        .unwrap();
+    expect(&output, 125);
+    assert!(last(&output).contains("File too large"), "{}", last(&output));
     // The shell runs a script without a first line, as with any execvp.
     let script = dir.join("script");
     std::fs::write(&script, "echo script\n").unwrap();

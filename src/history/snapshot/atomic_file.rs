@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::error::{Error, Result};
+use crate::support::process;
 
 /// Writes through `body`, and then replaces the file at `path`. An error leaves no temporary file, and leaves the file at
 /// `path` unchanged. Where the file system knows no files without a name, there is a temporary file next to `path` meanwhile.
@@ -18,11 +19,11 @@ pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<(
     if path.file_name().is_none() {
         return Err(failed(path, ErrorKind::InvalidInput.into()));
     }
-    match unnamed(path) {
+    let written = process::without_write_signals(|| match unnamed(path) {
         Some(file) => fill(&file, body).and_then(|()| name(file, path)),
         None => through_temporary(path, body),
-    }
-    .map_err(|error| failed(path, error))
+    });
+    written.map_err(|error| failed(path, error))
 }
 
 fn failed(path: &Path, error: std::io::Error) -> Error {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::{FileLayout, ProcessFigures, Slot, magic};
+use crate::support::process;
 
 /// The file as the command holds it. The file exists while this value exists or a process has it open.
 pub struct SharedFile {
@@ -26,10 +27,12 @@ impl SharedFile {
         }
         // SAFETY: a fresh descriptor, owned here alone.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let bytes = size_of::<FileLayout>() as libc::off_t;
         // SAFETY: the descriptor is open.
-        if unsafe { libc::ftruncate(descriptor.as_raw_fd(), size_of::<FileLayout>() as libc::off_t) } != 0 {
-            return Err(Error::last_os_error());
-        }
+        process::without_write_signals(|| match unsafe { libc::ftruncate(descriptor.as_raw_fd(), bytes) } {
+            0 => Ok(()),
+            _ => Err(Error::last_os_error()),
+        })?;
         // With the seals no process can shrink the file under another that reads it. Without seals a read could fault.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
@@ -84,7 +87,7 @@ fn map_whole(file: &impl AsRawFd) -> Option<*mut FileLayout> {
 
 /// The path that the environment names, unless the process has gained rights.
 pub(in crate::support::run_statistics) fn named() -> Option<PathBuf> {
-    let trusted = !crate::support::process::has_gained_rights();
+    let trusted = !process::has_gained_rights();
     std::env::var_os(super::VARIABLE).filter(|_| trusted).map(PathBuf::from)
 }
 
