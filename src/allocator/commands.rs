@@ -42,9 +42,12 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
         "stats" => each_device(command, out, &[], |allocator, device| {
             allocator.stats_json(Some(device))
         }),
-        "tags" => each_device(command, out, &[], |allocator, device| {
-            let tags = allocator.tag_stats(Some(device))?;
-            let line = stats::json(device, &allocator.stats(Some(device))?, &tags);
+        "tags" => each_device(command, out, &["name"], |allocator, device| {
+            let mut tags = allocator.tag_stats(Some(device))?;
+            if let Some(name) = command.get("name") {
+                tags.retain(|of| of.tag == name);
+            }
+            let line = stats::json_of_pool(device, &allocator.stats(Some(device))?, &tags);
             Ok(format!("{{{}{}", budget(allocator.pool_at_device(device)?), &line[1..]))
         }),
         "trim" => {
@@ -52,7 +55,7 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
             each_device(command, out, &["keep", "confirm"], |allocator, device| {
                 let pool = allocator.pool_at_device(device)?;
                 let released = pool.trim_completed(keep.unwrap_or(0), confirms)?;
-                let line = stats::json(device, &pool.stats(), &[]);
+                let line = stats::json_of_pool(device, &pool.stats(), &[]);
                 Ok(format!("{{\"released\":{released},{}", &line[1..]))
             })
         }

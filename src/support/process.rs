@@ -151,7 +151,9 @@ pub fn has_gained_rights() -> bool {
 /// Whether a filter restricts the system calls of this thread or of the main one (seccomp).
 pub fn is_filtered() -> bool {
     let is_filtered = |path| {
-        let status = std::fs::read_to_string(path).unwrap_or_default();
+        // It has the thread's name, which may be cut in the middle of a character.
+        let status = std::fs::read(path).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         mode.is_some_and(|mode| mode.trim() != "0")
     };

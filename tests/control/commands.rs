@@ -37,6 +37,27 @@ fn stats_and_tags_are_those_of_the_process() {
         expect_refused(&out, 2),
         "trtalloc: invalid argument: nothing was allocated for `gpt`\n"
     );
+    // What the driver would have to be asked for is not there, so a program cannot take it for 0.
+    let out = server.ctl(&["tags", "--json", "--name", "resnet"]);
+    let value: serde_json::Value = serde_json::from_str(expect(&out, 0)).unwrap();
+    let tags = value["tags"].as_array().unwrap();
+    assert_eq!((tags.len(), &tags[0]["tag"]), (1, &"resnet".into()), "{value}");
+    assert_eq!(value["allocated"], 516u64 << 20);
+    for key in [
+        "device_free",
+        "device_total",
+        "held_by_others",
+        "largest_free",
+        "available",
+        "awaiting_work",
+    ] {
+        assert!(value.get(key).is_none(), "{key}: {value}");
+    }
+    let out = server.ctl(&["tags", "--json", "--name", "gpt"]);
+    assert_eq!(
+        expect_refused(&out, 2),
+        "trtalloc: invalid argument: nothing was allocated for `gpt`\n"
+    );
     for command in ["stats", "tags", "trim", "limit 1GiB"] {
         let arguments: Vec<&str> = command.split(' ').chain(["--device", "3"]).collect();
         let out = server.ctl(&arguments);
@@ -149,6 +170,9 @@ fn what_is_unclear_is_refused() {
         assert!(said.contains(reason), "{arguments:?}: {said}");
     }
     assert!(expect_refused(&ctl(&["stats"]), 2).contains("which process?"));
+    for chosen in [["--device", "0"], ["--allocator", "0"], ["--name", "bert"]] {
+        assert!(expect_refused(&ctl(&chosen), 2).contains("are for one process"));
+    }
     let out = ctl(&["4000000", "stats"]);
     assert_eq!(expect_refused(&out, 1), "trtalloc: io: no process 4000000\n");
     // Several allocators.
@@ -224,6 +248,20 @@ fn list_has_the_processes_that_can_be_reached() {
         "{out:?}"
     );
     assert_eq!(files(&runtime), Vec::<String>::new());
+}
+
+/// A program's name may be cut in the middle of a character.
+#[test]
+fn program_whose_name_is_not_utf_8_is_reached() {
+    let runtime = runtime("odd");
+    let server = Server::start("odd", &mut Server::command_as(&odd_program("odd_program"), &runtime));
+    let out = server.ctl(&["tags"]);
+    assert!(expect(&out, 0).contains("bert"), "{out:?}");
+    let out = ctl(&[]);
+    let row = text(&out.stdout)
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(&server.pid()));
+    assert!(row.is_some_and(|row| row.ends_with(" odd\u{fffd}")), "{out:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod pages;
 mod rights;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -42,6 +43,13 @@ fn program() -> &'static Path {
         common::run(&mut compile);
         path
     })
+}
+
+/// The program by a name that is not UTF-8.
+fn odd_program(name: &str) -> PathBuf {
+    let path = common::scratch(name).join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::os::unix::fs::symlink(program(), &path).unwrap();
+    path
 }
 
 /// A fresh folder that only its owner may enter, as XDG_RUNTIME_DIR is.
@@ -105,7 +113,12 @@ impl Server {
 
     /// The program with the option control.
     fn command(runtime: &Path) -> Command {
-        let mut command = clean(program());
+        Server::command_as(program(), runtime)
+    }
+
+    /// The same for the program at another path.
+    fn command_as(program: &Path, runtime: &Path) -> Command {
+        let mut command = clean(program);
         command.envs([("TRTALLOC_DRIVER", "sim"), ("TRTALLOC_CONTROL", "1")]);
         command.env("XDG_RUNTIME_DIR", runtime);
         command

@@ -203,12 +203,14 @@ fn process_that_serves_anothers_file_is_not_believed() {
 
 #[test]
 fn filter_of_system_calls_means_no_server() {
-    let runtime = runtime("filtered");
-    let server = Server::start("filtered", Server::command(&runtime).arg("filtered"));
-    assert_eq!(server.files(), Vec::<String>::new());
-    assert!(server.descriptors().iter().all(|number| *number < HIGH));
-    let out = server.ctl(&["tags"]);
-    assert!(expect_refused(&out, 1).contains("seccomp"), "{out:?}");
+    for program in [program(), &odd_program("filtered_program")] {
+        let runtime = runtime("filtered");
+        let server = Server::start("filtered", Server::command_as(program, &runtime).arg("filtered"));
+        assert_eq!(server.files(), Vec::<String>::new());
+        assert!(server.descriptors().iter().all(|number| *number < HIGH));
+        let out = server.ctl(&["tags"]);
+        assert!(expect_refused(&out, 1).contains("seccomp"), "{out:?}");
+    }
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub fn run() -> Result<Done> {
         let Some(answer) = as_user(target.user, || figures(&target)) else {
             continue;
         };
-        let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let program = trtalloc::tags::printable(program.trim_end());
+        let program = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let program = trtalloc::tags::printable(String::from_utf8_lossy(&program).trim_end());
         silent |= answer.is_err();
         found.push((pid, answer.ok(), program));
     }

@@ -71,7 +71,15 @@ enum Action {
 
 pub fn run(arguments: &Arguments) -> Result<Done> {
     let (pid, what) = match (arguments.pid, &arguments.what) {
-        (None, None) => return list::run(),
+        (None, None) => {
+            let chosen = arguments.allocator.is_some() || arguments.device.is_some() || arguments.name.is_some();
+            return match chosen {
+                true => Err(Error::InvalidArgument(
+                    "--allocator, --device and --name are for one process: name it first".into(),
+                )),
+                false => list::run(),
+            };
+        }
         (Some(pid), Some(what)) => (pid, what),
         (None, Some(_)) => {
             return Err(Error::InvalidArgument(
@@ -96,7 +104,15 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     match what {
         Action::Snapshot { file } => write_snapshot(&mut stream, file)?,
         Action::Metrics => say_as_it_is(&text(&mut stream)?),
-        Action::Stats { json: true } | Action::Tags { json: true } => say_lines(&text(&mut stream)?),
+        Action::Stats { json: true } => say_lines(&text(&mut stream)?),
+        Action::Tags { json: true } => {
+            let text = text(&mut stream)?;
+            // An error where nothing was allocated for the name.
+            if arguments.name.is_some() {
+                show::tags(&json::lines(&text)?, arguments.name.as_deref())?;
+            }
+            say_lines(&text);
+        }
         Action::Stats { json: false } => say_lines(&show::stats(&json::lines(&text(&mut stream)?)?)),
         Action::Tags { json: false } => {
             let lines = json::lines(&text(&mut stream)?)?;
@@ -138,8 +154,8 @@ fn request(arguments: &Arguments, what: &Action) -> Result<Request> {
         }
     };
     let named = match (what, &arguments.name) {
-        // The names are chosen here.
-        (Action::Tags { .. }, _) => None,
+        // The names of a table are chosen here.
+        (Action::Tags { json: false }, _) => None,
         (_, name) => name.clone(),
     };
     let request = with(

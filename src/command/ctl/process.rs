@@ -48,7 +48,9 @@ impl Target {
             _ => Error::Io(format!("process {pid}: {error}")),
         };
         let proc = format!("/proc/{pid}");
-        let status = std::fs::read_to_string(format!("{proc}/status")).map_err(failed)?;
+        // It has the process's name, which the kernel may have cut in the middle of a character.
+        let status = std::fs::read(format!("{proc}/status")).map_err(failed)?;
+        let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_default().split_whitespace()

@@ -34,7 +34,11 @@ pub fn parse(name: &str) -> Option<(u32, u64)> {
 
 /// The namespace of process numbers of `process`, a number or `self`.
 pub fn namespace(process: &str) -> Result<u64> {
-    Ok(std::fs::metadata(format!("/proc/{process}/ns/pid"))?.ino())
+    let path = format!("/proc/{process}/ns/pid");
+    match std::fs::metadata(&path) {
+        Ok(status) => Ok(status.ino()),
+        Err(error) => Err(Error::new(error.kind(), format!("{path}: {error}"))),
+    }
 }
 
 /// The file of this process. It remembers which one it made.

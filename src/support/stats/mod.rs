@@ -2,7 +2,7 @@
 
 mod text;
 
-pub use text::{json, metrics};
+pub use text::{json, json_of_pool, metrics};
 
 /// Bytes and counts of one device's pool. New fields are added only at the end.
 #[repr(C)]

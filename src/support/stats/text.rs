@@ -96,11 +96,20 @@ const TAG_FIGURES: [Figure<TagStats>; 6] = [
 
 /// One device's statistics as JSON, with those of its tags under `tags`.
 pub fn json(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
+    object(device, stats, &DEVICE_FIGURES, tags)
+}
+
+/// As [`json`], without the figures for which the driver is asked.
+pub fn json_of_pool(device: i32, stats: &Stats, tags: &[TagStats]) -> String {
+    object(device, stats, &[], tags)
+}
+
+fn object(device: i32, stats: &Stats, of_device: &[DeviceFigure], tags: &[TagStats]) -> String {
     let mut text = format!("{{\"device\":{device}");
     for (name, _, _, value) in FIGURES {
         let _ = write!(text, ",\"{name}\":{}", value(stats));
     }
-    for (name, value) in DEVICE_FIGURES {
+    for (name, value) in of_device {
         let _ = write!(text, ",\"{name}\":{}", value(stats));
     }
     text.push_str(",\"tags\":[");
