@@ -8,6 +8,7 @@ mod common;
 use common::simcuda;
 
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -69,6 +70,43 @@ fn library(folder: &Path, file: &str, source: &str) {
             .arg(&c)
             .arg("-o")
             .arg(folder.join(file)),
+    );
+}
+
+/// A program that was built with a newer version of a library than there is.
+#[test]
+fn a_library_that_is_too_old_is_named() {
+    let dir = common::scratch("doctor_version");
+    let of_version = |version: &str| {
+        std::fs::write(dir.join("map"), format!("{version} {{ global: f; }};\n")).unwrap();
+        std::fs::write(dir.join("f.c"), "int f(void);\nint f(void) { return 3; }\n").unwrap();
+        let mut compile = common::cc();
+        compile.args(["-shared", "-fPIC", "-Wl,-soname,libversioned.so"]);
+        compile
+            .arg(format!("-Wl,--version-script={}", dir.join("map").display()))
+            .arg(dir.join("f.c"));
+        common::run(compile.arg("-o").arg(dir.join("libversioned.so")));
+    };
+    let program = dir.join("program");
+    of_version("NEW_2");
+    std::fs::write(dir.join("main.c"), "int f(void);\nint main(void) { return f(); }\n").unwrap();
+    let mut compile = common::cc();
+    compile.arg(dir.join("main.c")).arg("-L").arg(&dir);
+    compile.args(["-lversioned", "-Wl,-rpath,$ORIGIN", "-o"]).arg(&program);
+    common::run(&mut compile);
+    let name = program.to_str().unwrap();
+    assert_eq!(examined(&[name], &[]).1, 0);
+    of_version("OLD_1");
+    assert_eq!(Command::new(&program).output().unwrap().status.code(), Some(1));
+    let (text, status) = examined(&[name], &[]);
+    assert_eq!(status, 1, "{text}");
+    says(
+        &about(&text, "libversioned.so"),
+        &[
+            "no: it has no version NEW_2, which",
+            "/program needs, so the program cannot start",
+            "-> ",
+        ],
     );
 }
 
@@ -220,11 +258,17 @@ fn whether_it_is_attached() {
         &["no, though LD_PRELOAD", "-> Is that path right"],
     );
 
-    for (preload, words) in [
-        (Some(&library), "has loaded"),
-        (None, "has not loaded libtrtalloc.so; it has no TensorRT"),
+    // Names of files have any bytes.
+    let dir = common::scratch("doctor_names");
+    let odd = dir.join(std::ffi::OsStr::from_bytes(b"cat\xff"));
+    std::fs::copy("/bin/cat", &odd).unwrap();
+    let cat = Path::new("cat");
+    for (program, preload, words) in [
+        (cat, Some(&library), "has loaded"),
+        (cat, None, "has not loaded libtrtalloc.so; it has no TensorRT"),
+        (&odd, Some(&library), "has loaded"),
     ] {
-        let mut command = Command::new("cat");
+        let mut command = Command::new(program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(library) = preload {
             command.env("LD_PRELOAD", library);

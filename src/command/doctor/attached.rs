@@ -68,7 +68,9 @@ pub fn process(pid: u32, findings: &mut Findings) -> bool {
 
 /// The path of libtrtalloc.so in a process, and its TensorRT libraries.
 fn loaded(process: &str) -> std::io::Result<(Option<String>, BTreeSet<String>)> {
-    let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+    // Paths have any bytes.
+    let maps = std::fs::read(format!("/proc/{process}/maps"))?;
+    let maps = String::from_utf8_lossy(&maps);
     let mut library = None;
     let mut tensorrt = BTreeSet::new();
     for path in maps

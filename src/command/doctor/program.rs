@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use trtalloc::error::{Error, Result};
 
@@ -110,7 +110,15 @@ fn report_static(program: &Program, findings: &mut Findings) {
 
 /// The program and the libraries that its loader loads at the start, as `ldd` lists them, and whether it finds all of them.
 fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> (Vec<Object>, bool) {
-    let list = libraries::output(Command::new(loader).arg(path).env("LD_TRACE_LOADED_OBJECTS", "1"));
+    let mut trace = Command::new(loader);
+    trace.arg(path).env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null());
+    let (list, said) = trace.output().map_or_else(
+        |_| Default::default(),
+        |output| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (text(&output.stdout), text(&output.stderr))
+        },
+    );
     let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
     let mut complete = true;
     for line in list.lines().map(str::trim) {
@@ -124,7 +132,26 @@ fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> (Vec<Object>
             objects.extend(Object::read(place.into()));
         }
     }
+    for (library, version, needed_by) in said.lines().filter_map(missing_version) {
+        let what = Path::new(library).file_name().unwrap_or_default().to_string_lossy();
+        findings.found(
+            &what,
+            &format!("no: it has no version {version}, which {needed_by} needs, so the program cannot start"),
+        );
+        findings.advice(&format!(
+            "{library} is too old. A newer one's folder belongs into LD_LIBRARY_PATH, before that one's."
+        ));
+        complete = false;
+    }
     (objects, complete)
+}
+
+/// The library, the version and the file that needs it, in the loader's line about a version that a library lacks.
+fn missing_version(line: &str) -> Option<(&str, &str, &str)> {
+    let (library, rest) = line.rsplit_once(": version `")?;
+    let (version, needed_by) = rest.split_once("' not found (required by ")?;
+    let library = library.rsplit_once(": ").map_or(library, |(_, library)| library);
+    Some((library, version, needed_by.strip_suffix(')')?))
 }
 
 /// Reports each file that uses TensorRT. Returns whether all their calls would be caught.
