@@ -270,6 +270,13 @@ impl Allocator {
         if let Some(path) = self.config.snapshot_path("snapshot_on_oom")
             && !self.out_of_memory.snapshot_taken.swap(true, Ordering::Relaxed)
         {
+            // The environment's option holds for each allocator, and what the first one wrote stays.
+            static WRITTEN: parking_lot::Mutex<Vec<std::path::PathBuf>> = parking_lot::Mutex::new(Vec::new());
+            let mut written = WRITTEN.lock();
+            let before = written.iter().filter(|other| **other == path).count();
+            written.push(path.clone());
+            drop(written);
+            let path = output_at_exit::numbered(path, before as u32);
             match self.write_snapshot(&path) {
                 Ok(()) => tracing::warn!("snapshot at the first refusal: {}", path.display()),
                 Err(error) => tracing::warn!("snapshot at the first refusal: {error}"),

@@ -41,8 +41,9 @@ impl Allocator {
         if !self.write_at_exit.swap(false, Ordering::Relaxed) || process::forked() {
             return;
         }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         if let Some(path) = self.config.snapshot_path("snapshot_at_exit")
-            && let Err(error) = self.write_snapshot(&numbered(path))
+            && let Err(error) = self.write_snapshot(&numbered(path, COUNT.fetch_add(1, Ordering::Relaxed)))
         {
             log::line(&format!("trtalloc: warn: snapshot_at_exit: {error}"));
         }
@@ -54,10 +55,9 @@ impl Allocator {
     }
 }
 
-/// Returns the path unchanged for the first allocator, and with a number before the suffix for each later one.
-fn numbered(path: std::path::PathBuf) -> std::path::PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+/// Returns the path unchanged for the first allocator, which has number 0, and with its number before the suffix for each
+/// later one.
+pub(super) fn numbered(path: std::path::PathBuf, number: u32) -> std::path::PathBuf {
     let Some(suffix) = path.extension().filter(|_| number > 0) else {
         return path;
     };

@@ -44,6 +44,26 @@ fn a_handler_makes_room_and_the_first_refusal_is_a_snapshot() {
     assert!(!file.exists(), "only the first refusal writes one");
 }
 
+/// An option of the environment holds for every allocator of a process.
+#[test]
+fn each_allocator_has_a_snapshot_of_its_first_refusal() {
+    let file = path("oom-several.json");
+    let others = ["oom-several.1.json", "oom-several.2.json"].map(path);
+    let options = format!("limit=64MiB,wait_ms=0,snapshot_on_oom={}", file.display());
+    let programs = [16, 24, 32].map(|held| {
+        let program = Program::new(&options);
+        let _held = program.get(held << 20, None);
+        assert!(program.allocator.allocate(request(60 << 20, None)).is_err());
+        (program, held << 20)
+    });
+    for ((_program, held), file) in programs.iter().zip([&file, &others[0], &others[1]]) {
+        let report = trtalloc::history::report::Report::read(file).unwrap();
+        let stats = report.devices[0].figures.unwrap().stats;
+        assert_eq!(stats.allocated, *held, "{}", file.display());
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 /// A handler that always requests another attempt is called so many times for one request, and each attempt is one.
 #[test]
 fn a_handler_is_called_at_most_a_hundred_times_for_a_request() {
