@@ -193,13 +193,13 @@ fn injection_depends_on_the_initial_environment() {
         // A process that has overwritten its initial environment.
         let (stdout, stderr) = texts(&mut preloaded(&program()?, &["title"]));
         assert_eq!((stdout, stderr), (attached(SONAME), String::new()));
-        // By the bare name, which the loader searches.
+        // By the bare name, which the loader searches, and by one that it completes.
         let linked = built.linked("linked", &[]);
-        let mut command = start(&linked, &[]);
-        command
-            .env("LD_PRELOAD", "libtrtalloc.so.0")
-            .env("LD_LIBRARY_PATH", &built.dir);
-        assert_eq!(texts(&mut command).0, attached(soname));
+        for name in ["libtrtalloc.so.0", "$ORIGIN/libtrtalloc.so.0"] {
+            let mut command = start(&linked, &[]);
+            command.env("LD_PRELOAD", name).env("LD_LIBRARY_PATH", &built.dir);
+            assert_eq!(texts(&mut command).0, attached(soname), "{name}");
+        }
         Ok(())
     });
 }

@@ -33,15 +33,15 @@ fn variable(environment: &[u8]) -> Option<&[u8]> {
         .find_map(|entry| entry.strip_prefix(b"LD_PRELOAD="))
 }
 
-/// Whether one of the libraries in `list` is the file `own`. The loader searches for a name without a slash, so only
-/// the names are compared.
+/// Whether one of the libraries in `list` is the file `own`. The loader searches for a name without a slash, and puts words
+/// of its own in place of `$LIB` and the like. Then only the names of the files are compared.
 fn names(list: &[u8], own: &Path) -> bool {
     list.split(|byte| byte.is_ascii_whitespace() || *byte == b':')
         .filter(|item| !item.is_empty())
         .map(|item| Path::new(OsStr::from_bytes(item)))
-        .any(|item| match item.as_os_str().as_bytes().contains(&b'/') {
-            false => own.file_name() == Some(item.as_os_str()),
-            true => match (item.canonicalize(), own.canonicalize()) {
+        .any(|item| match item.as_os_str().as_bytes() {
+            bytes if !bytes.contains(&b'/') || bytes.contains(&b'$') => own.file_name() == item.file_name(),
+            _ => match (item.canonicalize(), own.canonicalize()) {
                 (Ok(item), Ok(own)) => item == own,
                 _ => item == own,
             },
@@ -71,6 +71,8 @@ mod tests {
             &b"/opt/lib/libtrtalloc.so.0"[..],
             b"/x.so:/opt/lib/libtrtalloc.so.0",
             b" /x.so  libtrtalloc.so.0\n",
+            b"/opt/$LIB/libtrtalloc.so.0",
+            b"/x.so ${ORIGIN}/../lib/libtrtalloc.so.0",
         ] {
             assert!(names(list, own), "{}", String::from_utf8_lossy(list));
         }
@@ -80,6 +82,7 @@ mod tests {
             b"/other/libtrtalloc.so.0",
             b"libtrtalloc.so",
             b"./libtrtalloc.so.0",
+            b"/opt/$LIB/libtrtalloc.so",
         ] {
             assert!(!names(list, own), "{}", String::from_utf8_lossy(list));
         }
