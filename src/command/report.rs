@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use trtalloc::error::Result;
 use trtalloc::history::report::model::{EventKind, NameTable, ReportDevice};
 use trtalloc::history::report::{Cursor, Life, Refusal, Report, Timeline, printed_alike};
+use trtalloc::tags::printable;
 
 use super::table::{Table, size};
 use super::{Done, check_page_name, say};
@@ -37,7 +38,8 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 fn summary(path: &Path, report: &Report) -> String {
     let mut text = format!("file    {}", path.display());
     if let Some(recording) = &report.recording {
-        text += &format!("\nby      trtalloc {}, history={}", recording.version, recording.mode);
+        let (version, mode) = (printable(&recording.version), printable(&recording.mode));
+        text += &format!("\nby      trtalloc {version}, history={mode}");
         if recording.dropped > 0 {
             let (kept, dropped) = (recording.max_entries, recording.dropped);
             text += &format!("; the oldest {dropped} events are missing, the history kept {kept}");
@@ -62,7 +64,7 @@ fn summary(path: &Path, report: &Report) -> String {
 
 fn of_device(report: &Report, device: &ReportDevice) -> String {
     let timeline = Timeline::of(device);
-    let called = report.stack_names();
+    let called: Vec<String> = report.stack_names().iter().map(|name| printable(name)).collect();
     let last = device.events.len() as u32;
     let at_peak = peak(&timeline, last);
     let time = match (device.events.first(), device.events.last()) {
@@ -184,7 +186,7 @@ fn holders(
     let stack = |life: &Life| called[life.stack as usize].clone();
     let tag = |life: &Life| match names.text(life.tag) {
         "" => "no tag".into(),
-        tag => tag.to_owned(),
+        tag => printable(tag),
     };
     let whole = cursor.allocated.saturating_add(cursor.pending).max(1);
     let row = |name: &str, bytes: u64, blocks: u64| {

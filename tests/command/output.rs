@@ -78,6 +78,32 @@ fn an_error_that_cannot_be_written_leaves_the_status() {
 fn a_trace_is_written_as_a_whole() {
     let folder = common::scratch("command-whole-trace");
     let path = folder.join("trace.csv");
+/// Tags and functions are what a program called them. A snapshot may come from anywhere.
+#[test]
+fn names_of_a_snapshot_do_not_control_the_terminal() {
+    let block = r#"{"size":2097152,"state":"active_allocated","tag":"a\u001b[2J\nb","stack":1}"#;
+    let text = format!(
+        r#"{{"segments":[{{"address":4096,"total_size":2097152,"blocks":[{block}]}}],"stacks":[[],[0]],
+        "frames":[{{"name":"f\u001b]0;x\u0007","filename":"g\r\u009b.c","line":3}}],
+        "trtalloc":{{"version":"1\u001b[1m","history":"all\n"}}}}"#
+    );
+    let (old, new) = (file("plain.json", r#"{"segments":[]}"#), file("hostile.json", &text));
+    let (old, new) = (old.to_str().unwrap(), new.to_str().unwrap());
+    let shown = |arguments: &[&str]| {
+        let output = trtalloc(arguments);
+        expect(&output, 0);
+        let text = stdout(&output);
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        assert!(
+            text.contains(r"a\u{1b}[2J\nb  ") && text.contains(r"f\u{1b}]0;x\u{7} g\r\u{9b}.c:3"),
+            "{text}"
+        );
+        text
+    };
+    assert!(shown(&["report", new]).contains(r"trtalloc 1\u{1b}[1m, history=all\n"));
+    shown(&["compare", old, new]);
+}
+
     std::fs::write(&path, "what was there").unwrap();
     let name = path.to_str().unwrap();
     // Of the trace's 1.1 MB, the shell allows 512 KB.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use trtalloc::error::Result;
 use trtalloc::history::report::compare::{Comparison, DeviceComparison, Difference, Kind, write_page};
 use trtalloc::history::report::{Report, printed_alike};
+use trtalloc::tags::printable;
 
 use super::table::size;
 use super::{Done, check_page_name, say};
@@ -89,7 +90,8 @@ struct KindWithStack {
 
 impl Answer {
     fn of(compared: &Comparison, arguments: &Arguments) -> Answer {
-        let called = compared.report.stack_names();
+        let names = compared.report.stack_names();
+        let called: Vec<String> = names.iter().map(|name| printable(name)).collect();
         let device = |device: &DeviceComparison| DeviceAnswer::of(compared, &called, device, arguments.rows as usize);
         Answer {
             old: arguments.old.display().to_string(),
@@ -104,7 +106,7 @@ impl DeviceAnswer {
         let names = &compared.report.names;
         let tag = |kind: Kind| match names.text(kind.tag) {
             "" => "no name".to_owned(),
-            tag => tag.to_owned(),
+            tag => printable(tag),
         };
         let by_stack = device.by(|kind| Kind {
             tag: 0,
@@ -279,7 +281,7 @@ fn signed(bytes: i128) -> String {
 fn frames(compared: &Comparison, callers: &[Option<u32>], stack: u32) -> Vec<String> {
     let report = &compared.report;
     let numbers = report.outward(stack, callers[stack as usize]);
-    numbers.map(|number| report.frame_name(number)).collect()
+    numbers.map(|number| printable(&report.frame_name(number))).collect()
 }
 
 #[cfg(test)]
