@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Read, Write};
 
 use proptest::prelude::*;
 use trtalloc::driver::Stream;
@@ -108,6 +108,18 @@ fn errors_name_the_line_and_what_is_wrong() {
         let said = refusal(text);
         assert!(said.contains(expected), "{text:?} gave {said:?}, not {expected:?}");
     }
+    // A file of zeros, compressed or not, has one line that does not end, and the message has little of it.
+    for begin in ["", "op,id,bytes\nalloc,1,"] {
+        let endless = begin.as_bytes().chain(std::io::repeat(b'0'));
+        let said = csv::read(std::io::BufReader::new(endless)).unwrap_err().to_string();
+        let line = 1 + begin.lines().count().saturating_sub(1);
+        assert!(
+            said.ends_with(&format!("line {line}: longer than 65536 bytes")),
+            "{said}"
+        );
+    }
+    let said = refusal(&format!("{}\n", "h".repeat(60_000)));
+    assert!(said.contains("has no column \"op\"") && said.len() < 400, "{said}");
     assert!(
         csv::read(&b"op,id,bytes\nalloc,\xff,1\n"[..])
             .unwrap_err()

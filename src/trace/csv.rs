@@ -8,13 +8,16 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::{OpKind, Trace, TraceBlock};
 use crate::support::error::{Error, Result};
+
+/// The maximum length of a line, in bytes.
+const MAX_LINE: usize = 1 << 16;
 
 /// Reads the trace in the file at `path`, decompressing gzip. Errors name the file and the line.
 pub fn open(path: &Path) -> Result<Trace> {
@@ -49,12 +52,17 @@ fn read_plain(mut input: impl BufRead) -> Result<Trace> {
     for number in 1u64.. {
         line.clear();
         let at = |text: &dyn std::fmt::Display| format!("line {number}: {text}");
-        let bytes = input.read_line(&mut line).map_err(|error| match error.kind() {
+        // What is no trace may have no end of a line.
+        let mut part = (&mut input).take(MAX_LINE as u64);
+        let bytes = part.read_line(&mut line).map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData => Error::InvalidArgument(at(&"not UTF-8 text")),
             _ => Error::Io(at(&error)),
         })?;
         if bytes == 0 {
             break;
+        }
+        if bytes == MAX_LINE && !line.ends_with('\n') {
+            return Err(Error::InvalidArgument(at(&format!("longer than {MAX_LINE} bytes"))));
         }
         let text = if number == 1 {
             line.trim_start_matches('\u{feff}')
@@ -108,7 +116,8 @@ impl Columns {
         let need = |name: &str| {
             find(name)?.ok_or_else(|| {
                 format!(
-                    "the header {header:?} has no column {name:?}; expected op,id,bytes[,stream[,thread[,time_us]]]"
+                    "the header {:?} has no column {name:?}; expected op,id,bytes[,stream[,thread[,time_us]]]",
+                    header.chars().take(200).collect::<String>()
                 )
             })
         };
