@@ -60,7 +60,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l advise -d '
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -l work -d 'Queue work on every block, so that memory is pending when it is freed; the simulated device checks every allocation'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand replay" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s o -l output -d 'The file to write, compressed where its name ends in .gz; the default is stdout' -r -F
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l seed -d 'The same seed makes the same trace' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l seed -d 'The same seed makes the same trace [default: 1]' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l device -d 'The device, where a snapshot has the history of several' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l pid -d 'Also inspects a running process: whether it has loaded trtalloc, and TensorRT' -r
@@ -96,7 +96,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "serve" -d 'Measures what the allocator costs a server on the simulated device: memory calls, device time, memory, waits'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l driver -d 'auto, cuda or sim' -r
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l driver -d 'auto, cuda, ascend or sim' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l device -d 'The device\'s number; the default is the current device' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand run" -l headroom -d 'How much of the device\'s memory stays free for others, written as for --limit' -r

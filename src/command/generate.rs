@@ -13,7 +13,7 @@ use trtalloc::trace::from_history::{Recorded, from_history};
 use trtalloc::trace::generate::{NAMES, generate};
 use trtalloc::trace::{Trace, csv};
 
-use super::{Done, remark};
+use super::{Done, check_stdout, remark};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -22,9 +22,9 @@ pub struct Arguments {
     /// The file to write, compressed where its name ends in .gz; the default is stdout
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// The same seed makes the same trace
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// The same seed makes the same trace [default: 1]
+    #[arg(long)]
+    seed: Option<u64>,
     /// The device, where a snapshot has the history of several
     #[arg(long)]
     device: Option<i32>,
@@ -43,10 +43,15 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     };
     match &arguments.output {
         Some(path) => write(&trace, path)?,
-        None => match csv::write(&trace, BufWriter::new(std::io::stdout().lock())) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(Error::Io(format!("stdout: {error}"))),
-            _ => {}
-        },
+        None => {
+            check_stdout()?;
+            match csv::write(&trace, BufWriter::new(std::io::stdout().lock())) {
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    return Err(Error::Io(format!("stdout: {error}")));
+                }
+                _ => {}
+            }
+        }
     }
     Ok(Done::All)
 }
@@ -54,11 +59,18 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
 /// The trace; `None` where neither a trace nor a file has that name.
 fn made(arguments: &Arguments) -> Result<Option<Trace>> {
     let path = Path::new(&arguments.name);
-    if let Some(trace) = generate(&arguments.name, arguments.seed) {
-        return Ok(Some(trace));
+    let refused = |why: &str| Err(Error::InvalidArgument(why.into()));
+    if let Some(trace) = generate(&arguments.name, arguments.seed.unwrap_or(1)) {
+        return match arguments.device {
+            Some(_) => refused("--device is for a snapshot; a generated trace has one"),
+            None => Ok(Some(trace)),
+        };
     }
     if !path.exists() {
         return Ok(None);
+    }
+    if arguments.seed.is_some() {
+        return refused("--seed is for a generated trace; a snapshot has its own");
     }
     let report = Report::read(path)?;
     let recorded = from_history(&report, arguments.device)?;

@@ -122,7 +122,10 @@ enum Done {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let command = Command::try_parse().unwrap_or_else(|error| hinted(error).exit());
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => return shown(&hinted(error)),
+    };
     let result = match command.what {
         Subcommand::Demo(arguments) => demo::run(&arguments),
         Subcommand::Replay(arguments) => replay::run(&arguments),
@@ -136,7 +139,7 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(done) => match UNWRITTEN.get() {
-            Some(reason) => failed(&Error::Io(format!("stdout: {reason}")), 1),
+            Some(reason) => failed(&Error::Io(reason.clone()), 1),
             None if done == Done::All => ExitCode::SUCCESS,
             None => ExitCode::from(1),
         },
@@ -191,6 +194,21 @@ fn hinted(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Prints clap's answer: what is wrong, or the help or the version that was asked for.
+fn shown(answer: &clap::Error) -> ExitCode {
+    let status = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2));
+    if answer.use_stderr() {
+        // As with `remark`.
+        let _ = answer.print();
+        return status;
+    }
+    let printed = check_stdout().and_then(|()| match answer.print() {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::Io(format!("stdout: {error}"))),
+        _ => Ok(()),
+    });
+    printed.map_or_else(|error| failed(&error, 1), |()| status)
+}
+
 fn failed(error: &Error, status: u8) -> ExitCode {
     remark(&format!("trtalloc: {error}"));
     ExitCode::from(status)
@@ -206,10 +224,21 @@ fn say(text: &str) {
 
 /// Prints a text that ends with a newline on stdout. A closed pipe is not an error.
 fn say_as_it_is(text: &str) {
+    if let Err(Error::Io(reason)) = check_stdout() {
+        let _ = UNWRITTEN.set(reason);
+    }
     if let Err(error) = std::io::stdout().lock().write_all(text.as_bytes())
         && error.kind() != ErrorKind::BrokenPipe
     {
-        let _ = UNWRITTEN.set(error.to_string());
+        let _ = UNWRITTEN.set(format!("stdout: {error}"));
+    }
+}
+
+/// An error where this command was started without a stdout. Rust's runtime has opened /dev/null in its place.
+fn check_stdout() -> Result<()> {
+    match run::was_closed(libc::STDOUT_FILENO) {
+        true => Err(Error::Io("stdout: it is closed".into())),
+        false => Ok(()),
     }
 }
 

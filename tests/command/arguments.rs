@@ -6,7 +6,8 @@ use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
 fn arguments_without_meaning_are_refused() {
     let path = file("arguments.csv", SMALL);
     let path = path.to_str().unwrap();
-    let cases: [&[&str]; 15] = [
+    let snapshot = file("arguments.json", r#"{"segments":[]}"#);
+    let cases: [&[&str]; 17] = [
         &[],
         &["dance"],
         &["replay", path, "--driver", "steam"],
@@ -14,6 +15,9 @@ fn arguments_without_meaning_are_refused() {
         &["replay", path, "--driver", "sim", "--options", "colour=red"],
         &["replay", path, "--driver", "sim", "--repeat", "0"],
         &["trace", "nothing"],
+        // A generated trace has one device, and a snapshot has one history.
+        &["trace", "serving", "--device", "0"],
+        &["trace", snapshot.to_str().unwrap(), "--seed", "2"],
         // None of these is a bound, and a run without one would pass.
         &["replay", path, "--driver", "sim", "--cap", "0"],
         &["replay", path, "--driver", "sim", "--cap", "nan"],

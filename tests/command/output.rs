@@ -1,6 +1,7 @@
 //! Where the command's output goes: a full disk, a reader that goes away, an error stream that takes nothing.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
@@ -26,13 +27,16 @@ fn trace_and_snapshot(name: &str) -> (String, String) {
 #[test]
 fn output_that_cannot_be_written_fails() {
     let (trace, snapshot) = trace_and_snapshot("unwritten.csv");
-    let cases: [&[&str]; 6] = [
+    let cases: [&[&str]; 9] = [
         &["report", &snapshot],
         &["compare", &snapshot, &snapshot],
         &["replay", &trace, "--driver", "sim"],
         &["trace", "serving"],
         &["ctl"],
         &["doctor", "true"],
+        &["--version"],
+        &["help", "trace"],
+        &["run", "--help"],
     ];
     for arguments in cases {
         let output = command(arguments).stdout(full()).output().unwrap();
@@ -41,6 +45,21 @@ fn output_that_cannot_be_written_fails() {
         let line = said.lines().last().unwrap_or_default();
         assert!(
             line.starts_with("trtalloc: io: stdout: No space left"),
+            "{arguments:?}: {said}"
+        );
+        // As with `>&-` in a shell.
+        let mut closed = command(arguments);
+        let close = || {
+            // SAFETY: allowed between fork and exec.
+            unsafe { libc::close(libc::STDOUT_FILENO) };
+            Ok(())
+        };
+        // SAFETY: the closure makes a system call only.
+        let output = unsafe { closed.pre_exec(close) }.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            said.ends_with("trtalloc: io: stdout: it is closed\n"),
             "{arguments:?}: {said}"
         );
     }
@@ -59,25 +78,6 @@ fn a_closed_pipe_is_no_error() {
     }
 }
 
-#[test]
-fn an_error_that_cannot_be_written_leaves_the_status() {
-    let (_, snapshot) = trace_and_snapshot("silent.csv");
-    let cases: [(&[&str], i32); 4] = [
-        (&["demo", "--limit", "abc"], 2),
-        (&["replay", "/nonexistent"], 1),
-        (&["dance"], 2),
-        (&["trace", &snapshot], 0),
-    ];
-    for (arguments, status) in cases {
-        let output = command(arguments).stderr(full()).output().unwrap();
-        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
-    }
-}
-
-#[test]
-fn a_trace_is_written_as_a_whole() {
-    let folder = common::scratch("command-whole-trace");
-    let path = folder.join("trace.csv");
 /// Tags and functions are what a program called them. A snapshot may come from anywhere.
 #[test]
 fn names_of_a_snapshot_do_not_control_the_terminal() {
@@ -104,6 +104,25 @@ fn names_of_a_snapshot_do_not_control_the_terminal() {
     shown(&["compare", old, new]);
 }
 
+#[test]
+fn an_error_that_cannot_be_written_leaves_the_status() {
+    let (_, snapshot) = trace_and_snapshot("silent.csv");
+    let cases: [(&[&str], i32); 4] = [
+        (&["demo", "--limit", "abc"], 2),
+        (&["replay", "/nonexistent"], 1),
+        (&["dance"], 2),
+        (&["trace", &snapshot], 0),
+    ];
+    for (arguments, status) in cases {
+        let output = command(arguments).stderr(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_trace_is_written_as_a_whole() {
+    let folder = common::scratch("command-whole-trace");
+    let path = folder.join("trace.csv");
     std::fs::write(&path, "what was there").unwrap();
     let name = path.to_str().unwrap();
     // Of the trace's 1.1 MB, the shell allows 512 KB.

@@ -271,6 +271,8 @@ fn run_turns_it_on() {
         (&["--control=0"], None, false),
         (&["--options", "control=0"], None, false),
         (&[], Some("0"), false),
+        // An empty variable counts as unset.
+        (&[], Some(""), true),
         (&["--control"], Some("0"), true),
     ] {
         let mut command = clean(Path::new(env!("CARGO_BIN_EXE_trtalloc")));

@@ -324,6 +324,11 @@ fn what_cannot_be_served_is_refused_before_the_program_starts() {
             2,
             "need the control socket, and control=0 is set",
         ),
+        (
+            &["--metrics", "0", "--options", "control=off"],
+            2,
+            "need the control socket, and control=off is set",
+        ),
         (&["--metrics-file", "/no/such/a.prom"], 125, "No such file"),
         (&["--metrics-file", "a.txt"], 2, "ends in .prom"),
     ] {

@@ -148,6 +148,13 @@ fn options_set_the_programs_environment() {
         path.display()
     );
     assert_eq!(text(&output.stdout), wanted);
+    let mut command = trtalloc_run(&["--captures", "--device", "-1"]);
+    let output = command.args(show).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(
+        text(&output.stdout),
+        "TRTALLOC_CAPTURES=1\nTRTALLOC_CONTROL=1\nTRTALLOC_DEVICE=-1\n"
+    );
     let mut disabled = trtalloc_run(&["--disable", "--", "true"]);
     let output = disabled.output().unwrap();
     expect(&output, 0);
@@ -294,6 +301,60 @@ fn preload_keeps_other_libraries_and_is_not_repeated() {
     let output = nested.env("LD_PRELOAD", &other).output().unwrap();
     expect(&output, 0);
     assert_eq!(text(&output.stdout), both);
+}
+
+/// AddressSanitizer's runtime refuses to start where it is not the first library, unless it is asked not to.
+#[test]
+fn programs_with_address_sanitizer_run() {
+    let dir = common::scratch("run_asan");
+    let (source, program) = (dir.join("sanitized.c"), dir.join("sanitized"));
+    let code = "#include <stdlib.h>\nint main(int count, char **words) {\n  char *block = malloc(8);\n  \
+                block[count > 1 ? 8 : 0] = (char)count;\n  free(block);\n  return block == NULL || words == NULL ? 1 : 3;\n}\n";
+    std::fs::write(&source, code).unwrap();
+    let mut compile = common::cc();
+    compile
+        .args(["-fsanitize=address", "-g"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&program);
+    let compiled = compile.output();
+    if !compiled.is_ok_and(|output| output.status.success()) {
+        common::skip("asan", "the C compiler has no AddressSanitizer");
+    }
+    let sanitized = program.to_str().unwrap();
+    for options in [None, Some("exitcode=42")] {
+        let run = |words: &[&str]| {
+            let mut command = trtalloc_run(&["--"]);
+            command.args(words).env_remove("ASAN_OPTIONS");
+            command.envs(options.map(|options| ("ASAN_OPTIONS", options)));
+            command.output().unwrap()
+        };
+        let output = run(&[sanitized]);
+        expect(&output, 3);
+        assert_eq!(last(&output), none_seen());
+        // It finds what it is there for, and what it was asked for holds.
+        let output = run(&[sanitized, "beyond"]);
+        expect(&output, if options.is_some() { 42 } else { 1 });
+        let said = text(&output.stderr);
+        assert!(said.contains("heap-buffer-overflow"), "{said}");
+    }
+    // As for an interpreter whose modules are built so. This command's own leaks are not looked for.
+    let mut ask = common::cc();
+    let runtime = common::run(ask.arg("-print-file-name=libasan.so")).stdout;
+    let runtime = Path::new(text(&runtime).trim()).canonicalize();
+    let Some(runtime) = runtime.ok().filter(|path| path.is_absolute()) else {
+        common::skip_part("libasan", "the C compiler is not GCC");
+        return;
+    };
+    let mut command = trtalloc_run(&["--", "sh", "-c", "echo $ASAN_OPTIONS"]);
+    command.env("LD_PRELOAD", runtime).env("ASAN_OPTIONS", "detect_leaks=0");
+    let output = command.output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "detect_leaks=0:verify_asan_link_order=0\n");
+    // Others' variables stay as they are.
+    let mut command = trtalloc_run(&["--", "sh", "-c", "echo ${ASAN_OPTIONS-none}"]);
+    let output = command.env_remove("ASAN_OPTIONS").output().unwrap();
+    assert_eq!(text(&output.stdout), "none\n");
 }
 
 fn compiles_statically(dir: &Path) -> bool {

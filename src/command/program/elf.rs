@@ -27,6 +27,9 @@ pub const CREATORS: [&str; 4] = [
 /// A function that only this library defines. It also defines [`CREATORS`], and passes their calls on.
 const OWN: &str = "trtalloc_inject";
 
+/// What a program calls that is built with AddressSanitizer, whose runtime is a library of its own.
+pub const SANITIZED: &str = "__asan_init";
+
 /// The functions that open libraries.
 const OPENERS: [&str; 3] = ["dlopen", "dlsym", "dlmopen"];
 
@@ -60,7 +63,7 @@ impl Elf {
         self.loader.as_deref()
     }
 
-    /// Whether it imports a function, one of [`CREATORS`] or [`OPENERS`].
+    /// Whether it imports a function: [`SANITIZED`], or one of [`CREATORS`] or [`OPENERS`].
     pub fn imports(&self, name: &str) -> bool {
         self.imports.contains(name)
     }
@@ -90,7 +93,7 @@ fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
         .iter()
         .find_map(|segment| segment.interpreter(endian, data).ok().flatten());
     let known = |symbol_name: &str| {
-        let mut names = CREATORS.iter().chain(&OPENERS).chain([&OWN]);
+        let mut names = CREATORS.iter().chain(&OPENERS).chain([&OWN, &SANITIZED]);
         names.find(|name| **name == symbol_name).copied()
     };
     let undefined = file.dynamic_symbols().filter(|symbol| symbol.is_undefined());

@@ -9,7 +9,12 @@ use std::path::{Path, PathBuf};
 
 mod elf;
 
+use elf::SANITIZED;
 pub use elf::{CREATORS, Elf};
+
+/// With this option, AddressSanitizer's runtime need not be the first library of the process. It works all the same: the
+/// library has none of the names that the runtime interposes.
+pub const OPTION_OF_ASAN: &str = "verify_asan_link_order=0";
 
 /// How many nested scripts the kernel follows.
 const MAX_SCRIPTS: usize = 5;
@@ -74,6 +79,12 @@ impl Program {
             return Some(format!("{name} is linked with musl, and libtrtalloc.so needs glibc"));
         }
         gains_rights(&self.runs).map(|how| format!("{name} {how}, and then the loader ignores LD_PRELOAD"))
+    }
+
+    /// Whether AddressSanitizer's runtime is one of its libraries. That refuses to start behind a preloaded library, unless
+    /// ASAN_OPTIONS has [`OPTION_OF_ASAN`].
+    pub fn is_sanitized(&self) -> bool {
+        self.elf.as_ref().is_some_and(|elf| elf.imports(SANITIZED))
     }
 
     /// Whether its loader would fail on a preloaded library made for glibc.

@@ -54,6 +54,11 @@ extern "C" fn save_initial_state() {
 #[used]
 static SAVE_INITIAL_STATE: extern "C" fn() = save_initial_state;
 
+/// Whether a descriptor from 0 to 2 was closed when this command was started.
+pub fn was_closed(descriptor: c_int) -> bool {
+    CLOSED.load(Ordering::Relaxed) & 1 << descriptor != 0
+}
+
 /// Starts the program, calls `started`, and waits until the program has ended. Fails only where it cannot be started. The
 /// threads that `started` begins have the signals blocked that are waited for here.
 pub fn run(command: &mut Command, started: impl FnOnce()) -> io::Result<End> {

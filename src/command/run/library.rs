@@ -78,6 +78,16 @@ pub fn preload(library: &Path, before: &OsStr) -> OsString {
     OsString::from_vec(text)
 }
 
+/// Whether AddressSanitizer's runtime, of GCC or of clang, is among the preloaded libraries.
+pub fn has_asan(preload: &OsStr) -> bool {
+    preload.as_bytes().split(|byte| b" :".contains(byte)).any(|item| {
+        let name = Path::new(OsStr::from_bytes(item)).file_name().unwrap_or_default();
+        [&b"libasan.so"[..], b"libclang_rt.asan"]
+            .iter()
+            .any(|known| name.as_bytes().starts_with(known))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

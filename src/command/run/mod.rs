@@ -17,7 +17,8 @@ use trtalloc::error::{Error, Result};
 use trtalloc::support::run_statistics;
 
 use self::child::End;
-use super::program::Program;
+pub use self::child::was_closed;
+use super::program::{OPTION_OF_ASAN, Program};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -65,6 +66,12 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         command.env(run_statistics::VARIABLE, prepared.run_statistics.path());
         if !program.breaks_with_preload() {
             command.env("LD_PRELOAD", &prepared.preload);
+            if program.is_sanitized() || library::has_asan(&prepared.preload) {
+                // The last one counts.
+                let mut options = std::env::var_os("ASAN_OPTIONS").unwrap_or_default();
+                options.push(format!(":{OPTION_OF_ASAN}"));
+                command.env("ASAN_OPTIONS", options);
+            }
         }
         let started = || prepared.metrics.iter_mut().for_each(metrics::Metrics::start);
         Ok((child::run(&mut command, started)?, refuses))
@@ -107,21 +114,30 @@ struct Prepared {
 impl Prepared {
     /// Whether the program has the variable, from the arguments or from this command's own environment.
     fn sets(&self, variable: &str) -> bool {
-        self.environment.iter().any(|(name, _)| name == variable) || std::env::var_os(variable).is_some()
+        self.environment.iter().any(|(name, _)| name == variable) || of_environment(variable).is_some()
     }
+}
+
+/// A variable of this command's own environment. An empty one counts as unset, as in the library.
+fn of_environment(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.to_string_lossy().trim().is_empty())
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared> {
     let mut environment = arguments.options.environment()?;
-    for (_, path) in environment
+    for (name, path) in environment
         .iter()
         .filter(|(name, _)| name.starts_with("TRTALLOC_SNAPSHOT_"))
     {
         let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
         // A process id in its name is known only later, and the program may make the folder.
         if !folder.to_string_lossy().contains("%p") && !folder.is_dir() {
+            let option = match name.as_str() {
+                "TRTALLOC_SNAPSHOT_ON_OOM" => "--snapshot_on_oom",
+                _ => "--snapshot",
+            };
             say(&format!(
-                "--snapshot: there is no folder {}, so it must be made before the snapshot is written",
+                "{option}: there is no folder {}, so it must be made before the snapshot is written",
                 folder.display()
             ));
         }
@@ -135,25 +151,29 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
         let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
         environment.push((config::NAMED.to_owned(), names.join(",").into()));
     }
-    let of_environment = || std::env::var("TRTALLOC_DISABLE").unwrap_or_default();
     let disable = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_DISABLE");
-    let disable = disable.map_or_else(of_environment, |(_, value)| value.to_string_lossy().into_owned());
+    let disable = disable.map(|(_, value)| value.clone());
+    let disable = disable
+        .or_else(|| of_environment("TRTALLOC_DISABLE"))
+        .unwrap_or_default();
     let mut config = Config::default();
-    if config.set("disable", &disable).is_ok() && config.disable {
+    if config.set("disable", &disable.to_string_lossy()).is_ok() && config.disable {
         say("TRTALLOC_DISABLE is set, so the library does nothing in the program");
     }
-    let of_environment = || std::env::var("TRTALLOC_CONTROL").unwrap_or_else(|_| "1".into());
-    let control = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_CONTROL");
-    let control = control.map_or_else(of_environment, |(_, value)| value.to_string_lossy().into_owned());
-    if arguments.metrics.any() && config.set("control", &control).is_ok() && !config.control {
-        return Err(Error::InvalidArgument(
-            "--metrics and --metrics-file need the control socket, and control=0 is set".into(),
-        ));
-    }
     // What is given here or in the environment holds.
-    if std::env::var_os("TRTALLOC_CONTROL").is_none() && !environment.iter().any(|(name, _)| name == "TRTALLOC_CONTROL")
-    {
-        environment.push(("TRTALLOC_CONTROL".to_owned(), "1".into()));
+    let control = environment.iter().rev().find(|(name, _)| name == "TRTALLOC_CONTROL");
+    let control = control.map(|(_, value)| value.clone());
+    match control.or_else(|| of_environment("TRTALLOC_CONTROL")) {
+        Some(value) => {
+            let value = value.to_string_lossy();
+            let is_on = config.set("control", &value).is_ok() && config.control;
+            if arguments.metrics.any() && !is_on {
+                return Err(Error::InvalidArgument(format!(
+                    "--metrics and --metrics-file need the control socket, and control={value} is set"
+                )));
+            }
+        }
+        None => environment.push(("TRTALLOC_CONTROL".to_owned(), "1".into())),
     }
     let library = library::find(arguments.library.as_deref())?;
     let run_statistics = run_statistics::SharedFile::new();

@@ -8,14 +8,23 @@ use trtalloc::config::{Config, KEYS};
 use trtalloc::error::{Error, Result};
 
 /// Options that are on or off. The name alone means on.
-const SWITCHES: [&str; 7] = ["rdma", "stats", "control", "passthrough", "guard", "inject", "disable"];
+const SWITCHES: [&str; 8] = [
+    "captures",
+    "rdma",
+    "stats",
+    "control",
+    "passthrough",
+    "guard",
+    "inject",
+    "disable",
+];
 
 /// The options that `-h` lists.
 const FIRST: [&str; 4] = ["driver", "limit", "stats", "log"];
 
 /// What each option is for. The README has all of it.
 const HELP: &[(&str, &str)] = &[
-    ("driver", "auto, cuda or sim"),
+    ("driver", "auto, cuda, ascend or sim"),
     ("device", "The device's number; the default is the current device"),
     (
         "limit",
@@ -155,6 +164,8 @@ impl Args for OptionArguments {
         for key in KEYS {
             let mut argument = Arg::new(*key).long(*key).value_name("VALUE").help_heading("Allocator");
             argument = argument.help(help(key)).hide_short_help(!FIRST.contains(key));
+            // The device -1 is the current one.
+            argument = argument.allow_negative_numbers(*key == "device");
             if SWITCHES.contains(key) {
                 argument = argument.num_args(0..=1).require_equals(true).default_missing_value("1");
             }
@@ -217,5 +228,13 @@ mod tests {
     fn every_option_has_help() {
         let known: Vec<&str> = HELP.iter().map(|(key, _)| *key).collect();
         assert_eq!(known, KEYS);
+    }
+
+    #[test]
+    fn options_that_are_on_or_off_are_switches() {
+        let mut default = Config::default();
+        let is_switch = |key: &&&str| default.set(key, "off").is_ok() && default.set(key, "yes").is_ok();
+        let found: Vec<&str> = KEYS.iter().filter(is_switch).copied().collect();
+        assert_eq!(found, SWITCHES);
     }
 }

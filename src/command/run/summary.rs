@@ -28,7 +28,7 @@ pub fn line(all: &[ProcessFigures], refused: bool) -> String {
     }
     if attached > 0 && sum(|f| f.allocations) + sum(|f| f.out_of_memory) == 0 {
         parts.push("no memory was requested: no engine was run, or the program set an allocator of its own".into());
-    } else if sum(|f| f.allocations) > 0 || attached > 0 {
+    } else if sum(|f| f.allocations) + sum(|f| f.out_of_memory) > 0 {
         let maximum = |figure: fn(&ProcessFigures) -> u64| size(all.iter().map(figure).max().unwrap_or(0));
         let each = if all.len() > 1 { " of one process" } else { "" };
         parts.push(format!(
@@ -106,6 +106,19 @@ mod tests {
             "TensorRT 10.16.1 was used by one process; no memory was requested: no engine was run, or the program set an \
              allocator of its own"
         );
+        // Every request was refused.
+        let refused = ProcessFigures {
+            version: 0,
+            attached: 0,
+            allocations: 0,
+            out_of_memory: 2,
+            allocated_peak: 0,
+            reserved_peak: 0,
+            ..one
+        };
+        let said =
+            "no TensorRT was seen; peak 0 B in use, 0 B reserved; 0 allocations, 2 refused; what cannot be seen: ";
+        assert!(line(&[refused], false).starts_with(said), "{}", line(&[refused], false));
         // The program created the allocator itself, or uses it for something other than TensorRT.
         let without = ProcessFigures { version: 0, ..one };
         assert!(line(&[without], false).starts_with("no TensorRT was seen; peak 3.0 MiB in use"));
