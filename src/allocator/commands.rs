@@ -164,7 +164,8 @@ fn snapshot(command: &Command, out: &mut dyn Write) -> Result<()> {
     written
 }
 
-/// The allocators that the command is about: the one with its number, or all that have a pool.
+/// The allocators that the command is about: the one with its number, or all that have a pool. One that was destroyed is
+/// there as long as it holds memory.
 fn selected(command: &Command) -> Result<Vec<(usize, Arc<Allocator>)>> {
     let all: Vec<(usize, Arc<Allocator>)> = {
         let all = CONTROLLED.lock();
@@ -173,12 +174,13 @@ fn selected(command: &Command) -> Result<Vec<(usize, Arc<Allocator>)>> {
             .filter_map(|(number, known)| Some((*number, known.upgrade()?)));
         alive.collect()
     };
+    let all = all.into_iter().filter(|(_, allocator)| !allocator.is_gone());
     let wanted = number(command, "allocator")?;
     let found = |(known, allocator): &(usize, Arc<Allocator>)| match wanted {
         Some(wanted) => *known as u64 == wanted,
         None => allocator.all_pools().next().is_some(),
     };
-    let found: Vec<_> = all.into_iter().filter(found).collect();
+    let found: Vec<_> = all.filter(found).collect();
     match (wanted, found.is_empty()) {
         (Some(wanted), true) => Err(Error::InvalidArgument(format!("no allocator {wanted}"))),
         _ => Ok(found),
@@ -237,6 +239,11 @@ fn lost(error: std::io::Error) -> Error {
 }
 
 impl Allocator {
+    /// Whether it was destroyed and holds nothing. What the interfaces for other languages have made is never freed.
+    fn is_gone(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) && self.stats_of_all().all(|stats| stats.reserved == 0)
+    }
+
     /// The pool of a device that was used.
     fn pool_at_device(&self, device: i32) -> Result<&Pool> {
         match self.existing_pool(device) {

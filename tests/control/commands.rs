@@ -198,14 +198,35 @@ fn what_is_unclear_is_refused() {
     expect(&server.ctl(&["limit", "1G", "--allocator", "1"]), 0);
 }
 
+/// An allocator that was destroyed is looked into as long as it holds memory. Then it is in no command's way.
+#[test]
+fn destroyed_allocator_is_there_while_it_holds_memory() {
+    let mut server = Server::new("destroyed");
+    assert_eq!(
+        (server.does("second"), server.does("destroy")),
+        ("made".into(), "destroyed".into())
+    );
+    let out = server.ctl(&["stats", "--allocator", "1", "--json"]);
+    assert!(expect(&out, 0).contains(",\"allocated\":1048576,"), "{out:?}");
+    assert!(expect_refused(&server.ctl(&["metrics"]), 2).contains("2 allocators"));
+    assert_eq!(server.does("free"), "freed");
+    for command in ["metrics", "trim", "limit 2GiB", "history off", "stats"] {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let out = server.ctl(&arguments);
+        assert!(!expect(&out, 0).contains("allocator 1"), "{command}: {out:?}");
+    }
+    assert!(expect_refused(&server.ctl(&["stats", "--allocator", "1"]), 2).contains("no allocator 1"));
+}
+
 #[test]
 fn list_says_who_holds_what_of_a_shared_budget() {
     let runtime = runtime("list_budget");
     let budget = format!("list{}:2GiB", std::process::id());
     let start = |name| Server::start(name, Server::command(&runtime).env("TRTALLOC_SHARE_BUDGET", &budget));
     let both = [start("first"), start("second")];
+    // Its status says whether every process answered, also those of other tests.
     let out = ctl(&[]);
-    let list = expect(&out, 0);
+    let list = text(&out.stdout);
     for server in &both {
         let row = list
             .lines()

@@ -68,7 +68,7 @@ __attribute__((noinline)) void *bert_request(void) {
 
 int main(int argc, char **argv) {
   char line[256];
-  void *weights = NULL, *bert = NULL, *blocks[BLOCKS];
+  void *weights = NULL, *bert = NULL, *last = NULL, *blocks[BLOCKS];
   trtalloc_allocator *other = NULL;
   int at = 0;
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) {
@@ -123,8 +123,15 @@ int main(int argc, char **argv) {
       printf("open\n");
     } else if (strcmp(line, "second") == 0) {
       check(trtalloc_create("driver=sim", &other) == TRTALLOC_STATUS_OK, "a second allocator");
-      check(trtalloc_allocate(other, MIB, 0, 0) != NULL, "its block");
+      check((last = trtalloc_allocate(other, MIB, 0, 0)) != NULL, "its block");
       printf("made\n");
+    } else if (strcmp(line, "destroy") == 0) {
+      /* With a block in use. */
+      trtalloc_destroy(other);
+      printf("destroyed\n");
+    } else if (strcmp(line, "free") == 0) {
+      check(trtalloc_deallocate(other, last), "the last block");
+      printf("freed\n");
     } else if (strcmp(line, "requests") == 0) {
       /* Each request of bert leaves a block behind. */
       for (at = 0; at < 16; at++) check(bert_request() != NULL, "a request");
