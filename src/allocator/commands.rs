@@ -53,9 +53,8 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
         "trim" => {
             let (keep, confirms) = (number(command, "keep")?, command.get("confirm") == Some("1"));
             each_device(command, out, &["keep", "confirm"], |allocator, device| {
-                let pool = allocator.pool_at_device(device)?;
-                let released = pool.trim_completed(keep.unwrap_or(0), confirms)?;
-                let line = stats::json_of_pool(device, &pool.stats(), &[]);
+                let released = allocator.trim_completed(device, keep.unwrap_or(0), confirms)?;
+                let line = stats::json_of_pool(device, &allocator.pool_at_device(device)?.stats(), &[]);
                 Ok(format!("{{\"released\":{released},{}", &line[1..]))
             })
         }
@@ -137,10 +136,10 @@ fn limit(command: &Command) -> Result<()> {
             )));
         }
     };
-    let pool = allocator.pool_at_device(device)?;
+    allocator.pool_at_device(device)?;
     match command.get("name") {
         Some(name) => allocator.set_tag_limit(Some(device), name, bytes),
-        None => pool.set_limit_without_wait(bytes),
+        None => allocator.set_limit_without_wait(device, bytes),
     }
 }
 
@@ -242,13 +241,5 @@ impl Allocator {
     /// Whether it was destroyed and holds nothing. What the interfaces for other languages have made is never freed.
     fn is_gone(&self) -> bool {
         self.closed.load(Ordering::Relaxed) && self.stats_of_all().all(|stats| stats.reserved == 0)
-    }
-
-    /// The pool of a device that was used.
-    fn pool_at_device(&self, device: i32) -> Result<&Pool> {
-        match self.existing_pool(device) {
-            Some(pool) => Ok(pool),
-            None => self.no_device(device),
-        }
     }
 }

@@ -151,6 +151,24 @@ impl Allocator {
         self.pool(self.device(device)?)?.set_limit(bytes)
     }
 
+    /// As [`Allocator::trim`], for a request that comes from outside the program: see [`Pool::trim_completed`].
+    pub fn trim_completed(&self, device: i32, keep: u64, confirms: bool) -> Result<u64> {
+        self.pool_at_device(device)?.trim_completed(keep, confirms)
+    }
+
+    /// As [`Allocator::set_limit`], for a request that comes from outside the program.
+    pub fn set_limit_without_wait(&self, device: i32, bytes: u64) -> Result<()> {
+        self.pool_at_device(device)?.set_limit_without_wait(bytes)
+    }
+
+    /// The pool of a device that was used.
+    pub(super) fn pool_at_device(&self, device: i32) -> Result<&Pool> {
+        match self.existing_pool(device) {
+            Some(pool) => Ok(pool),
+            None => self.no_device(device),
+        }
+    }
+
     /// Makes new requests fail. Live blocks stay valid, and the memory is released with the last of them. A second call
     /// does nothing.
     pub fn close(&self) {

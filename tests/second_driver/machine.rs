@@ -121,6 +121,30 @@ impl Machine {
         Ok(context as usize)
     }
 
+    /// This driver does not end a context that is released. It counts as inactive then, but its work goes on. So the
+    /// application keeps it.
+    pub fn primary_release(&self, _device: i32) -> Result<()> {
+        Ok(())
+    }
+
+    /// This driver's reset does nothing, so no round has one.
+    pub fn primary_reset(&self, device: i32) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuDevicePrimaryCtxReset_v2(device) })
+    }
+
+    pub fn memory_malloc(&self, bytes: u64) -> Result<u64> {
+        let mut address = 0;
+        // SAFETY: see above.
+        code(unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) })?;
+        Ok(address)
+    }
+
+    pub fn memory_free(&self, address: u64) -> Result<()> {
+        // SAFETY: see above.
+        code(unsafe { sys::cuMemFree_v2(address) })
+    }
+
     pub fn context_create(&self, device: i32) -> Result<usize> {
         let mut context = null_mut();
         // SAFETY: see above.
@@ -233,6 +257,18 @@ impl Machine {
     fn serial(&self, objects: &Objects) -> u32 {
         let current = self.context_current().unwrap_or(0);
         objects.contexts.get(&current).copied().unwrap_or(0)
+    }
+
+    /// As [`Machine::serial`], of a stream's context. A stream that captures is not asked.
+    fn serial_of(&self, on: Option<usize>) -> u32 {
+        let _exempt = self.exempt();
+        let (objects, mut context) = (self.objects.lock(), null_mut());
+        let other = on.filter(|on| *on > 2 && !self.books.lock().captures(*on));
+        // SAFETY: see above.
+        match other.map(|on| code(unsafe { sys::cuStreamGetCtx(stream(on), &mut context) })) {
+            Some(Ok(())) => objects.contexts.get(&(context as usize)).copied().unwrap_or(0),
+            _ => self.serial(&objects),
+        }
     }
 
     /// Queues work of `duration` on a stream, which uses blocks.

@@ -11,7 +11,7 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `TRTALLOC_STRESS_OPS` | operations of all rounds together, which run in parallel | 200,000; 1,000,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | the random seed | 20261122 |
+//! | `TRTALLOC_STRESS_SEED` | the random seed | 20261122; 1 for random options |
 //! | `TRTALLOC_STRESS_THREADS` | threads at once, at most 3 | 1 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
 //! | `TRTALLOC_SERVE_REQUESTS` | measured requests of each stream of a server | 100 |
@@ -32,6 +32,8 @@ mod serve;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../stress/drawn.rs"]
+mod drawn;
 #[path = "../stress/graphs.rs"]
 mod graphs;
 #[path = "../stress/play.rs"]
@@ -98,7 +100,7 @@ fn in_child(test: &str, at: usize, round: &Round, operations: u64, seed: u64) {
     let slow = if round.latencies.is_empty() { "" } else { ", slow" };
     let name = format!("{test} {at} (driver {}, {}{slow})", round.version, round.options);
     let result = in_driver(test, at, &format!("{name}, seed {seed}"), |command| {
-        cudasim::environment(command, round.version, round.devices, round.memory());
+        cudasim::environment(command, round.version, round.devices, round.memory);
         command
             .env("CUDASIM_LAT", round.latencies)
             .env("TRTALLOC_STRESS_OPS", operations.to_string())
@@ -166,6 +168,22 @@ fn random_work_leaves_no_violations_and_no_memory() {
             let test = "random_work_leaves_no_violations_and_no_memory";
             in_child(test, at, &rounds[at], share, seed);
         }
+    });
+}
+
+/// Options that are tried together nowhere else. Each round has its own, drawn from its seed.
+#[test]
+fn random_work_with_random_options() {
+    let each = 3000;
+    if role().is_some() {
+        return child(|operations, seed| rounds::drawn(seed).run(operations, 1, seed));
+    }
+    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 600_000 } else { 150_000 });
+    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or(1);
+    side_by_side((operations / 4 / each) as usize, |at| {
+        let seed = seed.wrapping_add(at as u64 * 7919);
+        let round = rounds::drawn(seed);
+        in_child("random_work_with_random_options", at, &round, each, seed);
     });
 }
 

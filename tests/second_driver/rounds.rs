@@ -8,9 +8,11 @@ use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::cuda::CudaDriver;
 
+use crate::drawn::{self, Budget};
 use crate::machine::Machine;
 use crate::machine::functions::{Call, CallKind};
-use crate::play::{Rules, play};
+use crate::play::{Ending, Rules, play};
+use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
 
@@ -19,7 +21,7 @@ pub const A100: &str =
     "cuMemCreate=30,cuMemMap=1.5,cuMemSetAccess=36,cuMemUnmap=26,cuMemAlloc*=120,cuMemFree*=150,cuMemRelease=10";
 
 pub struct Round {
-    pub options: &'static str,
+    pub options: String,
     /// Its part of all operations.
     pub weight: u64,
     pub failures: bool,
@@ -30,17 +32,25 @@ pub struct Round {
     pub devices: u32,
     /// CUDASIM_LAT.
     pub latencies: &'static str,
+    /// Bytes of each device.
+    pub memory: u64,
 }
 
 pub fn all() -> Vec<Round> {
-    let round = |options, weight, failures, largest| Round {
-        options,
+    let round = |options: &str, weight, failures, largest| Round {
+        options: options.to_owned(),
         weight,
         failures,
         largest,
         version: 13_020,
         devices: 2,
         latencies: "",
+        // Where no capture may end, memory may grow.
+        memory: if options.contains("captures=1") {
+            64 << 30
+        } else {
+            2 << 30
+        },
     };
     let older = |version, round: Round| Round { version, ..round };
     let slow = |round: Round| Round {
@@ -79,14 +89,15 @@ pub fn all() -> Vec<Round> {
 
 /// Allocators and drivers for which each call fails in turn.
 pub fn failing() -> Vec<Round> {
-    let round = |options, version| Round {
-        options,
+    let round = |options: &str, version| Round {
+        options: options.to_owned(),
         weight: 1,
         failures: false,
         largest: 24 * MIB,
         version,
         devices: 2,
         latencies: "",
+        memory: 2 << 30,
     };
     vec![
         round("limit=192MiB,wait_ms=2", 13_020),
@@ -101,13 +112,35 @@ pub fn failing() -> Vec<Round> {
 /// The round that runs while snapshots are written.
 pub fn recorded() -> Round {
     Round {
-        options: "limit=256MiB,wait_ms=2,history=all,stacks=none",
+        options: "limit=256MiB,wait_ms=2,history=all,stacks=none".to_owned(),
         weight: 1,
         failures: false,
         largest: 24 * MIB,
         version: 13_020,
         devices: 2,
         latencies: "",
+        memory: 2 << 30,
+    }
+}
+
+/// An allocator with options that the seed decides, over a driver of any version.
+pub fn drawn(seed: u64) -> Round {
+    let mut random = Random::new(seed ^ 0x6472_6976_6572_2032);
+    let drawn = drawn::options(&mut random, &Budget::new(seed));
+    let captures = drawn.text.contains("captures=1");
+    Round {
+        weight: 1,
+        // Without failures, a process that captures expects memory to grow.
+        failures: captures || random.one_in(2),
+        largest: (1 + random.below(48)) * MIB,
+        version: random
+            .pick(&[11_020, 11_080, 12_040, 13_020])
+            .expect("there are versions"),
+        // Every device can use pinned memory, and a pool learns of a context that is not primary when it calls the pool.
+        devices: if drawn.pinned { 1 } else { 2 },
+        latencies: if random.one_in(4) { A100 } else { "" },
+        memory: (512 << random.below(4)) * MIB,
+        options: drawn.text,
     }
 }
 
@@ -119,15 +152,6 @@ impl Round {
 }
 
 impl Round {
-    /// Bytes of each device. Where no capture may end, memory may grow.
-    pub fn memory(&self) -> u64 {
-        if self.options.contains("captures=1") {
-            64 << 30
-        } else {
-            2 << 30
-        }
-    }
-
     /// The most operations. A pool that knows of captures grows rather than record events, and this driver has no more
     /// handles than the process has descriptors.
     pub fn most(&self) -> u64 {
@@ -138,13 +162,25 @@ impl Round {
         }
     }
 
-    fn rules(&self, machine: &Machine, threads: u64) -> Rules<'_> {
+    /// Whether the pools are made in contexts that are not primary, and how the round ends, as the seed decides.
+    fn contexts(&self, seed: u64) -> (bool, Ending) {
+        let mut random = Random::new(seed ^ 0x636f_6e74_6578_7473);
+        let usual = self.old() || ["trusted", "pinned"].iter().any(|option| self.options.contains(option));
+        let primaries = usual || !random.one_in(3);
+        match primaries || random.one_in(2) {
+            true => (primaries, Ending::Orderly),
+            false => (primaries, Ending::Destroyed),
+        }
+    }
+
+    fn rules(&self, machine: &Machine, threads: u64, seed: u64) -> Rules<'_> {
+        let (primaries, ending) = self.contexts(seed);
         assert!(
             threads <= 3,
             "each thread needs a context of its own, and there are three"
         );
         Rules {
-            options: self.options,
+            options: &self.options,
             devices: machine.devices(),
             failures: self.failures,
             largest: self.largest,
@@ -156,6 +192,12 @@ impl Round {
             max_thread_streams: 50,
             clients: if threads == 1 { 3 } else { 1 },
             engines: !self.failures,
+            broad: true,
+            away: threads == 1,
+            // This driver's graphs do not keep the user objects of graphs that were launched while they were captured.
+            child_graphs: false,
+            primaries,
+            ending,
         }
     }
 
@@ -167,14 +209,23 @@ impl Round {
     /// Runs the round in this process, over the libcuda.so.1 that it loads. Returns a summary.
     pub fn run(&self, operations: u64, threads: u64, seed: u64) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
-        let rules = self.rules(&machine, threads);
-        play(machine, self.allocator(), &rules, operations, threads, seed)
+        let rules = self.rules(&machine, threads, seed);
+        let budget = self.options.contains("share_budget").then(|| Budget::new(seed));
+        budget.iter().for_each(Budget::begin);
+        let allocator = self.allocator();
+        let driver = allocator.driver().clone();
+        let summary = play(machine, allocator, &rules, operations, threads, seed);
+        if let Some(budget) = budget {
+            // Before CUDA 11.3 the memory of graphs stays allocated.
+            budget.end(driver, self.version >= 11_030);
+        }
+        summary
     }
 
     /// As `run`, again and again, while each driver call of an allocator fails in turn.
     pub fn fail_each_call(&self, operations: u64, seed: u64) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
-        let rules = self.rules(&machine, 1);
+        let rules = self.rules(&machine, 1, seed);
         let life = |call: &str, n, code| {
             println!("the {n}. {call} fails with {code}");
             let allocator = self.allocator();
@@ -201,7 +252,7 @@ impl Round {
     /// As `run`, while another thread writes snapshots to `folder`.
     pub fn record(&self, operations: u64, seed: u64, folder: &Path) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
-        let rules = self.rules(&machine, 1);
+        let rules = self.rules(&machine, 1, seed);
         let allocator = self.allocator();
         let (over, begun) = (AtomicBool::new(false), Barrier::new(2));
         std::thread::scope(|scope| {

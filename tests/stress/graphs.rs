@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use trtalloc::allocator::RESIZABLE;
+use trtalloc::driver::Stream;
 
 use crate::client::{Block, Client};
 use crate::machine::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL};
@@ -11,25 +12,28 @@ use crate::world::done;
 /// A running capture of this thread.
 pub struct Capture {
     pub stream: usize,
-    /// A stream that joined it.
-    pub fork: Option<usize>,
+    /// Streams that joined it.
+    pub forks: Vec<usize>,
     /// Live blocks that were allocated in it.
     inside: Vec<Block>,
     /// Earlier blocks that its graph uses.
     pinned: Vec<u64>,
+    /// Blocks whose last use came before the capture, and that are freed on its stream while it runs.
+    earlier: Vec<u64>,
     steps: u64,
 }
 
 impl Capture {
     pub fn has(&self, stream: usize) -> bool {
-        self.stream == stream || self.fork == Some(stream)
+        self.stream == stream || self.forks.contains(&stream)
     }
 }
 
-/// A graph and its executable. All its launches are on one stream at a time, which may change.
+/// A graph and its executables. All its launches are on one stream at a time, which may change.
 pub struct Graph {
-    graph: usize,
-    executable: usize,
+    /// None once it was destroyed. Its executables live on.
+    graph: Option<usize>,
+    executables: Vec<usize>,
     pub home: usize,
     pinned: Vec<u64>,
 }
@@ -47,23 +51,109 @@ impl Client<'_> {
             2 => MODE_THREAD_LOCAL,
             _ => MODE_GLOBAL,
         };
+        let earlier = self.take_earlier(stream);
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
             self.world.counts.captures.fetch_add(1, Relaxed);
             let other = self.random.pick(&self.streams);
             let fork = other.filter(|other| *other != stream && self.order(stream, *other));
             self.capture = Some(Capture {
                 stream,
-                fork,
+                forks: fork.into_iter().collect(),
                 inside: Vec::new(),
                 pinned: Vec::new(),
+                earlier,
                 steps: 2 + self.random.below(30),
             });
+        } else {
+            earlier
+                .into_iter()
+                .for_each(|address| self.free_earlier(address, stream));
         }
+    }
+
+    /// Takes a few blocks whose uses so far are on `stream` and have ended for the checker.
+    fn take_earlier(&mut self, stream: usize) -> Vec<u64> {
+        let mut earlier = Vec::new();
+        while self.rarely(2) {
+            let free = |block: &Block| block.home == stream && block.pins == 0;
+            let Some(at) = self.blocks.iter().position(free) else {
+                break;
+            };
+            let block = self.blocks.swap_remove(at);
+            self.world.machine.checker().give_back(block.address, Some(stream));
+            earlier.push(block.address);
+        }
+        earlier
+    }
+
+    fn free_earlier(&mut self, address: u64, stream: usize) {
+        let on = (!self.random.one_in(4)).then_some(stream);
+        self.world.put_known(&self.world.allocator, address, on);
+    }
+
+    /// A step that only a broad round has. Returns whether there was one.
+    fn broad_capture_step(&mut self, capture: &mut Capture) -> bool {
+        match self.random.below(5) {
+            // Another stream joins, maybe one that left, or the streams wait for each other.
+            0 => {
+                let from = self.random.pick(&capture.forks).unwrap_or(capture.stream);
+                let Some(to) = self.random.pick(&self.streams) else {
+                    return false;
+                };
+                let room = capture.forks.len() < 3 || capture.has(to);
+                if from == to || !room || !self.order(from, to) {
+                    return false;
+                }
+                if !capture.has(to) {
+                    capture.forks.push(to);
+                }
+            }
+            // A block of before is freed on the stream that captures. The graph does not use it.
+            1 => match capture.earlier.pop() {
+                Some(address) => self.free_earlier(address, capture.stream),
+                None => return false,
+            },
+            // A graph is launched inside the capture. It becomes a child of the new graph, which so uses all that it uses.
+            2 if self.world.child_graphs => {
+                let of = |graph: &&Graph| graph.home == capture.stream && !graph.executables.is_empty();
+                let found = self.graphs.iter().find(of);
+                let Some((executable, pinned)) = found.map(|of| (of.executables[0], of.pinned.clone())) else {
+                    return false;
+                };
+                done(
+                    self.world
+                        .app(|machine| machine.graph_launch(executable, capture.stream)),
+                );
+                for address in pinned {
+                    let block = self.blocks.iter_mut().find(|block| block.address == address);
+                    block.expect("a graph uses it").pins += 1;
+                    capture.pinned.push(address);
+                }
+            }
+            // A use is declared on a stream that captures.
+            3 => {
+                let Some(address) = capture.pinned.last().copied() else {
+                    return false;
+                };
+                let stream = Stream(capture.stream);
+                let _ = self.world.ask(|allocator| allocator.record_stream(address, stream));
+            }
+            _ => return false,
+        }
+        true
     }
 
     pub fn capture_step(&mut self) {
         let Some(mut capture) = self.capture.take() else { return };
-        let stream = capture.fork.filter(|_| self.random.one_in(2)).unwrap_or(capture.stream);
+        if self.rarely(3) && self.broad_capture_step(&mut capture) {
+            self.capture = Some(capture);
+            return;
+        }
+        let fork = match capture.forks.len() {
+            0..2 => capture.forks.first().copied(),
+            _ => self.random.pick(&capture.forks),
+        };
+        let stream = fork.filter(|_| self.random.one_in(2)).unwrap_or(capture.stream);
         match self.random.below(8) {
             0..4 => {
                 let size = self.random.size(self.world.largest / 4);
@@ -77,6 +167,7 @@ impl Client<'_> {
                         resizable: flags == RESIZABLE,
                         home: stream,
                         pins: 0,
+                        born: None,
                     });
                 }
             }
@@ -119,8 +210,10 @@ impl Client<'_> {
         let Some(mut capture) = self.capture.take() else {
             return;
         };
-        if let Some(fork) = capture.fork {
-            self.order(fork, capture.stream);
+        for fork in &capture.forks {
+            self.order(*fork, capture.stream);
+        }
+        if !capture.forks.is_empty() {
             capture.inside.iter_mut().for_each(|block| block.home = capture.stream);
         }
         let ended = self.world.app(|machine| machine.stream_end_capture(capture.stream));
@@ -128,14 +221,23 @@ impl Client<'_> {
         self.blocks.extend(capture.inside);
         match ended {
             Ok(graph) => {
-                let executable = self.world.app(|machine| machine.graph_instantiate(graph).unwrap());
-                self.world.counts.graphs.fetch_add(1, Relaxed);
-                self.graphs.push(Graph {
-                    graph,
-                    executable,
+                let world = self.world;
+                let instantiate = || world.app(|machine| machine.graph_instantiate(graph).unwrap());
+                let mut executables = vec![instantiate()];
+                world.counts.graphs.fetch_add(1, Relaxed);
+                if self.rarely(3) {
+                    executables.push(instantiate());
+                }
+                let mut made = Graph {
+                    graph: Some(graph),
+                    executables,
                     home: capture.stream,
                     pinned: capture.pinned,
-                });
+                };
+                if self.rarely(3) {
+                    self.drop_part(&mut made);
+                }
+                self.graphs.push(made);
             }
             // Another thread's call over the whole device invalidated the capture.
             Err(900..=908) => {
@@ -143,6 +245,23 @@ impl Client<'_> {
                 self.unpin(capture.pinned);
             }
             Err(code) => panic!("ending a capture failed with {code}"),
+        }
+        for address in capture.earlier {
+            self.free_earlier(address, capture.stream);
+        }
+    }
+
+    /// Destroys the graph and keeps its executables, or destroys an executable of several.
+    fn drop_part(&mut self, of: &mut Graph) {
+        if self.random.one_in(2)
+            && let Some(graph) = of.graph.take()
+        {
+            self.world.app(|machine| machine.graph_destroy(graph).unwrap());
+        } else if of.executables.len() > 1
+            && let Some(executable) = of.executables.pop()
+        {
+            self.world
+                .app(|machine| machine.graph_exec_destroy(executable).unwrap());
         }
     }
 
@@ -152,7 +271,11 @@ impl Client<'_> {
         if self.capture.as_ref().is_some_and(|capture| capture.has(graph.home)) {
             return;
         }
-        let (executable, home) = (graph.executable, graph.home);
+        let (executables, home) = (graph.executables.clone(), graph.home);
+        let executable = match executables.len() {
+            1 => executables[0],
+            _ => self.random.pick(&executables).expect("a graph has an executable"),
+        };
         done(self.world.app(|machine| machine.graph_launch(executable, home)));
     }
 
@@ -163,13 +286,17 @@ impl Client<'_> {
         let at = self.random.below(self.graphs.len() as u64) as usize;
         let Graph {
             graph,
-            executable,
+            executables,
             pinned,
             ..
         } = self.graphs.swap_remove(at);
         self.world.app(|machine| {
-            machine.graph_destroy(graph).unwrap();
-            machine.graph_exec_destroy(executable).unwrap();
+            if let Some(graph) = graph {
+                machine.graph_destroy(graph).unwrap();
+            }
+            for executable in executables {
+                machine.graph_exec_destroy(executable).unwrap();
+            }
         });
         self.unpin(pinned);
         if self.random.one_in(4) {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
-use trtalloc::allocator::Allocator;
+use trtalloc::allocator::{Allocator, Request};
+use trtalloc::config::Config;
 
 use crate::client::Client;
+use crate::client::allocators::is_gone;
 use crate::machine::Machine;
-use crate::world::{Context, Counts, World};
+use crate::world::{Context, Counts, Spare, World};
 
 /// The settings of a round.
 pub struct Rules<'r> {
@@ -27,6 +29,27 @@ pub struct Rules<'r> {
     pub clients: u64,
     /// Whether engines are loaded and unloaded without a stream.
     pub engines: bool,
+    /// See [`World::broad`].
+    pub broad: bool,
+    /// See [`World::away`].
+    pub away: bool,
+    /// See [`World::child_graphs`].
+    pub child_graphs: bool,
+    /// Whether the primary contexts are used and exist throughout. Otherwise the pools are made in other contexts.
+    pub primaries: bool,
+    pub ending: Ending,
+}
+
+/// What becomes of the contexts once the threads have ended and left blocks behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The threads free their blocks before.
+    Orderly,
+    /// One is destroyed.
+    Destroyed,
+    /// The first device's primary context is reset.
+    #[allow(dead_code, reason = "tests/second_driver has no reset")]
+    Reset,
 }
 
 /// Runs a round of that many operations. Returns a summary.
@@ -44,7 +67,7 @@ pub fn play(
     for device in [0, 0, rules.devices - 1] {
         let handle = match contexts.len() {
             // A context in addition to the primary one.
-            1 => {
+            at if at == 1 || !rules.primaries => {
                 let context = machine.context_create(device).unwrap();
                 machine.context_pop().unwrap();
                 context
@@ -64,10 +87,14 @@ pub fn play(
         });
     }
     drop(exempt);
+    let spare = Arc::<Spare>::default();
+    if rules.broad {
+        allocator.on_oom(Some(spare.handler(&allocator, &machine)));
+    }
     let malloc = ["backing=malloc", "passthrough=1"]
         .iter()
         .any(|option| rules.options.contains(option));
-    let world = World {
+    let mut world = World {
         allocator,
         machine,
         contexts,
@@ -84,10 +111,23 @@ pub fn play(
         engines: rules.engines,
         // The process says that it captures, and memory may grow.
         spares_captures: rules.options.contains("captures=1") && !rules.failures,
+        broad: rules.broad,
+        away: rules.away,
+        child_graphs: rules.child_graphs,
+        primaries: rules.primaries,
+        alone: threads == 1,
+        options: rules.options.to_owned(),
+        spare,
+        closed: Mutex::default(),
+        bases: Mutex::default(),
     };
-    // A free without a stream waits for the primary contexts, and for others that have used the pool. So this one uses it
-    // before it gets memory from another.
-    for context in &world.contexts[1..2] {
+    if !rules.primaries {
+        begin_elsewhere(&world);
+    }
+    // A free without a stream waits for the primary contexts, and for others that have used the pool. So these use it
+    // before they get memory from another.
+    let others = if rules.primaries { 1..2 } else { 0..3 };
+    for context in &world.contexts[others] {
         world.app(|machine| machine.context_push(context.handle).unwrap());
         let block = world.get(512, 0, None);
         if block != 0 {
@@ -95,10 +135,15 @@ pub fn play(
         }
         world.app(|machine| machine.context_pop().unwrap());
     }
+    let left = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let work = |thread: u64| {
-            let world = &world;
+            let (world, left) = (&world, &left);
             scope.spawn(move || {
+                let finish = |client: Client| match rules.ending {
+                    Ending::Orderly => client.finish(),
+                    _ => left.lock().extend(client.leave_blocks()),
+                };
                 let made = |client| {
                     let number = thread * rules.clients + client;
                     let context = (number % world.contexts.len() as u64) as usize;
@@ -108,7 +153,7 @@ pub fn play(
                 if rules.clients == 1 {
                     let mut client = made(0);
                     (0..operations).for_each(|_| client.step());
-                    return client.finish();
+                    return finish(client);
                 }
                 let mut clients: Vec<Client> = (0..rules.clients).map(made).inspect(Client::leave).collect();
                 let mut left = operations;
@@ -124,7 +169,7 @@ pub fn play(
                 }
                 for client in clients {
                     client.enter();
-                    client.finish();
+                    finish(client);
                 }
             })
         };
@@ -137,13 +182,185 @@ pub fn play(
             }
         }
     });
-    finish(&world, rules, ended);
+    end_own(&world);
+    let left = left.into_inner();
+    match rules.ending {
+        Ending::Orderly => finish(&world, rules, ended),
+        Ending::Destroyed => {
+            destroy_context(&mut world, left);
+            finish(&world, rules, ended);
+        }
+        Ending::Reset => reset_device(&world, left),
+    }
     // A call that fails for a while can make most requests of a short round fail. So can a limit of few pages, where each
     // block has pages of its own.
     let few = rules.failures || rules.options.contains("guard=1");
     let minimum = operations / if few { 64 } else { 8 };
     assert!(world.counts.allocated.load(Relaxed) > minimum, "{}", world.counts);
-    world.counts.to_string()
+    let elsewhere = if rules.primaries {
+        ""
+    } else {
+        ", no primary context at first"
+    };
+    let ending = match rules.ending {
+        Ending::Orderly => "",
+        Ending::Destroyed => ", a context destroyed",
+        Ending::Reset => ", a device reset",
+    };
+    format!("{}{elsewhere}{ending}", world.counts)
+}
+
+/// The pool's first context is destroyed with a block in use. So its calls are made in the primary context from then on, which
+/// need not have existed before.
+fn begin_elsewhere(world: &World) {
+    if !world.allocator.driver().features().stream_ids {
+        return;
+    }
+    let context = world.app(|machine| machine.context_create(0).unwrap());
+    let blocks = [world.get(4096, 0, None), world.get(4096, 0, Some(0))];
+    world.app(|machine| machine.context_destroy(context).unwrap());
+    for block in blocks.into_iter().filter(|block| *block != 0) {
+        world.put(block, None);
+    }
+}
+
+/// Ends what clients have left for others: spare blocks, and the allocators of their own.
+fn end_own(world: &World) {
+    let machine = &world.machine;
+    machine.clear_failures();
+    for (device, address) in world.spare.0.lock().drain(..) {
+        let context = world.contexts.iter().find(|context| context.device == device);
+        machine.context_push(context.unwrap().handle).unwrap();
+        world.put(address, None);
+        machine.context_pop().unwrap();
+    }
+    world.allocator.on_oom(None);
+    for context in &world.contexts {
+        machine.context_push(context.handle).unwrap();
+        machine.context_synchronize().unwrap();
+        machine.context_pop().unwrap();
+    }
+    machine.drain_user_objects();
+    for allocator in world.closed.lock().drain(..) {
+        assert_eq!(allocator.validate(), Ok(()));
+        for stats in allocator.stats_of_all() {
+            assert_eq!((stats.allocated, stats.allocations), (0, stats.frees), "{stats:?}");
+        }
+        let gone = (0..1000).any(|_| is_gone(world, &allocator));
+        assert!(
+            gone,
+            "a closed allocator keeps memory: {:?}",
+            allocator.stats_of_all().collect::<Vec<_>>()
+        );
+    }
+    for (context, base) in world.bases.lock().drain(..) {
+        machine.context_push(world.contexts[context].handle).unwrap();
+        machine.memory_free(base).unwrap();
+        machine.context_pop().unwrap();
+    }
+}
+
+/// Takes the blocks that one thread has sent to another and that have not arrived.
+fn take_mail(world: &World) -> Vec<u64> {
+    let mut taken = Vec::new();
+    for (device, mail) in world.mail.iter().enumerate() {
+        let context = world.contexts.iter().find(|context| context.device == device as i32);
+        world.machine.context_push(context.unwrap().handle).unwrap();
+        for parcel in mail.lock().drain(..) {
+            world.machine.event_destroy(parcel.event).unwrap();
+            taken.push(parcel.address);
+        }
+        world.machine.context_pop().unwrap();
+    }
+    taken
+}
+
+/// Destroys a context while its work is pending and blocks of it are in use. They are freed in another one.
+fn destroy_context(world: &mut World, mut left: Vec<u64>) {
+    left.extend(take_mail(world));
+    let machine = world.machine.clone();
+    machine.context_destroy(world.contexts[0].handle).unwrap();
+    world.contexts.remove(0);
+    machine.context_push(world.contexts[0].handle).unwrap();
+    // Some before the pool's next request, and some after it.
+    let after = left.split_off(left.len() / 2);
+    left.into_iter().for_each(|address| world.put(address, None));
+    let block = world.get(4096, 0, None);
+    after
+        .into_iter()
+        .chain((block != 0).then_some(block))
+        .for_each(|address| world.put(address, None));
+    machine.context_synchronize().unwrap();
+    machine.others_hold(0, 0).unwrap();
+    let block = world.get(4096, 0, None);
+    assert!(block != 0, "the pool goes on in another context");
+    world.put(block, None);
+    machine.context_pop().unwrap();
+}
+
+/// Resets the first device under blocks in use: requests there are refused, frees are accepted, and the other device and new
+/// allocators go on.
+fn reset_device(world: &World, mut left: Vec<u64>) {
+    left.extend(take_mail(world));
+    let machine = &world.machine;
+    let devices = world.mail.len() as i32;
+    for device in 0..devices {
+        machine.others_hold(device, 0).unwrap();
+    }
+    world.check();
+    machine.primary_reset(0).unwrap();
+    let other = &world.contexts[1];
+    machine.context_push(other.handle).unwrap();
+    for stream in [None, Some(other.streams[0]), Some(0)] {
+        assert_eq!(world.get(4096, 0, stream), 0, "the device was reset");
+    }
+    for (at, address) in left.into_iter().enumerate() {
+        let stream = (at % 3 == 1).then_some(other.streams[1]);
+        world.put(address, stream);
+    }
+    machine.context_pop().unwrap();
+    if devices > 1 {
+        machine.context_push(world.contexts[2].handle).unwrap();
+        let block = world.get(4096, 0, None);
+        assert!(block != 0, "the other device goes on");
+        world.put(block, None);
+        machine.context_synchronize().unwrap();
+        machine.context_pop().unwrap();
+    }
+    machine.drain_user_objects();
+    for device in 0..devices {
+        let stats = world.allocator.stats(Some(device)).unwrap();
+        assert_eq!((stats.allocated, stats.allocations), (0, stats.frees), "{stats:?}");
+    }
+    for _ in 0..1000 {
+        world.allocator.close();
+    }
+    world.check();
+    let (free, total) = machine.memory_info(devices - 1).unwrap();
+    assert!(devices == 1 || free == total, "memory is left on the other device");
+    let again = {
+        let config = Config::parse("decay_ms=0,wait_ms=2").unwrap();
+        Allocator::with_driver(world.allocator.driver().clone(), config).unwrap()
+    };
+    let context = machine.primary_retain(0).unwrap();
+    machine.context_push(context).unwrap();
+    let request = Request {
+        size: 4096,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: None,
+    };
+    let block = world.get_of(&again, &request, 0);
+    assert!(block != 0, "the device is there again");
+    world.put_to(&again, block, None);
+    machine.context_synchronize().unwrap();
+    machine.context_pop().unwrap();
+    assert!(
+        (0..1000).any(|_| is_gone(world, &again)),
+        "a new allocator keeps memory"
+    );
+    world.check();
 }
 
 /// Checks that there was no violation, that no capture was ended, that the statistics are consistent, and that nothing is
@@ -165,14 +382,8 @@ fn finish(world: &World, rules: &Rules, ended: u64) {
     for device in 0..world.mail.len() as i32 {
         machine.others_hold(device, 0).unwrap();
     }
-    for (device, mail) in world.mail.iter().enumerate() {
-        let context = world.contexts.iter().find(|context| context.device == device as i32);
-        machine.context_push(context.unwrap().handle).unwrap();
-        for parcel in mail.lock().drain(..) {
-            machine.event_destroy(parcel.event).unwrap();
-            world.put(parcel.address, None);
-        }
-        machine.context_pop().unwrap();
+    for address in take_mail(world) {
+        world.put(address, None);
     }
     for context in &world.contexts {
         machine.context_push(context.handle).unwrap();

@@ -1,15 +1,15 @@
 //! The allocators under test.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trtalloc::allocator::{Allocator, Request};
+use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{Addresses, Machine, SimConfig, SimDriver};
 
+use crate::drawn::{self, Budget};
 use crate::over::open;
-use crate::play::{Rules, play};
+use crate::play::{Ending, Rules, play};
 use crate::random::Random;
 use crate::standin::process::exclusive;
 
@@ -86,92 +86,33 @@ pub fn all() -> Vec<Round> {
     ]
 }
 
-const BUDGET: u64 = 256 * MIB;
-
-/// The folder of a budget that no other process and no other round shares.
-fn budget_folder(seed: u64) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stress-{}-{seed}", std::process::id()))
-}
-
-fn budget(seed: u64) -> String {
-    let folder = budget_folder(seed);
-    format!("share_budget={}/round:{}MiB", folder.display(), BUDGET / MIB)
-}
-
-/// All of the budget is free again.
-fn budget_is_whole(seed: u64) {
-    let config = Config::parse(&format!("driver=sim,decay_ms=0,{}", budget(seed))).unwrap();
-    let allocator = Allocator::from_config(config).unwrap();
-    let request = Request {
-        size: BUDGET,
-        alignment: 0,
-        flags: 0,
-        stream: None,
-        device: Some(0),
-    };
-    let block = allocator.allocate(request).expect("nothing of the budget is held");
-    allocator.deallocate(block, None).unwrap();
-}
+/// Options that need virtual memory.
+const NEED_PAGES: [&str; 5] = ["backing=vmm", "guard", "share=", "rdma", "peers"];
 
 /// An allocator with options that the seed decides, over a driver of any version.
 pub fn drawn(seed: u64) -> Round {
     let mut random = Random::new(seed ^ 0x6f70_7469_6f6e_7321);
-    let pinned = random.one_in(10);
-    let mut options = if pinned { "wait_ms=2,kind=pinned" } else { "wait_ms=2" }.to_owned();
-    let mut is_set = |one_in: u64, values: &[&str]| {
-        if random.one_in(one_in) {
-            options = format!("{options},{}", random.pick(values).expect("there are values"));
-        }
-    };
-    is_set(2, &["limit=192MiB", "limit=256MiB"]);
-    is_set(4, &["reserve=32MiB", "reserve=128MiB"]);
-    is_set(
-        2,
-        &[
-            "release_threshold=all",
-            "release_threshold=0",
-            "release_threshold=64MiB",
-        ],
-    );
-    is_set(3, &["decay_ms=2", "decay_ms=8"]);
-    is_set(4, &["retry_ms=1"]);
-    is_set(4, &["captures=1"]);
-    is_set(
-        4,
-        &[
-            "history=all,stacks=none",
-            "history=state",
-            "history=all,max_entries=1000",
-        ],
-    );
-    is_set(8, &["streams=trusted"]);
-    is_set(16, &["passthrough=1"]);
-    if !pinned {
-        is_set(4, &["limit=30%"]);
-        is_set(3, &["headroom=64MiB", "headroom=40%"]);
-        is_set(4, &["backing=malloc", "backing=vmm"]);
-        is_set(6, &["peers=auto"]);
-        is_set(12, &["guard=1"]);
-        is_set(12, &["fill=0xcd"]);
-        is_set(4, &[&budget(seed)]);
-    }
+    let drawn = drawn::options(&mut random, &Budget::new(seed));
+    let has = |option: &str| drawn.text.contains(option);
     Round {
         // Without failures, a process that captures expects memory to grow.
-        failures: options.contains("captures=1") || random.one_in(2),
+        failures: has("captures=1") || random.one_in(2),
         sim: SimConfig {
             version: random
                 .pick(&[11_020, 11_080, 12_040, 12_090])
                 .expect("there are versions"),
             memory: (512 << random.below(4)) * MIB,
             // Every device can use pinned memory, and a pool learns of a context that is not primary when it calls the pool.
-            devices: if pinned { 1 } else { DEVICES as u32 },
+            devices: if drawn.pinned { 1 } else { DEVICES as u32 },
             user_object_delay: 10_000 * random.below(100),
+            exportable_granularity: if random.one_in(2) { 16 << 20 } else { 0 },
+            virtual_memory: NEED_PAGES.iter().any(|option| has(option)) || !random.one_in(8),
             ..SimConfig::default()
         },
-        options,
         weight: 0,
         largest: (1 + random.below(48)) * MIB,
         ascend: false,
+        options: drawn.text,
     }
 }
 
@@ -185,7 +126,7 @@ const FOUND: [(usize, u64, u64); 2] = [
 /// Runs them again.
 pub fn run_found(rounds: &[Round]) {
     for (at, seed, operations) in FOUND {
-        run(&rounds[at], operations, 1, seed);
+        run_as(&rounds[at], operations, 1, seed, false);
     }
 }
 
@@ -245,6 +186,28 @@ fn contrary(seed: u64, sim: SimConfig) -> SimConfig {
 
 /// Runs a round. Returns a summary.
 pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
+    run_as(round, operations, threads, seed, true)
+}
+
+/// Whether the pools are made in contexts that are not primary, and how the round ends, as the seed decides.
+fn contexts(round: &Round, seed: u64) -> (bool, Ending) {
+    let mut random = Random::new(seed ^ 0x636f_6e74_6578_7473);
+    // AscendCL's contexts are the standin's affair, and trusted streams outlive the allocator.
+    let usual = round.ascend
+        || ["trusted", "pinned"]
+            .iter()
+            .any(|option| round.options.contains(option));
+    let primaries = usual || !random.one_in(4);
+    let ending = match primaries {
+        // Without ids, a context that comes back is not distinguished.
+        _ if usual || !round.sim.stream_ids() || !random.one_in(3) => Ending::Orderly,
+        true => Ending::Reset,
+        false => Ending::Destroyed,
+    };
+    (primaries, ending)
+}
+
+fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) -> String {
     let simulated = SimDriver::new(contrary(seed, round.sim.clone()));
     let machine = simulated.machine().clone();
     slow_calls(&machine, seed);
@@ -257,11 +220,13 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         Some(_) => open(false).unwrap(),
         None => simulated,
     };
-    let shares = round.options.contains("share_budget");
-    if shares {
-        std::fs::create_dir_all(budget_folder(seed)).unwrap();
-    }
+    let budget = round.options.contains("share_budget").then(|| Budget::new(seed));
+    budget.iter().for_each(Budget::begin);
     let config = Config::parse(&format!("decay_ms=0,{}", round.options)).unwrap();
+    let (primaries, ending) = match broad {
+        true => contexts(round, seed),
+        false => (true, Ending::Orderly),
+    };
     let rules = Rules {
         options: &round.options,
         devices: round.sim.devices as i32,
@@ -272,15 +237,18 @@ pub fn run(round: &Round, operations: u64, threads: u64, seed: u64) -> String {
         max_thread_streams: 1000,
         clients: 1,
         engines: !round.failures,
+        broad,
+        // AscendCL uses a stream in its own context only.
+        away: !round.ascend,
+        child_graphs: true,
+        primaries,
+        ending,
     };
     let allocator = Allocator::with_driver(driver, config).unwrap();
     let summary = play(machine, allocator, &rules, operations, threads, seed);
-    if shares {
+    if let Some(budget) = budget {
         // Before CUDA 11.3 the memory of graphs stays allocated.
-        if round.sim.user_objects() {
-            budget_is_whole(seed);
-        }
-        std::fs::remove_dir_all(budget_folder(seed)).unwrap();
+        budget.end(SimDriver::new(SimConfig::default()), round.sim.user_objects());
     }
     summary
 }

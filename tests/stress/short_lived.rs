@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use trtalloc::allocator::Request;
+use trtalloc::driver::Stream;
 
 use crate::client::{Block, Client};
-use crate::world::{carved, done};
+use crate::world::{World, carved, done};
 
-/// The default streams: of a context, and of a thread in it.
-const DEFAULT: [usize; 2] = [0, 2];
+/// The default streams: of a context, by two handles, and of a thread in it.
+pub const DEFAULT: [usize; 3] = [0, 1, 2];
 
 impl Client<'_> {
     /// Works in a new context, which is destroyed with work pending. The client keeps one block.
@@ -32,7 +33,7 @@ impl Client<'_> {
         let event = self.world.app(|machine| machine.event_create().unwrap());
         if self.random.one_in(3) {
             // A green context has no default streams of threads.
-            stream = DEFAULT[self.random.below(if green { 1 } else { 2 }) as usize];
+            stream = [0, 2][self.random.below(if green { 1 } else { 2 }) as usize];
         }
         let (mut there, mut used): (Vec<(u64, u64)>, bool) = (Vec::new(), false);
         for _ in 0..self.random.below(12) {
@@ -67,6 +68,7 @@ impl Client<'_> {
                 resizable: false,
                 home,
                 pins: 0,
+                born: None,
             });
         }
         for (address, _) in there {
@@ -154,6 +156,7 @@ impl Client<'_> {
                     resizable: false,
                     home,
                     pins: 0,
+                    born: None,
                 }),
                 false => world.put(address, None),
             }
@@ -180,6 +183,7 @@ impl Client<'_> {
             }
         }
         let (size, which) = (self.random.size(world.largest), self.random.below(3));
+        let default = (world.primaries && world.away && self.rarely(2)).then(|| self.random.pick(&DEFAULT));
         let work = || {
             for (address, stream) in taken {
                 world.put(address, stream);
@@ -195,6 +199,9 @@ impl Client<'_> {
                 world.machine.checker().hand_out(address, carved(size), None);
                 world.put(address, None);
             }
+            if let Some(stream) = default.flatten() {
+                use_default_stream(world, device, (stream, size));
+            }
             let _ = world.ask(|allocator| match which {
                 0 if !world.spares_captures => allocator.trim(Some(device), 64 << 20).map(drop),
                 _ => allocator.stats(Some(device)).map(drop),
@@ -207,4 +214,32 @@ impl Client<'_> {
         };
         std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
     }
+}
+
+/// Requests memory on a default stream while the thread has no context. That means the stream of the primary context.
+fn use_default_stream(world: &World, device: i32, (stream, size): (usize, u64)) {
+    let request = Request {
+        size,
+        alignment: 0,
+        flags: 0,
+        stream: Some(Stream(stream)),
+        device: Some(device),
+    };
+    let Ok(address) = world.ask(|allocator| allocator.allocate(request)) else {
+        return;
+    };
+    let checker = world.machine.checker();
+    let primary = world.app(|machine| {
+        let primary = machine.primary_retain(device).unwrap();
+        machine.context_push(primary).unwrap();
+        primary
+    });
+    checker.hand_out(address, carved(size), Some(stream).filter(|_| !world.is_pinned()));
+    done(world.app(|machine| machine.launch(stream, 100_000, &[(address, size)])));
+    checker.give_back(address, Some(stream));
+    world.app(|machine| {
+        assert_eq!(machine.context_pop(), Ok(primary));
+        machine.primary_release(device).unwrap();
+    });
+    world.put_known(&world.allocator, address, Some(stream));
 }

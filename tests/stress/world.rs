@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use trtalloc::allocator::{Allocator, Request};
+use trtalloc::allocator::{Allocator, OomHandler, Request};
 use trtalloc::config::Kind;
 use trtalloc::driver::Stream;
+use trtalloc::tags::Tag;
 
 use crate::machine::Machine;
 
@@ -89,6 +90,53 @@ pub struct World {
     pub engines: bool,
     /// Whether the allocator may end no capture. Trims and limits, which may end one, are left out then.
     pub spares_captures: bool,
+    /// Whether clients do what is in the modules of `client`, too, and capture in more ways. Without it, a seed repeats the
+    /// work of earlier versions of this test.
+    pub broad: bool,
+    /// Whether a stream may be used while another context than its own is current.
+    pub away: bool,
+    /// Whether a graph may have other graphs as children.
+    pub child_graphs: bool,
+    /// Whether primary contexts exist throughout.
+    pub primaries: bool,
+    /// Whether one thread does all the work.
+    pub alone: bool,
+    /// The options of the allocator.
+    pub options: String,
+    /// Blocks that the out-of-memory handler may free.
+    pub spare: Arc<Spare>,
+    /// Clients' own allocators, which were closed, and whose memory may still wait for work.
+    pub closed: Mutex<Vec<Arc<Allocator>>>,
+    /// Memory of the driver's malloc under an allocator of `closed`, with its context.
+    pub bases: Mutex<Vec<(usize, u64)>>,
+}
+
+/// Blocks that are kept for an emergency, by device.
+#[derive(Default)]
+pub struct Spare(pub Mutex<Vec<(i32, u64)>>);
+
+impl Spare {
+    /// The most blocks.
+    pub const MOST: usize = 6;
+
+    /// An out-of-memory handler that frees one of the device's spare blocks, and has the request attempted again.
+    pub fn handler(self: &Arc<Self>, allocator: &Arc<Allocator>, machine: &Arc<Machine>) -> OomHandler {
+        let (spare, allocator, machine) = (self.clone(), Arc::downgrade(allocator), machine.clone());
+        Arc::new(move |device, _| {
+            let Some(allocator) = allocator.upgrade() else {
+                return false;
+            };
+            let mut blocks = spare.0.lock();
+            let Some(at) = blocks.iter().position(|(of, _)| *of == device) else {
+                return false;
+            };
+            let (_, address) = blocks.swap_remove(at);
+            drop(blocks);
+            machine.checker().give_back(address, None);
+            allocator.deallocate(address, None).expect("the block is in use");
+            true
+        })
+    }
 }
 
 impl World {
@@ -101,8 +149,13 @@ impl World {
     /// A call of the allocator. If an injected failure kept it from restoring the application's context, this makes the
     /// context current again.
     pub fn ask<T>(&self, call: impl FnOnce(&Allocator) -> T) -> T {
+        self.ask_of(&self.allocator, call)
+    }
+
+    /// As [`World::ask`], of any allocator.
+    pub fn ask_of<T>(&self, allocator: &Allocator, call: impl FnOnce(&Allocator) -> T) -> T {
         let own = self.app(|machine| machine.context_current());
-        let answer = call(&self.allocator);
+        let answer = call(allocator);
         self.app(|machine| {
             while machine.context_current() != own {
                 machine.context_pop().unwrap();
@@ -125,11 +178,18 @@ impl World {
             stream: stream.map(Stream),
             device: None,
         };
-        match self.ask(|allocator| allocator.allocate(request)) {
+        self.get_of(&self.allocator, &request, 0)
+    }
+
+    /// As [`World::get`], of any allocator and for a tag of the thread's or of an adapter's own; 0: the thread's.
+    pub fn get_of(&self, allocator: &Allocator, request: &Request, tag: Tag) -> u64 {
+        match self.ask_of(allocator, |allocator| allocator.allocate_for(request, tag)) {
             Ok(address) => {
+                let Request { size, alignment, .. } = *request;
                 assert!(address.is_multiple_of(alignment.max(1)), "{address:#x} for {alignment}");
                 // The host may write to pinned memory at once, whatever the stream.
-                let stream = stream.filter(|_| self.allocator.config().kind == Kind::Device);
+                let stream = request.stream.filter(|_| allocator.config().kind == Kind::Device);
+                let stream = stream.map(|stream| stream.0);
                 self.machine.checker().hand_out(address, carved(size), stream);
                 self.counts.allocated.fetch_add(1, Relaxed);
                 address
@@ -142,8 +202,19 @@ impl World {
     }
 
     pub fn put(&self, address: u64, stream: Option<usize>) {
+        self.put_to(&self.allocator, address, stream);
+    }
+
+    /// As [`World::put`], to any allocator.
+    pub fn put_to(&self, allocator: &Allocator, address: u64, stream: Option<usize>) {
         self.machine.checker().give_back(address, stream);
-        if let Err(error) = self.ask(|allocator| allocator.deallocate(address, stream.map(Stream))) {
+        self.put_known(allocator, address, stream);
+    }
+
+    /// As [`World::put_to`], of a block that was given back for the checker before.
+    pub fn put_known(&self, allocator: &Allocator, address: u64, stream: Option<usize>) {
+        let stream = stream.map(Stream);
+        if let Err(error) = self.ask_of(allocator, |allocator| allocator.deallocate(address, stream)) {
             panic!("{address:#x} on {stream:?} was not freed: {error}");
         }
     }
@@ -167,6 +238,11 @@ impl World {
             self.counts.resized_by_copying.fetch_add(u64::from(copies), Relaxed);
             new
         })
+    }
+
+    /// Whether the memory is the host's.
+    pub fn is_pinned(&self) -> bool {
+        self.allocator.config().kind == Kind::Pinned
     }
 
     /// Checks that there is no violation so far.

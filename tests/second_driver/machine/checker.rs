@@ -63,7 +63,7 @@ impl Checker<'_> {
 
     pub fn give_back(&self, address: u64, on: Option<usize>) {
         let until = on.map_or_else(|| self.0.sim.context_until(), |on| self.0.sim.done(on));
-        let serial = self.0.serial(&self.0.objects.lock());
+        let serial = self.0.serial_of(on);
         let mut books = self.0.books.lock();
         if let Some(block) = books.give_back(address, on, (serial, until)) {
             self.compare(&mut books, &block, address, block.size);
@@ -72,7 +72,7 @@ impl Checker<'_> {
 
     /// The block's owner also uses it on a stream, with work queued so far.
     pub fn used(&self, address: u64, on: usize) {
-        let serial = self.0.serial(&self.0.objects.lock());
+        let serial = self.0.serial_of(Some(on));
         self.0.books.lock().used(address, on, (serial, self.0.sim.done(on)));
     }
 

@@ -1,12 +1,19 @@
 //! One thread's work: a correct client, which orders all uses of a block behind one another and before its free.
 
+pub mod allocators;
+mod away;
+mod late;
+mod misuse;
 mod surroundings;
 
 use std::collections::VecDeque;
 
-use trtalloc::allocator::{Allocator, RESIZABLE};
+use trtalloc::allocator::{Allocator, RESIZABLE, Request};
 use trtalloc::driver::Stream;
 use trtalloc::tags;
+
+use allocators::OwnAllocator;
+use away::Away;
 
 use crate::graphs::{Capture, Graph};
 use crate::random::Random;
@@ -27,6 +34,8 @@ pub struct Block {
     pub home: usize,
     /// How many graphs use it although it was not allocated in them.
     pub pins: u32,
+    /// The stream that it was allocated on, if that is the client's and still exists.
+    pub born: Option<usize>,
 }
 
 pub struct Client<'w> {
@@ -41,6 +50,14 @@ pub struct Client<'w> {
     pub capture: Option<Capture>,
     /// Engines that were loaded without a stream, oldest first.
     engines: VecDeque<Vec<u64>>,
+    /// Blocks that are freed on the stream that they were allocated on, after its end.
+    late: Vec<(u64, usize)>,
+    /// Blocks on streams of other contexts.
+    away: Vec<Away>,
+    /// Blocks of another device, and the stream that uses them.
+    far: Vec<(u64, u64, usize)>,
+    /// An allocator of the client's own.
+    own: Option<OwnAllocator>,
 }
 
 impl<'w> Client<'w> {
@@ -55,6 +72,10 @@ impl<'w> Client<'w> {
             graphs: Vec::new(),
             capture: None,
             engines: VecDeque::new(),
+            late: Vec::new(),
+            away: Vec::new(),
+            far: Vec::new(),
+            own: None,
         };
         client.enter();
         client.open_stream();
@@ -82,6 +103,7 @@ impl<'w> Client<'w> {
         let stream = match self.random.below(16) {
             // A program that uses the legacy stream beside captures of other threads ends them itself.
             0 if self.world.spares_captures => Some(2),
+            0 if self.world.away && self.rarely(4) => Some(1),
             0 => Some(if self.random.one_in(2) { 0 } else { 2 }),
             1..=3 => self.random.pick(shared),
             _ => self.random.pick(&self.streams),
@@ -100,8 +122,15 @@ impl<'w> Client<'w> {
         (!self.captures(block.home) && block.pins == 0).then_some(at)
     }
 
+    /// Whether to do something that only a broad round does, which happens once in so many times.
+    pub fn rarely(&mut self, times: u64) -> bool {
+        self.world.broad && self.random.one_in(times)
+    }
+
     pub fn launch(&mut self, stream: usize, ranges: &[(u64, u64)]) -> bool {
-        let duration = self.random.below(200_000);
+        // Longer than most requests wait.
+        let longest = if self.rarely(64) { 20_000_000 } else { 200_000 };
+        let duration = self.random.below(longest);
         done(self.world.app(|machine| machine.launch(stream, duration, ranges)))
     }
 
@@ -127,6 +156,9 @@ impl<'w> Client<'w> {
         }
         if self.capture.is_some() && self.random.one_in(2) {
             return self.capture_step();
+        }
+        if self.rarely(12) {
+            return self.broad_step();
         }
         match self.random.below(1000) {
             0..300 => self.allocate(true, 0),
@@ -170,6 +202,21 @@ impl<'w> Client<'w> {
         }
     }
 
+    fn broad_step(&mut self) {
+        match self.random.below(100) {
+            0..16 => self.allocate_away(),
+            16..32 => self.use_or_free_away(),
+            32..40 => self.lend(),
+            40..44 => self.use_in_primary(),
+            44..52 => self.free_late(),
+            52..60 => self.use_far_block(),
+            60..80 => self.use_own_allocator(),
+            80..84 => self.keep_spare(),
+            84..94 => self.administer(),
+            _ => self.misuse(),
+        }
+    }
+
     fn allocate(&mut self, ordered: bool, flags: u32) {
         let home = self.stream();
         let size = self.random.size(self.world.largest);
@@ -179,9 +226,27 @@ impl<'w> Client<'w> {
             0
         };
         let tag = self.random.one_in(8).then(|| self.tag());
-        tags::set(tag).expect("there are few tags");
-        let address = self.world.get_aligned(size, alignment, flags, ordered.then_some(home));
-        tags::set(None).expect("there is always no tag");
+        let stream = ordered.then_some(home);
+        let address = match tag {
+            Some(tag) if self.rarely(2) => {
+                let request = Request {
+                    size,
+                    alignment,
+                    flags,
+                    stream: stream.map(Stream),
+                    device: None,
+                };
+                // As a named adapter does.
+                let tag = tags::intern(tag).expect("there are few tags");
+                self.world.get_of(&self.world.allocator, &request, tag)
+            }
+            tag => {
+                tags::set(tag).expect("there are few tags");
+                let address = self.world.get_aligned(size, alignment, flags, stream);
+                tags::set(None).expect("there is always no tag");
+                address
+            }
+        };
         if address == 0 {
             return;
         }
@@ -191,6 +256,7 @@ impl<'w> Client<'w> {
             resizable: flags == RESIZABLE,
             home,
             pins: 0,
+            born: stream,
         });
         if !self.random.one_in(4) {
             self.launch(home, &[(address, size)]);
@@ -272,6 +338,10 @@ impl<'w> Client<'w> {
     /// Makes the use itself, behind the block's other uses.
     pub fn declared(&mut self, at: usize, other: usize) {
         let Block { address, size, .. } = self.blocks[at];
+        self.declared_range((address, size), other);
+    }
+
+    fn declared_range(&mut self, (address, size): (u64, u64), other: usize) {
         // The declaration comes first: if it fails, there must be no use.
         if self
             .world
@@ -333,6 +403,7 @@ impl<'w> Client<'w> {
             resizable: parcel.resizable,
             home,
             pins: 0,
+            born: None,
         });
     }
 
@@ -359,15 +430,21 @@ impl<'w> Client<'w> {
         self.launch(home, &[(address, size)]);
     }
 
-    /// Frees everything.
-    pub fn finish(mut self) {
+    /// Ends captures and graphs. What the client holds then are blocks.
+    pub fn end_graphs(&mut self) {
         self.end_capture();
         while !self.graphs.is_empty() {
             self.drop_graph();
         }
+    }
+
+    /// Frees everything.
+    pub fn finish(mut self) {
+        self.end_graphs();
         for block in std::mem::take(&mut self.engines).into_iter().flatten() {
             self.world.put(block, None);
         }
+        self.finish_broad();
         for block in std::mem::take(&mut self.blocks) {
             let ordered = self.random.one_in(2);
             self.world.put(block.address, ordered.then_some(block.home));
@@ -378,5 +455,30 @@ impl<'w> Client<'w> {
             }
         }
         self.leave();
+    }
+
+    /// Ends everything but the blocks that it returns.
+    pub fn leave_blocks(mut self) -> Vec<u64> {
+        self.end_graphs();
+        self.finish_broad();
+        let blocks = std::mem::take(&mut self.blocks);
+        let engines = std::mem::take(&mut self.engines).into_iter().flatten();
+        let left = blocks.iter().map(|block| block.address).chain(engines).collect();
+        self.leave();
+        left
+    }
+
+    fn finish_broad(&mut self) {
+        while !self.late.is_empty() {
+            self.free_late();
+        }
+        while !self.away.is_empty() {
+            self.free_away();
+        }
+        for (address, _, stream) in std::mem::take(&mut self.far) {
+            let ordered = self.random.one_in(2);
+            self.world.put(address, ordered.then_some(stream));
+        }
+        self.finish_own_allocator();
     }
 }

@@ -9,6 +9,7 @@ use crate::machine::functions::{Call, CallKind};
 use crate::world::{carved, done};
 
 use super::Client;
+use super::late::Lateness;
 
 impl Client<'_> {
     pub(super) fn open_stream(&mut self) {
@@ -33,11 +34,21 @@ impl Client<'_> {
             return;
         }
         self.streams.swap_remove(at);
+        let lateness = self.lateness(dying);
         let mut after = Vec::new();
         let mut remaining = Vec::new();
         for mut block in std::mem::take(&mut self.blocks) {
+            let born_there = block.born == Some(dying);
+            if born_there {
+                // The handle may come back as another stream.
+                block.born = None;
+            }
             if block.home != dying {
                 remaining.push(block);
+                continue;
+            }
+            if lateness != Lateness::None && born_there && block.pins == 0 && self.random.one_in(2) {
+                self.give_back_late(block.address, dying);
                 continue;
             }
             match self.random.below(3) {
@@ -50,6 +61,7 @@ impl Client<'_> {
             }
         }
         self.blocks = remaining;
+        self.inherit(dying, heir);
         for graph in self.graphs.iter_mut().filter(|graph| graph.home == dying) {
             graph.home = heir;
         }
@@ -60,6 +72,12 @@ impl Client<'_> {
         self.world.app(|machine| machine.stream_destroy(dying).unwrap());
         for address in after {
             self.world.put(address, None);
+        }
+        if lateness == Lateness::AtOnce {
+            // Before any other stream can have the handle.
+            while self.late.last().is_some_and(|(_, stream)| *stream == dying) {
+                self.free_late();
+            }
         }
     }
 
