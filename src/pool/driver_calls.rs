@@ -102,17 +102,20 @@ impl DriverCalls {
             true => return is_same(self.context_id(context), id),
             // Without ids, only making the context current shows whether it exists. Where it is current already, what a
             // refused call left cannot be told from what was there before.
-            false if self.query(|driver| driver.current_context()) == Ok(Some(context)) => {
-                self.query(|driver| driver.context_push(context)).map(|()| {
-                    let pop = || self.query(|driver| driver.context_pop());
-                    let _ = pop().or_else(|_| pop());
+            false => match self.query(|driver| driver.current_context()) {
+                Ok(Some(current)) if current == context => {
+                    self.query(|driver| driver.context_push(context)).map(|()| {
+                        let pop = || self.query(|driver| driver.context_pop());
+                        let _ = pop().or_else(|_| pop());
+                        true
+                    })
+                }
+                Ok(_) => self.query(|driver| push_context(driver, context)).map(|()| {
+                    self.query(|driver| pop_context(driver, context));
                     true
-                })
-            }
-            false => self.query(|driver| push_context(driver, context)).map(|()| {
-                self.query(|driver| pop_context(driver, context));
-                true
-            }),
+                }),
+                Err(error) => Err(error),
+            },
         };
         is_known(there)
     }
@@ -144,7 +147,10 @@ impl DriverCalls {
     /// with it, and they do not change because they are read.
     pub fn device_memory(&self, context: Context, device: i32) -> (u64, u64) {
         let driver = &*self.driver;
-        let pushed = driver.current_device() != Ok(Some(device));
+        let Ok(current) = driver.current_device() else {
+            return (0, 0);
+        };
+        let pushed = current != Some(device);
         if pushed && push_context(driver, context).is_err() {
             return (0, 0);
         }

@@ -81,7 +81,7 @@ impl CudaDriver {
     }
 
     fn ask_for_memory(&self, device: i32) -> Result<(u64, u64)> {
-        if self.current_device() == Ok(Some(device)) {
+        if self.current_device()? == Some(device) {
             return self.current_memory_info();
         }
         let primary = self.primary_retain(device)?;
