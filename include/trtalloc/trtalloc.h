@@ -48,7 +48,8 @@ typedef enum trtalloc_status {
 } trtalloc_status;
 
 // The reason of this thread's last failure, as text. Never NULL; empty if no call has failed. Valid until the thread's
-// next call of this library, except trtalloc_last_status.
+// next call of this library, except trtalloc_last_status. While the thread or the process ends, the text of an earlier
+// failure is gone.
 const char *trtalloc_last_error(void);
 
 // The status of this thread's last failure, TRTALLOC_STATUS_OK if no call has failed. It belongs to the text of
@@ -63,7 +64,8 @@ const char *trtalloc_version(void);
    ---------- */
 
 // An allocator: a pool for each device. It is opaque and safe to use from any thread at any time. It is never freed:
-// after trtalloc_destroy it stays valid, and every request returns NULL.
+// after trtalloc_destroy it stays valid, and every request returns NULL. Its tables stay in the host's memory, so create
+// one for the process or for each model, not one for each request.
 typedef struct trtalloc_allocator trtalloc_allocator;
 
 // Creates an allocator and opens the driver. `options` is "key=value,key=value", or NULL. For keys that it does not name,
@@ -169,7 +171,7 @@ trtalloc_status trtalloc_trim(trtalloc_allocator *allocator, int32_t device, uin
 
 // Sets the function that is called, with `context`, when a request cannot be satisfied. It replaces the one set
 // before; NULL sets none. It runs on the requesting thread, so it may run on several threads at once. It may use the
-// allocator: allocate, free, trim. A request of its own that cannot be satisfied does not call it again. One request
+// allocator: allocate, free, trim. A request of its own that cannot be satisfied calls no handler. One request
 // is tried again at most 100 times. A call that has begun may still be running when this function or
 // trtalloc_destroy returns; trtalloc_destroy removes the handler. The handler must return: an exception that leaves it
 // ends the process. Opens the driver if trtalloc_default() has not been used yet.
@@ -370,8 +372,8 @@ typedef struct trtalloc_output {
 // IExecutionContext::setOutputAllocator. One execution context needs one for all its outputs; two contexts must not
 // share one. An output's block grows in place. It belongs to the tensor until the context's next enqueue requests
 // more, or the block is released or taken; until then this library does not change it. The output allocator belongs to
-// the allocator: the caller never deletes it, and it stays valid for ever. Returns NULL if this library does not know
-// that version's interface.
+// the allocator: the caller never deletes it, and it stays valid for ever, so create one for each context and not for
+// each enqueue. Returns NULL if this library does not know that version's interface.
 void *trtalloc_tensorrt_output_allocator(trtalloc_allocator *allocator, int32_t tensorrt_version);
 
 // Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet.

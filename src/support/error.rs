@@ -1,7 +1,8 @@
 //! The library's errors, and each thread's last failure as text and as a number.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
+use std::ptr::null_mut;
 
 use crate::driver::DriverError;
 
@@ -52,21 +53,33 @@ thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
     // A number has no destructor, so it can be read until the thread's end, even after the text was destroyed.
     static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
+    // The text of a failure after `LAST` was destroyed: in destructors of a thread's locals, and while the process exits
+    // in those of static objects. A pointer has no destructor, so the last such text of a thread is never freed.
+    static LATE: Cell<*mut c_char> = const { Cell::new(null_mut()) };
 }
 
-/// Stores `error` as this thread's last failure. While the thread's locals are being destroyed, only its number is
-/// stored.
+/// Stores `error` as this thread's last failure.
 pub fn remember(error: &Error) {
     let _ = LAST_STATUS.try_with(|last| last.set(error.status()));
     let text: String = error.to_string().chars().filter(|c| *c != '\0').collect();
-    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).ok());
+    let mut text = CString::new(text).ok();
+    if LAST.try_with(|last| *last.borrow_mut() = text.take()).is_err() {
+        let late = text.map_or(null_mut(), CString::into_raw);
+        let before = LATE.try_with(|last| last.replace(late)).unwrap_or(null_mut());
+        if !before.is_null() {
+            // SAFETY: from `into_raw` above, and no longer in `LATE`.
+            drop(unsafe { CString::from_raw(before) });
+        }
+    }
 }
 
-/// This thread's last failure as a C string; empty if there was none. Valid until this thread's next failure.
+/// This thread's last failure as a C string; empty if there was none. Valid until this thread's next failure. While a
+/// thread ends, the text of an earlier failure is gone.
 pub fn last() -> *const c_char {
-    const NONE: &CStr = c"";
-    LAST.try_with(|last| last.borrow().as_ref().map_or(NONE.as_ptr(), |text| text.as_ptr()))
-        .unwrap_or(NONE.as_ptr())
+    let text = LAST.try_with(|last| last.borrow().as_ref().map(|text| text.as_ptr()));
+    let late = || LATE.try_with(|last| last.get().cast_const()).ok();
+    let text = text.unwrap_or_else(|_| late().filter(|text| !text.is_null()));
+    text.unwrap_or(c"".as_ptr())
 }
 
 /// The number of this thread's last failure, as [`Error::status`] returns it; 0 if there was none.
@@ -76,6 +89,8 @@ pub fn last_status() -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+
     use super::*;
 
     fn text() -> String {
@@ -104,12 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn status_is_readable_in_destructors_of_thread_locals() {
-        struct Late(std::sync::mpsc::Sender<i32>);
+    fn failure_is_readable_in_destructors_of_thread_locals() {
+        struct Late(std::sync::mpsc::Sender<(i32, String)>);
         impl Drop for Late {
             fn drop(&mut self) {
-                remember(&Error::OutOfMemory("late".into()));
-                self.0.send(last_status()).unwrap();
+                for reason in ["late", "later"] {
+                    remember(&Error::OutOfMemory(reason.into()));
+                    self.0.send((last_status(), text())).unwrap();
+                }
             }
         }
         thread_local! {
@@ -123,6 +140,8 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(receiver.recv(), Ok(2));
+        for reason in ["out of memory: late", "out of memory: later"] {
+            assert_eq!(receiver.recv(), Ok((2, reason.to_owned())));
+        }
     }
 }

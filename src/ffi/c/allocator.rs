@@ -11,7 +11,8 @@ use crate::support::config::MemoryFrom;
 use crate::support::error::Error;
 
 /// An allocator: a pool for each device. It is opaque and safe to use from any thread at any time. It is never freed:
-/// after trtalloc_destroy it stays valid, and every request returns NULL.
+/// after trtalloc_destroy it stays valid, and every request returns NULL. Its tables stay in the host's memory, so create
+/// one for the process or for each model, not one for each request.
 pub struct trtalloc_allocator {
     // The pointer is to an ExportedAllocator.
     _opaque: [u8; 0],

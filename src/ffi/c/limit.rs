@@ -54,7 +54,7 @@ pub type trtalloc_oom_handler = Option<unsafe extern "C" fn(context: *mut c_void
 
 /// Sets the function that is called, with `context`, when a request cannot be satisfied. It replaces the one set
 /// before; NULL sets none. It runs on the requesting thread, so it may run on several threads at once. It may use the
-/// allocator: allocate, free, trim. A request of its own that cannot be satisfied does not call it again. One request
+/// allocator: allocate, free, trim. A request of its own that cannot be satisfied calls no handler. One request
 /// is tried again at most 100 times. A call that has begun may still be running when this function or
 /// trtalloc_destroy returns; trtalloc_destroy removes the handler. The handler must return: an exception that leaves it
 /// ends the process. Opens the driver if trtalloc_default() has not been used yet.

@@ -28,8 +28,8 @@ pub struct trtalloc_output {
 /// IExecutionContext::setOutputAllocator. One execution context needs one for all its outputs; two contexts must not
 /// share one. An output's block grows in place. It belongs to the tensor until the context's next enqueue requests
 /// more, or the block is released or taken; until then this library does not change it. The output allocator belongs to
-/// the allocator: the caller never deletes it, and it stays valid for ever. Returns NULL if this library does not know
-/// that version's interface.
+/// the allocator: the caller never deletes it, and it stays valid for ever, so create one for each context and not for
+/// each enqueue. Returns NULL if this library does not know that version's interface.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
     allocator: *mut trtalloc_allocator,

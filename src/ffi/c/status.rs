@@ -31,7 +31,8 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 };
 
 /// The reason of this thread's last failure, as text. Never NULL; empty if no call has failed. Valid until the thread's
-/// next call of this library, except trtalloc_last_status.
+/// next call of this library, except trtalloc_last_status. While the thread or the process ends, the text of an earlier
+/// failure is gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_last_error() -> *const c_char {
     error::last()
