@@ -113,7 +113,8 @@ pub(super) extern "C" fn delete<T: Form>(managed: *mut T) {
 pub(super) fn lend<T: Form>(block: &Arc<trtalloc_dlpack_block>, (code, bits): (u8, u8), extents: &[i64]) -> *mut T {
     let mut strides = vec![1; extents.len()];
     for at in (1..extents.len()).rev() {
-        strides[at - 1] = strides[at] * extents[at].max(1);
+        // An overflow is one of a tensor without elements, whose strides lead nowhere.
+        strides[at - 1] = i64::wrapping_mul(strides[at], extents[at].max(1));
     }
     let tensor = DlTensor {
         data: pointer(block.memory.lock().address as usize),

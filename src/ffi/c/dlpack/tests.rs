@@ -150,3 +150,15 @@ fn a_destroyed_stream_does_not_keep_the_block() {
     let stats = world.exported.allocator().unwrap().stats(Some(0)).unwrap();
     assert_eq!((stats.allocated, stats.frees), (0, 1));
 }
+
+/// No element is at an offset that strides could be wrong about, whatever the other extents are.
+#[test]
+fn a_tensor_without_elements_takes_any_extents() {
+    let block = world().block(None);
+    for extents in [[0, 1 << 62, 1 << 62], [1 << 62, 0, 1 << 62], [0, 0, i64::MAX]] {
+        let tensor = lend::<Managed>(&block, (2, 32), &extents);
+        assert_eq!(Arc::strong_count(&block), 2);
+        delete(tensor);
+    }
+    assert_eq!(Arc::strong_count(&block), 1);
+}
