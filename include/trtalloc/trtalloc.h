@@ -376,8 +376,11 @@ typedef struct trtalloc_output {
 // each enqueue. Returns NULL if this library does not know that version's interface.
 void *trtalloc_tensorrt_output_allocator(trtalloc_allocator *allocator, int32_t tensorrt_version);
 
-// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet.
-trtalloc_status trtalloc_output_get(void *output_allocator, const char *tensor, struct trtalloc_output *out);
+// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet, and while it
+// requests more memory for it.
+trtalloc_status trtalloc_output_get(void *output_allocator,
+                                    const char *tensor,
+                                    struct trtalloc_output *out);
 
 // As trtalloc_output_get, and the memory becomes the caller's, who frees it with trtalloc_deallocate or
 // trtalloc_deallocate_async. The context's next enqueue gets other memory.

@@ -136,13 +136,19 @@ void threads(trtalloc_allocator* mine) {
     }
 }
 
-// Called with an Outputs when memory has run out: gives back what it has, twice.
+// Called with an Outputs when memory has run out: gives back what it has, twice, and counts where "scores" cannot be had.
 struct Giver {
     trtalloc::Outputs& outputs;
     int left;
+    int refused = 0;
 };
 bool give(void* context, std::int32_t, std::uint64_t) {
     auto& giver = *static_cast<Giver*>(context);
+    trtalloc_output out{};
+    if (trtalloc_output_get(giver.outputs.get(), "scores", &out) == TRTALLOC_STATUS_INVALID_ARGUMENT) {
+        CHECK(trtalloc_output_take(giver.outputs.get(), "scores", &out) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        ++giver.refused;
+    }
     giver.outputs.release();
     return giver.left-- > 0;
 }
@@ -169,9 +175,10 @@ void releases_while_a_request_waits() {
     memory.on_oom(give, &giver);
     CHECK(ask(*outputs.get(), "boxes", 40 * mib) != nullptr && ask(*outputs.get(), "scores", 40 * mib) != nullptr);
     CHECK(giver.left == 1 && thrown([&] { outputs.at("boxes"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
-    // An output that grows is not released meanwhile, and grows into what the other one had.
+    // An output that grows is neither had nor released meanwhile, and grows into what the other one had.
+    CHECK(giver.refused == 0);
     CHECK(ask(*outputs.get(), "boxes", 20 * mib) != nullptr && ask(*outputs.get(), "scores", 60 * mib) != nullptr);
-    CHECK(giver.left == 0 && outputs.at("scores").bytes == 60 * mib && stats(memory.get()).allocated == 60 * mib);
+    CHECK(giver.refused == 1 && giver.left == 0 && outputs.at("scores").bytes == 60 * mib && stats(memory.get()).allocated == 60 * mib);
     // One that was to be released while it could not grow is.
     CHECK(ask(*outputs.get(), "scores", 100 * mib) == nullptr);
     CHECK(thrown([&] { outputs.at("scores"); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);

@@ -42,7 +42,8 @@ pub unsafe extern "C" fn trtalloc_tensorrt_output_allocator(
     pointer(adapter)
 }
 
-/// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet.
+/// Writes one tensor's address, size and shape to `*out`. Fails if TensorRT has not requested the tensor yet, and while it
+/// requests more memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_output_get(
     output_allocator: *mut c_void,
