@@ -223,7 +223,10 @@ fn list_says_who_holds_what_of_a_shared_budget() {
     let runtime = runtime("list_budget");
     let budget = format!("list{}:2GiB", std::process::id());
     let start = |name| Server::start(name, Server::command(&runtime).env("TRTALLOC_SHARE_BUDGET", &budget));
-    let both = [start("first"), start("second")];
+    let mut both = [start("first"), start("second")];
+    // Each allocator may have a budget of its own.
+    let other = format!("other{}:1GiB", std::process::id());
+    assert_eq!(both[1].does(&format!("budget {other}")), "made");
     // Its status says whether every process answered, also those of other tests.
     let out = ctl(&[]);
     let list = text(&out.stdout);
@@ -242,6 +245,15 @@ fn list_says_who_holds_what_of_a_shared_budget() {
         let held: f64 = row[1].parse().unwrap();
         assert!((516.0..700.0).contains(&held), "{list}");
     }
+    let row = list
+        .lines()
+        .find(|line| line.starts_with(other.split(':').next().unwrap()));
+    let words: Vec<&str> = row.unwrap_or_else(|| panic!("{list}")).split_whitespace().collect();
+    assert_eq!(
+        (words[1], words[2], words[3]),
+        ("64.0", "MiB", both[1].pid().as_str()),
+        "{list}"
+    );
 }
 
 #[test]

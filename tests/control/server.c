@@ -125,6 +125,12 @@ int main(int argc, char **argv) {
       check(trtalloc_create("driver=sim", &other) == TRTALLOC_STATUS_OK, "a second allocator");
       check((last = trtalloc_allocate(other, MIB, 0, 0)) != NULL, "its block");
       printf("made\n");
+    } else if (strncmp(line, "budget ", 7) == 0) {
+      char options[300] = "driver=sim,share_budget=";
+      strncat(options, line + 7, sizeof options - strlen(options) - 1);
+      check(trtalloc_create(options, &other) == TRTALLOC_STATUS_OK, "an allocator with a budget");
+      check(trtalloc_allocate(other, 64 * (uint64_t)MIB, 0, 0) != NULL, "its block");
+      printf("made\n");
     } else if (strcmp(line, "destroy") == 0) {
       /* With a block in use. */
       trtalloc_destroy(other);

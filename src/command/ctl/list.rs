@@ -1,5 +1,6 @@
 //! `trtalloc ctl` alone: the processes that can be reached, and what they hold.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -47,12 +48,8 @@ pub fn run() -> Result<Done> {
             (size(figures.allocated), size(figures.reserved))
         });
         table.row(vec![pid.to_string(), allocated, reserved, program.clone()]);
-        if let Some(Figures {
-            budget: Some((budget, held)),
-            ..
-        }) = figures
-        {
-            shared.push(vec![budget, size(held), pid.to_string(), program]);
+        for (budget, held) in figures.map(|figures| figures.budgets).unwrap_or_default() {
+            shared.push(vec![budget, size(held), pid.to_string(), program.clone()]);
         }
     }
     say(&table.text());
@@ -68,8 +65,8 @@ pub fn run() -> Result<Done> {
 struct Figures {
     allocated: u64,
     reserved: u64,
-    /// The option `share_budget`, and what it holds of that.
-    budget: Option<(String, u64)>,
+    /// The options `share_budget` of its allocators, and what it holds of each.
+    budgets: BTreeMap<String, u64>,
 }
 
 fn processes() -> Result<Vec<u32>> {
@@ -92,14 +89,16 @@ fn figures(target: &Target) -> Option<Result<Figures>> {
             .map_err(|error| Error::Io(error.to_string()))?;
         let lines = json::lines(&text(&mut stream)?)?;
         let sum = |key| lines.iter().map(|line| line.number(key)).sum();
-        let budget = lines
-            .iter()
-            .map(|line| line.text("budget"))
-            .find(|text| !text.is_empty());
+        let mut budgets = BTreeMap::new();
+        for line in lines.iter().filter(|line| !line.text("budget").is_empty()) {
+            *budgets
+                .entry(trtalloc::tags::printable(line.text("budget")))
+                .or_default() += line.number("budget_held");
+        }
         Ok(Figures {
             allocated: sum("allocated"),
             reserved: sum("reserved"),
-            budget: budget.map(|text| (trtalloc::tags::printable(text), sum("budget_held"))),
+            budgets,
         })
     };
     let mut ask = ask;
