@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use trtalloc::config::{Config, Limit, LogLevel, variable_of};
+use trtalloc::config::{Config, Limit, LogLevel, MAX_SIM_MEMORY, variable_of};
 use trtalloc::driver::DriverChoice;
 use trtalloc::driver::sim::{self, Latencies};
 use trtalloc::error::{Error, Result};
@@ -204,9 +204,8 @@ pub fn run(path: &Path, mut config: Config, pace: &PaceArguments, repeat: Option
     config.driver = DriverChoice::Named(&sim::DRIVER);
     config.sim_latency = Latencies::A100;
     // The trace may come from a larger device.
-    config.sim_memory = config
-        .sim_memory
-        .max(load.needs().saturating_mul(2).next_multiple_of(1 << 30));
+    let twice = load.needs().saturating_mul(2).min(MAX_SIM_MEMORY);
+    config.sim_memory = config.sim_memory.max(twice.next_multiple_of(1 << 30));
     say(&format!(
         "device       simulated, {}, memory calls as long as on an A100; one thread makes all calls",
         size(config.sim_memory)

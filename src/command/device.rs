@@ -103,7 +103,7 @@ impl Device {
 
     /// Rounds `bytes` up to the granularity of physical memory.
     pub fn round_to_handles(&self, bytes: u64) -> u64 {
-        bytes.next_multiple_of(self.granularity)
+        bytes.checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX)
     }
 
     /// Whether it is the simulated device.

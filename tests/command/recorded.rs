@@ -126,6 +126,19 @@ fn odd_traces_are_served_or_named() {
             assert_eq!(stderr(&output), "", "{name} {what:?}");
         }
     }
+    // No device has so much memory.
+    let immense = "alloc,0,18446744073709551615,1,,0\nalloc,1,9223372036854775808,2,,1\nfree,1,0,2,,9\n";
+    let path = file("immense.csv", &format!("op,id,bytes,stream,thread,time_us\n{immense}"));
+    for (what, status) in [
+        (&["bench", "serve", "--trace"][..], 1),
+        (&["replay", "--driver", "sim"], 1),
+        (&["replay", "--driver", "sim", "--cap", "1e300"], 1),
+        (&["replay", "--advise"], 0),
+    ] {
+        let output = trtalloc(&[what, &[path_of(&path)]].concat());
+        expect(&output, status);
+        assert!(!stderr(&output).contains("panicked"), "{what:?}: {}", stderr(&output));
+    }
     for (name, rows, said) in [
         ("no_rows.csv", "", "no_rows.csv: no rows"),
         (

@@ -19,7 +19,7 @@ pub mod history;
 mod value;
 
 pub use environment::{MemoryFrom, NAMED, nearest, nearest_option, unknown_variables, variable_of};
-pub use value::SNAPSHOT_SUFFIXES;
+pub use value::{MAX_SIM_MEMORY, SNAPSHOT_SUFFIXES};
 
 /// How memory is obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -429,7 +429,9 @@ impl Config {
             "fill" => self.fill = value::fill(word)?,
             "inject" => self.inject = value::boolean(word)?,
             "disable" => self.disable = value::boolean(word)?,
-            "sim_memory" => self.sim_memory = value::size(word).filter(|bytes| *bytes > 0)?,
+            "sim_memory" => {
+                self.sim_memory = value::size(word).filter(|bytes| (1..=value::MAX_SIM_MEMORY).contains(bytes))?
+            }
             "sim_devices" => {
                 self.sim_devices = value::number(word)
                     .and_then(|n| u32::try_from(n).ok())

@@ -278,6 +278,7 @@ fn invalid_option_is_named_in_the_error() {
         ("fill=0x", "option `fill`"),
         ("fill=0x+1", "option `fill`"),
         ("sim_memory=0", "option `sim_memory`"),
+        ("sim_memory=9TiB", "option `sim_memory`"),
         ("sim_devices=0", "option `sim_devices`"),
         ("sim_integrated=yes", "option `sim_integrated`"),
         ("sim_driver=12.0", "option `sim_driver`"),

@@ -202,6 +202,9 @@ pub(in crate::support::config) fn driver_version(text: &str) -> Option<u32> {
     })
 }
 
+/// The maximum of `sim_memory`. The pool reserves eight times as many addresses.
+pub const MAX_SIM_MEMORY: u64 = 1 << 43;
+
 /// The part of an error message that lists a key's values.
 pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
     let text = match key {
@@ -225,7 +228,7 @@ pub(in crate::support::config) fn expected(key: &str) -> Cow<'static, str> {
         "snapshot_on_oom" | "snapshot_at_exit" => " (a path that ends in .pickle, .json or .html)",
         "log" => " (off, error, warn, info, debug or trace)",
         "fill" => " (a byte as 165 or 0xa5, or none)",
-        "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0)",
+        "sim_memory" => " (bytes as 512M, 4GiB or 4GB, above 0, at most 8 TiB)",
         "sim_devices" => " (a number above 0)",
         "sim_driver" => " (11.2, 11.8, 12.4 or 12.9)",
         "sim_shared" => " (the path of a file, from the root)",

@@ -80,7 +80,7 @@ pub struct RecordedRun<'a, C> {
     ready: BinaryHeap<Reverse<(u64, u32)>>,
     /// When this pass began.
     begun: u64,
-    in_use: u64,
+    in_use: u128,
     /// Bytes of the device that are allocated, since when.
     memory: (u64, u64),
     /// The length of a window of `decay_ms`, and when this one ends.
@@ -154,9 +154,7 @@ impl<'a, C: Computer> RecordedRun<'a, C> {
         self.memory.1 = self.begun;
         self.made.clear();
         self.made.resize(rows, false);
-        let in_use = self.in_use;
-        let most = &mut self.passes[self.measured].peak;
-        *most = (*most).max(in_use);
+        self.note_in_use();
         for caller in 0..self.callers.len() {
             (self.callers[caller].next, self.callers[caller].request) = (0, 0);
             self.make_ready(caller);
@@ -366,11 +364,15 @@ impl<'a, C: Computer> RecordedRun<'a, C> {
     /// Sets the block's place, and counts what is in use.
     fn set(&mut self, block: u32, place: Option<(u64, u64)>) {
         let known = &mut self.blocks[block as usize].place;
-        let size = |place: Option<(u64, u64)>| place.map_or(0, |(_, size)| rounded(size));
+        let size = |place: Option<(u64, u64)>| place.map_or(0, |(_, size)| u128::from(rounded(size)));
         self.in_use = self.in_use - size(*known) + size(place);
         *known = place;
+        self.note_in_use();
+    }
+
+    fn note_in_use(&mut self) {
         let most = &mut self.passes[self.measured].peak;
-        *most = (*most).max(self.in_use);
+        *most = (*most).max(u64::try_from(self.in_use).unwrap_or(u64::MAX));
     }
 
     fn allocate(&mut self, at: usize, block: u32, op: Op, resizable: bool) -> Result<()> {
