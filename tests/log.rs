@@ -141,6 +141,29 @@ fn a_thread_may_log_while_it_ends() {
     );
 }
 
+/// A program that has closed its stderr, as daemons do: the next file has the number.
+#[test]
+fn a_line_is_never_in_a_snapshot() {
+    let path = std::env::temp_dir().join(format!("trtalloc-log-{}.json", std::process::id()));
+    if let Ok(path) = std::env::var(ROLE) {
+        trtalloc::log::init(LogLevel::Warn);
+        // SAFETY: the rest of this process writes nothing there.
+        unsafe { libc::close(libc::STDERR_FILENO) };
+        let written = trtalloc::history::snapshot::write_file(path.as_ref(), |out| {
+            out.write_all(b"one ")?;
+            tracing::warn!(target: "trtalloc::test", "of the log");
+            out.write_all(b"file")
+        });
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if written.is_ok() { 77 } else { 1 }) };
+    }
+    let output = child("a_line_is_never_in_a_snapshot", path.to_str().unwrap());
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(text, "one file");
+}
+
 /// A program that writes nothing itself would not end because its reader has gone, or because a file may be no larger.
 #[test]
 fn an_error_stream_that_takes_nothing_does_no_harm() {

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,22 @@ fn unnamed(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_TMPFILE);
     // Where that fails, the attempt with a name has the reason.
-    options.open(folder.unwrap_or(Path::new("."))).ok()
+    let file = options.open(folder.unwrap_or(Path::new("."))).ok()?;
+    not_standard(file).ok()
+}
+
+/// The same file with a descriptor above those of stdin, stdout and stderr. Where a program has closed these, what it or the
+/// log writes to them must not be in the file.
+fn not_standard(file: File) -> std::io::Result<File> {
+    if file.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(file);
+    }
+    // SAFETY: duplicates an open descriptor.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        // SAFETY: a fresh descriptor, owned here alone.
+        descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
+    }
 }
 
 /// Gives the file its name. A file that has the name is replaced, for which the new one has another name for a moment.
@@ -83,7 +98,10 @@ fn through_temporary(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::
     let (file, temporary) = loop {
         let temporary = temporary(path);
         match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            Ok(file) => break (file, temporary),
+            Ok(file) => {
+                let file = not_standard(file).inspect_err(|_| _ = std::fs::remove_file(&temporary))?;
+                break (file, temporary);
+            }
             // A process that was killed left it: in containers, processes often have the same id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(error),
