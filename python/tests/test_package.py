@@ -804,5 +804,7 @@ def test_doctor(anything):
         unwritten = subprocess.run(doctor, stdout=full, stderr=subprocess.PIPE, text=True, env=variables)
     assert unwritten.returncode == 1 and unwritten.stderr.startswith("stdout: "), unwritten
     assert "No space left" in unwritten.stderr and "Traceback" not in unwritten.stderr, unwritten
+    done = anything(["sh", "-c", 'exec "$0" -m trtalloc doctor >&-', sys.executable], TRTALLOC_DRIVER="sim")
+    assert (done.returncode, done.stderr) == (1, "stdout: it is closed\n"), done
     done = anything([sys.executable, "-m", "trtalloc", "mend"])
     assert done.returncode == 2 and "usage" in done.stderr and not done.stdout, done

@@ -71,6 +71,10 @@ def doctor() -> int:
 
 def main(arguments: List[str]) -> int:
     usage = "usage: python -m trtalloc doctor"
+    if sys.stdout is None:
+        # As with `>&-` in a shell.
+        print("stdout: it is closed", file=sys.stderr)
+        return 1
     if arguments in (["-h"], ["--help"], ["doctor", "-h"], ["doctor", "--help"]):
         print(f"{usage}\n\nReports what this machine has, and whether the pool allocates; status 0 where it does.")
         return 0
