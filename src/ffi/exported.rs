@@ -7,6 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::allocator::Allocator;
 use crate::ffi::named::NamedAllocator;
@@ -33,10 +34,12 @@ pub struct ExportedAllocator {
 
 static DEFAULT: ExportedAllocator = ExportedAllocator::empty();
 
-/// Calls `each` with the statistics of each device of the process's own allocator.
-fn process_stats(each: &mut dyn FnMut(Stats)) {
-    if let Some(allocator) = DEFAULT.existing() {
-        allocator.stats_of_all().for_each(each);
+/// Calls `each` with the statistics of each device of the process's own allocator, if they can be read so soon.
+fn process_stats(patience: Option<Duration>, each: &mut dyn FnMut(Stats)) {
+    let Some(allocator) = DEFAULT.existing() else { return };
+    match patience {
+        None => allocator.stats_of_all().for_each(each),
+        Some(patience) => allocator.stats_within(patience).for_each(each),
     }
 }
 

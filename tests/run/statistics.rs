@@ -77,6 +77,29 @@ fn last_line_has_the_figures_for_every_kind_of_end() {
     );
 }
 
+/// A process that may start no thread, as with a small `ulimit -u`, writes its figures as it exits.
+#[test]
+fn last_line_has_the_figures_of_a_process_without_threads() {
+    let dir = common::scratch("run_threadless");
+    let uses = program("uses.c", &dir);
+    let (source, library) = (dir.join("threadless.c"), dir.join("threadless.so"));
+    let text = "#include <errno.h>\nint pthread_create(void *thread, void *how, void *(*start)(void *), void *with);\n\
+                int pthread_create(void *thread, void *how, void *(*start)(void *), void *with) {\n  \
+                (void)thread, (void)how, (void)start, (void)with;\n  return EAGAIN;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    let mut compile = common::cc();
+    compile.args(["-shared", "-fPIC"]).arg(&source).arg("-o").arg(&library);
+    common::run(&mut compile);
+    for (how, status) in [("exit", 5), ("signal", 6)] {
+        let mut command = trtalloc_run(&["--driver", "sim", "--"]);
+        command.arg(&uses).arg(how).env("LD_PRELOAD", &library);
+        let output = command.output().unwrap();
+        expect(&output, status);
+        let wanted = "no TensorRT was seen; peak 8.0 MiB in use, 8.0 MiB reserved; 1 allocations, 0 refused";
+        assert_eq!(last(&output).strip_suffix(crate::NOT_CAUGHT), Some(wanted));
+    }
+}
+
 #[test]
 fn a_snapshot_that_a_signal_prevented_is_reported() {
     let dir = common::scratch("run_no_snapshot");

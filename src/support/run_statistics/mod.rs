@@ -6,7 +6,7 @@
 //! little is lost where the process is killed, and once more as the process exits. A process without that variable, or without TensorRT, does none of
 //! this.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -105,14 +105,16 @@ pub fn record_object(version: i32, attached: Option<bool>) {
     }
 }
 
-/// Calls its argument with the statistics of each device.
-pub type EachStats = fn(each: &mut dyn FnMut(Stats));
+/// Calls its second argument with the statistics of each device that has them so soon.
+pub type EachStats = fn(patience: Option<Duration>, each: &mut dyn FnMut(Stats));
 
 /// Records that the process's own allocator is in use. `stats` reads its statistics.
 pub fn record_use(stats: EachStats) {
     let Some(slot) = own_slot() else { return };
     let task: Weak<dyn Task> = Arc::downgrade(WRITER.get_or_init(|| Arc::new(Writer { slot, stats }))) as _;
-    helper_thread::schedule(task, Duration::ZERO);
+    if !helper_thread::schedule(task, Duration::ZERO) {
+        WITHOUT_THREAD.store(true, Ordering::Relaxed);
+    }
 }
 
 /// This process's slot, which the first call takes. `None` where the environment names no file.
@@ -140,6 +142,13 @@ fn take_slot() -> Option<&'static Slot> {
 /// Set once the process's own allocator is in use.
 static WRITER: OnceLock<Arc<Writer>> = OnceLock::new();
 
+/// Set where the helper thread could not be started.
+static WITHOUT_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// How long an exiting process without the helper thread waits for its figures. The thread that exits may have been
+/// interrupted while it held a lock.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// Updates the slot.
 struct Writer {
     slot: &'static Slot,
@@ -148,20 +157,24 @@ struct Writer {
 
 impl Task for Writer {
     fn run(&self) -> Option<Duration> {
-        self.write();
+        self.write(None);
         Some(PERIOD)
     }
 
     fn last(&self) {
-        self.write();
-        self.slot.ended.store(1, Ordering::Release);
+        self.end(None);
     }
 }
 
 impl Writer {
-    fn write(&self) {
+    fn end(&self, patience: Option<Duration>) {
+        self.write(patience);
+        self.slot.ended.store(1, Ordering::Release);
+    }
+
+    fn write(&self, patience: Option<Duration>) {
         let (slot, mut sum) = (self.slot, Stats::default());
-        (self.stats)(&mut |stats| {
+        (self.stats)(patience, &mut |stats| {
             sum.allocated_peak += stats.allocated_peak;
             sum.reserved += stats.reserved;
             sum.reserved_peak += stats.reserved_peak;
@@ -176,12 +189,21 @@ impl Writer {
     }
 }
 
-/// A process whose own allocator was never used has written everything. The helper thread ends the others.
+/// A process whose own allocator was never used has written everything. The helper thread ends the others, if there is one.
 extern "C" fn at_exit() {
-    if !process::forked()
-        && WRITER.get().is_none()
-        && let Some(slot) = own_slot()
-    {
-        slot.ended.store(1, Ordering::Release);
+    if process::forked() {
+        return;
+    }
+    match WRITER.get() {
+        Some(writer) if WITHOUT_THREAD.load(Ordering::Relaxed) => {
+            let end = std::panic::AssertUnwindSafe(|| writer.end(Some(PATIENCE)));
+            let _ = std::panic::catch_unwind(end);
+        }
+        Some(_) => {}
+        None => {
+            if let Some(slot) = own_slot() {
+                slot.ended.store(1, Ordering::Release);
+            }
+        }
     }
 }
