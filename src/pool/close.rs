@@ -175,7 +175,8 @@ impl Pool {
         if let Some(base) = self.addresses.base().filter(|_| !core.closed)
             && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.addresses.size))
         {
-            tracing::warn!(%error, "the address range could not be returned");
+            tracing::warn!(%error, "the address range could not be returned, and a later close tries again");
+            return false;
         }
         if !core.closed {
             self.addresses.gone();

@@ -67,3 +67,26 @@ fn two_threads_free_the_last_two_blocks_of_a_destroyed_allocator() {
         assert_eq!(machine.faults(), Vec::<String>::new());
     }
 }
+
+/// The driver refuses to take the address range back. The next close returns it.
+#[test]
+fn address_range_that_is_refused_goes_back_later() {
+    let driver = SimDriver::new(SimConfig::default());
+    let machine = driver.machine().clone();
+    machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
+    let allocator = Allocator::with_driver(driver, Config::parse("").unwrap()).unwrap();
+    let request = Request {
+        size: MIB,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: None,
+    };
+    let block = allocator.allocate(request).unwrap();
+    allocator.deallocate(block, None).unwrap();
+    machine.fail_nth(Some("cuMemAddressFree"), 1, 999);
+    allocator.close();
+    assert_eq!(machine.memory_held(), [1, 0, 0]);
+    allocator.close();
+    assert_eq!(machine.memory_held(), [0, 0, 0]);
+}

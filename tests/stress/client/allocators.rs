@@ -46,6 +46,7 @@ impl Client<'_> {
             0..8 if !closed => self.allocate_own(&allocator),
             // No capture may end, and a close may end one.
             8 if !closed && !self.world.spares_captures => {
+                assert_eq!(allocator.validate(), Ok(()));
                 self.world.ask_of(&allocator, Allocator::close);
                 self.own.iter_mut().for_each(|own| own.closed = true);
             }
@@ -105,8 +106,14 @@ impl Client<'_> {
         } else {
             self.world.app(|_| Allocator::with_driver(driver, config))
         };
+        let allocator = allocator.expect("the options are possible");
+        // The pool is made here. While no books exist, a call that is refused twice may lose a page.
+        let _ = self.world.app(|_| {
+            let block = allocator.allocate(own_request(512, 0, None));
+            block.and_then(|block| allocator.deallocate(block, None))
+        });
         Some(OwnAllocator {
-            allocator: allocator.expect("the options are possible"),
+            allocator,
             blocks: Vec::new(),
             closed: false,
         })

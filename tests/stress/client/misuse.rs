@@ -35,8 +35,8 @@ impl Client<'_> {
             2 => request(512, 4 << 20, None),
             3 => request(512, 0, Some(self.world.mail.len() as i32)),
             4 => request(512, 0, Some(-7)),
-            // A request that finds no memory may end a capture.
-            5 | 6 if !self.world.spares_captures => {
+            // A request that finds no memory may end a capture. The host may have more than a device.
+            5 | 6 if !self.world.spares_captures && !self.world.is_pinned() => {
                 let size = self.random.pick(&large).expect("there are sizes");
                 request(size, 0, None)
             }
