@@ -121,7 +121,7 @@ pub fn play(
         closed: Mutex::default(),
         bases: Mutex::default(),
     };
-    if !rules.primaries {
+    if !rules.primaries && rules.ending == Ending::Orderly {
         begin_elsewhere(&world);
     }
     // A free without a stream waits for the primary contexts, and for others that have used the pool. So these use it

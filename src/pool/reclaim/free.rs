@@ -132,6 +132,7 @@ impl Reclaimer {
             }
             let freed = Freed::Block { id, give_back: false };
             if self.graphs.freed_outside(number, freed).is_none() {
+                self.note_free_of_graph(pool, freed_on);
                 self.uses.remove(&id);
                 return;
             }
@@ -181,6 +182,14 @@ impl Reclaimer {
         {
             self.cover(pool, memory);
             let _ = self.poll(pool, memory);
+        }
+    }
+
+    /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone. A stream
+    /// with a cache was noted before.
+    pub(in crate::pool) fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn<'_>) {
+        if freed_on.cache().is_none() {
+            self.note_current_of_free(&pool.calls);
         }
     }
 

@@ -54,7 +54,7 @@ impl Pool {
         }
         let number = block.capture;
         let Some(freed) = reclaimer.graphs.freed_outside(number, Freed::Dedicated(block)) else {
-            return;
+            return reclaimer.note_free_of_graph(self, freed_on);
         };
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();

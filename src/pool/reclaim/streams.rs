@@ -158,7 +158,8 @@ impl Reclaimer {
             .graphs
             .owner(free_space, number, view.cache.key, id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
-        view.cache.inner.lock().capture = number;
+        let mut inner = view.cache.inner.lock();
+        (inner.capture, inner.joined) = (number, true);
         Ok((owner, number))
     }
 

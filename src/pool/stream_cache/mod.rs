@@ -71,7 +71,7 @@ pub struct ServedStream {
 pub struct Inner {
     /// None until the first allocation on the handle.
     pub served: Option<ServedStream>,
-    /// Whether the cache ever served a stream.
+    /// Whether the cache ever served a stream, or a stream that captured.
     pub joined: bool,
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::note_free_context`].

@@ -4,6 +4,7 @@ use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::capture::MODE_RELAXED;
 
 /// A bench with memory for one block, and another context, which is current now.
 fn visited(options: &str) -> (Bench, usize) {
@@ -166,5 +167,82 @@ fn context_without_events_is_synchronized() {
         }
         bench.allocator.trim(Some(0), 0).unwrap();
         bench.finish();
+    }
+}
+
+/// A block that was allocated in a capture waits for its graph, and for the context of its free, too.
+#[test]
+fn block_of_a_graph_waits_for_the_context_that_frees_it() {
+    for (version, options) in [
+        (12_090, ""),
+        (12_090, ",guard=1"),
+        (12_040, ""),
+        (11_080, ""),
+        (11_080, ",guard=1"),
+    ] {
+        for named in [false, true] {
+            let what = format!("CUDA {version}{options}, {named}");
+            let config = SimConfig {
+                version,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, &format!("limit=64MiB,wait_ms=1{options}"));
+            let stream = bench.stream();
+            let block = {
+                bench
+                    .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+                    .unwrap();
+                bench.get(64 * MIB, Some(stream))
+            };
+            let graph = bench.app(|machine| machine.stream_end_capture(stream)).unwrap();
+            // Another context, whose only call of the allocator is the free.
+            bench.app(|machine| machine.context_create(0)).unwrap();
+            let other = bench.stream();
+            let kernel = bench
+                .app(|machine| machine.launch_persistent(other, &[(block, 64 * MIB)]))
+                .unwrap();
+            bench.put(block, named.then_some(other));
+            pop(&bench);
+            bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+            bench.machine.advance(1_000_000);
+            bench.machine.drain_user_objects();
+            for _ in 0..3 {
+                let early = bench.request(64 * MIB, 0, None);
+                assert_eq!(bench.wrong(), Vec::<String>::new(), "{what}");
+                assert!(early.is_err(), "{what}: the work on the block is not over");
+            }
+            assert!(bench.machine.release_persistent(kernel));
+            bench.finish_of(&what);
+        }
+    }
+}
+
+/// The free names the stream that the block was allocated on, so the stream need not exist.
+#[test]
+fn stream_that_only_captured_may_be_gone_before_its_blocks_are_freed() {
+    for options in ["", "guard=1"] {
+        for graph_first in [true, false] {
+            let bench = Bench::new(options);
+            let stream = bench.stream();
+            bench
+                .app(|machine| machine.stream_begin_capture(stream, MODE_RELAXED))
+                .unwrap();
+            let block = bench.get(MIB, Some(stream));
+            let graph = bench.app(|machine| machine.stream_end_capture(stream)).unwrap();
+            let end_graph = || {
+                bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+                bench.machine.advance(1_000_000);
+                bench.machine.drain_user_objects();
+            };
+            if graph_first {
+                end_graph();
+            }
+            bench.app(|machine| machine.stream_destroy(stream)).unwrap();
+            bench.put(block, Some(stream));
+            if !graph_first {
+                end_graph();
+            }
+            bench.finish();
+        }
     }
 }

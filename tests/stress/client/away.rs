@@ -14,6 +14,9 @@ pub(super) struct Away {
     stream: usize,
 }
 
+/// The most contexts of a client's that have only freed blocks.
+const VISITED: usize = 3;
+
 /// The most blocks that a client has on other contexts' streams, and of other devices.
 const MOST: usize = 8;
 
@@ -111,6 +114,55 @@ impl Client<'_> {
         let there = self.random.one_in(2).then_some(context);
         let named = (!self.random.one_in(3)).then_some(stream);
         self.inside(there, |client| client.world.put(block.address, named));
+    }
+
+    /// Uses a block in a new context and frees it there, on a stream or without one. That is the context's first call of the
+    /// allocator. The context is destroyed later, maybe while that work is pending.
+    pub(super) fn visit(&mut self) {
+        let world = self.world;
+        // Before the free, the pool does not know the context, and other threads' frees do not wait for it.
+        if !world.alone || !world.short_lived || world.trusted || self.capture.is_some() {
+            return;
+        }
+        if self.visited.len() == VISITED {
+            let context = self.visited.swap_remove(0);
+            eprintln!("DBG destroy {context:#x} at {}", world.machine.now());
+            return world.app(|machine| machine.context_destroy(context).unwrap());
+        }
+        let Some(at) = self.block() else { return };
+        let block = self.blocks[at];
+        if DEFAULT.contains(&block.home) {
+            return;
+        }
+        let (device, handle) = (self.device(), world.contexts[self.context].handle);
+        let (context, stream, ordered) = world.app(|machine| {
+            let context = machine.context_create(device).unwrap();
+            let stream = machine.stream_create(true).unwrap();
+            machine.context_push(handle).unwrap();
+            let event = machine.event_create().unwrap();
+            let ordered =
+                done(machine.event_record(event, block.home)) && done(machine.stream_wait_event(stream, event));
+            machine.event_destroy(event).unwrap();
+            machine.context_pop().unwrap();
+            (context, stream, ordered)
+        });
+        self.visited.push(context);
+        eprintln!("DBG visit context {:#x} id {:?} stream {:#x} ordered {} block {:#x} dev {}", context, world.app(|machine| machine.context_id(context)), stream, ordered, block.address, device);
+        if ordered {
+            self.blocks.swap_remove(at);
+            self.launch(stream, &[(block.address, block.size)]);
+            // Its context is current, because the handle may be that of a stream which was allocated on.
+            let named = (!self.random.one_in(3)).then_some(stream);
+            eprintln!("DBG named {named:?} at {}", world.machine.now());
+            world.put(block.address, named);
+        }
+        world.app(|machine| assert_eq!(machine.context_pop(), Ok(context)));
+    }
+
+    pub(super) fn end_visits(&mut self) {
+        for context in std::mem::take(&mut self.visited) {
+            self.world.app(|machine| machine.context_destroy(context).unwrap());
+        }
     }
 
     /// Uses a block in the device's primary context, which may have been made for that, and frees it without a stream. That

@@ -56,6 +56,8 @@ pub struct Client<'w> {
     away: Vec<Away>,
     /// Blocks of another device, and the stream that uses them.
     far: Vec<(u64, u64, usize)>,
+    /// Contexts of the client's, in which it has freed a block.
+    visited: Vec<usize>,
     /// An allocator of the client's own.
     own: Option<OwnAllocator>,
 }
@@ -75,6 +77,7 @@ impl<'w> Client<'w> {
             late: Vec::new(),
             away: Vec::new(),
             far: Vec::new(),
+            visited: Vec::new(),
             own: None,
         };
         client.enter();
@@ -208,7 +211,8 @@ impl<'w> Client<'w> {
             16..32 => self.use_or_free_away(),
             32..40 => self.lend(),
             40..44 => self.use_in_primary(),
-            44..52 => self.free_late(),
+            44..48 => self.free_late(),
+            48..52 => self.visit(),
             52..60 => self.use_far_block(),
             60..80 => self.use_own_allocator(),
             80..84 => self.keep_spare(),
@@ -480,5 +484,6 @@ impl<'w> Client<'w> {
             self.world.put(address, ordered.then_some(stream));
         }
         self.finish_own_allocator();
+        self.end_visits();
     }
 }
