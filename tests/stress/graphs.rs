@@ -167,7 +167,7 @@ impl Client<'_> {
                         resizable: flags == RESIZABLE,
                         home: stream,
                         pins: 0,
-                        born: None,
+                        born: Some(stream),
                     });
                 }
             }

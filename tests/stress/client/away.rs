@@ -126,7 +126,6 @@ impl Client<'_> {
         }
         if self.visited.len() == VISITED {
             let context = self.visited.swap_remove(0);
-            eprintln!("DBG destroy {context:#x} at {}", world.machine.now());
             return world.app(|machine| machine.context_destroy(context).unwrap());
         }
         let Some(at) = self.block() else { return };
@@ -147,13 +146,11 @@ impl Client<'_> {
             (context, stream, ordered)
         });
         self.visited.push(context);
-        eprintln!("DBG visit context {:#x} id {:?} stream {:#x} ordered {} block {:#x} dev {}", context, world.app(|machine| machine.context_id(context)), stream, ordered, block.address, device);
         if ordered {
             self.blocks.swap_remove(at);
             self.launch(stream, &[(block.address, block.size)]);
             // Its context is current, because the handle may be that of a stream which was allocated on.
             let named = (!self.random.one_in(3)).then_some(stream);
-            eprintln!("DBG named {named:?} at {}", world.machine.now());
             world.put(block.address, named);
         }
         world.app(|machine| assert_eq!(machine.context_pop(), Ok(context)));
