@@ -236,10 +236,3 @@ fn written(out: &mut dyn Write, text: &str) -> Result<()> {
 fn lost(error: std::io::Error) -> Error {
     Error::Io(error.to_string())
 }
-
-impl Allocator {
-    /// Whether it was destroyed and holds nothing. What the interfaces for other languages have made is never freed.
-    fn is_gone(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) && self.stats_of_all().all(|stats| stats.reserved == 0)
-    }
-}

@@ -185,6 +185,11 @@ impl Allocator {
         }
     }
 
+    /// Whether it was destroyed and holds nothing. What the interfaces for other languages have made is never freed.
+    pub(super) fn is_gone(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) && self.stats_of_all().all(|stats| stats.reserved == 0)
+    }
+
     /// Checks every invariant of every pool and returns the first violation. It reads the whole state: for tests.
     pub fn validate(&self) -> std::result::Result<(), String> {
         self.all_pools().try_for_each(Pool::validate)
