@@ -54,7 +54,7 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
             let (keep, confirms) = (number(command, "keep")?, command.get("confirm") == Some("1"));
             each_device(command, out, &["keep", "confirm"], |allocator, device| {
                 let released = allocator.trim_completed(device, keep.unwrap_or(0), confirms)?;
-                let line = stats::json_of_pool(device, &allocator.pool_at_device(device)?.stats(), &[]);
+                let line = stats::json(device, &allocator.pool_at_device(device)?.stats(), &[]);
                 Ok(format!("{{\"released\":{released},{}", &line[1..]))
             })
         }
