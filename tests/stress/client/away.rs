@@ -242,14 +242,12 @@ impl Client<'_> {
                 self.launch(stream, &[(address, request.size)]);
                 self.far.push((address, request.size, stream));
             }
-            (3, Some((address, size, home))) => {
-                if self.order(home, stream) {
+            (which @ 3..5, Some((address, size, home))) => {
+                let ordered = self.order(home, stream);
+                if ordered && which == 3 {
                     self.far[at].2 = stream;
                     self.launch(stream, &[(address, size)]);
-                }
-            }
-            (4, Some((address, size, home))) => {
-                if self.order(home, stream) {
+                } else if ordered {
                     self.declared_range((address, size), stream);
                 }
             }
