@@ -4,6 +4,7 @@ use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::driver::sim::SimConfig;
+use crate::driver::sim::model::Machine;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 
 /// A bench with memory for one block, and another context, which is current now.
@@ -243,6 +244,45 @@ fn stream_that_only_captured_may_be_gone_before_its_blocks_are_freed() {
                 end_graph();
             }
             bench.finish();
+        }
+    }
+}
+
+/// Without ids, the freeing stream exists, and its context counts whichever is current, also for a declared block and for one of
+/// a graph.
+#[test]
+fn stream_of_an_unknown_context_is_waited_for_without_ids() {
+    for options in ["", ",guard=1"] {
+        for captured in [false, true] {
+            let what = format!("{options}, {captured}");
+            let config = SimConfig {
+                version: 11_080,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, &format!("limit=64MiB,wait_ms=1{options}"));
+            let [stream, declared] = [bench.stream(), bench.stream()];
+            let begin = |machine: &Machine| machine.stream_begin_capture(stream, MODE_RELAXED);
+            captured.then(|| bench.app(begin).unwrap());
+            let block = bench.get(64 * MIB, Some(stream));
+            let graph = captured.then(|| bench.app(|machine| machine.stream_end_capture(stream)).unwrap());
+            bench.allocator.record_stream(block, Stream(declared)).unwrap();
+            bench.app(|machine| machine.context_create(0)).unwrap();
+            let other = bench.stream();
+            let kernel = bench
+                .app(|machine| machine.launch_persistent(other, &[(block, 64 * MIB)]))
+                .unwrap();
+            pop(&bench);
+            bench.put(block, Some(other));
+            graph.map(|graph| bench.app(|machine| machine.graph_destroy(graph)).unwrap());
+            bench.machine.advance(1_000_000);
+            bench.machine.drain_user_objects();
+            for _ in 0..3 {
+                let early = bench.request(64 * MIB, 0, None);
+                assert_eq!(bench.wrong(), Vec::<String>::new(), "{what}");
+                assert!(early.is_err(), "{what}: the work on the block is not over");
+            }
+            assert!(bench.machine.release_persistent(kernel));
+            bench.finish_of(&what);
         }
     }
 }

@@ -40,6 +40,7 @@ impl Pool {
             _ => reclaimer.freed_inside(self, stream, key, number, id),
         };
         let Some(owner) = owner else {
+            reclaimer.note_stream_of_free(self, stream);
             drop(core);
             return self.free(id, block, FreedOn::Uncached);
         };
@@ -68,13 +69,15 @@ impl Pool {
         };
         let plain = claimed.stream_uses.load(Ordering::Relaxed) == 0
             && claimed.block().as_ref().is_some_and(|block| block.capture == 0);
-        if self.is_dead() || !plain {
+        if self.is_dead() {
             self.free_claimed(claimed, FreedOn::Uncached);
             return true;
         }
         let mut core = self.core.lock();
         let Core { memory, reclaimer, .. } = &mut *core;
-        let Some((context, event)) = reclaimer.record_event_behind(self, memory, stream) else {
+        let recorded = plain.then(|| reclaimer.record_event_behind(self, memory, stream));
+        let Some((context, event)) = recorded.flatten() else {
+            reclaimer.note_stream_of_free(self, stream);
             drop(core);
             self.free_claimed(claimed, FreedOn::Uncached);
             return true;
@@ -100,6 +103,13 @@ impl Pool {
 }
 
 impl Reclaimer {
+    /// Notes the context of a free's stream. The stream exists, and another context may be current.
+    fn note_stream_of_free(&mut self, pool: &Pool, stream: Stream) {
+        if let Ok(context) = pool.calls.query(|driver| driver.context_of(stream)) {
+            self.note_context_of_free(&pool.calls, context);
+        }
+    }
+
     /// Records an event behind everything queued on `stream` so far; none where the stream captures, the driver
     /// refuses, or too many frees wait already.
     pub(super) fn record_event_behind(
