@@ -393,12 +393,13 @@ impl Allocator {
 
     fn stream_device(&self, stream: Stream) -> Result<i32> {
         let context = self.driver.context_of(stream)?;
-        if self.driver.current_context()? == Some(context) {
+        let before = self.driver.current_context()?;
+        if before == Some(context) {
             return self.driver.current_device()?.map_or_else(|| self.device(None), Ok);
         }
-        driver::push_context(&*self.driver, context)?;
+        driver::push_context(&*self.driver, before, context)?;
         let device = self.driver.current_device();
-        driver::pop_context(&*self.driver, context);
+        driver::pop_context(&*self.driver, before, context);
         device?.map_or_else(|| self.device(None), Ok)
     }
 

@@ -7,9 +7,10 @@
 //!
 //! Uses: sync.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 // What is known of captures is the process's. No model covers it, and loom's atomics cannot be in a static.
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod ascend;
@@ -230,6 +231,25 @@ fn in_relaxed_mode<T>(driver: &dyn Driver, query: &dyn Fn() -> Result<T>) -> Res
     query()
 }
 
+/// The id of a default stream of the context with the id `context`. CUDA says of cuStreamGetId that the id is that of the
+/// handle. A default stream's handle means another stream in each context, and the per-thread one in each thread, and both
+/// may come back with another context or thread.
+#[inline]
+fn default_stream_id(stream: Stream, context: u64) -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    std::thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    if stream != Stream::PER_THREAD {
+        return context;
+    }
+    if NUMBER.get() == 0 {
+        NUMBER.set(NUMBERS.fetch_add(1, Ordering::Relaxed));
+    }
+    // Contexts are few, so the two do not meet.
+    context.rotate_right(24) ^ NUMBER.get()
+}
+
 /// [`Driver::covering_context`] of a driver that has green contexts.
 fn covering_context(driver: &impl Driver, current: Context) -> Result<Context> {
     match driver.look_for_capture(Stream::LEGACY)? {
@@ -248,11 +268,12 @@ fn covering_context(driver: &impl Driver, current: Context) -> Result<Context> {
     }
 }
 
-/// Makes `context` current to this thread, which has another one or none. CUDA's calls may return the error of earlier
-/// work although they did what they are for, so an error leaves the thread with the context that it had.
-pub fn push_context(driver: &dyn Driver, context: Context) -> Result<()> {
+/// Makes `context` current to this thread, where `before` is current. CUDA's calls may return the error of earlier work
+/// although they did what they are for, so an error leaves the thread with the context that it had.
+pub fn push_context(driver: &dyn Driver, before: Option<Context>, context: Context) -> Result<()> {
     driver.context_push(context).inspect_err(|_| {
-        if driver.current_context() == Ok(Some(context)) {
+        // Where it was current before, it cannot be seen whether it is there twice.
+        if before != Some(context) && driver.current_context() == Ok(Some(context)) {
             let _ = driver.context_pop();
         }
     })
@@ -260,8 +281,9 @@ pub fn push_context(driver: &dyn Driver, context: Context) -> Result<()> {
 
 /// Takes back [`push_context`]. One refusal is retried, because what follows must not run in the wrong context; a call
 /// that returned an error and popped all the same is not repeated.
-pub fn pop_context(driver: &dyn Driver, context: Context) {
-    if driver.context_pop().is_err() && driver.current_context() == Ok(Some(context)) {
+pub fn pop_context(driver: &dyn Driver, before: Option<Context>, context: Context) {
+    let is_there = || before == Some(context) || driver.current_context() == Ok(Some(context));
+    if driver.context_pop().is_err() && is_there() {
         let _ = driver.context_pop();
     }
 }
@@ -356,8 +378,9 @@ pub trait Driver: Send + Sync + 'static {
     /// `cuCtxSynchronize` on the current context. Unbounded; ends captures.
     fn context_synchronize(&self) -> Result<()>;
 
-    /// `cuStreamGetId`: unique for the process's life. A dead handle is undefined behaviour, and CUDA ends the capture of
-    /// a stream that captures. A query.
+    /// `cuStreamGetId`, for a special handle `cuCtxGetId` of the current context, and the thread: unique among the streams
+    /// that a handle ever meant, in a context's handle and a thread. A dead handle is undefined behaviour, and CUDA ends the
+    /// capture of a stream that captures. A query.
     fn stream_id(&self, _stream: Stream) -> Result<u64> {
         unsupported("stream_id")
     }

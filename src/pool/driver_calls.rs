@@ -100,22 +100,12 @@ impl DriverCalls {
     pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
         let there = match self.ids {
             true => return is_same(self.context_id(context), id),
-            // Without ids, only making the context current shows whether it exists. Where it is current already, what a
-            // refused call left cannot be told from what was there before.
-            false => match self.query(|driver| driver.current_context()) {
-                Ok(Some(current)) if current == context => {
-                    self.query(|driver| driver.context_push(context)).map(|()| {
-                        let pop = || self.query(|driver| driver.context_pop());
-                        let _ = pop().or_else(|_| pop());
-                        true
-                    })
-                }
-                Ok(_) => self.query(|driver| push_context(driver, context)).map(|()| {
-                    self.query(|driver| pop_context(driver, context));
-                    true
-                }),
-                Err(error) => Err(error),
-            },
+            // Without ids, only making the context current shows whether it exists.
+            false => self.query(|driver| driver.current_context()).and_then(|before| {
+                self.query(|driver| push_context(driver, before, context))?;
+                self.query(|driver| pop_context(driver, before, context));
+                Ok(true)
+            }),
         };
         is_known(there)
     }
@@ -147,18 +137,18 @@ impl DriverCalls {
     /// with it, and they do not change because they are read.
     pub fn device_memory(&self, context: Context, device: i32) -> (u64, u64) {
         let driver = &*self.driver;
-        let Ok(current) = driver.current_device() else {
+        let pushed = driver.current_device() != Ok(Some(device));
+        let Ok(before) = driver.current_context() else {
             return (0, 0);
         };
-        let pushed = current != Some(device);
-        if pushed && push_context(driver, context).is_err() {
+        if pushed && push_context(driver, before, context).is_err() {
             return (0, 0);
         }
         let relaxed = RelaxedMode::begin(driver);
         let info = driver.memory_info(device).unwrap_or_default();
         drop(relaxed);
         if pushed {
-            pop_context(driver, context);
+            pop_context(driver, before, context);
         }
         info
     }
@@ -167,13 +157,14 @@ impl DriverCalls {
     /// relaxed mode do not end captures of other threads (PyTorch does the same).
     #[inline]
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
-        let pushed = self.query(|driver| driver.current_context())? != Some(context);
+        let before = self.query(|driver| driver.current_context())?;
+        let pushed = before != Some(context);
         if pushed {
-            self.query(|driver| push_context(driver, context))?;
+            self.query(|driver| push_context(driver, before, context))?;
         }
         Ok(Entered {
             calls: self,
-            pushed: pushed.then_some(context),
+            pushed: pushed.then_some((before, context)),
             relaxed: RelaxedMode::begin(self.driver()).ok(),
         })
     }
@@ -182,7 +173,8 @@ impl DriverCalls {
 /// Driver calls may be made while this lives.
 pub struct Entered<'a> {
     calls: &'a DriverCalls,
-    pushed: Option<Context>,
+    /// What was current before, and what is now.
+    pushed: Option<(Option<Context>, Context)>,
     relaxed: Option<RelaxedMode<'a>>,
 }
 
@@ -190,8 +182,8 @@ impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
         drop(self.relaxed.take());
-        if let Some(context) = self.pushed {
-            self.calls.query(|driver| pop_context(driver, context));
+        if let Some((before, context)) = self.pushed {
+            self.calls.query(|driver| pop_context(driver, before, context));
         }
     }
 }

@@ -7,8 +7,8 @@ use cudarc::driver::sys;
 
 use super::super::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context, pop_context,
-    push_context,
+    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context,
+    default_stream_id, pop_context, push_context,
 };
 use super::CudaDriver;
 use super::failure::{check, check_context, check_event, check_memory};
@@ -81,13 +81,14 @@ impl CudaDriver {
     }
 
     fn ask_for_memory(&self, device: i32) -> Result<(u64, u64)> {
-        if self.current_device()? == Some(device) {
+        if self.current_device() == Ok(Some(device)) {
             return self.current_memory_info();
         }
+        let before = self.current_context()?;
         let primary = self.primary_retain(device)?;
-        let info = push_context(self, primary).and_then(|()| {
+        let info = push_context(self, before, primary).and_then(|()| {
             let info = self.current_memory_info();
-            pop_context(self, primary);
+            pop_context(self, before, primary);
             info
         });
         let released = self.primary_release(device);
@@ -232,6 +233,10 @@ impl Driver for CudaDriver {
     fn stream_id(&self, of: Stream) -> Result<u64> {
         beside_captures(self, || {
             let mut id = 0u64;
+            if of.is_default() {
+                call!(self, cuCtxGetId(null_mut(), &mut id))?;
+                return Ok(default_stream_id(of, id));
+            }
             call!(self, cuStreamGetId(stream(of), &mut id))?;
             Ok(id)
         })

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
     Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context,
+    default_stream_id,
 };
 
 pub mod model;
@@ -210,7 +211,10 @@ impl Driver for SimDriver {
     fn stream_id(&self, stream: Stream) -> Result<u64> {
         beside_captures(self, || {
             checked_if(self.machine.config().stream_ids(), Call::StreamGetId, || {
-                self.machine.stream_id(stream.0)
+                match stream.is_default() {
+                    true => Ok(default_stream_id(stream, self.machine.context_id(0)?)),
+                    false => self.machine.stream_id(stream.0),
+                }
             })
         })
     }

@@ -212,7 +212,7 @@ fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Res
     let mut ordered = Ok(());
     let pushed = current != Some(context);
     if pushed {
-        ordered = push_context(driver, context);
+        ordered = push_context(driver, current, context);
     }
     if ordered.is_ok() {
         ordered = driver.event_create().and_then(|event| {
@@ -223,7 +223,7 @@ fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Res
             waits
         });
         if pushed {
-            pop_context(driver, context);
+            pop_context(driver, current, context);
         }
     }
     if retained {

@@ -306,3 +306,31 @@ fn work_that_a_destroyed_stream_waited_for_is_waited_for() {
         bench.finish();
     }
 }
+
+/// The per-thread default stream of a thread that has ended is not that of a later thread, which may have its address.
+#[test]
+fn later_thread_has_another_default_stream() {
+    let bench = Bench::new("limit=64MiB,wait_ms=5");
+    let context = bench.app(|machine| machine.context_current()).unwrap();
+    fn on_thread<T: Send>(bench: &Bench, context: usize, work: impl FnOnce() -> T + Send) -> (usize, T) {
+        let run = || {
+            bench.app(|machine| machine.context_push(context)).unwrap();
+            let outcome = work();
+            bench.app(|machine| machine.context_pop()).unwrap();
+            // SAFETY: `pthread_self` takes no argument and always succeeds.
+            (unsafe { libc::pthread_self() } as usize, outcome)
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+    let (first, kernel) = on_thread(&bench, context, || {
+        let block = bench.get(48 * MIB, Some(2));
+        let kernel = bench.app(|machine| machine.launch_persistent(2, &[(block, 48 * MIB)]));
+        bench.put(block, Some(2));
+        kernel.unwrap()
+    });
+    let (second, refused) = on_thread(&bench, context, || bench.request(48 * MIB, 0, Some(2)).is_err());
+    assert_eq!(bench.wrong(), Vec::<String>::new(), "{first:#x} {second:#x}");
+    assert!(refused, "the first thread's work is not over");
+    assert!(bench.machine.release_persistent(kernel));
+    bench.finish();
+}

@@ -184,13 +184,16 @@ impl Machine {
         }
     }
 
-    /// `cuCtxGetId`. A query, which a capture forbids as an unsafe call.
+    /// `cuCtxGetId`, 0 for the current context. A query, which a capture forbids as an unsafe call.
     pub fn context_id(&self, context: usize) -> Result<u64> {
         let thread = self.query(Call::CtxGetId)?;
         if !self.config.stream_ids() {
             return Err(NOT_SUPPORTED);
         }
-        let place = self.context_place(context)?;
+        let place = match context {
+            0 => thread.context.load(Relaxed).checked_sub(1).ok_or(INVALID_CONTEXT)?,
+            context => self.context_place(context)?,
+        };
         match self.tables.contexts[place].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
             id => {

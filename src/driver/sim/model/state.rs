@@ -83,7 +83,8 @@ impl MachineState {
     pub(super) fn new(config: &MachineConfig, tables: Arc<Tables>) -> MachineState {
         let mut state = MachineState {
             tables,
-            ids: 0,
+            // Those of default streams come before.
+            ids: 2,
             contexts: Vec::new(),
             handles_stay: false,
             free_contexts: Vec::new(),

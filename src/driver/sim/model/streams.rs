@@ -178,7 +178,8 @@ impl Machine {
         abort(&format!("the stream {handle:#x} was destroyed"))
     }
 
-    /// `cuStreamGetId`: unique for the machine's life. A query, which a capture forbids as an unsafe call. It ends the
+    /// `cuStreamGetId`: unique for the machine's life. The handles of default streams have the same ids in every context and
+    /// thread, because CUDA says that the id is the handle's. A query, which a capture forbids as an unsafe call. It ends the
     /// capture of the stream itself in any mode.
     #[inline]
     pub fn stream_id(&self, stream: usize) -> Result<u64> {
@@ -189,7 +190,10 @@ impl Machine {
         let slot = self.slot(thread, stream)?;
         match self.tables.streams[slot].id.load(Acquire) {
             0 => Self::dead(stream),
-            id => self.may_identify(thread, Some(slot)).map(|()| id),
+            id => self.may_identify(thread, Some(slot)).map(|()| match stream {
+                0..=2 => stream.max(1) as u64,
+                _ => id,
+            }),
         }
     }
 
