@@ -1,4 +1,4 @@
-/* Green contexts, contexts that were destroyed, and bodies of conditional nodes. */
+/* Green contexts, contexts that were destroyed, ids of default streams, and bodies of conditional nodes. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -120,6 +120,31 @@ static void id_of_a_destroyed_context(long unused) {
     row(NULL, code ? "refused" : "allowed", "code %u; id %llu before, %llu after", code, before, after);
 }
 
+/* ---- default streams ---- */
+
+static unsigned long long ids[2];
+static CUresult id_codes[2];
+
+static void *default_stream_id(void *at) {
+    int number = *(int *)at;
+    p_cuCtxSetCurrent(primary);
+    id_codes[number] = p_cuStreamGetId((CUstream)2, &ids[number]); /* CU_STREAM_PER_THREAD */
+    return NULL;
+}
+
+static void ids_of_two_threads(long unused) {
+    (void)unused;
+    setup();
+    NEED(cuStreamGetId);
+    for (int number = 0; number < 2; number++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, default_stream_id, &number);
+        pthread_join(thread, NULL);
+    }
+    row(NULL, id_codes[0] || id_codes[1] ? "refused" : ids[0] == ids[1] ? "the same" : "two", "%llu and %llu, codes %u and %u",
+        ids[0], ids[1], id_codes[0], id_codes[1]);
+}
+
 /* ---- bodies of conditional nodes ---- */
 
 /* CUgraphNodeParams with CUDA_CONDITIONAL_NODE_PARAMS. */
@@ -194,6 +219,7 @@ const struct question green_questions[] = {
     {"a green context's default stream can be captured", default_stream_captures, 1},
     {"the primary context's default stream can be captured", default_stream_captures, 0},
     {"cuCtxGetId of a destroyed context", id_of_a_destroyed_context, 0},
+    {"cuStreamGetId of the default streams of two threads, one after the other", ids_of_two_threads, 0},
     {"an executable keeps the user objects of a conditional node's body", user_object_of_a_body, 0},
     {NULL, NULL, 0},
 };
