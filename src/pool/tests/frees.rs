@@ -273,7 +273,9 @@ fn stream_of_an_unknown_context_is_waited_for_without_ids() {
                 .unwrap();
             pop(&bench);
             bench.put(block, Some(other));
-            graph.map(|graph| bench.app(|machine| machine.graph_destroy(graph)).unwrap());
+            if let Some(graph) = graph {
+                bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+            }
             bench.machine.advance(1_000_000);
             bench.machine.drain_user_objects();
             for _ in 0..3 {
