@@ -157,8 +157,8 @@ impl Contexts {
 
 impl Reclaimer {
     /// Notes that a context uses the pool: memory freed without a stream waits for its work too from now on. For a green
-    /// context its primary context is noted. It fails where the driver does not return the context's id, because the pool could not notice another context with the
-    /// same handle then.
+    /// context its primary context is noted. It fails where the driver does not return the context's id, because the pool
+    /// could not notice another context with the same handle then.
     pub(in crate::pool) fn note_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
         let id = calls.context_id(context)?;
         match self.contexts.known.iter_mut().find(|(known, _)| *known == context) {

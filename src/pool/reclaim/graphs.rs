@@ -2,9 +2,11 @@
 //!
 //! Memory allocated on a capturing stream is reused inside that capture on the same stream. It is reused elsewhere only
 //! once the graph and every executable made of it are gone *and* the block's owner has freed it. The driver calls a
-//! user object's destructor when a graph is gone. A capture may build the body of a conditional node. Its graph is a child
-//! of the node's graph then, and CUDA's Programming Guide has executables retain what child graphs own. The destructor may make no driver call and runs on a thread shared
+//! user object's destructor when a graph is gone. The destructor may make no driver call and runs on a thread shared
 //! with others, so it only sets a flag and increments a counter.
+//!
+//! A capture may build the body of a conditional node. Its graph is a child of the node's graph then, and CUDA's
+//! Programming Guide has executables retain what child graphs own.
 
 use std::collections::HashSet;
 use std::ffi::c_void;

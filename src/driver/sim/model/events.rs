@@ -116,7 +116,8 @@ impl Machine {
         state.events.get(&event).ok_or(INVALID_HANDLE)
     }
 
-    /// `cuEventCreate` in the current context; in a green context, the event is the primary context's. It reuses the handle of the event that was destroyed last.
+    /// `cuEventCreate` in the current context; in a green context, the event is the primary context's. It reuses
+    /// the handle of the event that was destroyed last.
     pub fn event_create(&self) -> Result<usize> {
         let (thread, mut state) = self.enter(Call::EventCreate)?;
         let context = state.current(thread)?;
