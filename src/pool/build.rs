@@ -68,7 +68,11 @@ impl Pool {
         // alive.
         let mallocs = options.passthrough || space.base().is_none();
         if mallocs && !home.primary && matches!(memory, MemorySource::Driver(_)) {
-            home = Home::primary(&calls, device)?;
+            home = Home::primary(&calls, device).inspect_err(|_| {
+                if let Some(base) = space.base() {
+                    let _ = twice(|| calls.submit(|driver| driver.unreserve(base, space.size)));
+                }
+            })?;
         }
         calls.set_home(home.context);
         if mallocs && matches!(memory, MemorySource::Driver(_)) && !options.pinned {
