@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::history::event::MAX_BYTES;
 use crate::history::report::{bytes, printed_alike};
 use crate::history::state::PieceState;
 use crate::history::{Action, Event, describe};
@@ -220,7 +221,8 @@ impl Allocator {
         let Some(pool) = self.existing_pool(device) else { return };
         let (free, total) = pool.device_memory();
         if self.recorder.is_on() {
-            let event = Event::new(Action::Oom, device, free, request.size);
+            // A program may request any number of bytes, and no format of a snapshot has 64 bits without a sign.
+            let event = Event::new(Action::Oom, device, free, request.size.min(MAX_BYTES));
             self.recorder.happened(event.on(Stream::recorded(request.stream)));
         }
         let stats = pool.stats();

@@ -44,6 +44,9 @@ impl Action {
     ];
 }
 
+/// More bytes than any device has. A snapshot is read only if its sizes are not beyond.
+pub const MAX_BYTES: u64 = 1 << 48;
+
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {

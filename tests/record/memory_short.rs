@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use trtalloc::history::report::model::EventKind;
+
 use crate::program::{Program, path, request};
 use crate::viewer;
 
@@ -62,6 +64,25 @@ fn each_allocator_has_a_snapshot_of_its_first_refusal() {
         assert_eq!(stats.allocated, *held, "{}", file.display());
         std::fs::remove_file(file).unwrap();
     }
+}
+
+/// A size that was never set is the usual reason for such a request.
+#[test]
+fn snapshot_of_a_request_without_measure_can_be_read() {
+    let file = path("oom-absurd.pickle");
+    let program = Program::new("history=all,limit=64MiB,wait_ms=0");
+    let _held = program.get(1 << 20, None);
+    for size in [(1 << 48) + 1, 1 << 63, u64::MAX] {
+        assert!(program.allocator.allocate(request(size, None)).is_err());
+    }
+    program.allocator.write_snapshot(&file).unwrap();
+    let report = trtalloc::history::report::Report::read(&file).unwrap();
+    let events = report.devices[0].events.iter();
+    let refused = events
+        .filter(|event| event.what == EventKind::Oom)
+        .map(|event| event.size);
+    assert_eq!(refused.collect::<Vec<u64>>(), [1 << 48; 3]);
+    assert_eq!(viewer::open(&file).number("oom"), 3);
 }
 
 /// A handler that always requests another attempt is called so many times for one request, and each attempt is one.

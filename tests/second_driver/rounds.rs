@@ -252,10 +252,7 @@ impl Round {
     /// As `run`, while another thread writes snapshots to `folder`.
     pub fn record(&self, operations: u64, seed: u64, folder: &Path) -> String {
         let machine = Machine::open().expect("libcuda.so.1 is cudasim");
-        let rules = Rules {
-            broad: false,
-            ..self.rules(&machine, 1, seed)
-        };
+        let rules = self.rules(&machine, 1, seed);
         let allocator = self.allocator();
         let (over, begun) = (AtomicBool::new(false), Barrier::new(2));
         std::thread::scope(|scope| {

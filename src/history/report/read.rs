@@ -12,10 +12,8 @@ use super::model::{
 };
 use super::pickle::Fault;
 use super::values::{Value, Values};
+use crate::history::event::MAX_BYTES;
 use crate::history::state::{self, Piece, PieceState};
-
-/// A size larger than any device's memory is an error.
-const MAX_BYTES: u64 = 1 << 48;
 
 type Devices = BTreeMap<i32, ReportDevice>;
 
