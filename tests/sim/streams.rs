@@ -203,17 +203,19 @@ fn default_streams_belong_to_contexts_and_threads() {
             assert_eq!(m.launch(2, 1, &[]), Err(INVALID_CONTEXT));
             m.context_push(context).unwrap();
             assert_eq!(m.stream_id(0), Ok(legacy));
-            m.launch(2, 1, &[]).unwrap();
-            assert_ne!(m.stream_id(2), Ok(own));
+            m.launch(2, 1_000_000, &[]).unwrap();
+            assert!(!m.stream_query(2).unwrap());
+            assert_eq!(m.stream_id(2), Ok(own), "the id is the handle's");
         });
     });
+    assert!(m.stream_query(2).unwrap(), "the other thread's stream is another one");
     let other = m.context_create(0).unwrap();
-    assert_ne!(m.stream_id(0), Ok(legacy));
-    assert_ne!(m.stream_id(2), Ok(own));
+    m.launch(0, 1_000_000, &[]).unwrap();
+    assert_eq!((m.stream_id(0), m.stream_id(2)), (Ok(legacy), Ok(own)));
     assert_eq!(m.stream_context(0), Ok(other));
+    assert!(!m.stream_query(0).unwrap());
     assert_eq!(m.context_pop(), Ok(other));
-    assert_eq!(m.stream_id(0), Ok(legacy));
-    assert_eq!(m.stream_id(2), Ok(own));
+    assert!(m.stream_query(2).unwrap());
     assert_eq!(m.stream_destroy(0), Err(INVALID_HANDLE));
 }
 
@@ -316,7 +318,6 @@ fn reset_frees_everything_and_keeps_the_handle() {
     let event = m.event_create().unwrap();
     let plain = m.memory_malloc(MIB).unwrap();
     let (_, handle) = crate::mapped(&m, 2 * MIB);
-    let legacy = m.stream_id(0).unwrap();
     m.launch_persistent(0, &[]).unwrap();
     m.primary_reset(0).unwrap();
     assert!(!m.primary_active(0).unwrap());
@@ -328,7 +329,7 @@ fn reset_frees_everything_and_keeps_the_handle() {
     assert_eq!(m.memory_info(0), Ok((24 << 30, 24 << 30)));
     assert_eq!(m.primary_retain(0), Ok(context));
     assert_ne!(m.context_id(context), Ok(id));
-    assert_ne!(m.stream_id(0), Ok(legacy));
+    assert!(m.stream_query(0).unwrap(), "its work is gone");
     assert_eq!(m.event_query(event), Err(INVALID_HANDLE));
     assert_eq!(m.memory_free(plain), Err(INVALID_VALUE));
     assert_eq!(m.memory_release(handle), Err(INVALID_VALUE));
