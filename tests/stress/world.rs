@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, OomHandler, Request};
@@ -90,6 +90,8 @@ pub struct World {
     pub engines: bool,
     /// Whether the allocator may end no capture. Trims and limits, which may end one, are left out then.
     pub spares_captures: bool,
+    /// A device was nearly full once, by all allocators together.
+    pub crowded: AtomicBool,
     /// Whether clients do what is in the modules of `client`, too, and capture in more ways. Without it, a seed repeats the
     /// work of earlier versions of this test.
     pub broad: bool,

@@ -20,7 +20,8 @@ impl Client<'_> {
     /// Decides that for a stream that is about to be destroyed.
     pub(super) fn lateness(&mut self, dying: usize) -> Lateness {
         let world = self.world;
-        if !world.spares_captures || !world.allocator.driver().features().stream_ids || !self.rarely(2) {
+        let ids = world.allocator.driver().features().stream_ids;
+        if !world.spares_captures || !ids || !self.rarely(2) || !self.has_room() {
             return Lateness::None;
         }
         if world.alone && self.random.one_in(2) {
@@ -40,8 +41,17 @@ impl Client<'_> {
 
     pub(super) fn free_late(&mut self) {
         if let Some((address, stream)) = self.late.pop() {
-            self.world.put_known(&self.world.allocator, address, Some(stream));
+            let named = self.has_room().then_some(stream);
+            self.world.put_known(&self.world.allocator, address, named);
         }
+    }
+
+    /// Whether memory was never short, and is not nearly so: graphs and other allocators may fill a device in a long round.
+    fn has_room(&self) -> bool {
+        let device = self.device();
+        let (free, total) = self.world.app(|machine| machine.memory_info(device)).unwrap();
+        let stats = self.world.ask(|allocator| allocator.stats(Some(device))).unwrap();
+        stats.waits == 0 && stats.out_of_memory == 0 && stats.reserved_peak < total / 2 && free > total / 2
     }
 
     /// What else the client has on a stream that is about to be destroyed goes on with another one, which is behind it.

@@ -150,6 +150,10 @@ impl Client<'_> {
     pub(super) fn inspect(&mut self) {
         self.world.check();
         let device = self.random.below(self.world.mail.len() as u64) as i32;
+        let (free, total) = self.world.app(|machine| machine.memory_info(device)).unwrap();
+        if free < total / 4 {
+            self.world.crowded.store(true, Relaxed);
+        }
         if let Ok(stats) = self.world.ask(|allocator| allocator.stats(Some(device))) {
             assert!(stats.allocations >= stats.frees, "{stats:?}");
         }
