@@ -171,6 +171,18 @@ fn context_without_events_is_synchronized() {
     }
 }
 
+/// The block of all memory was freed, and its graph is gone. No request gets its memory before the kernel has ended.
+fn ends_with_its_work(bench: &Bench, kernel: u64, what: &str) {
+    bench.machine.advance(1_000_000);
+    bench.machine.drain_user_objects();
+    for _ in 0..3 {
+        let early = bench.request(64 * MIB, 0, None);
+        assert_eq!(bench.wrong(), Vec::<String>::new(), "{what}");
+        assert!(early.is_err(), "{what}: the work on the block is not over");
+    }
+    assert!(bench.machine.release_persistent(kernel));
+}
+
 /// A block that was allocated in a capture waits for its graph, and for the context of its free, too.
 #[test]
 fn block_of_a_graph_waits_for_the_context_that_frees_it() {
@@ -205,14 +217,7 @@ fn block_of_a_graph_waits_for_the_context_that_frees_it() {
             bench.put(block, named.then_some(other));
             pop(&bench);
             bench.app(|machine| machine.graph_destroy(graph)).unwrap();
-            bench.machine.advance(1_000_000);
-            bench.machine.drain_user_objects();
-            for _ in 0..3 {
-                let early = bench.request(64 * MIB, 0, None);
-                assert_eq!(bench.wrong(), Vec::<String>::new(), "{what}");
-                assert!(early.is_err(), "{what}: the work on the block is not over");
-            }
-            assert!(bench.machine.release_persistent(kernel));
+            ends_with_its_work(&bench, kernel, &what);
             bench.finish_of(&what);
         }
     }
@@ -276,14 +281,7 @@ fn stream_of_an_unknown_context_is_waited_for_without_ids() {
             if let Some(graph) = graph {
                 bench.app(|machine| machine.graph_destroy(graph)).unwrap();
             }
-            bench.machine.advance(1_000_000);
-            bench.machine.drain_user_objects();
-            for _ in 0..3 {
-                let early = bench.request(64 * MIB, 0, None);
-                assert_eq!(bench.wrong(), Vec::<String>::new(), "{what}");
-                assert!(early.is_err(), "{what}: the work on the block is not over");
-            }
-            assert!(bench.machine.release_persistent(kernel));
+            ends_with_its_work(&bench, kernel, &what);
             bench.finish_of(&what);
         }
     }
