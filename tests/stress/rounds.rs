@@ -180,6 +180,7 @@ fn contrary(seed: u64, sim: SimConfig) -> SimConfig {
         ids_unsafe_in_capture: !random.one_in(3),
         vmm_unsafe_in_capture: !random.one_in(3),
         user_object_delay: [0, 10_000, 10_000_000][random.below(3) as usize],
+        green_ids_refused: random.one_in(3),
         ..sim
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 
 use super::{Bench, MIB, RESIZABLE};
+use crate::driver::sim::SimConfig;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::sync::breaking;
 
@@ -38,8 +39,12 @@ fn beside<T: Send>(bench: &Bench, context: usize, work: impl FnOnce(&Bench) -> T
 #[test]
 fn green_context_of_another_thread_is_left_alone() {
     for options in ["limit=64MiB", "limit=64MiB,backing=malloc", "limit=64MiB,passthrough=1"] {
-        for default_stream in [false, true] {
-            let bench = Bench::new(options);
+        for (default_stream, green_ids_refused) in [(false, false), (true, false), (false, true), (true, true)] {
+            let config = SimConfig {
+                green_ids_refused,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, options);
             let context = green(&bench);
             let work = |bench: &Bench| {
                 let stream = if default_stream { 0 } else { bench.stream() };
@@ -53,10 +58,18 @@ fn green_context_of_another_thread_is_left_alone() {
             beside(&bench, context, work, |()| {
                 // This needs what the other thread has freed.
                 let block = bench.get(60 * MIB, None);
-                assert_eq!(bench.wrong(), Vec::<String>::new(), "{options} {default_stream}");
+                assert_eq!(
+                    bench.wrong(),
+                    Vec::<String>::new(),
+                    "{options} {default_stream} {green_ids_refused}"
+                );
                 bench.put(block, None);
                 bench.allocator.trim(Some(0), 0).unwrap();
-                assert_eq!(bench.wrong(), Vec::<String>::new(), "{options} {default_stream}");
+                assert_eq!(
+                    bench.wrong(),
+                    Vec::<String>::new(),
+                    "{options} {default_stream} {green_ids_refused}"
+                );
             });
             bench.finish();
         }

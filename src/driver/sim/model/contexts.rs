@@ -197,9 +197,9 @@ impl Machine {
         match self.tables.contexts[place].id.load(Acquire) {
             0 => Err(CONTEXT_IS_DESTROYED),
             id => {
-                // Refused, and no fault: the handle may be that of an ordinary context that was destroyed.
-                let green = self.tables.contexts[place].green.load(Acquire) != 0;
-                if green && self.threads.is_current_elsewhere(thread, place + 1) {
+                // No fault: the handle may be that of an ordinary context that was destroyed.
+                let refused = self.config.green_ids_refused && self.tables.contexts[place].green.load(Acquire) != 0;
+                if refused && self.threads.is_current_elsewhere(thread, place + 1) {
                     return Err(INVALID_CONTEXT);
                 }
                 self.may_identify(thread, None).map(|()| id)

@@ -112,6 +112,8 @@ pub struct MachineConfig {
     /// the capture of the stream that they are given. An allocator's calls for devices and primary contexts are unsafe
     /// then, too.
     pub ids_unsafe_in_capture: bool,
+    /// Whether the id of a green context that is current in another thread is refused. CUDA does not say.
+    pub green_ids_refused: bool,
     /// Whether the order checker and the check for unmapping under pending work are on at the start.
     pub checker: bool,
     /// Bytes that a copy or a fill moves in one simulated nanosecond.
@@ -146,6 +148,7 @@ impl Default for MachineConfig {
             version: 12_090,
             vmm_unsafe_in_capture: true,
             ids_unsafe_in_capture: true,
+            green_ids_refused: false,
             checker: true,
             bytes_per_ns: 1024,
             contents: true,
