@@ -68,7 +68,7 @@ fn each_allocator_has_a_snapshot_of_its_first_refusal() {
 
 /// A size that was never set is the usual reason for such a request.
 #[test]
-fn snapshot_of_a_request_without_measure_can_be_read() {
+fn snapshot_of_a_refused_request_of_any_size_can_be_read() {
     let file = path("oom-absurd.pickle");
     let program = Program::new("history=all,limit=64MiB,wait_ms=0");
     let _held = program.get(1 << 20, None);
