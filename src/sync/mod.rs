@@ -7,17 +7,21 @@
 //! Uses: nothing.
 
 mod boxed;
+#[cfg(not(loom))]
+mod fair;
 #[cfg(loom)]
 mod modelled;
 mod rule;
 
 pub use boxed::boxed;
+#[cfg(not(loom))]
+pub use fair::{Mutex, MutexGuard};
 #[cfg(loom)]
 pub use modelled::*;
 #[cfg(not(loom))]
 pub use once_cell::race::OnceBox;
 #[cfg(not(loom))]
-pub use parking_lot::{Mutex, MutexGuard, RwLock};
+pub use parking_lot::RwLock;
 #[cfg(any(test, loom))]
 pub use rule::breaking;
 pub use rule::{broken, unless_broken};

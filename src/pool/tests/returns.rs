@@ -336,7 +336,7 @@ pub(super) fn while_waiting(
     for n in 1..20 {
         let (allocator, work, done) = (bench.allocator.clone(), work.clone(), done.clone());
         bench.machine.come_between("cuEventQuery", n, move |machine| {
-            if !allocator.pool_of(0).core.is_locked()
+            if allocator.pool_of(0).core.try_lock().is_some()
                 && let Some(work) = work.lock().take()
             {
                 done.store(true, Relaxed);
