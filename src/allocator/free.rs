@@ -160,7 +160,7 @@ impl Allocator {
         }
         block.become_free(State::Cached);
         pool.record_freed(Action::Freed, id, Some(cache.key.stream));
-        inner.take(pool, id, block);
+        inner.take(pool, cache, id, block);
         let due = other.filter(|_| inner.is_event_due(pool));
         drop(inner);
         if let Some(stream) = due {

@@ -18,6 +18,7 @@ use crate::pool::slow_path::growth_allowance::GrowthAllowance;
 use crate::pool::slow_path::rise::Rise;
 use crate::pool::stream_cache::StreamCaches;
 use crate::pool::stream_cache::block::Blocks;
+use crate::pool::stream_cache::list::CacheList;
 use crate::pool::stream_cache::peak::InUse;
 use crate::pool::tags::Tags;
 use crate::pool::{Core, Options, Pool};
@@ -143,6 +144,7 @@ impl Pool {
             caches,
             counters: Counters::default(),
             in_use: InUse::default(),
+            dirty: CacheList::default(),
             pressure_epoch: AtomicU64::new(0),
             shortages: AtomicU64::new(0),
             foreign_bytes_due: AtomicU64::new(0),

@@ -70,6 +70,7 @@ use reclaim::{Contexts, Reclaimer};
 use slow_path::growth_allowance::GrowthAllowance;
 use slow_path::rise::Rise;
 use stream_cache::block::{Block, Blocks};
+use stream_cache::list::CacheList;
 use stream_cache::peak::InUse;
 use stream_cache::{StreamCache, StreamCaches};
 
@@ -110,6 +111,8 @@ pub struct Pool {
     /// See [`Counters`].
     pub counters: Counters,
     in_use: InUse,
+    /// The caches that hold blocks.
+    dirty: CacheList,
     /// The pressure epoch: how often a request could not be satisfied from its own and common free space. When it
     /// changes, streams record completion events for what they hold.
     pub pressure_epoch: AtomicU64,

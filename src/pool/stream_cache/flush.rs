@@ -2,8 +2,8 @@
 
 use crate::pool::Pool;
 use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
-use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::block::State;
+use crate::pool::stream_cache::{Inner, StreamCache};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
@@ -30,10 +30,20 @@ impl Pool {
         });
     }
 
-    /// Flushes every cache of this device.
+    /// Notes that a cache, which the caller has locked, holds blocks again.
+    #[cold]
+    pub(in crate::pool) fn add_dirty(&self, cache: &StreamCache, inner: &mut Inner) {
+        inner.dirty = Some(self.device);
+        self.dirty.add(cache);
+    }
+
+    /// Flushes every cache of this device that holds blocks. The caller holds the pool's lock, so no other thread does.
     pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
-        for cache in self.caches.all() {
+        for cache in self.dirty.take(&self.caches) {
             let mut inner = cache.inner.lock();
+            if inner.dirty == Some(self.device) {
+                inner.dirty = None;
+            }
             if let Some(owner) = inner.owner_on(self.device) {
                 self.flush(free_space, &mut inner, owner);
             }

@@ -87,7 +87,7 @@ impl Pool {
         if Lifetimes::notes(block.size()) {
             inner.note_lifetime(block);
         }
-        inner.take(self, id, block);
+        inner.take(self, cache, id, block);
         FreedToCache::Taken { event_wanted }
     }
 }

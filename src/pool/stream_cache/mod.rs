@@ -14,6 +14,7 @@ pub mod credits;
 mod flush;
 pub mod hit;
 pub mod lifetimes;
+pub mod list;
 pub mod lock;
 pub mod peak;
 
@@ -23,6 +24,7 @@ use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::lifetimes::Lifetimes;
 use crate::pool::stream_cache::lock::Lock;
+use crate::pool::stream_cache::peak::Balance;
 use crate::pool::{Pool, Want};
 use crate::sync::OnceBox;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -102,9 +104,9 @@ pub struct Inner {
     /// Bytes requested minus requested bytes taken back here; may be negative.
     pub requested: i64,
     /// Bytes handed out minus bytes taken back here: see [`peak`].
-    pub balance: i64,
-    /// The part of `balance` that the pool knows.
-    pub charged: i64,
+    pub balance: Balance,
+    /// The device in whose pool's list of dirty caches this one is: see [`Pool::flush_all`].
+    pub dirty: Option<i32>,
     /// Stream queries made.
     pub queries: u64,
     /// Bytes of tags that were freed here.
@@ -152,8 +154,8 @@ impl StreamCache {
             allocations: 0,
             frees: 0,
             requested: 0,
-            balance: 0,
-            charged: 0,
+            balance: Balance::default(),
+            dirty: None,
             queries: 0,
             credits: Credits::default(),
             lifetimes: Lifetimes::default(),
@@ -191,18 +193,22 @@ impl Inner {
         block.event_number.store(self.allocations, Ordering::Relaxed);
         self.allocations += 1;
         self.requested += want.requested as i64;
-        self.handed_out(want.size)
+        self.balance.handed_out(want.size)
     }
 
-    /// Takes back a claimed block of its own device, ready for this stream's next request of that size.
+    /// Takes back a claimed block of its own device, ready for this stream's next request of that size. `cache` is the
+    /// cache whose contents these are.
     #[inline]
-    pub fn take(&mut self, pool: &Pool, id: NodeId, block: &Block) {
+    pub fn take(&mut self, pool: &Pool, cache: &StreamCache, id: NodeId, block: &Block) {
         let size = block.size();
         self.uncovered += size;
         block.event_number.store(self.next_event, Ordering::Relaxed);
         self.frees += 1;
         self.requested -= block.requested.load(Ordering::Relaxed) as i64;
-        self.balance -= size as i64;
+        pool.taken_back_into(cache, &mut self.balance, size);
+        if self.dirty != Some(pool.device) {
+            pool.add_dirty(cache, self);
+        }
         self.ready.push(&pool.blocks, size, id);
     }
 

@@ -55,7 +55,7 @@ fn the_peak_is_not_less_than_there_was() {
 #[test]
 fn looked_at_one_after_the_other() {
     caught(
-        "all caches are locked for the sum",
+        "a cache whose charge was settled stays exact",
         &["the peak was never two blocks"],
         || explore("", 2, turns),
     );
