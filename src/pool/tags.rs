@@ -3,16 +3,18 @@
 //! A tag's *total* is at least the bytes that it holds. A free on a stream does not lower the total: the stream's cache
 //! keeps a [credit](crate::pool::stream_cache::credits), which the next request of the tag on that stream takes. So a
 //! hit writes no counter that streams share. Every other request raises the total. Where the bytes must be exact - for
-//! a new peak, at a limit, for statistics - all caches are locked, and every credit is subtracted from its total. While
-//! no total exceeds its peak, the bytes do not either, so the peak is exact.
+//! a new peak, at a limit, for statistics - the caches with credits are locked one after the other, and every credit is
+//! subtracted from its total. Meanwhile no cache gets a credit, so the totals are exact then. While no total exceeds its
+//! peak, the bytes do not either, so the peak is exact.
 //!
 //! The tag of a block is written by the call that allocates it, and taken by the call that has claimed it.
 
 use crate::pool::Pool;
 use crate::pool::dedicated::Cell;
-use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::block::Block;
 use crate::pool::stream_cache::credits::Credit;
+use crate::pool::stream_cache::list::CacheList;
+use crate::pool::stream_cache::{Inner, StreamCache};
 use crate::support::error::{Error, Result};
 use crate::support::stats::TagStats;
 use crate::support::tags::{self, Tag};
@@ -39,6 +41,8 @@ pub(super) struct Tags {
     /// may not come back to where it was.
     exceeded: AtomicBool,
     limits: Mutex<()>,
+    /// The caches that have credits.
+    credited: CacheList,
 }
 
 impl Tags {
@@ -47,6 +51,7 @@ impl Tags {
             uses: OnceBox::new(),
             exceeded: AtomicBool::new(false),
             limits: Mutex::new(()),
+            credited: CacheList::default(),
         }
     }
 
@@ -88,16 +93,21 @@ impl Pool {
 
     /// Takes the tag from a block that was claimed to be freed into the cache of `inner`.
     #[inline]
-    pub(in crate::pool) fn credit(&self, inner: &mut Inner, block: &Block) {
+    pub(in crate::pool) fn credit(&self, cache: &StreamCache, inner: &mut Inner, block: &Block) {
         let tag = block.tag.load(Relaxed);
         if tag != 0 {
-            self.give_credit(inner, block, tag);
+            self.give_credit(cache, inner, block, tag);
         }
     }
 
     /// Not inlined, so that the free of a block without a tag stays as short as it was.
     #[inline(never)]
-    fn give_credit(&self, inner: &mut Inner, block: &Block, tag: Tag) {
+    fn give_credit(&self, cache: &StreamCache, inner: &mut Inner, block: &Block, tag: Tag) {
+        if inner.credited != Some(self.device) && !self.tags.credited.try_add(cache) {
+            // Another thread needs exact totals just now.
+            return self.untag_block(block);
+        }
+        inner.credited = Some(self.device);
         block.tag.store(0, Relaxed);
         if let Some(other) = inner.credits.give(tag, block.size()) {
             self.tags.subtract(other);
@@ -109,11 +119,15 @@ impl Pool {
         inner.credits.drain().for_each(|credit| self.tags.subtract(credit));
     }
 
-    /// Subtracts all credits, and calls `exact` while no stream's cache changes. The caller holds no cache's lock.
+    /// Subtracts all credits, and calls `exact` before any cache gets one again. The caller holds no cache's lock.
     fn settle_tags<T>(&self, exact: impl FnOnce() -> T) -> T {
-        let mut held: Vec<_> = self.caches.all().map(|cache| cache.inner.lock()).collect();
-        for inner in held.iter_mut().filter(|inner| inner.serves(self.device)) {
-            self.subtract_credits(inner);
+        let mut credited = self.tags.credited.lock();
+        for cache in credited.drain(&self.caches) {
+            let mut inner = cache.inner.lock();
+            if inner.credited == Some(self.device) {
+                inner.credited = None;
+                self.subtract_credits(&mut inner);
+            }
         }
         exact()
     }

@@ -83,7 +83,7 @@ impl Pool {
         if RECORDED {
             self.record_freed(Action::Freed, id, Some(cache.key.stream));
         }
-        self.credit(&mut inner, block);
+        self.credit(cache, &mut inner, block);
         if Lifetimes::notes(block.size()) {
             inner.note_lifetime(block);
         }

@@ -111,6 +111,8 @@ pub struct Inner {
     pub queries: u64,
     /// Bytes of tags that were freed here.
     pub credits: Credits,
+    /// The device in whose pool's list of caches with credits this one is.
+    pub credited: Option<i32>,
     /// How long its blocks live.
     pub lifetimes: Lifetimes,
 }
@@ -158,6 +160,7 @@ impl StreamCache {
             dirty: None,
             queries: 0,
             credits: Credits::default(),
+            credited: None,
             lifetimes: Lifetimes::default(),
         };
         StreamCache {
