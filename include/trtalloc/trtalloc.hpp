@@ -4,11 +4,16 @@
 //
 //     trtalloc::Allocator memory{"limit=4GiB"};
 //     trtalloc::Block block = memory.block_async(1 << 20, stream);     // its destructor frees it on the stream
+//
+// A null stream is the program's own default stream. In a source file that is compiled with per-thread default streams
+// (CUDA_API_PER_THREAD_DEFAULT_STREAM, which nvcc's --default-stream per-thread defines), that is the calling thread's, and
+// otherwise the legacy one. The functions of trtalloc.h always take it for the legacy one.
 #ifndef TRTALLOC_TRTALLOC_HPP
 #define TRTALLOC_TRTALLOC_HPP
 
 #include <trtalloc/trtalloc.h>
 
+#include <atomic>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -39,8 +44,38 @@ inline void check(trtalloc_status status) {
     }
 }
 
-// Owns a block. The destructor frees it, on the stream on which it was allocated, if there was one. The block stays valid
-// after its allocator is closed. A Block can be moved.
+namespace detail {
+
+// cudaStreamPerThread.
+constexpr std::uintptr_t per_thread_stream = 2;
+
+// The handle of the default stream in this source file.
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM) || \
+    defined(__CUDART_API_PER_THREAD_DEFAULT_STREAM)
+constexpr std::uintptr_t default_stream = per_thread_stream;
+#else
+constexpr std::uintptr_t default_stream = 0;
+#endif
+
+// The handle that names the stream in calls of the library. A program may have source files of both kinds. `Default` is a part of
+// the function's name, as of those that call it, so the linker does not take one for the other.
+template <std::uintptr_t Default>
+void* stream_handle(void* stream) noexcept {
+    return stream != nullptr ? stream : reinterpret_cast<void*>(Default);
+}
+
+// A number of the calling thread that no other thread ever has.
+inline std::uint64_t this_thread() noexcept {
+    static std::atomic<std::uint64_t> threads{0};
+    thread_local std::uint64_t const number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+    return number;
+}
+
+}  // namespace detail
+
+// Owns a block. The destructor frees it, on the stream on which it was allocated, if there was one. Another thread cannot name a
+// thread's default stream, so there the destructor frees the block as trtalloc_deallocate does. The block stays valid after its
+// allocator is closed. A Block can be moved.
 class Block {
 public:
     Block() noexcept = default;
@@ -63,8 +98,9 @@ public:
     // Frees the block now. Returns false if that was refused; trtalloc_last_error() gives the reason.
     bool reset() noexcept {
         void* const memory = release();
-        return on_stream_ ? trtalloc_deallocate_async(allocator_, memory, stream_)
-                          : memory == nullptr || trtalloc_deallocate(allocator_, memory);
+        bool const on_stream = on_stream_ && (thread_ == 0 || thread_ == detail::this_thread());
+        return on_stream ? trtalloc_deallocate_async(allocator_, memory, stream_)
+                         : memory == nullptr || trtalloc_deallocate(allocator_, memory);
     }
 
     // Passes the block to the caller, who frees it.
@@ -79,6 +115,7 @@ public:
         std::swap(size_, other.size_);
         std::swap(stream_, other.stream_);
         std::swap(on_stream_, other.on_stream_);
+        std::swap(thread_, other.thread_);
     }
 
 private:
@@ -88,6 +125,9 @@ private:
         if (memory == nullptr) {
             throw Error::last();
         }
+        if (on_stream && stream == reinterpret_cast<void*>(detail::per_thread_stream)) {
+            thread_ = detail::this_thread();
+        }
     }
 
     trtalloc_allocator* allocator_ = nullptr;
@@ -95,6 +135,8 @@ private:
     std::uint64_t size_ = 0;
     void* stream_ = nullptr;
     bool on_stream_ = false;
+    // The thread whose default stream `stream_` is; 0: it is another stream.
+    std::uint64_t thread_ = 0;
 };
 
 // Owns an allocator. The destructor closes it; allocated blocks and its TensorRT interfaces stay valid. Any thread may use
@@ -132,9 +174,10 @@ public:
         return trtalloc_allocate(allocator_, size, alignment, flags);
     }
 
+    template <std::uintptr_t Default = detail::default_stream>
     void* allocate_async(std::uint64_t size, void* stream, std::uint64_t alignment = 0,
                          std::uint32_t flags = 0) noexcept {
-        return trtalloc_allocate_async(allocator_, size, alignment, flags, stream);
+        return trtalloc_allocate_async(allocator_, size, alignment, flags, detail::stream_handle<Default>(stream));
     }
 
     void* reallocate(void* address, std::uint64_t new_size, std::uint64_t alignment = 0) noexcept {
@@ -143,14 +186,16 @@ public:
 
     bool deallocate(void* memory) noexcept { return trtalloc_deallocate(allocator_, memory); }
 
+    template <std::uintptr_t Default = detail::default_stream>
     bool deallocate_async(void* memory, void* stream) noexcept {
-        return trtalloc_deallocate_async(allocator_, memory, stream);
+        return trtalloc_deallocate_async(allocator_, memory, detail::stream_handle<Default>(stream));
     }
 
     // Allocates on `device`, which must be the stream's device.
+    template <std::uintptr_t Default = detail::default_stream>
     void* allocate_on(std::int32_t device, std::uint64_t size, void* stream, std::uint64_t alignment = 0,
                       std::uint32_t flags = 0) noexcept {
-        return trtalloc_allocate_on(allocator_, device, size, alignment, flags, stream);
+        return trtalloc_allocate_on(allocator_, device, size, alignment, flags, detail::stream_handle<Default>(stream));
     }
 
     // Allocates a block that the returned object owns. Throws Error if the request cannot be satisfied.
@@ -159,13 +204,21 @@ public:
     }
 
     // The same, for work queued on `stream` from now on. The block is freed on that stream, which must outlive the object.
+    template <std::uintptr_t Default = detail::default_stream>
     Block block_async(std::uint64_t size, void* stream, std::uint64_t alignment = 0) {
-        return Block(allocator_, allocate_async(size, stream, alignment), size, stream, true);
+        void* const handle = detail::stream_handle<Default>(stream);
+        return Block(allocator_, trtalloc_allocate_async(allocator_, size, alignment, 0, handle), size, handle, true);
     }
 
-    void record_stream(void* memory, void* stream) { check(trtalloc_record_stream(allocator_, memory, stream)); }
+    template <std::uintptr_t Default = detail::default_stream>
+    void record_stream(void* memory, void* stream) {
+        check(trtalloc_record_stream(allocator_, memory, detail::stream_handle<Default>(stream)));
+    }
 
-    void stream_release(void* stream) { check(trtalloc_stream_release(allocator_, stream)); }
+    template <std::uintptr_t Default = detail::default_stream>
+    void stream_release(void* stream) {
+        check(trtalloc_stream_release(allocator_, detail::stream_handle<Default>(stream)));
+    }
 
     // Here and below, `device` -1 is the current one.
     trtalloc_stats stats(std::int32_t device = -1) const {

@@ -30,37 +30,44 @@ fn rmm_takes_the_pool_as_a_resource() {
         Ok(folders) => folders,
         Err(reason) => common::skip("rmm", &reason),
     };
-    let dir = common::scratch("rmm");
-    let mut compile = common::cxx();
-    for folder in [
-        rmm.join("librmm/include/rapids"),
-        rmm.join("librmm/include"),
-        logger.join("rapids_logger/include"),
-        runtime.join("nvidia/cuda_runtime/include"),
-        compiler.join("nvidia/cuda_nvcc/include"),
+    for (name, macros) in [
+        ("rmm", None),
+        ("rmm_per_thread", Some("-DCUDA_API_PER_THREAD_DEFAULT_STREAM=1")),
     ] {
-        compile.arg("-isystem").arg(folder);
+        let dir = common::scratch(name);
+        let mut compile = common::cxx();
+        for folder in [
+            rmm.join("librmm/include/rapids"),
+            rmm.join("librmm/include"),
+            logger.join("rapids_logger/include"),
+            runtime.join("nvidia/cuda_runtime/include"),
+            compiler.join("nvidia/cuda_nvcc/include"),
+        ] {
+            compile.arg("-isystem").arg(folder);
+        }
+        compile
+            .arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE")
+            .args(macros);
+        compile.arg(common::root().join("tests/cpp/rmm.cpp"));
+        compile.arg("-o").arg(dir.join("program"));
+        common::link(&mut compile, &dir);
+        let mut folders = vec![dir.display().to_string()];
+        for folder in [
+            rmm.join("librmm/lib64"),
+            logger.join("rapids_logger/lib64"),
+            runtime.join("nvidia/cuda_runtime/lib"),
+        ] {
+            folders.push(folder.display().to_string());
+            compile.arg("-L").arg(folder);
+        }
+        compile.args(["-lrmm", "-lrapids_logger", "-l:libcudart.so.12"]);
+        common::run(&mut compile);
+        let mut program = Command::new(dir.join("program"));
+        program
+            .env("TRTALLOC_DRIVER", "sim")
+            .env("LD_LIBRARY_PATH", folders.join(":"));
+        common::run(&mut program);
     }
-    compile.arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE");
-    compile.arg(common::root().join("tests/cpp/rmm.cpp"));
-    compile.arg("-o").arg(dir.join("program"));
-    common::link(&mut compile, &dir);
-    let mut folders = vec![dir.display().to_string()];
-    for folder in [
-        rmm.join("librmm/lib64"),
-        logger.join("rapids_logger/lib64"),
-        runtime.join("nvidia/cuda_runtime/lib"),
-    ] {
-        folders.push(folder.display().to_string());
-        compile.arg("-L").arg(folder);
-    }
-    compile.args(["-lrmm", "-lrapids_logger", "-l:libcudart.so.12"]);
-    common::run(&mut compile);
-    let mut program = Command::new(dir.join("program"));
-    program
-        .env("TRTALLOC_DRIVER", "sim")
-        .env("LD_LIBRARY_PATH", folders.join(":"));
-    common::run(&mut program);
 }
 
 /// A tool that is compiled with NVIDIA's own headers, which RMM brings, receives heaps and blocks. Without a tool nothing is
