@@ -169,6 +169,34 @@ impl Work {
 
 const MIB: usize = 1 << 20;
 
+/// PyTorch frees a tensor of a thread's default stream (torch.cuda.ExternalStream(2)) on any thread, with the same handle.
+#[test]
+fn pytorch_frees_another_threads_stream() {
+    if !in_child("pytorch_frees_another_threads_stream", &[]) {
+        return;
+    }
+    enter();
+    let hooks = Hooks::load();
+    let per_thread = std::ptr::without_provenance_mut::<c_void>(2);
+    // SAFETY: addresses that the hooks gave, each given back once.
+    unsafe {
+        let tensor = (hooks.torch_malloc)(3 * MIB, 0, per_thread);
+        assert!(!tensor.is_null());
+        let work = Work::on(per_thread);
+        let tensor = tensor as usize;
+        let of_other_thread = std::thread::spawn(move || {
+            enter();
+            let per_thread = std::ptr::without_provenance_mut::<c_void>(2);
+            // With much memory of its own, a stream may have at once what is freed on it.
+            assert!(!(hooks.torch_malloc)(100 * MIB, 0, per_thread).is_null());
+            (hooks.torch_free)(std::ptr::with_exposed_provenance_mut(tensor), 3 * MIB, 0, per_thread);
+            (hooks.torch_malloc)(3 * MIB, 0, per_thread) as usize
+        });
+        assert_ne!(of_other_thread.join().unwrap(), tensor);
+        work.end();
+    }
+}
+
 #[test]
 fn pytorch() {
     if !in_child("pytorch", &[]) {

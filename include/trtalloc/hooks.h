@@ -29,8 +29,12 @@ void *trtalloc_torch_malloc(size_t size, int device, void *stream);
 void *trtalloc_torch_malloc_or_throw(size_t size, int device, void *stream);
 
 // For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
-// stream on which the memory was allocated. Size and device are ignored.
-void trtalloc_torch_free(void *memory, size_t size, int device, void *stream);
+// stream on which the memory was allocated. Where that is a thread's default stream, which only its own thread can name, this is
+// trtalloc_deallocate. Size and device are ignored.
+void trtalloc_torch_free(void *memory,
+                         size_t size,
+                         int device,
+                         void *stream);
 
 // For PyTorch's set_record_stream_fn: trtalloc_record_stream with trtalloc_default(). NULL is ignored.
 void trtalloc_torch_record_stream(void *memory, void *stream);
@@ -112,16 +116,18 @@ bool trtalloc_dlpack_reallocate(struct trtalloc_dlpack_block *block, uint64_t ne
 
 // Removes an owner; the last one frees the block. It is freed on the stream on which it was allocated, after the work
 // queued so far there and on the streams to which it was exported. Otherwise, and if `ordered` was false in any of these
-// calls, it is freed as trtalloc_deallocate does. Pass false if the block was used on further streams, or if its
-// stream is destroyed before the last owner is removed. NULL is ignored.
+// calls, it is freed as trtalloc_deallocate does; so it is where its stream is the default stream of another thread or context
+// than the caller's. Pass false if the block was used on further streams, or if its stream is destroyed before the last owner
+// is removed. NULL is ignored.
 void trtalloc_dlpack_release(struct trtalloc_dlpack_block *block,
                              bool ordered);
 
 // Returns a new owner of the block as a DLManagedTensorVersioned* (`versioned`, of DLPack 1.0) or as a DLManagedTensor*, whose
 // deleter removes the owner. The tensor has the element type of DLPack's `code` and `bits`, and `rank` extents, from the block's
 // beginning. `stream` is the consumer's: its work from now on waits for what is queued on the block's own stream, and
-// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. Returns NULL on
-// failure.
+// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. If the block's stream
+// is the default stream of another thread, which no call on this thread can name, the consumer waits for all work that is queued
+// in the context; that is refused before CUDA 12.5, and once a capture is known. Returns NULL on failure.
 void *trtalloc_dlpack_export(struct trtalloc_dlpack_block *block,
                              uint8_t code,
                              uint8_t bits,

@@ -13,7 +13,8 @@
      bool, NULL or false means that it failed. A call that succeeds leaves the last reason as it is. A call that fails
      writes to no other place that it is given, except that trtalloc_create and trtalloc_create_from set `*out` to NULL.
    - Sizes are bytes. `device` is -1, the current one, or a device that exists.
-   - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context.
+   - A stream is a CUstream or cudaStream_t; NULL is the legacy default stream of the current context. A program that is compiled
+     with per-thread default streams passes cudaStreamPerThread, on the thread whose stream it is.
    - In the child of a fork nothing can be allocated or freed if the parent has used an allocator: it must call exec first.
      While the process exits, requests are refused, and frees are accepted.
    - Nothing is written to stdout. Only trtalloc_torch_malloc_or_throw throws an exception. */

@@ -11,14 +11,17 @@ use parking_lot::Mutex;
 
 use super::arguments::{number, ordinal, pointer};
 use crate::allocator::{Allocator, Request};
-use crate::driver::{Driver, Stream, pop_context, push_context};
+use crate::driver::{Driver, Stream};
 use crate::ffi::ExportedAllocator;
 use crate::ffi::call;
 use crate::support::config::Kind;
 use crate::support::error::{Error, Result};
+use crate::support::process;
 
+mod order;
 mod tensor;
 
+use order::{Meaning, order};
 use tensor::{Managed, UNVERSIONED_NAME, VERSIONED_NAME, Versioned, delete, lend};
 
 /// A block of trtalloc_default() that several owners share. A pointer to it is one owner.
@@ -28,6 +31,8 @@ pub struct trtalloc_dlpack_block {
     alignment: u64,
     /// The stream that the block was allocated on.
     stream: Option<Stream>,
+    /// Which stream that handle meant then.
+    meaning: Meaning,
     /// The block may be in use on streams that are not known, or its own stream may not exist any more.
     unordered: AtomicBool,
     device: i32,
@@ -108,6 +113,10 @@ impl trtalloc_dlpack_block {
         let host = allocator.config().kind == Kind::Pinned;
         let device_type = device_type(&**allocator.driver(), host)?;
         let address = allocator.allocate(request)?;
+        let device = allocator.device_of_block(address).unwrap_or(0);
+        let meaning = request.stream.map_or(Meaning::Stream, |stream| {
+            Meaning::here(&**allocator.driver(), device, stream)
+        });
         Ok(Arc::new(trtalloc_dlpack_block {
             allocator,
             memory: Mutex::new(Memory {
@@ -116,12 +125,9 @@ impl trtalloc_dlpack_block {
             }),
             alignment: request.alignment,
             stream: request.stream,
+            meaning,
             unordered: AtomicBool::new(false),
-            device: if host {
-                0
-            } else {
-                allocator.device_of_block(address).unwrap_or(0)
-            },
+            device,
             device_type,
         }))
     }
@@ -153,12 +159,14 @@ impl trtalloc_dlpack_block {
             self.unordered.store(true, Ordering::Relaxed);
             return Ok(());
         };
-        if is_same(own, consumer) {
+        process::usable()?;
+        let driver = &**self.allocator.driver();
+        let is_one = own == consumer || own.is_default();
+        if is_one && self.meaning.is(Meaning::here(driver, self.device, consumer)) {
             return Ok(());
         }
-        let driver = &**self.allocator.driver();
         if driver.knows_work() {
-            order(driver, self.device, own, consumer)?;
+            order(driver, self.device, (own, self.meaning), consumer)?;
         }
         let address = self.memory.lock().address;
         if self.allocator.record_stream(address, consumer).is_err() {
@@ -167,13 +175,21 @@ impl trtalloc_dlpack_block {
         }
         Ok(())
     }
+
+    /// Whether the handle of the block's own stream means that stream also here and now.
+    fn means_it_here(&self, stream: Stream) -> bool {
+        // While the process exits, and in a forked child, the free makes no call of the driver.
+        let here = || Meaning::here(&**self.allocator.driver(), self.device, stream);
+        process::usable().is_err() || self.meaning.is(here())
+    }
 }
 
 impl Drop for trtalloc_dlpack_block {
     fn drop(&mut self) {
         let address = self.memory.get_mut().address;
-        let stream = self.stream.filter(|_| !*self.unordered.get_mut());
+        let ordered = !*self.unordered.get_mut();
         call::guarded("trtalloc_dlpack_release", (), || {
+            let stream = self.stream.filter(|stream| ordered && self.means_it_here(*stream));
             self.allocator
                 .deallocate(address, stream)
                 .or_else(|error| match stream {
@@ -183,53 +199,6 @@ impl Drop for trtalloc_dlpack_block {
                 })
         });
     }
-}
-
-/// Whether both handles are of one stream. The default stream of a thread is another one on another thread.
-fn is_same(one: Stream, other: Stream) -> bool {
-    let handle = |stream: Stream| {
-        if stream == Stream::DEFAULT {
-            Stream::LEGACY
-        } else {
-            stream
-        }
-    };
-    handle(one) == handle(other) && one != Stream::PER_THREAD
-}
-
-/// Makes `after` wait for what is queued on `before`.
-fn order(driver: &dyn Driver, device: i32, before: Stream, after: Stream) -> Result<()> {
-    let current = driver.current_context()?;
-    let mut retained = false;
-    let context = match (before.is_default(), current) {
-        (true, Some(context)) => context,
-        (true, None) => {
-            retained = true;
-            driver.primary_retain(device)?
-        }
-        (false, _) => driver.context_of(before)?,
-    };
-    let mut ordered = Ok(());
-    let pushed = current != Some(context);
-    if pushed {
-        ordered = push_context(driver, current, context);
-    }
-    if ordered.is_ok() {
-        ordered = driver.event_create().and_then(|event| {
-            let recorded = driver.event_record(event, before);
-            let waits = recorded.and_then(|()| driver.stream_wait_event(after, event));
-            // The driver keeps the event until the wait is over.
-            let _ = driver.event_destroy(event);
-            waits
-        });
-        if pushed {
-            pop_context(driver, current, context);
-        }
-    }
-    if retained {
-        let _ = driver.primary_release(device);
-    }
-    Ok(ordered?)
 }
 
 /// Allocates `size` bytes or more, as trtalloc_allocate_on does with trtalloc_default(), as a block that owners share. The
@@ -295,8 +264,9 @@ pub unsafe extern "C" fn trtalloc_dlpack_reallocate(block: *mut trtalloc_dlpack_
 
 /// Removes an owner; the last one frees the block. It is freed on the stream on which it was allocated, after the work
 /// queued so far there and on the streams to which it was exported. Otherwise, and if `ordered` was false in any of these
-/// calls, it is freed as trtalloc_deallocate does. Pass false if the block was used on further streams, or if its
-/// stream is destroyed before the last owner is removed. NULL is ignored.
+/// calls, it is freed as trtalloc_deallocate does; so it is where its stream is the default stream of another thread or context
+/// than the caller's. Pass false if the block was used on further streams, or if its stream is destroyed before the last owner
+/// is removed. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_dlpack_release(block: *mut trtalloc_dlpack_block, ordered: bool) {
     call::guarded("trtalloc_dlpack_release", (), || {
@@ -314,8 +284,9 @@ pub unsafe extern "C" fn trtalloc_dlpack_release(block: *mut trtalloc_dlpack_blo
 /// Returns a new owner of the block as a DLManagedTensorVersioned* (`versioned`, of DLPack 1.0) or as a DLManagedTensor*, whose
 /// deleter removes the owner. The tensor has the element type of DLPack's `code` and `bits`, and `rank` extents, from the block's
 /// beginning. `stream` is the consumer's: its work from now on waits for what is queued on the block's own stream, and
-/// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. Returns NULL on
-/// failure.
+/// the free waits for it. (void*)-1: the consumer orders its work itself, on streams that it does not name. If the block's stream
+/// is the default stream of another thread, which no call on this thread can name, the consumer waits for all work that is queued
+/// in the context; that is refused before CUDA 12.5, and once a capture is known. Returns NULL on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_dlpack_export(
     block: *mut trtalloc_dlpack_block,

@@ -69,15 +69,18 @@ fn throw_last_failure() {
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the
-/// stream on which the memory was allocated. Size and device are ignored.
+/// stream on which the memory was allocated. Where that is a thread's default stream, which only its own thread can name, this is
+/// trtalloc_deallocate. Size and device are ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn trtalloc_torch_free(memory: *mut c_void, size: usize, device: c_int, stream: *mut c_void) {
     let _ = (size, device);
+    // PyTorch frees on any thread, as where it collects garbage.
+    let stream = of(stream).filter(|stream| *stream != Stream::PER_THREAD);
     call::deallocate(
         "trtalloc_torch_free",
         ExportedAllocator::process(),
         number(memory),
-        of(stream),
+        stream,
     );
 }
 

@@ -27,7 +27,11 @@ struct World {
 }
 
 fn world() -> World {
-    let driver = SimDriver::new(SimConfig::default());
+    world_with(SimConfig::default())
+}
+
+fn world_with(config: SimConfig) -> World {
+    let driver = SimDriver::new(config);
     let machine = driver.machine().clone();
     let context = machine.primary_retain(0).unwrap();
     machine.context_push(context).unwrap();
@@ -43,8 +47,12 @@ fn world() -> World {
 
 impl World {
     fn block(&self, stream: Option<Stream>) -> Arc<trtalloc_dlpack_block> {
+        self.block_of(MIB, stream)
+    }
+
+    fn block_of(&self, size: u64, stream: Option<Stream>) -> Arc<trtalloc_dlpack_block> {
         let request = Request {
-            size: MIB,
+            size,
             alignment: 0,
             flags: 0,
             stream,
@@ -96,6 +104,90 @@ fn a_default_stream_is_waited_for_without_a_context() {
     block.use_on(Some(world.streams[0])).unwrap();
     assert!(world.waits(world.streams[0]));
     assert!(world.machine.release_persistent(kernel));
+}
+
+/// Runs `work` on another thread, in the same context.
+fn elsewhere<T: Send>(world: &World, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            world.machine.context_push(world.context).unwrap();
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn another_threads_default_stream_is_waited_for() {
+    let world = world();
+    let [consumer, other, _] = world.streams;
+    let block = world.block(Some(Stream::PER_THREAD));
+    let kernel = world.machine.launch_persistent(Stream::PER_THREAD.0, &[]).unwrap();
+    elsewhere(&world, || {
+        block.use_on(Some(consumer)).unwrap();
+        assert!(world.waits(consumer) && !world.waits(other));
+        // The handle of the block's stream means another stream here.
+        assert!(!world.waits(Stream::PER_THREAD));
+        block.use_on(Some(Stream::PER_THREAD)).unwrap();
+        assert!(world.waits(Stream::PER_THREAD));
+    });
+    assert!(world.machine.release_persistent(kernel));
+}
+
+#[test]
+fn another_threads_default_stream_is_refused_where_no_event_covers_it() {
+    let refused = |world: &World| {
+        let block = world.block(Some(Stream::PER_THREAD));
+        block.use_on(Some(world.streams[0])).unwrap();
+        let refused = elsewhere(world, || block.use_on(Some(world.streams[0])).unwrap_err());
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        refused.to_string()
+    };
+    let older = SimConfig {
+        version: 12_040,
+        ..SimConfig::default()
+    };
+    assert!(refused(&world_with(older)).contains("CUDA 12.5"));
+    // A context event would end the capture.
+    let world = world();
+    let captures = world.streams[1].0;
+    world.machine.stream_begin_capture(captures, 2).unwrap();
+    world.exported.allocator().unwrap().driver().note_capture();
+    assert!(refused(&world).contains("captures"));
+    assert_eq!(world.machine.captures_ended(), 0);
+}
+
+#[test]
+fn a_default_stream_of_another_context_is_waited_for() {
+    let world = world();
+    let block = world.block(Some(Stream::DEFAULT));
+    let kernel = world.machine.launch_persistent(Stream::LEGACY.0, &[]).unwrap();
+    // It is current from now on, and its legacy stream is another one.
+    world.machine.context_create(0).unwrap();
+    assert!(!world.waits(Stream::LEGACY));
+    block.use_on(Some(Stream::LEGACY)).unwrap();
+    assert!(world.waits(Stream::LEGACY));
+    // Nor is the block freed on that one.
+    assert!(!world.is_reused(block, drop));
+    assert!(world.machine.release_persistent(kernel));
+}
+
+/// A stream that the allocator knows may have what it freed at once.
+#[test]
+fn another_thread_does_not_free_a_block_on_its_own_default_stream() {
+    let world = world();
+    let block = world.block(Some(Stream::PER_THREAD));
+    let address = block.memory.lock().address;
+    let kernel = world.machine.launch_persistent(Stream::PER_THREAD.0, &[]).unwrap();
+    elsewhere(&world, || {
+        let _much = world.block_of(100 * MIB, Some(Stream::PER_THREAD));
+        drop(block);
+        let next = world.block(Some(Stream::PER_THREAD));
+        assert_ne!(next.memory.lock().address, address);
+    });
+    assert!(world.machine.release_persistent(kernel));
+    // On its own thread the stream has it at once.
+    assert!(world.is_reused(world.block(Some(Stream::PER_THREAD)), drop));
 }
 
 #[test]
