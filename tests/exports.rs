@@ -5,6 +5,7 @@ extern crate trial;
 
 mod common;
 
+use common::exports::NAMES;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -12,66 +13,6 @@ use std::process::Command;
 fn main() -> std::process::ExitCode {
     common::harness::main()
 }
-
-const NAMES: &[&str] = &[
-    "createInferBuilder_INTERNAL",
-    "createInferRefitter_INTERNAL",
-    "createInferRuntime_INTERNAL",
-    "createLeanRuntime",
-    "dlsym",
-    "trtalloc_allocate",
-    "trtalloc_allocate_async",
-    "trtalloc_allocate_on",
-    "trtalloc_create",
-    "trtalloc_create_from",
-    "trtalloc_cupy_free",
-    "trtalloc_cupy_malloc",
-    "trtalloc_deallocate",
-    "trtalloc_deallocate_async",
-    "trtalloc_default",
-    "trtalloc_destroy",
-    "trtalloc_dlpack_allocate",
-    "trtalloc_dlpack_capsule",
-    "trtalloc_dlpack_export",
-    "trtalloc_dlpack_get",
-    "trtalloc_dlpack_reallocate",
-    "trtalloc_dlpack_release",
-    "trtalloc_history",
-    "trtalloc_inject",
-    "trtalloc_last_error",
-    "trtalloc_last_status",
-    "trtalloc_metrics",
-    "trtalloc_on_oom",
-    "trtalloc_ort_alloc",
-    "trtalloc_ort_empty_cache",
-    "trtalloc_ort_free",
-    "trtalloc_output_get",
-    "trtalloc_output_release",
-    "trtalloc_output_take",
-    "trtalloc_reallocate",
-    "trtalloc_record_stream",
-    "trtalloc_set_limit",
-    "trtalloc_set_tag",
-    "trtalloc_set_tag_limit",
-    "trtalloc_snapshot",
-    "trtalloc_stats_get",
-    "trtalloc_stats_json",
-    "trtalloc_stats_reset_peaks",
-    "trtalloc_stream_release",
-    "trtalloc_tag_stats_get",
-    "trtalloc_tensorrt_allocator",
-    "trtalloc_tensorrt_allocator_named",
-    "trtalloc_tensorrt_output_allocator",
-    "trtalloc_torch_free",
-    "trtalloc_torch_init",
-    "trtalloc_torch_malloc",
-    "trtalloc_torch_malloc_or_throw",
-    "trtalloc_torch_memory_fraction",
-    "trtalloc_torch_record_stream",
-    "trtalloc_torch_reset",
-    "trtalloc_trim",
-    "trtalloc_version",
-];
 
 /// Runs one of binutils over a file.
 fn tool(name: &str, arguments: &[&str], file: &Path) -> String {

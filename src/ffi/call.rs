@@ -7,12 +7,22 @@ use crate::allocator::Request;
 use crate::driver::Stream;
 use crate::ffi::ExportedAllocator;
 use crate::support::error::{self, Error, Result};
+use crate::support::process;
 use crate::support::tags::Tag;
 
-/// Runs `body`. On an error or a panic it returns `failed`, records the error as this thread's last, and logs a line
-/// that names `call`.
+/// Runs `body`, but not in a forked child: there `body` might wait for a lock that no thread will release. On an error or a
+/// panic it returns `failed`, records the error as this thread's last, and logs a line that names `call`.
 #[inline]
 pub(crate) fn guarded<T>(call: &'static str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
+    caught(call, failed, || {
+        process::no_child()?;
+        body()
+    })
+}
+
+/// As [`guarded`], for a `body` that looks for the fork itself before it takes a lock.
+#[inline]
+fn caught<T>(call: &'static str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
@@ -29,7 +39,7 @@ pub(crate) fn guarded<T>(call: &'static str, failed: T, body: impl FnOnce() -> R
 /// As [`guarded`], for calls whose only result is a status: returns a number of `trtalloc_status`.
 pub(crate) fn status(call: &'static str, body: impl FnOnce() -> Result<()>) -> i32 {
     let mut status = Error::Panic(String::new()).status();
-    guarded(call, (), || match body() {
+    caught(call, (), || match process::no_child().and_then(|()| body()) {
         Ok(()) => {
             status = 0;
             Ok(())
@@ -77,7 +87,7 @@ pub(crate) fn allocate(call: &'static str, exported: &ExportedAllocator, request
     if request.size == 0 {
         return refuse_nothing();
     }
-    guarded(call, 0, || Ok(exported.allocator()?.serve(request)? as usize))
+    caught(call, 0, || Ok(exported.allocator()?.serve(request)? as usize))
 }
 
 /// As [`allocate`], for a block that counts for `tag`.
@@ -86,7 +96,7 @@ pub(crate) fn allocate_for(call: &'static str, exported: &ExportedAllocator, req
     if request.size == 0 {
         return refuse_nothing();
     }
-    guarded(call, 0, || {
+    caught(call, 0, || {
         Ok(exported.allocator()?.allocate_for(request, tag)? as usize)
     })
 }
@@ -106,7 +116,7 @@ pub(crate) fn reallocate(
     alignment: u64,
     new_size: u64,
 ) -> usize {
-    guarded(call, 0, || {
+    caught(call, 0, || {
         let allocator = exported.existing().ok_or_else(foreign)?;
         Ok(allocator.reallocate(address as u64, alignment, new_size)? as usize)
     })
@@ -123,7 +133,7 @@ pub(crate) fn deallocate(
     if memory == 0 {
         return true;
     }
-    guarded(call, false, || {
+    caught(call, false, || {
         let allocator = exported.existing().ok_or_else(foreign)?;
         allocator.deallocate(memory as u64, stream)?;
         Ok(true)
@@ -133,7 +143,9 @@ pub(crate) fn deallocate(
 /// The error for an address that is passed to an allocator which has not allocated anything yet.
 #[cold]
 pub(crate) fn foreign() -> Error {
-    Error::InvalidArgument("the address is not of a block of this allocator: it has not allocated any".into())
+    process::no_child().err().unwrap_or_else(|| {
+        Error::InvalidArgument("the address is not of a block of this allocator: it has not allocated any".into())
+    })
 }
 
 #[cfg(test)]

@@ -207,6 +207,12 @@ pub fn usable() -> Result<()> {
     if forked() || exiting() { Err(unusable()) } else { Ok(()) }
 }
 
+/// An error in a forked child.
+#[inline]
+pub fn no_child() -> Result<()> {
+    if forked() { Err(unusable()) } else { Ok(()) }
+}
+
 #[cold]
 fn unusable() -> Error {
     if forked() {

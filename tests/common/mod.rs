@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod cudasim;
+pub mod exports;
 pub mod harness;
 pub mod headers;
 pub mod packages;

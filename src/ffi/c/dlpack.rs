@@ -356,7 +356,10 @@ pub unsafe extern "C" fn trtalloc_dlpack_capsule(
     versioned: bool,
 ) -> *mut c_void {
     // SAFETY: the caller's table is null, or has the addresses of the functions.
-    let Some(python) = (unsafe { python.as_ref().and_then(|python| functions(python)) }) else {
+    let python = unsafe { python.as_ref().and_then(|python| functions(python)) };
+    // A forked child might wait for a thread of its parent that was the first to set them.
+    let python = call::guarded("trtalloc_dlpack_capsule", None, || Ok(python));
+    let Some(python) = python else {
         // SAFETY: the caller's tensor is NULL or of that form, and no capsule has it.
         unsafe { delete_untaken(tensor, versioned) };
         return null_mut();
