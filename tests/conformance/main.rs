@@ -305,6 +305,7 @@ suite! {
     }
     limits {
         headroom_stays_free,
+        passthrough_counts_what_the_driver_takes,
         idle_memory_decays,
         reserve_is_held_until_the_end,
         growth_stops_at_the_limit,

@@ -22,8 +22,8 @@ pub struct DeferredRelease {
 pub struct Recovered {
     /// Handles that are free again.
     pub handles: Vec<(Handle, u64)>,
-    /// Bytes that went back to the driver's malloc.
-    pub freed: u64,
+    /// What went back to the driver's malloc: address and bytes.
+    pub freed: Vec<(u64, u64)>,
 }
 
 impl DeferredRelease {
@@ -33,7 +33,9 @@ impl DeferredRelease {
             .retain(|(address, bytes)| refused(calls.submit(|driver| driver.unmap(*address, *bytes))));
         self.allocations.retain(|(address, bytes)| {
             let cached = refused(calls.free(*address));
-            found.freed += if cached { 0 } else { *bytes };
+            if !cached {
+                found.freed.push((*address, *bytes));
+            }
             cached
         });
         if self.mappings.is_empty() {

@@ -18,12 +18,14 @@ use crate::pool::free_space::{COMMON, FreeSpace, IdleBytes, NodeId, Owner, Place
 use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::physical::deferred_release::{DeferredRelease, Recovered};
+use crate::pool::physical::granules::Granules;
 use crate::pool::physical::reserve::Reserve;
 
 pub mod address_space;
 mod cached_ranges;
 pub mod dedicated_memory;
 pub mod deferred_release;
+mod granules;
 mod grow;
 pub mod index;
 mod leaving;
@@ -131,6 +133,8 @@ pub struct PhysicalMemory {
     /// How many handles and segments are on their way back to the driver.
     leaving: usize,
     reserved: u64,
+    /// What single allocations of the driver's malloc take.
+    granules: Granules,
     /// What the driver refused to take back, outside the pool's address range.
     deferred: Vec<DeferredRelease>,
     /// How many handles could not be unmapped.
@@ -165,6 +169,7 @@ impl PhysicalMemory {
         access: Vec<i32>,
         recorder: Arc<Recorder>,
     ) -> PhysicalMemory {
+        let granules = Granules::new(calls.malloc_granule());
         PhysicalMemory {
             calls,
             addresses,
@@ -179,6 +184,7 @@ impl PhysicalMemory {
             idle_cached: IdleBytes::default(),
             leaving: 0,
             reserved: 0,
+            granules,
             deferred: Vec::new(),
             stuck: 0,
             remaps: 0,
@@ -319,13 +325,16 @@ impl PhysicalMemory {
         Ok(handle)
     }
 
-    /// Counts memory of a dedicated allocation as reserved, or with `false` no longer.
-    pub fn account(&mut self, bytes: u64, obtained: bool) {
-        if obtained {
-            self.reserved += bytes
-        } else {
-            self.reserved -= bytes
-        }
+    /// Counts an allocation of the driver's malloc for a single block. Returns the bytes that the driver took for it.
+    pub fn took(&mut self, address: u64, bytes: u64) -> u64 {
+        let taken = self.granules.take(address, bytes);
+        self.reserved += taken;
+        taken
+    }
+
+    /// How many bytes a further such allocation lacks, where the driver may take `most`.
+    pub fn lacks(&self, bytes: u64, most: u64) -> u64 {
+        self.granules.lacks(bytes, most)
     }
 
     /// The devices that may access mapped memory.

@@ -278,7 +278,9 @@ impl PhysicalMemory {
     }
 
     fn recover(&mut self, found: Recovered) {
-        self.reserved -= found.freed;
+        for (address, bytes) in found.freed {
+            self.reserved -= self.granules.give(address, bytes);
+        }
         for (handle, size) in found.handles {
             self.keep(handle, size);
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trtalloc::allocator::RESIZABLE;
 
-use super::{KIB, MIB};
+use super::{KIB, MIB, Random};
 use crate::world::{Setup, World};
 
 /// RMM's numbers, in units of 16 KiB.
@@ -63,6 +63,47 @@ pub fn headroom_stays_free(setup: &Setup) {
         world.finish();
         setup.device().leave();
     }
+}
+
+/// The driver's malloc takes granules of 2 MiB, which small allocations share. A simulated device may take less, never more.
+pub fn passthrough_counts_what_the_driver_takes(setup: &Setup) {
+    const LIMIT: u64 = 64 * MIB;
+    let world = setup.world(&format!("passthrough=1,limit={LIMIT},wait_ms=200"));
+    let free = |world: &World| world.interface().inside().driver().memory_info(0).unwrap().0;
+    world.put(world.get(MIB));
+    world.trim(0);
+    assert_eq!(world.stats().reserved, 0);
+    let before = free(&world);
+    let mut random = Random::new(30);
+    let mut live = Vec::new();
+    for _ in 0..1_000 {
+        let size = match random.below(4) {
+            0 => 1 + random.below(3 * MIB),
+            1 => 2 * MIB * (1 + random.below(3)) + 1,
+            _ => 1 + random.below(300 * KIB),
+        };
+        if random.below(5) < 2 && !live.is_empty() {
+            world.put(live.swap_remove(random.below(live.len() as u64) as usize));
+        } else {
+            let block = world.try_get(size, 0, 0);
+            let reserved = world.stats().reserved;
+            // Not refused while it would fit. In a simulated device small allocations may lie in two granules.
+            let needed = size.next_multiple_of(2 * MIB) + if size < MIB { 2 * MIB } else { 0 };
+            assert!(block != 0 || reserved + needed > LIMIT, "{size} beside {reserved}");
+            live.extend(Some(block).filter(|block| *block != 0));
+        }
+        let (taken, reserved) = (before.saturating_sub(free(&world)), world.stats().reserved);
+        assert!(
+            taken <= reserved && reserved <= LIMIT,
+            "{taken} taken, {reserved} counted"
+        );
+    }
+    assert!(world.stats().out_of_memory > 0);
+    live.into_iter().for_each(|block| world.put(block));
+    world.trim(0);
+    assert_eq!(world.stats().reserved, 0);
+    world.finish();
+    setup.device().leave();
 }
 
 pub fn idle_memory_decays(setup: &Setup) {

@@ -59,16 +59,16 @@ pub fn passthrough_calls_the_driver_for_each_request(setup: &Setup) {
     let before = [count("cuMemAlloc"), count("cuMemFree")];
     let blocks = [0; 5].map(|_| world.get_on(stream, 100 * KIB));
     // Each block is an allocation of the driver's, which is repeated once if an address is not aligned.
-    let again = match before {
-        [Some(asked), Some(freed)] => {
-            let again = count("cuMemFree").unwrap() - freed;
-            assert_eq!(count("cuMemAlloc").unwrap() - asked, 5 + again);
-            again
-        }
-        _ => 5,
-    };
-    let (reserved, carved) = (world.stats().reserved, 5 * world.carved(100 * KIB));
-    assert!((carved..=carved + 512 * again).contains(&reserved), "{reserved}");
+    if let [Some(asked), Some(freed)] = before {
+        let again = count("cuMemFree").unwrap() - freed;
+        assert_eq!(count("cuMemAlloc").unwrap() - asked, 5 + again);
+    }
+    // Each lies in a granule of the driver's, or in two, and several may share one.
+    let reserved = world.stats().reserved;
+    assert!(
+        reserved.is_multiple_of(2 * MIB) && (2 * MIB..=20 * MIB).contains(&reserved),
+        "{reserved}"
+    );
     blocks.iter().for_each(|block| world.put_on(stream, *block));
     mixed(&world, 100, 2 * MIB);
     let block = world.try_get(MIB, 0, RESIZABLE);

@@ -93,11 +93,6 @@ impl World {
         if self.is_ascend() { &[0, 1] } else { &[0, 1, 2] }
     }
 
-    /// The bytes that a block of `size` takes.
-    pub fn carved(&self, size: u64) -> u64 {
-        self.rule.stride(size).unwrap()
-    }
-
     pub fn begin_capture(&self, stream: usize) {
         self.begin_capture_in(stream, Mode::Relaxed);
     }

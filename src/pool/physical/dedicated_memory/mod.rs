@@ -138,18 +138,23 @@ impl DedicatedMemory {
     ) -> Result<Built<DedicatedMemory>> {
         let mut lacking = 0;
         for bytes in [size, size.saturating_add(align)] {
-            if bytes > budget.most {
-                lacking = bytes - budget.most;
+            lacking = physical.lacks(bytes, budget.most);
+            if lacking > 0 {
                 break;
             }
             let base = calls.malloc(bytes)?;
-            physical.account(bytes, true);
+            let taken = physical.took(base, bytes);
             let address = base.next_multiple_of(align);
             let block = DedicatedMemory::new(Backing::Malloc(base, bytes), address, size);
-            if address + size <= base + bytes {
+            if taken <= budget.most && address + size <= base + bytes {
                 return Ok(Built::Done(block));
             }
             block.destroy(physical);
+            // The driver did not use the room beside other small allocations.
+            if taken > budget.most {
+                lacking = taken - budget.most;
+                break;
+            }
         }
         Ok(Built::Short(lacking))
     }
