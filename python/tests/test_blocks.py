@@ -61,8 +61,8 @@ block = trtalloc.allocate(1_000_000, 0)
 assert (block.size, block.shape, block.dtype, block.device, block.stream, block.closed) == (1_000_000, (1_000_000,), "uint8", 0, 0, False)
 assert block.address % 512 == 0 and hex(block.address) in repr(block)
 assert trtalloc.allocate(4096, alignment=1 << 16).address % (1 << 16) == 0
-# 0 is no stream in the CUDA array interface.
-for stream, expected in ((0, 1), (1, 1), (2, 2), (None, None)):
+# 0 is no stream in the CUDA array interface, and 2 would be the consumer's own.
+for stream, expected in ((0, 1), (1, 1), (2, 1), (None, None)):
     given = trtalloc.allocate(100, stream)
     interface = given.__cuda_array_interface__
     assert interface == {
@@ -148,6 +148,68 @@ for stream in (2, Core(), Stream(cuda_stream=2), Stream(ptr=2), Stream(handle=2)
     assert stream_address(stream) == 2, stream
     assert trtalloc.allocate(100, stream).stream == 2
 assert stream_address(Stream(handle=ctypes.c_void_p(0))) == 0 and stream_address(None) is None
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "variable, packages",
+    [
+        ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", ["cuda.bindings.driver", "numba.cuda.cudadrv.driver"]),
+        ("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM", ["numba.cuda.cudadrv.driver"]),
+    ],
+)
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_a_null_stream_is_the_one_that_its_package_means(simulated, variable, packages, value):
+    """Numba, and CUDA's own bindings, take their null stream for the thread's where a variable says so."""
+    simulated(
+        CONSUMER
+        + f"packages, meant = {packages}, {2 if value == '1' else 0}"
+        + """
+from trtalloc._block import stream_address
+
+class Numba:
+    handle = ctypes.c_void_p(0)
+
+class Bindings:
+    def __int__(self):
+        return 0
+
+class Core:
+    def __cuda_stream__(self):
+        return (0, 0)
+
+for kind in (Numba, Bindings, Core):
+    # A package that knows no such variable, as PyTorch and CuPy: the legacy default stream.
+    assert stream_address(kind()) == 0
+    for package in ("cuda.bindings.driver", "numba.cuda.cudadrv.driver"):
+        kind.__module__ = package
+        assert stream_address(kind()) == (meant if package in packages else 0), (kind, package)
+    assert trtalloc.allocate(100, kind()).stream in (0, meant)
+# A number is a handle of CUDA's.
+assert stream_address(0) == 0
+""",
+        **{variable: value},
+    )
+
+
+def test_a_consumer_without_a_stream_waits_for_a_threads_default_stream(simulated):
+    """Its number means another stream to a consumer on another thread, so the legacy default stream stands for it."""
+    simulated(
+        CONSUMER
+        + """
+named, original = [], trtalloc.Block.__dlpack__
+
+def export(block, **how):
+    named.append(how)
+    return original(block, **how)
+
+trtalloc.Block.__dlpack__ = export
+for stream, shown, orders in ((0, 1, []), (1, 1, []), (None, None, []), (2, 1, [{"stream": 1}])):
+    block = trtalloc.allocate(100, stream)
+    assert block.__cuda_array_interface__["stream"] == shown and named == orders, (stream, named)
+del block
+assert held() == 0
 """
     )
 

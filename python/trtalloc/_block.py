@@ -3,6 +3,7 @@
 import ctypes
 import numbers
 import operator
+import os
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _library
@@ -45,8 +46,23 @@ def _element(dtype: object) -> _Type:
         raise TypeError(f"{dtype!r} is no element type here: {', '.join(_TYPES)}") from None
 
 
+# CUDA's own bindings, and Numba, which may use them, take the handle 0 for the thread's default stream where these are set.
+_PER_THREAD = {
+    "cuda": ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",),
+    "numba": ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"),
+}
+
+
+def _null_of(stream: object) -> int:
+    """Which stream the handle 0 of a stream object means: 0, the legacy default stream, or 2, the thread's."""
+    variables = _PER_THREAD.get(type(stream).__module__.partition(".")[0], ())
+    return 2 if any(os.environ.get(variable, "0").strip() not in ("", "0") for variable in variables) else 0
+
+
 def stream_address(stream: object) -> Optional[int]:
-    """A stream's handle; None for None. A number is a handle; 0 and 1 are the legacy default stream, 2 the thread's."""
+    """A stream's handle; None for None. A number is a handle; 0 and 1 are the legacy default stream, 2 the thread's. The handle 0
+    of a stream object is the default stream that its package means.
+    """
     if stream is None:
         return None
     handle = stream
@@ -76,7 +92,7 @@ def stream_address(stream: object) -> Optional[int]:
             ) from None
     if not 0 <= number < 1 << 63:
         raise ValueError(f"{number} is no stream")
-    return number
+    return number if number or isinstance(stream, int) else _null_of(stream)
 
 
 class Owner:
@@ -251,12 +267,18 @@ class Block:
 
     @property
     def __cuda_array_interface__(self) -> "dict[str, Any]":
-        """The CUDA array interface, version 3. `stream` is the block's stream, for which a consumer waits; None: no stream."""
+        """The CUDA array interface, version 3. `stream` is the block's stream, for which a consumer waits; None: no stream. A block of
+        a thread's default stream has the legacy default stream there, which waits for that stream from now on: the consumer may
+        be another thread.
+        """
         owner = self._open()
         if self._type.typestr is None:
             # Consumers then look for DLPack.
             raise AttributeError(f"the CUDA array interface has no {self._type.name}; use DLPack")
         # A consumer keeps this object, and names no stream.
+        if owner.stream == 2:
+            # The tensor is deleted at once. The order of the streams stays.
+            self.__dlpack__(stream=1)
         self._lent = owner
         owner.ordered = False
         return {
@@ -267,7 +289,7 @@ class Block:
             "descr": [("", self._type.typestr)],
             "version": 3,
             # 0 is not allowed, since it could mean either default stream.
-            "stream": 1 if owner.stream == 0 else owner.stream,
+            "stream": 1 if owner.stream in (0, 2) else owner.stream,
         }
 
     def __dlpack_device__(self) -> Tuple[int, int]:
