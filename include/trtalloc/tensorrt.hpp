@@ -4,6 +4,10 @@
 //     runtime->setGpuAllocator(trtalloc::tensorrt(memory));     // nvinfer1::IRuntime or nvinfer1::IBuilder
 //
 // One trtalloc library serves TensorRT 8 to 11 and TensorRT-RTX 1. With any other interface this header does not compile.
+//
+// Libraries of one process may be compiled with different TensorRTs. What this header declares is therefore in an inline
+// namespace of the TensorRT's version: source code does not name it, and each library gets its own functions. So an Outputs,
+// a SharedScratch or a Fit of one TensorRT is another type than that of another TensorRT.
 #ifndef TRTALLOC_TENSORRT_HPP
 #define TRTALLOC_TENSORRT_HPP
 
@@ -17,7 +21,12 @@
 #include <type_traits>
 #include <utility>
 
+#define TRTALLOC_NAMESPACE_OF(major, minor, patch) of_tensorrt_##major##_##minor##_##patch
+// Between the two, the preprocessor replaces the names of the numbers.
+#define TRTALLOC_NAMESPACE(major, minor, patch) TRTALLOC_NAMESPACE_OF(major, minor, patch)
+
 namespace trtalloc {
+inline namespace TRTALLOC_NAMESPACE(NV_TENSORRT_MAJOR, NV_TENSORRT_MINOR, NV_TENSORRT_PATCH) {
 
 // The version of TensorRT with which the application is compiled, as createInferRuntime receives it: 8601, 10701 (RTX), 110400.
 constexpr std::int32_t tensorrt_version = static_cast<std::int32_t>(
@@ -412,6 +421,10 @@ private:
     bool lent_ = false;
 };
 
+}  // inline namespace
 }  // namespace trtalloc
+
+#undef TRTALLOC_NAMESPACE
+#undef TRTALLOC_NAMESPACE_OF
 
 #endif

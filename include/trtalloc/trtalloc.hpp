@@ -220,8 +220,9 @@ public:
         check(trtalloc_stream_release(allocator_, detail::stream_handle<Default>(stream)));
     }
 
-    // Here and below, `device` -1 is the current one.
-    trtalloc_stats stats(std::int32_t device = -1) const {
+    // Here and below, `device` -1 is the current one. Always inlined: later versions of trtalloc.h have more fields, and
+    // libraries of one process that are compiled with different versions must not share this function.
+    [[gnu::always_inline]] trtalloc_stats stats(std::int32_t device = -1) const {
         trtalloc_stats out;
         check(trtalloc_stats_get(allocator_, device, &out, sizeof out));
         return out;

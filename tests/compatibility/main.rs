@@ -16,6 +16,7 @@ mod block_commands;
 mod block_python;
 mod blocks;
 mod eight;
+mod generations;
 mod headers;
 mod installed;
 mod libraries;
