@@ -244,6 +244,28 @@ fn every_tensorrt_is_found_and_named() {
     }
 }
 
+/// What a library writes while it loads, and a process that it starts, hold nothing up.
+#[test]
+fn a_library_that_writes_much_is_served() {
+    let dir = common::scratch("doctor_writes");
+    let writes = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+                  __attribute__((constructor)) static void start(void) {\n\
+                  for (int i = 0; i < 4000; ++i) { puts(\"0123456789012345678901234567890123456789\"); }\n\
+                  fflush(stdout);\n";
+    library(&dir, "libnvinfer.so.10", &format!("{writes}}}\n{VERSION}101601; }}\n"));
+    library(
+        &dir,
+        "libnvinfer_lean.so.10",
+        &format!("{writes}if (fork() == 0) {{ sleep(50); _exit(0); }} }}\n{VERSION}101601; }}\n"),
+    );
+    let start = std::time::Instant::now();
+    let text = doctor(&[], &[("LD_LIBRARY_PATH", &dir)]);
+    for name in ["libnvinfer.so.10", "libnvinfer_lean.so.10"] {
+        says(&about(&text, name), &["TensorRT 10.16.1: served"]);
+    }
+    assert!(start.elapsed().as_secs() < 30, "{text}");
+}
+
 #[test]
 fn whether_it_is_attached() {
     let library = common::library_dir().join("libtrtalloc.so");

@@ -65,7 +65,7 @@ complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -l device -d 'T
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand trace" -s h -l help -d 'Print help'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l pid -d 'Also inspects a running process: whether it has loaded trtalloc, and TensorRT' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -l library -d 'Loads one library, prints its version and ends. The doctor runs this in a process of its own' -r -F
-complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c trtalloc -n "__fish_trtalloc_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l driver -d 'auto, cuda, ascend or sim' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l limit -d 'A limit on reserved memory: bytes, 4GiB, or a percentage of the device\'s' -r
 complete -c trtalloc -n "__fish_trtalloc_using_subcommand bench; and not __fish_seen_subcommand_from serve help" -l streams -d 'checked, or trusted: streams outlive the allocator and never capture' -r

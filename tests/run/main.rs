@@ -10,6 +10,7 @@ mod common;
 #[allow(dead_code)]
 mod standin;
 
+mod inspected;
 mod programs;
 mod signals;
 mod statistics;

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trtalloc::ffi::tensorrt::abi::AllocatorAbi;
 
 use super::findings::Findings;
-use crate::command::{Done, say};
+use crate::command::Done;
 
 /// Names under which TensorRT and TensorRT-RTX are installed, before `.so`.
 const NAMES: [&str; 4] = [
@@ -20,8 +23,8 @@ const NAMES: [&str; 4] = [
     "libtensorrt_rtx",
 ];
 
-/// Precedes the version in the output of the process that loads a library. The library may write to the same output.
-const MARK: &str = "trtalloc doctor: version ";
+/// The longest answer of the process that loads a library, in bytes. A pipe takes it at once.
+const ANSWER: usize = 4096;
 
 /// How long a library may take to load.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,8 +48,8 @@ pub fn all(findings: &mut Findings) {
     }
 }
 
-/// Reports the version of one library, and whether trtalloc supports it.
-pub fn one(path: &Path, findings: &mut Findings) {
+/// Reports the version of one library, which is loaded, and whether trtalloc supports it.
+fn one(path: &Path, findings: &mut Findings) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match version(path) {
         Ok(version) => match AllocatorAbi::of(version) {
@@ -61,6 +64,38 @@ pub fn one(path: &Path, findings: &mut Findings) {
             findings.advice("Programs that need it cannot start either: is its package whole, and for this machine?");
         }
     }
+}
+
+/// Reports the version of one library as far as its file's name says it, and whether trtalloc supports it. The library is not
+/// loaded.
+pub fn named(path: &Path, findings: &mut Findings) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let file = file.file_name().unwrap_or_default().to_string_lossy();
+    let Some((words, version)) = from_name(&file).or_else(|| from_name(&name)) else {
+        findings.found(&name, "unknown: its name has no version");
+        findings.advice("It is not loaded: without PROGRAM, the doctor loads the libraries that it finds.");
+        return;
+    };
+    match AllocatorAbi::of(version) {
+        Ok(_) => findings.found(&name, &format!("{words}, as its name says: served")),
+        Err(_) => {
+            findings.found(&name, &format!("{words}, as its name says: its interface is not known"));
+            findings.advice("A newer trtalloc may know it: trtalloc_tensorrt_allocator gives NULL for it here.");
+        }
+    }
+}
+
+/// The version in a library's name in words, and its first part as a version number: `libnvinfer.so.10.16.1`.
+fn from_name(file: &str) -> Option<(String, i32)> {
+    let (name, version) = file.split_once(".so.")?;
+    let major: i32 = version.split('.').next()?.parse().ok()?;
+    let (product, unit) = match name {
+        "libtensorrt_rtx" => ("TensorRT-RTX", 10_000),
+        _ if major < 10 => ("TensorRT", 1000),
+        _ => ("TensorRT", 10_000),
+    };
+    Some((format!("{product} {version}"), major.checked_mul(unit)?))
 }
 
 /// Formats a version number as TensorRT documents it.
@@ -97,7 +132,7 @@ fn search() -> Vec<(PathBuf, &'static str)> {
         let paths = cache.lines().filter_map(|line| line.split_once(" => "));
         paths.for_each(|(_, path)| add(path.trim().into(), "the loader's cache"));
     }
-    for folder in folders_of_python(Path::new("python3")) {
+    for folder in folders_of_python() {
         for package in entries(&folder) {
             let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with("tensorrt") && package.is_dir() {
@@ -110,10 +145,10 @@ fn search() -> Vec<(PathBuf, &'static str)> {
     found
 }
 
-/// The folders in which a Python interpreter searches for packages.
-pub fn folders_of_python(python: &Path) -> Vec<PathBuf> {
+/// The folders in which python3 searches for packages, as it says itself.
+fn folders_of_python() -> Vec<PathBuf> {
     let path = "import sys; print('\\n'.join(path for path in sys.path if path))";
-    let folders = output(Command::new(python).args(["-c", path]));
+    let folders = output(Command::new("python3").args(["-c", path]));
     folders.lines().map(PathBuf::from).collect()
 }
 
@@ -139,7 +174,7 @@ pub fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// A program's output; empty where it cannot be run.
-pub fn output(command: &mut Command) -> String {
+fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.map_or_else(
         |_| String::new(),
@@ -160,7 +195,10 @@ fn version(path: &Path) -> Result<i32, String> {
         .spawn()
         .map_err(|error| error.to_string())?;
     let start = Instant::now();
-    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            break status;
+        }
         if start.elapsed() > TIMEOUT {
             // The child may have ended meanwhile; then both calls fail and nothing is lost.
             let _ = child.kill();
@@ -168,26 +206,50 @@ fn version(path: &Path) -> Result<i32, String> {
             return Err(format!("did not load within {} seconds", TIMEOUT.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    match text.lines().rev().find_map(|line| line.split_once(MARK)) {
-        Some((_, answer)) => answer.trim().parse().map_err(|_| answer.trim().to_owned()),
-        None => Err(format!("loading it ends the process ({})", output.status)),
+    };
+    let text = child.stdout.take().map(answer).unwrap_or_default();
+    match text.trim() {
+        "" => Err(format!("loading it ends the process ({status})")),
+        answer => answer.parse().map_err(|_| answer.to_owned()),
     }
 }
 
-/// In a process of its own: loads the library and prints its version.
+/// What a process that has ended left in the pipe. A process that the library started may still have the pipe open.
+fn answer(mut pipe: ChildStdout) -> String {
+    // SAFETY: these calls take numbers only, and the descriptor is open.
+    let is_set = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } == 0;
+    let mut bytes = [0; ANSWER];
+    // Without an answer the pipe is empty, and reading fails or has nothing.
+    let read = if is_set { pipe.read(&mut bytes).unwrap_or(0) } else { 0 };
+    String::from_utf8_lossy(&bytes[..read]).into_owned()
+}
+
+/// In a process of its own: loads the library and writes its version, or why there is none. What the library itself writes is
+/// dropped.
 pub fn print_version(library: &Path) -> Done {
-    match load_version(library) {
-        Ok(version) => {
-            say(&format!("{MARK}{version}"));
-            Done::All
-        }
-        Err(reason) => {
-            say(&format!("{MARK}{reason}"));
-            Done::NotAll
-        }
+    let output = drop_output();
+    let version = output.as_ref().map_err(ToString::to_string);
+    let version = version.and_then(|_| load_version(library));
+    let text = version.as_ref().map_or_else(String::clone, i32::to_string);
+    let text = &text.as_bytes()[..text.len().min(ANSWER)];
+    let written = match output {
+        Ok(mut output) => output.write_all(text),
+        Err(_) => std::io::stdout().write_all(text),
+    };
+    match version.is_ok() && written.is_ok() {
+        true => Done::All,
+        false => Done::NotAll,
+    }
+}
+
+/// Redirects this process's output to nowhere, and returns where it went before.
+fn drop_output() -> std::io::Result<File> {
+    let before = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let nowhere = File::options().write(true).open("/dev/null")?;
+    // SAFETY: the call takes numbers only, and both descriptors are open.
+    match unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDOUT_FILENO) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(before.into()),
     }
 }
 

@@ -4,12 +4,15 @@
 //! that can be read, the library in a process, or a way to inject it into a program.
 //!
 //! `drivers` tests drivers and devices, `libraries` finds TensorRT, `attached` inspects a process, `program` inspects
-//! a program before it starts, `findings` formats the findings.
+//! a program before it starts, `listing` lists its libraries, `packages` finds those of a Python, `findings` formats the
+//! findings.
 
 mod attached;
 mod drivers;
 mod findings;
 mod libraries;
+mod listing;
+mod packages;
 mod program;
 
 use std::ffi::OsString;
@@ -34,6 +37,10 @@ pub struct Arguments {
     library: Option<PathBuf>,
     /// Only inspects this program, without starting it: which TensorRT it would load, and whether `trtalloc run`
     /// would catch it
+    ///
+    /// Nothing that its file names is run: the system's own dynamic loader lists its libraries (--list), their files are
+    /// read, and what only a run would show is "unknown". Without PROGRAM, the doctor opens the drivers, runs ldconfig and
+    /// python3, and loads each TensorRT library that it finds in a process of its own.
     #[arg(trailing_var_arg = true, conflicts_with = "pid")]
     program: Vec<OsString>,
 }

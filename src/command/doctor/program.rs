@@ -5,12 +5,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use trtalloc::error::{Error, Result};
 
 use super::findings::Findings;
-use super::libraries;
+use super::{libraries, listing, packages};
 use crate::command::Done;
 use crate::command::program::{CREATORS, Elf, Program};
 
@@ -47,7 +46,7 @@ impl Object {
     }
 }
 
-/// Inspects the program without starting it. Returns [`Done::NotAll`] where TensorRT's calls cannot be caught.
+/// Inspects the program without starting it, and runs nothing that its files name. Returns [`Done::NotAll`] where TensorRT's calls cannot be caught.
 pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
     let program = Program::find(name).map_err(|error| {
         let hint = Program::hint(name, &error);
@@ -76,11 +75,11 @@ pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
         return Ok(Done::NotAll);
     };
     findings.found("preloading", "works");
-    let (objects, complete) = at_start(&program.runs, loader, findings);
+    let listed = listing::at_start(&program, loader, findings);
+    let objects: Vec<Object> = listed.files.into_iter().filter_map(Object::read).collect();
 
     findings.section("TensorRT at its start");
-    let of_start = catches(&objects, findings);
-    let mut caught = of_start;
+    let mut caught = catches(&objects, listed.is_whole, findings);
     findings.section("TensorRT at run time");
     let name = program
         .runs
@@ -98,7 +97,11 @@ pub fn examine(name: &OsStr, findings: &mut Findings) -> Result<Done> {
         findings.advice("To inspect the program that it starts, name that program instead.");
     }
     opened(&objects, findings);
-    Ok(if caught && complete { Done::All } else { Done::NotAll })
+    Ok(if caught && listed.can_start {
+        Done::All
+    } else {
+        Done::NotAll
+    })
 }
 
 /// Reports a TensorRT that is linked into a program statically.
@@ -108,59 +111,14 @@ fn report_static(program: &Program, findings: &mut Findings) {
     }
 }
 
-/// The program and the libraries that its loader loads at the start, as `ldd` lists them, and whether it finds all of them.
-fn at_start(path: &Path, loader: &Path, findings: &mut Findings) -> (Vec<Object>, bool) {
-    let mut trace = Command::new(loader);
-    trace.arg(path).env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null());
-    let (list, said) = trace.output().map_or_else(
-        |_| Default::default(),
-        |output| {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (text(&output.stdout), text(&output.stderr))
-        },
-    );
-    let mut objects: Vec<Object> = Object::read(path.to_owned()).into_iter().collect();
-    let mut complete = true;
-    for line in list.lines().map(str::trim) {
-        // A library that the program names by its path is listed without an arrow.
-        let (name, place) = line.split_once(" => ").unwrap_or(("", line));
-        if place.starts_with("not found") {
-            findings.found(name, "no: it is not found, so the program cannot start");
-            findings.advice("Its folder belongs into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d.");
-            complete = false;
-        } else if let Some((place, _)) = place.rsplit_once(" (") {
-            objects.extend(Object::read(place.into()));
-        }
-    }
-    for (library, version, needed_by) in said.lines().filter_map(missing_version) {
-        let what = Path::new(library).file_name().unwrap_or_default().to_string_lossy();
-        findings.found(
-            &what,
-            &format!("no: it has no version {version}, which {needed_by} needs, so the program cannot start"),
-        );
-        findings.advice(&format!(
-            "{library} is too old. A newer one's folder belongs into LD_LIBRARY_PATH, before that one's."
-        ));
-        complete = false;
-    }
-    (objects, complete)
-}
-
-/// The library, the version and the file that needs it, in the loader's line about a version that a library lacks.
-fn missing_version(line: &str) -> Option<(&str, &str, &str)> {
-    let (library, rest) = line.rsplit_once(": version `")?;
-    let (version, needed_by) = rest.split_once("' not found (required by ")?;
-    let library = library.rsplit_once(": ").map_or(library, |(_, library)| library);
-    Some((library, version, needed_by.strip_suffix(')')?))
-}
-
-/// Reports each file that uses TensorRT. Returns whether all their calls would be caught.
-fn catches(objects: &[Object], findings: &mut Findings) -> bool {
+/// Reports each file that uses TensorRT. Returns whether all their calls would be caught. `is_whole` says whether these are all
+/// files.
+fn catches(objects: &[Object], is_whole: bool, findings: &mut Findings) -> bool {
     let mut all = true;
     let mut any = false;
     for object in objects {
         if object.is_tensorrt() {
-            libraries::one(&object.path, findings);
+            libraries::named(&object.path, findings);
             findings.found("", &object.path.display().to_string());
         } else if object.elf.is_own() {
             findings.found(&object.name(), "trtalloc itself, which the program is linked with");
@@ -178,7 +136,9 @@ fn catches(objects: &[Object], findings: &mut Findings) -> bool {
         }
         any = true;
     }
-    if !any {
+    if !any && !is_whole {
+        findings.found("unknown", "as its libraries are");
+    } else if !any {
         let hidden = objects.first().is_some_and(|program| program.elf.is_stripped());
         findings.found("none", "no TensorRT is linked to it");
         if hidden {
@@ -243,10 +203,10 @@ fn names_in(path: &Path) -> BTreeSet<String> {
 }
 
 /// Reports an interpreter's packages that contain TensorRT or are linked with it. Returns whether all would be
-/// caught.
+/// caught. The interpreter is not run.
 fn python(interpreter: &Path, findings: &mut Findings) -> bool {
     let mut objects = Vec::new();
-    for folder in libraries::folders_of_python(interpreter) {
+    for folder in packages::folders(interpreter) {
         for package in libraries::entries(&folder) {
             let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let known = ["tensorrt", "onnxruntime", "torch_tensorrt"];
@@ -264,8 +224,11 @@ fn python(interpreter: &Path, findings: &mut Findings) -> bool {
         }
     }
     if objects.is_empty() {
-        findings.found("packages", "none of its packages uses TensorRT");
+        findings.found(
+            "packages",
+            "none of its packages uses TensorRT, as far as its folders show",
+        );
         return true;
     }
-    catches(&objects, findings)
+    catches(&objects, true, findings)
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::FileHeader64;
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
 
 const MACHINE: u16 = match cfg!(target_arch = "aarch64") {
@@ -41,6 +41,7 @@ pub struct Elf {
     imports: BTreeSet<&'static str>,
     defined: BTreeSet<&'static str>,
     stripped: bool,
+    audits: bool,
 }
 
 impl Elf {
@@ -82,6 +83,11 @@ impl Elf {
     pub fn is_stripped(&self) -> bool {
         self.stripped
     }
+
+    /// Whether it names libraries for auditing. The loader runs their code even where it only lists the program's libraries.
+    pub fn names_auditors(&self) -> bool {
+        self.audits
+    }
 }
 
 fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
@@ -92,6 +98,13 @@ fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
         .elf_program_headers()
         .iter()
         .find_map(|segment| segment.interpreter(endian, data).ok().flatten());
+    let entries = file
+        .elf_program_headers()
+        .iter()
+        .filter_map(|segment| segment.dynamic(endian, data).ok().flatten())
+        .flatten();
+    let mut tags = entries.map(|entry| entry.tag(endian));
+    let audits = tags.any(|tag| [object::elf::DT_AUDIT, object::elf::DT_DEPAUDIT].contains(&tag));
     let known = |symbol_name: &str| {
         let mut names = CREATORS.iter().chain(&OPENERS).chain([&OWN, &SANITIZED]);
         names.find(|name| **name == symbol_name).copied()
@@ -105,5 +118,6 @@ fn read<'a>(data: impl ReadRef<'a>) -> Option<Elf> {
         imports: undefined.filter_map(|symbol| known(symbol.name().ok()?)).collect(),
         defined: defined.filter_map(|symbol| known(symbol.name().ok()?)).collect(),
         stripped: file.symbol_table().is_none(),
+        audits,
     })
 }
