@@ -21,6 +21,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <pthread.h>
+
 #define TRTALLOC_NAMESPACE_OF(major, minor, patch) of_tensorrt_##major##_##minor##_##patch
 // Between the two, the preprocessor replaces the names of the numbers.
 #define TRTALLOC_NAMESPACE(major, minor, patch) TRTALLOC_NAMESPACE_OF(major, minor, patch)
@@ -321,7 +323,9 @@ private:
 //     }
 //
 // Contexts that run at the same time would overwrite each other's scratch. So enqueue all contexts on one stream, or order the
-// streams and then call ordered(); lend() refuses another stream before that. While a lease exists, other threads wait for it.
+// streams and then call ordered(); lend() refuses another stream before that, also where cudaStreamPerThread is that of another
+// thread. Wait for a stream's work before the stream is destroyed, or before its thread ends: a new one may have its handle.
+// While a lease exists, other threads wait for it.
 // A captured graph may use the address that it captured as long as the object exists, under the same rule, if the memory was
 // resized since and not replaced: so not with backing=malloc. An out-of-memory handler must not call the object that requests.
 class SharedScratch {
@@ -345,7 +349,8 @@ public:
     template <class Context>
     [[nodiscard]] Lease lend(Context& context, void* stream) {
         Lease lease(mutex_);
-        if (lent_ && stream != stream_) {
+        bool const is_other = stream != stream_ || (is_per_thread(stream) && pthread_equal(thread_, pthread_self()) == 0);
+        if (lent_ && is_other) {
             throw Error(TRTALLOC_STATUS_INVALID_ARGUMENT,
                         "the scratch memory was lent on another stream: order the streams, then call ordered()");
         }
@@ -353,6 +358,7 @@ public:
         set(context, 0);
         lent_ = true;
         stream_ = stream;
+        thread_ = pthread_self();
         return lease;
     }
 
@@ -370,6 +376,9 @@ public:
     }
 
 private:
+    // cudaStreamPerThread is 2: in each thread it is another stream.
+    static bool is_per_thread(void* stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream) == 2; }
+
     // The bytes that the present shapes need, where this TensorRT reports that (10 and later); otherwise the largest size that
     // any shape may need.
     template <class Context>
@@ -418,6 +427,7 @@ private:
     void* memory_ = nullptr;
     std::uint64_t size_ = 0;
     void* stream_ = nullptr;
+    pthread_t thread_{};
     bool lent_ = false;
 };
 

@@ -278,6 +278,42 @@ assert scratch.size == 3 << 20 and scratch.address(2) is None
     )
 
 
+def test_the_default_stream_of_a_thread_is_another_one_in_each_thread(simulated):
+    simulated(
+        SCRATCH
+        + """
+MIB = 1 << 20
+here, there = Context(1 * MIB), Context(2 * MIB)
+
+def in_a_thread(call):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+scratch = trtalloc.SharedScratch()
+lend(here, 2)
+lend(here, 2)
+assert "another stream" in in_a_thread(lambda: wrong(ValueError, lambda: lend(there, 2)))
+scratch.ordered()
+in_a_thread(lambda: lend(there, 2))
+assert "another stream" in wrong(ValueError, lambda: lend(here, 2))
+
+# Each has a block of its own, and both may be lent at once.
+scratch = trtalloc.SharedScratch(per_stream=True)
+with scratch.lend(here, 2):
+    in_a_thread(lambda: lend(there, 2))
+    assert here.has[0] != there.has[0] and scratch.size == 3 * MIB
+assert scratch.address(2) == here.has[0]
+scratch.release(2)
+assert scratch.size == 2 * MIB
+scratch.close()
+assert held() == 0
+"""
+    )
+
+
 def test_scratch_memory_is_released_while_it_is_lent(simulated):
     """What is lent stays until the lease ends, and a stream has one lease, also where its memory was released meanwhile."""
     simulated(
@@ -286,26 +322,26 @@ def test_scratch_memory_is_released_while_it_is_lent(simulated):
 MIB = 1 << 20
 small, large = Context(1 * MIB), Context(2 * MIB)
 
-for release in (lambda: scratch.release(2), lambda: scratch.close()):
+for release in (lambda: scratch.release(7), lambda: scratch.close()):
     scratch = trtalloc.SharedScratch(per_stream=True)
     results = []
 
     def wait(context):
         try:
-            with scratch.lend(context, 2):
+            with scratch.lend(context, 7):
                 results.append((inside, context.has, scratch.size))
         except ValueError as error:
             results.append(str(error))
 
     inside = True
-    with scratch.lend(small, 2):
+    with scratch.lend(small, 7):
         lent = small.has
         waits = threading.Thread(target=wait, args=(large,))
         waits.start()
         waits.join(0.2)
         release()
         release()
-        assert scratch.address(2) == lent[0] and scratch.size == held() == MIB
+        assert scratch.address(7) == lent[0] and scratch.size == held() == MIB
         # A thread that comes after the release waits too: there is one lease.
         # After a close it is refused, and does not wait for that.
         later = threading.Thread(target=wait, args=(large,), daemon=True)
@@ -327,7 +363,7 @@ for release in (lambda: scratch.release(2), lambda: scratch.close()):
         assert results == ["the scratch memory is closed"], results
     assert held() == 0 == scratch.size and not scratch._slots
     # Of a stream that has nothing.
-    scratch.release(7)
+    scratch.release(8)
     assert held() == 0
     scratch.close()
     scratch.close()
@@ -374,16 +410,16 @@ scratch, inside, most, over = trtalloc.SharedScratch(per_stream=True), [], [], [
 
 def work(mine):
     for _ in range(300):
-        with scratch.lend(mine, 2):
+        with scratch.lend(mine, 7):
             inside.append(1)
             time.sleep(0)
             most.append(len(inside))
-            assert scratch.address(2) == mine.has[0] and scratch.size >= mine.needs
+            assert scratch.address(7) == mine.has[0] and scratch.size >= mine.needs
             inside.pop()
 
 def release():
     while not over:
-        scratch.release(2)
+        scratch.release(7)
         time.sleep(0)
 
 threads = [threading.Thread(target=work, args=(Context(size << 20),)) for size in (1, 2, 3)]
@@ -393,7 +429,7 @@ releases = threading.Thread(target=release)
 over.append(1)
 releases.join()
 assert len(most) == 900 and set(most) == {1}, set(most)
-scratch.release(2)
+scratch.release(7)
 assert held() == 0 and not scratch._slots
 """
     )

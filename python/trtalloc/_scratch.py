@@ -11,6 +11,16 @@ _RESIZABLE = 1
 _ALIGNMENT = 256
 
 
+# CUDA's handle of the default stream of the calling thread, which is another stream in each thread.
+_PER_THREAD = 2
+
+
+def _stream_number(handle: Optional[int]) -> int:
+    """A number for a stream; None and 0 are the legacy default stream, as 1 is."""
+    # No handle is negative.
+    return -threading.get_ident() if handle == _PER_THREAD else handle or 1
+
+
 class _Slot:
     """One block, and the lock that a lease holds. The other fields except `thread` are the object's, behind its lock, while there
     is no lease.
@@ -56,9 +66,11 @@ class SharedScratch:
 
     Contexts that run at the same time would overwrite each other's scratch memory. So `lend` refuses any stream but the last
     one, until `ordered` is called. With `per_stream`, each stream has a block of its own: contexts on different streams run at
-    the same time, and those on one stream in turn. What is not safe, and not noticed: to execute a context outside of its
-    lease, on another stream than the lease's, or on auxiliary streams that outlast the execution; and to launch a captured
-    graph after the memory has moved (`address`), or while another context runs.
+    the same time, and those on one stream in turn. The default stream of a thread, 2, is another stream in each thread. What is
+    not safe, and not noticed: to execute a context outside of its lease, on another stream than the lease's, or on auxiliary
+    streams that outlast the execution; to launch a captured graph after the memory has moved (`address`), or while another
+    context runs; and to destroy a stream, or to end a thread with its default stream, before its work has completed, since a new
+    one may have its handle.
 
     `device` -1 is the device that is current at the first lease. Methods may be called from any thread.
     """
@@ -82,9 +94,8 @@ class SharedScratch:
         handle = stream_address(stream)
         if handle is None:
             raise TypeError("lend requires the stream of the execution")
-        # Both are the legacy default stream.
-        handle = handle or 1
-        key = handle if self._per_stream else 0
+        number = _stream_number(handle)
+        key = number if self._per_stream else 0
         slot = self._slot(key)
         try:
             if slot.thread == threading.get_ident():
@@ -93,7 +104,7 @@ class SharedScratch:
                 with self._lock:
                     if self._closed:
                         raise ValueError("the scratch memory is closed")
-                    if not self._per_stream and self._last not in (None, handle):
+                    if not self._per_stream and self._last not in (None, number):
                         raise ValueError("the scratch memory was lent on another stream: order the streams, then call ordered()")
                 owner = slot.reserve(_need(context), self._device)
                 if hasattr(context, "set_device_memory"):
@@ -102,7 +113,7 @@ class SharedScratch:
                     # TensorRT 10.0 and earlier.
                     context.device_memory = owner.address
                 with self._lock:
-                    self._last = handle
+                    self._last = number
                 # The slot has the memory, and gives it up where it is released meanwhile.
                 del owner
                 yield
@@ -145,7 +156,7 @@ class SharedScratch:
         """The address of the memory, with `per_stream` that of a stream; None before its first lease."""
         handle = stream_address(stream)
         with self._lock:
-            slot = self._slots.get((handle or 1) if self._per_stream else 0)
+            slot = self._slots.get(_stream_number(handle) if self._per_stream else 0)
             return slot.owner.address if slot is not None and slot.owner is not None else None
 
     def release(self, stream: object) -> None:
@@ -154,7 +165,7 @@ class SharedScratch:
         """
         handle = stream_address(stream)
         with self._lock:
-            freed = self._release((handle or 1) if self._per_stream else 0)
+            freed = self._release(_stream_number(handle) if self._per_stream else 0)
         del freed
 
     def close(self) -> None:

@@ -237,6 +237,19 @@ void scratch(trtalloc_allocator* mine) {
         second.need = std::size_t{1} << 50;
         CHECK(thrown([&] { (void)shared.lend(second, &streams[1]); }) == TRTALLOC_STATUS_OUT_OF_MEMORY);
         CHECK(second.size == 30 * mib && shared.size() == 30 * mib);
+        // The default stream of a thread is another stream in each thread.
+        void* const of_thread = reinterpret_cast<void*>(2);
+        shared.ordered();
+        { auto const lease = shared.lend(first, of_thread); }
+        { auto const lease = shared.lend(first, of_thread); }
+        std::thread([&] {
+            CHECK(thrown([&] { (void)shared.lend(first, of_thread); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+            shared.ordered();
+            { auto const lease = shared.lend(first, of_thread); }
+        }).join();
+        CHECK(thrown([&] { (void)shared.lend(first, of_thread); }) == TRTALLOC_STATUS_INVALID_ARGUMENT);
+        shared.ordered();
+        { auto const lease = shared.lend(first, &streams[1]); }
         // A lease keeps others waiting.
         auto lease = shared.lend(first, &streams[1]);
         bool waited = false;
