@@ -81,8 +81,10 @@ impl Config {
             config.rdma = false;
             config.forget_bounds_of_device();
             // A percentage is of the device's memory.
-            if matches!(config.limit, Limit::Percent(_)) {
-                config.limit = Limit::None;
+            for amount in [&mut config.limit, &mut config.reserve] {
+                if matches!(amount, Limit::Percent(_)) {
+                    *amount = Limit::None;
+                }
             }
         }
         config.set_all(options)?;

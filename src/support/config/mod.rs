@@ -47,12 +47,12 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The bytes of a device with `total` bytes of memory; 0 for none.
+    /// The bytes of a device with `total` bytes of memory; 0 for none, and for a percentage at least 1.
     pub fn of(self, total: u64) -> u64 {
         match self {
             Limit::None => 0,
             Limit::Bytes(bytes) => bytes,
-            Limit::Percent(percent) => (total as f64 * percent / 100.0) as u64,
+            Limit::Percent(percent) => ((total as f64 * percent / 100.0) as u64).max(1),
         }
     }
 }

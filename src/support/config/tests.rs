@@ -451,6 +451,7 @@ fn environment_does_not_ask_for_what_cannot_be() {
         ("TRTALLOC_SHARE", "fd"),
         ("TRTALLOC_RDMA", "1"),
         ("TRTALLOC_LIMIT", "50%"),
+        ("TRTALLOC_RESERVE", "10%"),
         ("TRTALLOC_WAIT_MS", "5"),
     ];
     let over = |options, memory| Config::over(environment(&variables).0, options, memory).unwrap();

@@ -35,14 +35,16 @@ pub(in crate::support::config) fn boolean(text: &str) -> Option<bool> {
 /// A decimal number without sign or exponent.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let whole = number(whole).filter(|_| !whole.is_empty())?;
-    number(fraction).filter(|_| !fraction.is_empty())?;
+    let whole = number(whole)?;
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     // Further digits are less than a byte of any unit. (Parsing a float exactly takes 25 KiB of tables and code.)
     let fraction = &fraction[..fraction.len().min(15)];
     Some(whole as f64 + number(fraction)? as f64 / 10f64.powi(fraction.len() as i32))
 }
 
-/// Bytes: `4096`, `512m`, `1.5gib`, `4gb`. A fraction of a byte is dropped.
+/// Bytes: `4096`, `512m`, `1.5gib`, `4gb`. A fraction of a byte is dropped, except where nothing would be left.
 pub(in crate::support::config) fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let unit: u64 = match text[digits.len()..].trim() {
@@ -64,8 +66,10 @@ pub(in crate::support::config) fn size(text: &str) -> Option<u64> {
         return None;
     }
     let bytes = decimal(digits)? * unit as f64;
-    // 2^64 as a float; a cast of a larger value would saturate.
-    (bytes < 18_446_744_073_709_551_616.0).then_some(bytes as u64)
+    // 0 bytes would mean no limit. 2^64 as a float: a cast of a larger value would saturate.
+    let is_zero = digits.bytes().all(|byte| matches!(byte, b'0' | b'.'));
+    let fits = is_zero || (1.0..18_446_744_073_709_551_616.0).contains(&bytes);
+    fits.then_some(bytes as u64)
 }
 
 /// none, 0, bytes, or a percentage above 0 and up to 100.
@@ -245,5 +249,24 @@ fn drivers() -> String {
     match names.split_last() {
         Some((last, others)) => format!(" ({} or {last})", others.join(", ")),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0 bytes would mean no limit.
+    #[test]
+    fn a_limit_is_never_rounded_down_to_none() {
+        let of = |text: &str| limit(text).map(|limit| limit.of(24 << 30));
+        assert_eq!((of("0.000000001%"), of("50%")), (Some(1), Some(12 << 30)));
+        assert_eq!((of("0.0001k"), of("0.00000000000000001gib")), (None, None));
+        assert_eq!((of("0.0g"), of("0.001kb")), (Some(0), Some(1)));
+        // Digits that no number has room for.
+        assert_eq!(of("1.00000000000000000000000000k"), Some(1024));
+        for text in ["1.0000000000000000000000000xk", "1.k", ".5k", "1.5", "1.0.0k"] {
+            assert_eq!(of(text), None, "{text}");
+        }
     }
 }
