@@ -128,6 +128,20 @@ fn a_tensorrt_of_the_program_is_not_loaded() {
     );
 }
 
+#[test]
+fn names_in_a_program_do_not_control_the_terminal() {
+    let place = Place::new("run_names");
+    let library = place.library("libno\u{1b}[2J.so");
+    let program = place.program("program", &["-Wl,--no-as-needed", library.to_str().unwrap()]);
+    std::fs::remove_file(&library).unwrap();
+    let (status, said) = place.inspected(&program, &[]);
+    assert_eq!(status, Some(1), "{said:?}");
+    assert!(
+        said.contains(r"libno\u{1b}[2J.so no: it is not found") && !said.contains('\u{1b}'),
+        "{said:?}"
+    );
+}
+
 /// Neither the interpreter nor what its packages would run at its start.
 #[test]
 fn a_python_is_not_run() {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use trtalloc::tags::printable;
+
 /// The column at which a finding's text begins.
 const INDENT: usize = 24;
 
@@ -56,8 +58,9 @@ impl Findings {
         &self.text
     }
 
+    /// Names are from files of unknown origin.
     fn line(&mut self, text: &str) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "{}", text.trim_end());
+        let _ = writeln!(self.text, "{}", printable(text.trim_end()));
     }
 }
