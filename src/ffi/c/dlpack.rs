@@ -3,6 +3,7 @@
 //! pending, and after the interpreter has ended.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -232,8 +233,8 @@ pub unsafe extern "C" fn trtalloc_dlpack_get(
     out: *mut trtalloc_dlpack_info,
 ) -> bool {
     call::guarded("trtalloc_dlpack_get", false, || {
-        // SAFETY: the caller is an owner of the block.
-        let block = unsafe { owned(block) }?;
+        // SAFETY: the caller is an owner of the block. Another count would make a resize fail on another thread.
+        let block = unsafe { borrowed(block) }?;
         // SAFETY: the caller's `out` is null or writable.
         let Some(out) = (unsafe { out.as_mut() }) else {
             return Err(Error::InvalidArgument("out is NULL".into()));
@@ -242,8 +243,7 @@ pub unsafe extern "C" fn trtalloc_dlpack_get(
         *out = trtalloc_dlpack_info {
             memory: pointer(memory.address as usize),
             bytes: memory.bytes,
-            // `block` is one more.
-            owners: Arc::strong_count(&block) as u64 - 1,
+            owners: Arc::strong_count(&block) as u64,
             device_type: block.device_type,
             device: block.dlpack_device(),
         };
@@ -256,8 +256,8 @@ pub unsafe extern "C" fn trtalloc_dlpack_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_dlpack_reallocate(block: *mut trtalloc_dlpack_block, new_size: u64) -> bool {
     call::guarded("trtalloc_dlpack_reallocate", false, || {
-        // SAFETY: the caller is an owner of the block, and stays one, so that dropping this second count frees nothing.
-        let block = unsafe { std::mem::ManuallyDrop::new(Arc::from_raw(non_null(block)?)) };
+        // SAFETY: the caller is an owner of the block.
+        let block = unsafe { borrowed(block) }?;
         block.reallocate(new_size).map(|()| true)
     })
 }
@@ -406,6 +406,16 @@ fn non_null(block: *mut trtalloc_dlpack_block) -> Result<*const trtalloc_dlpack_
         true => Err(Error::InvalidArgument("block is NULL".into())),
         false => Ok(block),
     }
+}
+
+/// The caller's own count of the block, which stays the caller's.
+///
+/// # Safety
+/// `block` is null, or the caller is an owner of it and stays one while the result is used.
+unsafe fn borrowed(block: *mut trtalloc_dlpack_block) -> Result<ManuallyDrop<Arc<trtalloc_dlpack_block>>> {
+    let block = non_null(block)?;
+    // SAFETY: as this function demands. The count is never dropped.
+    Ok(ManuallyDrop::new(unsafe { Arc::from_raw(block) }))
 }
 
 /// One more owner of the block, for the time of a call.

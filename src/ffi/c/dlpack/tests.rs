@@ -254,3 +254,52 @@ fn a_tensor_without_elements_takes_any_extents() {
     }
     assert_eq!(Arc::strong_count(&block), 1);
 }
+
+/// A caller may look at its block while another thread resizes it.
+#[test]
+fn block_is_not_shared_while_it_is_looked_at() {
+    let world = world();
+    let request = Request {
+        size: 2 * MIB,
+        alignment: 0,
+        flags: crate::allocator::RESIZABLE,
+        stream: Some(world.streams[0]),
+        device: None,
+    };
+    let block = trtalloc_dlpack_block::allocate(world.exported, request).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let memory = block.memory.lock();
+        let looks = scope.spawn(|| {
+            let info = block_info(&block);
+            ended.store(true, Ordering::Release);
+            info.owners
+        });
+        // The other thread waits for the lock.
+        for _ in 0..100 {
+            assert_eq!(Arc::strong_count(&block), 1);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert!(!ended.load(Ordering::Acquire));
+        drop(memory);
+        assert_eq!(looks.join().unwrap(), 1);
+    });
+    block.reallocate(4 * MIB).unwrap();
+    let info = block_info(&block);
+    assert_eq!((info.bytes, info.owners), (4 * MIB, 1));
+    let second = block.clone();
+    assert_eq!(block_info(&second).owners, 2);
+}
+
+fn block_info(block: &Arc<trtalloc_dlpack_block>) -> trtalloc_dlpack_info {
+    let mut info = trtalloc_dlpack_info {
+        memory: null_mut(),
+        bytes: 0,
+        owners: 0,
+        device_type: 0,
+        device: 0,
+    };
+    // SAFETY: an owner of the block, and a local.
+    assert!(unsafe { trtalloc_dlpack_get(Arc::as_ptr(block).cast_mut(), &mut info) });
+    info
+}
