@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::support::own_descriptor::{WAKE_READ, WAKE_WRITE, pipe};
-use crate::support::process;
+use crate::support::{own_descriptor, process};
 
 /// How long an exiting process waits for the task that runs.
 const LAST: Duration = Duration::from_millis(200);
@@ -85,7 +85,10 @@ pub fn serve(source: &'static dyn Source) -> bool {
     if process::usable().is_err() || ENDING.load(Ordering::Acquire) {
         return false;
     }
-    let pipe = pipe().and_then(|(read, write)| WAKE_READ.put(read).and_then(|()| WAKE_WRITE.put(write)));
+    let pipe = own_descriptor::unseen(|| {
+        let (read, write) = pipe()?;
+        WAKE_READ.put(read).and_then(|()| WAKE_WRITE.put(write))
+    });
     if pipe.is_err() {
         return false;
     }

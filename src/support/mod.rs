@@ -6,6 +6,7 @@ pub mod config;
 #[cfg(not(loom))]
 pub mod control;
 pub mod error;
+pub(crate) mod fork_gate;
 #[cfg(not(loom))]
 pub mod helper_thread;
 pub mod log;

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use crate::support::fork_gate;
+
 const NONE: RawFd = -1;
 
 /// The place of one descriptor. Each file that is put there has an inode of its own: a socket or a pipe.
@@ -37,9 +39,9 @@ impl OwnDescriptor {
         }
     }
 
-    /// Moves `descriptor` to a high number and keeps it here.
+    /// Moves `descriptor` to a high number and keeps it here. The caller opens it and calls this within
+    /// [`unseen`], so that no child has a copy that it does not close.
     pub fn put(&self, descriptor: OwnedFd) -> io::Result<()> {
-        close_in_children();
         let descriptor = moved_up(descriptor)?;
         let (device, inode) = identity(descriptor.as_raw_fd()).ok_or_else(io::Error::last_os_error)?;
         self.device.store(device, Ordering::Relaxed);
@@ -55,12 +57,13 @@ impl OwnDescriptor {
         (number != NONE && identity(number) == Some(own)).then_some(number)
     }
 
-    /// Closes the descriptor. May be called where only async-signal-safe functions may.
+    /// Closes the descriptor. May be called where only async-signal-safe functions may, and on several threads: one of them
+    /// takes the number and closes it. At once it may be the number of another file.
     pub fn close(&self) {
-        let number = self.get();
-        self.number.store(NONE, Ordering::Release);
-        if let Some(number) = number {
-            // SAFETY: this library opened it, and it is used here alone.
+        let number = self.number.swap(NONE, Ordering::AcqRel);
+        let own = (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
+        if number != NONE && identity(number) == Some(own) {
+            // SAFETY: this library opened it, and no other call of this function has its number.
             unsafe { libc::close(number) };
         }
     }
@@ -93,8 +96,14 @@ fn moved_up(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Has the descriptors closed in each forked child from now on: a child that kept the socket would receive connections
-/// that no thread of its serves.
+/// Runs `open`, which opens descriptors and puts them here. Each forked child closes them: a child that kept the socket would
+/// receive connections that no thread of its serves. No other thread forks meanwhile, so the call must be short.
+pub fn unseen<T>(open: impl FnOnce() -> T) -> T {
+    // A fork that waits already would not call what is registered meanwhile.
+    close_in_children();
+    fork_gate::unseen(open)
+}
+
 fn close_in_children() {
     extern "C" fn in_child() {
         for own in [&LISTENER, &CONNECTION, &WAKE_READ, &WAKE_WRITE] {
@@ -121,7 +130,83 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    /// At the exit, the thread that ends the process and the helper thread may close the same descriptor. The number may be
+    /// another file's before both have done so.
+    #[test]
+    fn one_of_two_threads_closes_a_descriptor() {
+        const ROUNDS: usize = 20_000;
+        let (own, barrier) = (OwnDescriptor::new(), Barrier::new(2));
+        let closes = |opens: bool| {
+            for round in 0..ROUNDS {
+                if opens {
+                    own.put(pipe().unwrap().0).unwrap();
+                }
+                barrier.wait();
+                own.close();
+                // It has the number of the one that was closed, where that is closed by now.
+                let next = moved_up(pipe().unwrap().0).unwrap();
+                let file = identity(next.as_raw_fd());
+                barrier.wait();
+                let still = identity(next.as_raw_fd());
+                if still != file || file.is_none() {
+                    // It must not be closed again.
+                    std::mem::forget(next);
+                    panic!("round {round}: a file of another owner was closed");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| closes(false));
+            closes(true);
+        });
+    }
+
+    /// A child that kept a connection would keep its client waiting.
+    #[test]
+    fn child_of_a_fork_has_no_copy_of_what_is_just_opened() {
+        let (opened, forked) = (AtomicI32::new(NONE), AtomicBool::new(false));
+        // Each end is a file of its own.
+        let (client, server) = std::os::unix::net::UnixStream::pair().unwrap();
+        let own = identity(server.as_raw_fd());
+        let status = std::thread::scope(|scope| {
+            let forks = scope.spawn(|| {
+                while opened.load(Ordering::Acquire) == NONE {
+                    std::thread::yield_now();
+                }
+                // SAFETY: the child calls what a child may, and ends. Its parent waits for it.
+                unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        libc::_exit((0..4096).any(|descriptor| identity(descriptor) == own).into());
+                    }
+                    forked.store(true, Ordering::Release);
+                    let mut status = -1;
+                    libc::waitpid(child, &raw mut status, 0);
+                    status
+                }
+            });
+            unseen(|| {
+                opened.store(server.as_raw_fd(), Ordering::Release);
+                for _ in 0..100 {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    if forked.load(Ordering::Acquire) {
+                        break;
+                    }
+                }
+                CONNECTION.put(server.into()).unwrap();
+            });
+            forks.join().unwrap()
+        });
+        assert!(CONNECTION.get().is_some());
+        CONNECTION.close();
+        drop(client);
+        assert_eq!(status, 0, "the child has a copy");
+    }
 
     #[test]
     fn number_that_belongs_to_another_file_is_left_alone() {

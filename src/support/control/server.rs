@@ -12,7 +12,7 @@ use super::socket_file::SocketFile;
 use crate::support::error::{Error, Result};
 use crate::support::helper_thread::{self, Source};
 use crate::support::own_descriptor::{CONNECTION, LISTENER};
-use crate::support::process;
+use crate::support::{own_descriptor, process};
 
 /// How long the server waits for a client: for all of its request, and again until it takes the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,12 +46,13 @@ impl Server {
             ));
         }
         let failed = |error: IoError| Error::Io(error.to_string());
-        // SAFETY: only reads a value.
-        let (file, listener) = SocketFile::create(unsafe { libc::geteuid() }).map_err(failed)?;
-        if let Err(error) = LISTENER.put(listener.into()) {
-            file.remove();
-            return Err(failed(error));
-        }
+        let file = own_descriptor::unseen(|| {
+            // SAFETY: only reads a value.
+            let (file, listener) = SocketFile::create(unsafe { libc::geteuid() })?;
+            LISTENER.put(listener.into()).inspect_err(|_| file.remove())?;
+            Ok(file)
+        })
+        .map_err(failed)?;
         let overflow_user = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
         Ok(Server {
             file,
@@ -101,25 +102,16 @@ impl Source for Server {
 
     fn serve(&self) {
         let Some(listener) = LISTENER.get() else { return };
-        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let (no_address, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a listening socket, and no room for an address is given.
-        let connection = unsafe { libc::accept4(listener, no_address, no_length, flags) };
-        if connection < 0 {
-            // The process may have no descriptor left, and the client is still there.
-            if !matches!(
-                IoError::last_os_error().kind(),
-                ErrorKind::WouldBlock | ErrorKind::Interrupted
-            ) {
+        match own_descriptor::unseen(|| accept(listener)) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+            Err(_) => {
+                // The process may have no descriptor left, and the client is still there.
                 helper_thread::wait_for(-1, 0, PATIENCE / 20);
+                return;
             }
-            return;
         }
-        // SAFETY: a fresh descriptor, owned here alone.
-        let connection = unsafe { OwnedFd::from_raw_fd(connection) };
-        if CONNECTION.put(connection).is_ok()
-            && let Some(connection) = CONNECTION.get()
-        {
+        if let Some(connection) = CONNECTION.get() {
             let converse = std::panic::AssertUnwindSafe(|| self.converse(connection));
             let _ = std::panic::catch_unwind(converse);
         }
@@ -130,6 +122,19 @@ impl Source for Server {
         LISTENER.close();
         self.file.remove();
     }
+}
+
+/// Accepts a client's connection as [`CONNECTION`].
+fn accept(listener: RawFd) -> std::io::Result<()> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let (no_address, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: a listening socket, and no room for an address is given.
+    let connection = unsafe { libc::accept4(listener, no_address, no_length, flags) };
+    if connection < 0 {
+        return Err(IoError::last_os_error());
+    }
+    // SAFETY: a fresh descriptor, owned here alone.
+    CONNECTION.put(unsafe { OwnedFd::from_raw_fd(connection) })
 }
 
 /// The effective user of the client when it connected.

@@ -10,11 +10,10 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::support::private_folder::{Place, effective_user, status_of, terminated};
-use crate::support::process;
+use crate::support::{fork_gate, process};
 use crate::sync::broken;
 
 /// The lowest number of a descriptor. Programs that close or replace descriptors by number mostly mean low ones.
@@ -61,12 +60,6 @@ fn mark(descriptor: RawFd) -> i32 {
     descriptor + 1
 }
 
-/// How long a file waits to be opened for a fork. The fork may wait for a lock of the application that this thread holds.
-const LONGEST_FORK: Duration = Duration::from_secs(1);
-
-/// A file is being opened and is not in its slot yet. A fork waits for that, and a file waits for a fork.
-static OPENING: AtomicBool = AtomicBool::new(false);
-
 /// An open file. Its locks end with it.
 pub(super) struct LockFile {
     descriptor: RawFd,
@@ -82,17 +75,9 @@ impl LockFile {
     /// error is the reason in words.
     pub(super) fn open(directory: Option<&Path>, name: &str) -> Result<LockFile, String> {
         static AT_FORK: Once = Once::new();
-        // SAFETY: functions that may be called at any fork.
-        AT_FORK.call_once(|| _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) });
-        // A signal handler of this thread that forks would wait for ever.
-        process::without_signals(|| {
-            let alone = begin_opening(Some(LONGEST_FORK));
-            let opened = Self::open_unseen(directory, name);
-            if alone {
-                after_fork();
-            }
-            opened
-        })
+        // SAFETY: a function that may be called in any child.
+        AT_FORK.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        fork_gate::unseen(|| Self::open_unseen(directory, name))
     }
 
     fn open_unseen(directory: Option<&Path>, name: &str) -> Result<LockFile, String> {
@@ -194,6 +179,10 @@ impl LockFile {
 
     fn set(&self, kind: libc::c_int, start: u64, bytes: u64) -> Result<bool, Error> {
         if kind != libc::F_UNLCK && broken("the kernel has locks left") {
+            return Err(Error::from_raw_os_error(libc::ENOLCK));
+        }
+        // The kernel needs memory to unlock the middle of what is locked.
+        if kind == libc::F_UNLCK && broken("the kernel unlocks a part") {
             return Err(Error::from_raw_os_error(libc::ENOLCK));
         }
         let mut lock = flock(kind, start, bytes);
@@ -303,26 +292,6 @@ impl Slot {
     }
 }
 
-/// Waits until no other thread opens a file or forks. False where that took longer than `most`.
-fn begin_opening(most: Option<Duration>) -> bool {
-    let begun = Instant::now();
-    while OPENING.swap(true, Ordering::Acquire) {
-        if most.is_some_and(|most| begun.elapsed() >= most) {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
-}
-
-extern "C" fn before_fork() {
-    begin_opening(None);
-}
-
-extern "C" fn after_fork() {
-    OPENING.store(false, Ordering::Release);
-}
-
 /// Closes the child's copies, so that the locks end with the parent. It makes no call that a child may not make.
 extern "C" fn in_child() {
     for slot in &SLOTS {
@@ -338,5 +307,4 @@ extern "C" fn in_child() {
             unsafe { libc::close(descriptor) };
         }
     }
-    OPENING.store(false, Ordering::Release);
 }
