@@ -8,7 +8,7 @@
 //! One more byte, far behind the others, is where a process that is short waits: it takes a shared lock there, and the
 //! others look for it ([`SharedBudget::others_wait`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 mod lock_file;
+mod ranges;
 #[cfg(test)]
 mod tests;
 
 use lock_file::LockFile;
+use ranges::{Range, Ranges};
 
 /// What one byte of the file stands for.
 pub const UNIT: u64 = 2 << 20;
@@ -63,18 +65,16 @@ pub struct SharedBudget {
     state: Mutex<State>,
 }
 
-type Range = (u64, u64);
-
 #[derive(Debug, Default)]
 struct State {
     file: Option<LockFile>,
     /// What is held, by number: first bytes and lengths.
     held: HashMap<u64, Vec<Range>>,
-    /// The first bytes and lengths of all that is locked.
-    locked: BTreeMap<u64, u64>,
+    /// All that the kernel has locked for this process.
+    locked: Ranges,
     /// Numbers of what is held but not locked, since the descriptor was lost.
     missing: Vec<u64>,
-    /// What the kernel did not unlock.
+    /// What the kernel did not unlock. It is still in `locked`.
     stale: Vec<Range>,
     numbers: u64,
     /// Where the last lock ended. Locks that adjoin are one for the kernel.
@@ -249,8 +249,8 @@ impl State {
                 self.show_waiting();
             }
         }
-        for (start, length) in std::mem::take(&mut self.stale) {
-            self.give_range(start, length);
+        for range in std::mem::take(&mut self.stale) {
+            self.give_range(range);
         }
         let units = budget.units();
         let mut missing = 0;
@@ -292,20 +292,20 @@ impl State {
 
     /// Locks so many bytes below `end`; none of them where there are not so many.
     fn take(&mut self, end: u64, units: u64) -> std::io::Result<Option<Vec<Range>>> {
-        let own: u64 = self.locked.values().sum();
-        if units > end.saturating_sub(own) {
+        if units > end.saturating_sub(self.locked.total()) {
             return Ok(None);
         }
         let (mut taken, mut left) = (Vec::new(), units);
         let first = self.last.min(end);
-        let gaps = self.gaps(first, end).into_iter().chain(self.gaps(0, first));
-        for (start, end) in gaps {
-            if left == 0 {
-                break;
-            }
-            if let Err(error) = self.take_in((start, end), &mut left, &mut taken) {
-                self.give(taken);
-                return Err(error);
+        for (mut at, end) in [(first, end), (0, first)] {
+            while left > 0
+                && let Some(gap) = self.locked.gap(at, end)
+            {
+                if let Err(error) = self.take_in(gap, &mut left, &mut taken) {
+                    self.give(taken);
+                    return Err(error);
+                }
+                at = gap.1;
             }
         }
         if left > 0 {
@@ -317,7 +317,7 @@ impl State {
     }
 
     /// Locks at most `left` bytes of a range that has none of this process's.
-    fn take_in(&mut self, (mut start, end): Range, left: &mut u64, taken: &mut Vec<Range>) -> std::io::Result<()> {
+    fn take_in(&mut self, (mut start, end): (u64, u64), left: &mut u64, taken: &mut Vec<Range>) -> std::io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());
         };
@@ -325,7 +325,7 @@ impl State {
         while *left > 0 && start < end {
             let length = (*left).min(until - start);
             if file.lock(start, length)? {
-                self.locked.insert(start, length);
+                self.locked.add((start, length));
                 taken.push((start, length));
                 *left -= length;
                 start += length;
@@ -344,39 +344,21 @@ impl State {
 
     /// Unlocks ranges.
     fn give(&mut self, ranges: Vec<Range>) {
-        for (start, length) in ranges {
-            self.locked.remove(&start);
-            self.give_range(start, length);
+        for range in ranges {
+            self.give_range(range);
         }
     }
 
-    fn give_range(&mut self, start: u64, length: u64) {
-        let Some(file) = self.file.as_ref().filter(|file| file.is_open()) else {
-            // The locks went with the descriptor.
-            return;
-        };
-        if let Err(error) = file.unlock(start, length) {
+    /// Unlocks a range. Where the kernel refuses that, its bytes are not taken again before they are unlocked.
+    fn give_range(&mut self, range: Range) {
+        let file = self.file.as_ref().filter(|file| file.is_open());
+        // Without the descriptor there are no locks.
+        if let Some(Err(error)) = file.map(|file| file.unlock(range.0, range.1)) {
             tracing::debug!(%error, "a lock of share_budget stays for now");
-            self.stale.push((start, length));
+            self.stale.push(range);
+            return;
         }
-    }
-
-    /// The ranges from `from` to `end` that this process has not locked.
-    fn gaps(&self, from: u64, end: u64) -> Vec<Range> {
-        let (mut gaps, mut at) = (Vec::new(), from);
-        for (start, length) in &self.locked {
-            if *start >= end {
-                break;
-            }
-            if *start > at {
-                gaps.push((at, *start));
-            }
-            at = at.max(start + length);
-        }
-        if at < end {
-            gaps.push((at, end));
-        }
-        gaps
+        self.locked.remove(range);
     }
 
     /// How many bytes below `end` no open file has locked.
@@ -384,7 +366,7 @@ impl State {
         let Some(file) = &self.file else {
             return Ok(0);
         };
-        let (mut free, mut ranges) = (0, self.gaps(0, end));
+        let (mut free, mut ranges) = (0, self.locked.gaps(0, end).collect::<Vec<_>>());
         while let Some((start, end)) = ranges.pop() {
             match file.conflict(start, end - start)? {
                 None => free += end - start,

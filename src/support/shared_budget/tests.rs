@@ -248,6 +248,40 @@ fn dropped_budget_keeps_what_it_holds() {
     assert_eq!(other.free(), Ok(UNIT), "the driver has not taken the memory back");
 }
 
+/// A request looks through what is locked. What grew unit by unit is one range, so that the next unit costs no more than the
+/// first.
+#[test]
+fn what_grew_by_units_is_one_range() {
+    let directory = Directory::new("units");
+    let budget = directory.budget(100);
+    let ranges = || budget.state.lock().locked.count();
+    let mut held: Vec<Held> = (0..100).map(|_| budget.lock(UNIT).unwrap()).collect();
+    assert_eq!(ranges(), 1);
+    let middle = held.remove(50);
+    budget.unlock(middle);
+    assert_eq!((ranges(), budget.held()), (2, 99 * UNIT));
+    held.push(budget.lock(UNIT).unwrap());
+    assert_eq!((ranges(), budget.held()), (1, 100 * UNIT));
+    held.into_iter().for_each(|held| budget.unlock(held));
+    assert_eq!((ranges(), budget.free()), (0, Ok(100 * UNIT)));
+}
+
+/// A byte that the kernel did not unlock is not taken again before it is unlocked: the unlocking would be of the new lock.
+#[test]
+fn byte_that_stayed_locked_is_not_taken_again() {
+    let directory = Directory::new("stays");
+    let (one, other) = (directory.budget(3), directory.budget(3));
+    let [_first, middle, _last] = [(); 3].map(|()| one.lock(UNIT).unwrap());
+    breaking("the kernel unlocks a part", || {
+        one.unlock(middle);
+        assert_eq!(one.lock(UNIT), Err(Refusal::Short));
+    });
+    let _again = one.lock(UNIT).unwrap();
+    one.refresh();
+    assert_eq!(other.lock(UNIT), Err(Refusal::Short), "the first three units are held");
+    assert_eq!(one.held(), 3 * UNIT);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Lock { who: usize, units: u64 },
@@ -310,8 +344,7 @@ proptest! {
             for (budget, end) in budgets.iter().zip(ends) {
                 let state = budget.state.lock();
                 all.extend(state.held.values().flatten().map(|(start, length)| (*start, *length, end)));
-                let locked: u64 = state.locked.values().sum();
-                prop_assert_eq!(locked * UNIT, state.held.values().flatten().map(|(_, length)| length).sum::<u64>() * UNIT);
+                prop_assert_eq!(state.locked.total() * UNIT, state.held.values().flatten().map(|(_, length)| length).sum::<u64>() * UNIT);
             }
             all.sort_unstable();
             prop_assert!(all.iter().all(|(start, length, end)| start + length <= *end));
