@@ -104,6 +104,9 @@ impl Recorder {
 
     /// Begins a recording, changes it, or ends it. What was recorded stays until the next recording begins.
     pub fn set(&self, options: RecordingOptions) -> Result<()> {
+        // Before the lock: it may run Python, and waits for the loader's lock. A thread that has that lock, or Python's, may
+        // wait for this one.
+        stack::prepare(options.stacks());
         let mut session = self.session.lock();
         if options.mode == RecordingMode::All {
             self.rings.make(options.max_entries)?;
@@ -125,7 +128,6 @@ impl Recorder {
         } else {
             session.options = options;
         }
-        stack::prepare(options.stacks());
         let before = self.flags.swap(options.packed(), Ordering::AcqRel) != 0;
         if before != self.is_on() {
             crate::support::process::note_recorder(!before);
@@ -267,4 +269,72 @@ pub fn describe(stacks: &[u32]) -> Vec<String> {
 /// The text of a tag; `None` for 0 and for an unknown tag.
 pub fn tag_text(tag: u32) -> Option<String> {
     crate::support::tags::name(tag).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicI32};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    struct World {
+        recorder: Recorder,
+        /// The kernel's number of the thread that calls [`Recorder::set`].
+        setter: AtomicI32,
+        loader_is_locked: AtomicBool,
+        recorder_is_free: AtomicBool,
+    }
+
+    /// Whether the thread waits in the kernel.
+    fn waits(thread: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        let state = status.rsplit(')').next().unwrap_or_default();
+        state.trim_start().starts_with('S')
+    }
+
+    /// The loader calls it under its lock, as it calls the constructors of a library.
+    extern "C" fn under_the_loaders_lock(_: *mut libc::dl_phdr_info, _: usize, world: *mut libc::c_void) -> i32 {
+        // SAFETY: the test's own value, which outlives the call.
+        let world = unsafe { &*world.cast::<World>() };
+        world.loader_is_locked.store(true, Ordering::Release);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !waits(world.setter.load(Ordering::Acquire)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let session = world.recorder.session.try_lock_for(Duration::from_secs(5));
+        world.recorder_is_free.store(session.is_some(), Ordering::Release);
+        1
+    }
+
+    /// A library's constructor may ask for the options or take a snapshot, while another thread begins to record.
+    #[test]
+    fn recorder_is_not_locked_while_set_waits_for_the_loader() {
+        let world = World {
+            recorder: Recorder::default(),
+            setter: AtomicI32::new(0),
+            loader_is_locked: AtomicBool::new(false),
+            recorder_is_free: AtomicBool::new(false),
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                world
+                    .setter
+                    .store(stack::ThisThread::here().number as i32, Ordering::Release);
+                while !world.loader_is_locked.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                let options = RecordingOptions::parse("state,stacks=native").unwrap();
+                world.recorder.set(options).unwrap();
+            });
+            while world.setter.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            let shared = std::ptr::from_ref(&world).cast_mut().cast();
+            // SAFETY: the function gets the value that it is made for.
+            unsafe { libc::dl_iterate_phdr(Some(under_the_loaders_lock), shared) };
+        });
+        assert!(world.recorder_is_free.load(Ordering::Acquire));
+        world.recorder.set(RecordingOptions::default()).unwrap();
+    }
 }
