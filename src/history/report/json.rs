@@ -2,7 +2,7 @@
 //!
 //! It is not serde_json, since the files may be hostile: serde_json's values recurse, so it refuses deep files by a
 //! limit on the nesting, and a small file may become a tree many times its size. Here no function recurses, and values
-//! are numbers into tables ([`Values`]) that grow no larger than the file.
+//! are numbers into tables ([`Values`]) whose size has a limit.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub(in crate::history::report) fn read(bytes: &[u8]) -> Result<(Values<'_>, Valu
     let mut reader = Reader {
         text,
         at: 0,
-        values: Values::default(),
+        values: Values::new(bytes.len()),
     };
     let value = reader.whole();
     match value {
@@ -40,6 +40,7 @@ impl<'a> Reader<'a> {
     fn whole(&mut self) -> Result<Value, Fault> {
         let mut open: Vec<Open> = Vec::new();
         loop {
+            self.values.check_bytes(open.capacity() * size_of::<Open>())?;
             let mut value = match self.next()? {
                 b'[' => {
                     let list = self.values.list(Vec::new());

@@ -23,7 +23,7 @@ pub(in crate::history::report) fn read(bytes: &[u8]) -> Result<(Values<'_>, Valu
     let mut reader = Reader {
         bytes,
         at: 0,
-        values: Values::default(),
+        values: Values::new(bytes.len()),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
@@ -40,6 +40,10 @@ pub(in crate::history::report) fn read(bytes: &[u8]) -> Result<(Values<'_>, Valu
             break;
         }
         reader.step(code).map_err(|fault| at(start, fault))?;
+        reader
+            .values
+            .check_bytes(reader.own_bytes())
+            .map_err(|fault| at(start, fault))?;
     }
     let value = reader.pop().map_err(|fault| at(reader.at, fault))?;
     Ok((reader.values, value))
@@ -50,6 +54,13 @@ fn at(place: usize, fault: Fault) -> Fault {
 }
 
 impl<'a> Reader<'a> {
+    /// The memory of the stack, the marks and the memo.
+    fn own_bytes(&self) -> usize {
+        /// A table of hashes is at least half full.
+        const MEMO: usize = 2 * size_of::<(u32, Value)>();
+        self.stack.capacity() * size_of::<Value>() + self.marks.capacity() * size_of::<usize>() + self.memo.len() * MEMO
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], Fault> {
         let bytes: &'a [u8] = self.bytes;
         let end = self.at.checked_add(count).filter(|end| *end <= bytes.len());
@@ -179,6 +190,7 @@ impl<'a> Reader<'a> {
 
     fn set(&mut self, dict: Value, items: &[Value]) -> Result<(), Fault> {
         let (pairs, rest) = items.as_chunks::<2>();
+        self.values.reserve(dict, pairs.len());
         if !rest.is_empty() || !pairs.iter().all(|[key, value]| self.values.set(dict, *key, *value)) {
             return Err("a dictionary's key is no text or has no value".into());
         }

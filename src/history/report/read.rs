@@ -2,7 +2,7 @@
 //!
 //! PyTorch has changed its keys over the years. Optional keys that are missing count as empty: stacks, times,
 //! streams, metadata. A value of a wrong type is an error. A file can refer to one list many times; the work for that
-//! is bounded by the file's extension length.
+//! is bounded by the file's length.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,9 +26,14 @@ struct Reader<'a> {
     /// The frames and the stacks of a file that refers to them by number.
     frame_table: &'a [Value],
     stack_table: &'a [Value],
-    /// How many entries may follow.
-    entries: usize,
+    /// How many bytes the entries that follow may take.
+    room: usize,
 }
+
+/// How many bytes the entries of a report may take for each byte of the file: twice as many as those of PyTorch's snapshots.
+const BYTES: usize = 8;
+/// What they may take however small the file is.
+const SMALL: usize = 4096;
 
 /// Converts the dictionary `top` of a file with this many bytes.
 pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes: usize) -> Result<Report, Fault> {
@@ -39,7 +44,7 @@ pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes:
         stacks: HashMap::new(),
         frame_table: &[],
         stack_table: &[],
-        entries: bytes,
+        room: SMALL + bytes.saturating_mul(BYTES),
     };
     if let (Some(frames), Some(stacks)) = (reader.key(top, "frames"), reader.key(top, "stacks")) {
         reader.frame_table = reader.list(frames, "frames")?;
@@ -111,12 +116,12 @@ impl<'a> Reader<'a> {
         self.values.get(dict, key).filter(|value| *value != Value::None)
     }
 
-    /// Counts one more entry. An entry occupies more than one byte of the file, so more entries than bytes mean that
-    /// the file refers to the same list repeatedly.
-    fn entry(&mut self) -> Result<(), Fault> {
-        let left = self.entries.checked_sub(1);
-        self.entries = left.ok_or("it refers to the same list over and over")?;
-        Ok(())
+    /// Counts one more entry, which takes that many bytes of the report. Where they are many more than the file's, the file
+    /// refers to the same list repeatedly.
+    fn entry(&mut self, bytes: usize) -> Result<(), Fault> {
+        let left = self.room.checked_sub(bytes);
+        self.room = left.ok_or("it refers to the same list over and over")?;
+        self.values.check_steps()
     }
 
     fn list(&self, value: Value, what: &str) -> Result<&'a [Value], Fault> {
@@ -168,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 
     fn segment(&mut self, dict: Value) -> Result<ReportSegment, Fault> {
-        self.entry()?;
+        self.entry(size_of::<ReportSegment>())?;
         let address = self.word(dict, "address")?.ok_or("a segment without an address")?;
         let size = self.bytes(dict, "total_size")?.ok_or("a segment without a size")?;
         let end = address.checked_add(size).filter(|end| *end > address);
@@ -177,7 +182,7 @@ impl<'a> Reader<'a> {
         let mut pieces = Vec::new();
         let blocks = self.key(dict, "blocks").ok_or("a segment without blocks")?;
         for block in self.list(blocks, "blocks")? {
-            self.entry()?;
+            self.entry(size_of::<Piece>())?;
             let piece = self.block(*block, at)?;
             at = piece
                 .address
@@ -239,7 +244,7 @@ impl<'a> Reader<'a> {
     }
 
     fn event(&mut self, dict: Value, before: u64) -> Result<ReportEvent, Fault> {
-        self.entry()?;
+        self.entry(size_of::<ReportEvent>())?;
         let action = self.text(dict, "action");
         let what = match action {
             "alloc" => EventKind::Alloc,
@@ -309,7 +314,8 @@ impl<'a> Reader<'a> {
         }
         let mut numbers = Vec::new();
         for frame in self.list(frames, "frames")? {
-            self.entry()?;
+            // A stack is there twice.
+            self.entry(2 * size_of::<u32>())?;
             let frame = match frame {
                 Value::Int(number) if of_table => {
                     let frame = usize::try_from(*number)
@@ -346,7 +352,7 @@ impl<'a> Reader<'a> {
             .map(|list| self.list(list, "devices"))
             .transpose()?;
         for of in figures.unwrap_or_default() {
-            self.entry()?;
+            self.entry(1)?;
             let number = self.integer(*of, "device")?.unwrap_or(0);
             let count = |key| Ok::<u64, Fault>(self.word(*of, key)?.unwrap_or(0));
             let mut figures = AllocatorFigures::default();

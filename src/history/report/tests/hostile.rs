@@ -100,7 +100,8 @@ fn hostile_files_are_refused_with_a_reason() {
         ("not a JSON value", b"{\"segments\":+1}".to_vec()),
         ("a colon", b"{\"segments\"}".to_vec()),
         ("follows the end", b"[] []".to_vec()),
-        ("in the middle", vec![b'['; 1_000_000]),
+        ("in the middle", vec![b'['; 10_000]),
+        ("bytes of memory", vec![b'['; 1_000_000]),
         ("UTF-8", b"{\"\xff\":1}".to_vec()),
         ("no list", b"{\"segments\":3}".to_vec()),
         ("without an address", b"[{}]".to_vec()),
@@ -167,6 +168,74 @@ fn a_file_that_repeats_references_to_one_list_is_refused() {
     // A list that contains itself is parsed as any other.
     let fault = Report::of_bytes(b"\x80\x04]q\x00h\x00a.").unwrap_err();
     assert!(fault.contains("address"), "{fault}");
+}
+
+/// A value of one or two bytes may take a hundred in memory.
+#[test]
+fn a_file_that_would_take_many_times_its_size_is_refused() {
+    let pickled = |item: &[u8]| [b"\x80\x04".as_slice(), &item.repeat(400_000), b"."].concat();
+    let listed = |item: &str| format!("[{}0]", format!("{item},").repeat(400_000)).into_bytes();
+    for bytes in [pickled(b"]Na"), pickled(b"]\x94"), listed("[0]"), listed("{\"\":0}")] {
+        let fault = Report::of_bytes(&bytes).unwrap_err();
+        let start = String::from_utf8_lossy(&bytes[..20]);
+        assert!(fault.contains("bytes of memory"), "{start}: {fault}");
+    }
+}
+
+/// Each event looks for a dozen keys among 256.
+#[test]
+fn a_file_whose_events_are_one_large_dictionary_is_refused() {
+    let mut bytes = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](".to_vec();
+    bytes.extend(b"}q\x00(X\x06\x00\x00\x00actionX\x08\x00\x00\x00snapshot");
+    for number in 0..250 {
+        bytes.extend(format!("X\x04\x00\x00\x00k{number:03}N").into_bytes());
+    }
+    bytes.extend(b"u");
+    bytes.extend(b"h\x00".repeat(100_000));
+    bytes.extend(b"eeu.");
+    let begun = std::time::Instant::now();
+    let fault = Report::of_bytes(&bytes).unwrap_err();
+    assert!(fault.contains("steps"), "{fault} after {:?}", begun.elapsed());
+}
+
+/// The limits leave room for the files of PyTorch and of this library.
+#[test]
+fn the_least_events_take_half_of_what_they_may() {
+    let mut bytes = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](".to_vec();
+    const KEYS: [&str; 10] = [
+        "action",
+        "addr",
+        "size",
+        "stream",
+        "time_us",
+        "compile_context",
+        "user_metadata",
+        "pool_id",
+        "frames",
+        "x",
+    ];
+    for (number, key) in (0u8..).zip(KEYS.iter().chain(&["alloc"])) {
+        bytes.extend(b"X");
+        bytes.extend((key.len() as u32).to_le_bytes());
+        bytes.extend(key.as_bytes());
+        bytes.extend([b'q', number, b'0']);
+    }
+    // The frames that all share.
+    bytes.extend(b"]q\x0b0K\x00K\x00\x86q\x0c0");
+    for number in 0..100_000u32 {
+        bytes.extend(b"}\x94(h\x00h\x0ah\x01\x8a\x06");
+        bytes.extend((0x7f00_0000_0000u64 + u64::from(number) * 512).to_le_bytes()[..6].iter());
+        bytes.extend(b"h\x02M\x00\x02h\x03K\x00h\x04\x8a\x07\x01\x02\x03\x04\x05\x06\x00");
+        bytes.extend(b"h\x05h\x09h\x06h\x09h\x07h\x0ch\x08h\x0bu");
+    }
+    bytes.extend(b"eeu.");
+    let (values, top) = super::super::pickle::read(&bytes).unwrap();
+    let used = values.used();
+    assert!(used.0 * 2 < used.1, "{used:?} bytes");
+    let report = super::super::read::report(&values, top, bytes.len()).unwrap();
+    assert_eq!(report.devices[0].events.len(), 100_000);
+    let steps = values.used_steps();
+    assert!(steps.0 * 2 < steps.1, "{steps:?} steps");
 }
 
 /// Events in any order cause no panic and no overflow.
