@@ -50,6 +50,12 @@ fn summary(path: &Path, report: &Report) -> String {
                 recording.left_out
             );
         }
+        if recording.lost_stacks > 0 {
+            text += &format!(
+                "; {} calls have no stack, the process had too many",
+                recording.lost_stacks
+            );
+        }
     }
     text.push('\n');
     for device in &report.devices {

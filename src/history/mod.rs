@@ -75,6 +75,8 @@ pub struct History {
     pub events: Vec<Event>,
     /// How many older events the ring has overwritten.
     pub dropped: u64,
+    /// How many calls of the process have no stack because the tables of stacks are full.
+    pub lost_stacks: u64,
     /// The recording's options.
     pub options: RecordingOptions,
 }
@@ -221,6 +223,7 @@ impl Recorder {
         let options = session.options;
         let mut history = History {
             options,
+            lost_stacks: stack::lost(),
             ..History::default()
         };
         let until = until.max(session.first);

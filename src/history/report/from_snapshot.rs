@@ -101,6 +101,7 @@ impl Report {
                 max_entries: recorded.options.max_entries,
                 dropped: recorded.dropped,
                 left_out: history.left_out,
+                lost_stacks: recorded.lost_stacks,
             }),
         }
     }

@@ -194,6 +194,8 @@ pub struct RecordingInfo {
     pub dropped: u64,
     /// How many events were left out because they fit no state.
     pub left_out: u64,
+    /// How many calls have no stack because the process had too many.
+    pub lost_stacks: u64,
 }
 
 /// A snapshot's content.

@@ -55,7 +55,8 @@ impl Report {
             let (most, dropped, left_out) = (recording.max_entries, recording.dropped, recording.left_out);
             write!(
                 out,
-                ",\"max_entries\":{most},\"dropped\":{dropped},\"left_out\":{left_out}"
+                ",\"max_entries\":{most},\"dropped\":{dropped},\"left_out\":{left_out},\"lost_stacks\":{}",
+                recording.lost_stacks
             )?;
         }
         out.write_all(b",\"texts\":[")?;

@@ -346,6 +346,7 @@ impl<'a> Reader<'a> {
             max_entries: count("max_entries")?,
             dropped: count("dropped")?,
             left_out: count("left_out")?,
+            lost_stacks: count("lost_stacks")?,
         };
         let figures = self
             .key(extension, "devices")

@@ -366,6 +366,7 @@ impl Writer<'_> {
             ("max_entries", history.options.max_entries),
             ("dropped", history.dropped),
             ("left_out", left_out),
+            ("lost_stacks", history.lost_stacks),
         ])?;
         self.sink.key("devices")?;
         self.sink.begin_list(None)?;

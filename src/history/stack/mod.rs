@@ -2,7 +2,7 @@
 //!
 //! A stack is taken as return addresses and looked up by its hash. Only a new stack costs more: the list of loaded
 //! libraries is updated, each address becomes an offset in a library that is identified by its build id, and the
-//! stack gets a number. Names are looked up only when a snapshot is written. An error on the way leaves a shorter
+//! stack gets a number, the same for equal frames. The tables have limits, and say so where they are full. Names are looked up only when a snapshot is written. An error on the way leaves a shorter
 //! stack, or none. A stack that lacks its frames of Python says so by a frame of its own ([`Missing`]).
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ mod native;
 mod python;
 mod stack_memory;
 
-pub use intern::Frame;
+pub use intern::{Frame, lost};
 pub(in crate::history) use modules::{Module, module};
 pub use python::Missing;
 pub(in crate::history) use python::frame as python_frame;
@@ -157,13 +157,18 @@ fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Regis
         // A library may have been loaded where another was, with calls at the same addresses.
         modules::refresh_if_changed();
         native = thread.unwind(registers);
+    } else {
+        thread.update();
     }
     let hash = |thread: &native::Thread, native: usize| {
         let (frames, running) = (&thread.frames[..native], &thread.python[..python]);
-        intern::hash(frames, running, thread.modules.number, kind)
+        intern::hash(frames, running, kind)
     };
-    let mut number = hash(thread, native);
-    if let Some(number) = intern::known(number) {
+    let mut taken = hash(thread, native);
+    if let Some(number) = thread.modules.known.get(taken) {
+        if number == 0 {
+            intern::lose();
+        }
         return number;
     }
     // A new stack: take it again if the lists of libraries or unwind tables were not up to date.
@@ -172,7 +177,7 @@ fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Regis
         while thread.load_missing(registers, native) {
             native = thread.unwind(registers);
         }
-        number = hash(thread, native);
+        taken = hash(thread, native);
     }
     if native + python == 0 && missing.is_none() {
         return 0;
@@ -180,9 +185,17 @@ fn take(thread: &mut native::Thread, stacks: StackKind, registers: native::Regis
     let frames = unconfirmed.then_some(Frame::Unconfirmed { alone });
     let frames = frames.into_iter();
     let frames = frames.chain(thread.frames[..native].iter().map(|pc| thread.modules.frame(*pc)));
-    let frames = frames.chain(missing.map(Frame::Missing));
+    let frames = frames.chain(missing.map(Frame::Missing)).map(Some);
     let frames = frames.chain(thread.python[..python].iter().map(|frame| python::keep(*frame)));
-    intern::add(number, frames.collect())
+    let number = frames.collect::<Option<Vec<Frame>>>().and_then(intern::number);
+    if number.is_none() {
+        intern::lose();
+    }
+    let number = number.unwrap_or(0);
+    if !thread.modules.known.put(taken, number) {
+        modules::forget_known();
+    }
+    number
 }
 
 /// The frames of a stack, innermost first: those of compiled code, then those of Python.
@@ -202,4 +215,25 @@ pub fn frames(stack: u32) -> Vec<Frame> {
         }
     }
     frames
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_frames_are_one_stack_while_libraries_come_and_go() {
+        let mut stacks = Vec::new();
+        for _ in 0..20 {
+            // As after each change of the loader's list.
+            modules::refresh();
+            stacks.push(capture(StackKind::Native));
+        }
+        assert!(
+            stacks[0] != 0 && stacks.iter().all(|stack| *stack == stacks[0]),
+            "{stacks:?}"
+        );
+        modules::forget_known();
+        assert_ne!(capture(StackKind::Native), stacks[0], "another place");
+    }
 }

@@ -4,6 +4,7 @@
 //! library's unwind tables are copied under the loader's lock when a stack first goes through it. So unwinding never
 //! reads memory that may be unloaded.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -13,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use framehop::{ExplicitModuleSectionInfo, Unwinder};
 use parking_lot::Mutex;
 
-use super::intern::Frame;
+use super::intern::{Frame, Known};
 use super::native::Tables;
 use crate::support::sort;
 
 /// The identity of a library or executable. It stays known after the library is unloaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Module {
     pub(crate) path: PathBuf,
     /// Empty where the library has none.
@@ -28,7 +29,7 @@ pub(crate) struct Module {
 /// A loaded library.
 #[derive(Debug, Clone)]
 struct Loaded {
-    /// Its index in [`MODULES`].
+    /// Its number in [`MODULES`], or [`TOO_MANY`].
     number: u32,
     base: u64,
     start: u64,
@@ -39,8 +40,8 @@ struct Loaded {
 
 /// The libraries that were loaded at one time.
 pub(in crate::history::stack) struct Modules {
-    /// Identifies the set of libraries.
-    pub(in crate::history::stack) number: u64,
+    /// The stacks that were found while these libraries were loaded.
+    pub(in crate::history::stack) known: Arc<Known>,
     /// Changes with each change, also of tables alone.
     version: u64,
     /// Sorted by address.
@@ -48,7 +49,22 @@ pub(in crate::history::stack) struct Modules {
     pub(in crate::history::stack) tables: Tables,
 }
 
-static MODULES: Mutex<Vec<Module>> = Mutex::new(Vec::new());
+/// All libraries that were ever loaded while stacks were taken.
+struct AllModules {
+    /// By number.
+    all: Vec<Module>,
+    numbers: BTreeMap<Module, u32>,
+}
+
+/// The maximum number of libraries, for programs that make libraries at run time. Frames in further ones have no name.
+const MAX_MODULES: usize = 1 << 16;
+/// The number of all libraries that are too many.
+const TOO_MANY: u32 = u32::MAX;
+
+static MODULES: Mutex<AllModules> = Mutex::new(AllModules {
+    all: Vec::new(),
+    numbers: BTreeMap::new(),
+});
 static CURRENT: Mutex<Option<Arc<Modules>>> = Mutex::new(None);
 static VERSION: AtomicU64 = AtomicU64::new(0);
 /// The loader's counts when the list was made.
@@ -57,7 +73,7 @@ static SUBS: AtomicU64 = AtomicU64::new(0);
 
 /// The module with that number.
 pub(crate) fn module(number: u32) -> Option<Module> {
-    MODULES.lock().get(number as usize).cloned()
+    MODULES.lock().all.get(number as usize).cloned()
 }
 
 pub(in crate::history::stack) fn current() -> Arc<Modules> {
@@ -67,7 +83,7 @@ pub(in crate::history::stack) fn current() -> Arc<Modules> {
     refresh();
     CURRENT.lock().clone().unwrap_or_else(|| {
         Arc::new(Modules {
-            number: 0,
+            known: Arc::default(),
             version: 0,
             loaded: Vec::new(),
             tables: Tables::new(),
@@ -89,8 +105,8 @@ impl Modules {
     /// Converts an address to a frame, which stays valid after a library is unloaded.
     pub(in crate::history::stack) fn frame(&self, pc: u64) -> Frame {
         match self.at(pc.wrapping_sub(1)) {
-            Some(loaded) => Frame::Native(loaded.number, pc - loaded.base),
-            None => Frame::Unknown(pc),
+            Some(loaded) if loaded.number != TOO_MANY => Frame::Native(loaded.number, pc - loaded.base),
+            _ => Frame::Unknown(pc),
         }
     }
 
@@ -252,6 +268,21 @@ fn for_each<F: FnMut(&LoaderEntry) -> bool>(mut each: F) {
     unsafe { libc::dl_iterate_phdr(Some(callback::<F>), (&raw mut each).cast()) };
 }
 
+impl AllModules {
+    fn number(&mut self, module: Module) -> u32 {
+        if let Some(number) = self.numbers.get(&module) {
+            return *number;
+        }
+        if self.all.len() >= MAX_MODULES {
+            return TOO_MANY;
+        }
+        let number = self.all.len() as u32;
+        self.all.push(module.clone());
+        self.numbers.insert(module, number);
+        number
+    }
+}
+
 /// Rebuilds the list.
 pub(in crate::history::stack) fn refresh() {
     let mut found = Vec::new();
@@ -275,12 +306,9 @@ pub(in crate::history::stack) fn refresh() {
         .map_or_else(Tables::new, |before| before.tables.clone());
     let mut loaded: Vec<Loaded> = Vec::with_capacity(found.len());
     for (module, base, start, end) in found {
-        let number = modules.iter().position(|known| *known == module).unwrap_or_else(|| {
-            modules.push(module);
-            modules.len() - 1
-        }) as u32;
         // A library without a build id may have been replaced by another with its path and address.
-        let named = !modules[number as usize].build_id.is_empty();
+        let named = !module.build_id.is_empty();
+        let number = modules.number(module);
         let same = |old: &&Loaded| named && old.number == number && old.start == start && old.base == base;
         loaded.push(Loaded {
             number,
@@ -302,7 +330,7 @@ pub(in crate::history::stack) fn refresh() {
     }
     let version = VERSION.load(Ordering::Relaxed) + 1;
     *current = Some(Arc::new(Modules {
-        number: version,
+        known: Arc::default(),
         version,
         loaded,
         tables,
@@ -360,10 +388,25 @@ pub(in crate::history::stack) fn load(starts: &[u64]) {
     }
     let version = VERSION.load(Ordering::Relaxed) + 1;
     *current = Some(Arc::new(Modules {
-        number: before.number,
+        known: before.known.clone(),
         version,
         loaded,
         tables,
+    }));
+    VERSION.store(version, Ordering::Release);
+}
+
+/// Forgets the stacks that were found while the libraries of now are loaded. They keep their numbers.
+#[cold]
+pub(in crate::history::stack) fn forget_known() {
+    let mut current = CURRENT.lock();
+    let Some(before) = current.as_ref() else { return };
+    let version = VERSION.load(Ordering::Relaxed) + 1;
+    *current = Some(Arc::new(Modules {
+        known: Arc::default(),
+        version,
+        loaded: before.loaded.clone(),
+        tables: before.tables.clone(),
     }));
     VERSION.store(version, Ordering::Release);
 }

@@ -98,11 +98,17 @@ impl Thread {
         self.stack.is_empty() || self.stack.contains(&registers.sp)
     }
 
-    /// Takes the return addresses of the stack at `registers`; returns their number.
-    pub(in crate::history::stack) fn unwind(&mut self, registers: Registers) -> usize {
+    /// Takes the list of libraries of now.
+    #[inline]
+    pub(in crate::history::stack) fn update(&mut self) {
         if !self.modules.is_current() {
             self.modules = modules::current();
         }
+    }
+
+    /// Takes the return addresses of the stack at `registers`; returns their number.
+    pub(in crate::history::stack) fn unwind(&mut self, registers: Registers) -> usize {
+        self.update();
         let own = self.stack.contains(&registers.sp);
         let known = if own { registers.sp..self.stack.end } else { 0..0 };
         let mut read = |address| stack_memory::read(&known, address);
@@ -146,9 +152,7 @@ impl Thread {
     /// Reads the missing unwind tables of libraries that the stack goes through. Returns whether there were any.
     #[cold]
     pub(in crate::history::stack) fn load_missing(&mut self, registers: Registers, count: usize) -> bool {
-        if !self.modules.is_current() {
-            self.modules = modules::current();
-        }
+        self.update();
         // Without this library's own tables, the stack may have no frame at all.
         let here = [registers.pc + 1];
         let wanted = self.modules.without_tables(here.iter().chain(&self.frames[..count]));

@@ -85,6 +85,7 @@ function notices() {
   if (file.dropped) lines.push(`The oldest ${count(file.dropped)} events are missing: the history kept ${count(file.max_entries)}. `
     + "Blocks allocated earlier are shown as from before the history.");
   if (file.left_out) lines.push(`${count(file.left_out)} events fitted nothing and were left out when the file was written.`);
+  if (file.lost_stacks) lines.push(`${count(file.lost_stacks)} calls have no stack: the process had too many.`);
   if (device.misfits) lines.push(`${count(device.misfits)} events contradict the memory at the end and are ignored.`);
   if (device.refused > device.refusals.length) lines.push(`Of the refused requests the first ${count(device.refusals.length)} are explained.`);
   if (!device.events.count) lines.push(file.mode && file.mode !== "all"

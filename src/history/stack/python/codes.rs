@@ -1,7 +1,10 @@
-//! The code objects that stacks contain, by a number that is never used for another one.
+//! The code objects that stacks contained lately, by number.
 //!
-//! A code object that a thread with the interpreter's lock has met is kept alive, so that its address identifies it. A
-//! thread without the lock touches no reference count, so an address may have another code object at the next event.
+//! A code object that a thread with the interpreter's lock has met is kept alive, so that its address identifies it. Programs
+//! may make code without end, so there are two generations: where the new one is full, it becomes the old one, and the code
+//! objects of the old one are released. They get other numbers where they are met again.
+//!
+//! A thread without the lock touches no reference count, so an address may have another code object at the next event.
 //! It counts as the same only with the same pointers and the same first line. What names it is copied when it is met
 //! first.
 
@@ -38,25 +41,37 @@ struct Code {
     copied: Option<Copied>,
 }
 
-/// All code objects that were met.
+/// All code objects that were met lately.
 pub(super) struct Codes {
+    /// The new generation, and the number of its first one.
     all: Vec<Code>,
+    first: u32,
     by_address: Option<HashMap<usize, u32>>,
+    /// The bytes that were copied of the new generation.
+    bytes: usize,
+    /// The old generation, whose numbers end where those of the new one begin.
+    old: Vec<Code>,
+    /// The addresses of those that a thread with the lock is to release.
+    released: Vec<usize>,
 }
 
 static CODES: Mutex<Codes> = Mutex::new(Codes {
     all: Vec::new(),
+    first: 0,
     by_address: None,
+    bytes: 0,
+    old: Vec::new(),
+    released: Vec::new(),
 });
 /// Counts the code objects that are held, so that caches notice.
 static HELD: AtomicU64 = AtomicU64::new(0);
-
-/// The number of all code objects that are too many.
-const TOO_MANY: u32 = u32::MAX;
+/// Counts the generations. An entry of a cache holds for its own.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 impl Codes {
-    /// The maximum number of code objects.
-    const MAX: usize = 1 << 20;
+    /// The maximum number of code objects in a generation, and of bytes that are copied of them.
+    const MAX: usize = 1 << 15;
+    const MAX_BYTES: usize = 64 << 20;
     /// The maximum number of bytes of a table of lines.
     pub(super) const MAX_TABLE: u64 = 16 << 20;
     /// The maximum number of letters of a name.
@@ -66,16 +81,48 @@ impl Codes {
         self.by_address.as_ref()?.get(&address).copied()
     }
 
+    fn get(&self, number: u32) -> Option<&Code> {
+        let new = self.all.get(number.wrapping_sub(self.first) as usize);
+        new.or_else(|| {
+            let back = self.first.wrapping_sub(number) as usize;
+            self.old.get(self.old.len().checked_sub(back)?)
+        })
+    }
+
+    /// Changes one of the new generation.
+    fn get_mut(&mut self, number: u32) -> Option<&mut Code> {
+        self.all.get_mut(number.wrapping_sub(self.first) as usize)
+    }
+
     fn add(&mut self, code: Code) -> u32 {
-        if self.all.len() >= Codes::MAX {
-            return TOO_MANY;
+        if self.all.len() >= Codes::MAX || self.bytes >= Codes::MAX_BYTES {
+            self.renew();
         }
-        let number = self.all.len() as u32;
+        let number = self.first.wrapping_add(self.all.len() as u32);
+        self.bytes += code.copied.as_ref().map_or(0, Copied::bytes);
         self.by_address
             .get_or_insert_with(HashMap::new)
             .insert(code.address, number);
         self.all.push(code);
         number
+    }
+
+    /// Begins a generation.
+    fn renew(&mut self) {
+        self.first = self.first.wrapping_add(self.all.len() as u32);
+        let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.all));
+        self.released
+            .extend(old.iter().filter(|code| code.held).map(|code| code.address));
+        self.by_address = None;
+        self.bytes = 0;
+        HELD.fetch_add(1, Ordering::Relaxed);
+        GENERATION.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Copied {
+    fn bytes(&self) -> usize {
+        self.name.len() + self.filename.len() + self.lines.len()
     }
 }
 
@@ -84,8 +131,9 @@ impl Codes {
 pub(super) struct Known {
     address: u64,
     identity: Identity,
-    /// [`HELD`] when the entry was made.
+    /// [`HELD`] when the entry was made, and [`GENERATION`].
     held_then: u64,
+    generation: u64,
     held: bool,
     pub(super) number: u32,
     /// The bytes before the first instruction that is not part of the frame's own making.
@@ -116,17 +164,20 @@ impl Cache {
     }
 
     /// The number of a code object that runs on this thread, which holds the interpreter's lock. `keep` takes a
-    /// reference to it.
+    /// reference to it, and `release` drops one.
     #[inline]
-    pub(super) fn held(&mut self, code: Object, keep: impl FnOnce(Object)) -> u32 {
+    pub(super) fn held(&mut self, code: Object, keep: impl FnOnce(Object), release: impl Fn(Object)) -> u32 {
         let entry = self.entry(code as u64);
-        if entry.address == code as u64 && entry.held {
+        // A code object was released by a thread that had the lock before this one, so this thread sees its generation.
+        let generation = GENERATION.load(Ordering::Acquire);
+        if entry.address == code as u64 && entry.held && entry.generation == generation {
             return entry.number;
         }
-        let number = hold(code, keep);
+        let number = hold(code, keep, release);
         *entry = Known {
             address: code as u64,
             held: true,
+            generation,
             number,
             ..Known::default()
         };
@@ -143,7 +194,8 @@ impl Cache {
         address: u64,
     ) -> Result<Known, Missing> {
         let entry = self.entry(address);
-        if entry.address == address && entry.read && entry.held {
+        let generation = GENERATION.load(Ordering::Acquire);
+        if entry.address == address && entry.read && entry.held && entry.generation == generation {
             return Ok(*entry);
         }
         if address == 0 || !address.is_multiple_of(8) {
@@ -188,14 +240,15 @@ fn meet(
         address,
         identity,
         held_then: HELD.load(Ordering::Relaxed),
+        generation: GENERATION.load(Ordering::Acquire),
         held: false,
-        number: TOO_MANY,
+        number: 0,
         first: layout.code.start.map_or(0, |start| block.int(start - 16) * 2),
         read: true,
     };
     let find = |codes: &Codes| {
         let number = codes.at(address as usize)?;
-        let code = codes.all.get(number as usize)?;
+        let code = codes.get(number)?;
         same(code).then_some((number, code.held))
     };
     let found = find(&CODES.lock());
@@ -213,13 +266,15 @@ fn meet(
     let mut codes = CODES.lock();
     let held = codes
         .at(address as usize)
-        .filter(|number| codes.all[*number as usize].held);
+        .filter(|number| codes.get(*number).is_some_and(|code| code.held));
     match (find(&codes), held) {
         (Some((number, held)), _) => (known.number, known.held) = (number, held),
         (None, Some(number)) => {
             // A code object that is held stays where it is, so this is the one that was met with the lock.
-            let code = &mut codes.all[number as usize];
-            (code.identity, code.copied) = (Some(identity), Some(copied));
+            codes.bytes += copied.bytes();
+            if let Some(code) = codes.get_mut(number) {
+                (code.identity, code.copied) = (Some(identity), Some(copied));
+            }
             (known.number, known.held) = (number, true);
         }
         (None, None) => {
@@ -236,10 +291,10 @@ fn meet(
 
 /// Holds the code object, which is alive, and returns its number.
 #[cold]
-fn hold(code: Object, keep: impl FnOnce(Object)) -> u32 {
+fn hold(code: Object, keep: impl FnOnce(Object), release: impl Fn(Object)) -> u32 {
     let mut codes = CODES.lock();
     if let Some(number) = codes.at(code as usize)
-        && codes.all[number as usize].held
+        && codes.get(number).is_some_and(|code| code.held)
     {
         return number;
     }
@@ -250,32 +305,30 @@ fn hold(code: Object, keep: impl FnOnce(Object)) -> u32 {
         identity: None,
         copied: None,
     });
-    if number != TOO_MANY {
-        keep(code);
-        HELD.fetch_add(1, Ordering::Relaxed);
-    }
+    keep(code);
+    HELD.fetch_add(1, Ordering::Relaxed);
+    let released = std::mem::take(&mut codes.released);
+    // That may run Python.
+    drop(codes);
+    released.into_iter().for_each(|code| release(code as Object));
     number
 }
 
 /// The address of a code object; `None` where it is not held.
 pub(super) fn held_address(number: u32) -> Option<usize> {
     let codes = CODES.lock();
-    codes
-        .all
-        .get(number as usize)
-        .filter(|code| code.held)
-        .map(|code| code.address)
+    codes.get(number).filter(|code| code.held).map(|code| code.address)
 }
 
 /// The address that a code object had when it was met.
 pub(super) fn address(number: u32) -> Option<usize> {
-    CODES.lock().all.get(number as usize).map(|code| code.address)
+    CODES.lock().get(number).map(|code| code.address)
 }
 
 /// Names a place from what was copied of its code object.
 pub(super) fn named(running: Running) -> PythonFrame {
     let codes = CODES.lock();
-    let code = codes.all.get(running.code as usize);
+    let code = codes.get(running.code);
     let Some(copied) = code.and_then(|code| code.copied.as_ref()) else {
         return PythonFrame::default();
     };
@@ -289,5 +342,47 @@ pub(super) fn named(running: Running) -> PythonFrame {
         name: copied.name.clone(),
         filename: copied.filename.clone(),
         line: running.line().or_else(decoded).map_or(0, |line| line.max(0) as u32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// A program may compile code for each of its calls.
+    #[test]
+    fn code_objects_that_are_held_are_few_and_each_is_released_as_often_as_it_was_kept() {
+        const ROUNDS: usize = 5 * Codes::MAX;
+        let references: RefCell<HashMap<usize, i32>> = RefCell::default();
+        let keep = |code: Object| *references.borrow_mut().entry(code as usize).or_default() += 1;
+        let release = |code: Object| *references.borrow_mut().entry(code as usize).or_default() -= 1;
+        let mut cache = Cache::default();
+        let always = 0x10 as Object;
+        let (mut most, mut before) = (0, None);
+        for round in 0..ROUNDS {
+            let number = cache.held(always, keep, release);
+            assert!(references.borrow()[&(always as usize)] > 0, "what has a number is held");
+            let code = ((round + 2) * 0x1000) as Object;
+            let other = cache.held(code, keep, release);
+            assert_eq!(cache.held(code, keep, release), other);
+            assert_eq!(held_address(other), Some(code as usize));
+            assert_eq!(held_address(number), Some(always as usize), "{round}");
+            if let Some((before, code)) = before.replace((other, code as usize)) {
+                assert_eq!(
+                    address(before),
+                    Some(code),
+                    "the one before has its number after a change"
+                );
+            }
+            if round % 1000 == 0 {
+                let references = references.borrow();
+                assert!(references.values().all(|count| *count >= 0));
+                most = most.max(references.values().sum::<i32>());
+            }
+        }
+        assert!(most as usize <= 2 * Codes::MAX + 2, "{most}");
     }
 }

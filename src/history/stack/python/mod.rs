@@ -1,7 +1,7 @@
 //! Frames of the Python interpreter, where the process has one.
 //!
 //! Its functions are found by name at run time. A thread that holds the interpreter's lock calls them, so no object is
-//! freed meanwhile, and every code object that it meets is kept alive. A thread without the lock never waits for it: the
+//! freed meanwhile, and the code objects that it met lately are kept alive. A thread without the lock never waits for it: the
 //! thread may hold a lock of TensorRT's that the lock's owner waits for, and while the interpreter ends, a thread that asks for
 //! its lock is ended. It reads its own frames from memory ([`chain`]), with the interpreter's layout ([`layout`]), once
 //! [`confirm`] has compared that layout with what the functions say. Where frames cannot be had, the stack says why
@@ -13,10 +13,12 @@
 //! stay mapped. The state of this thread is a value of its own (`pthread_getspecific`); only what it points to may be
 //! freed. `Py_AddPendingCall` takes a lock that is held for a few instructions at a time; it is called once.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::num::NonZero;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -108,7 +110,7 @@ pub(in crate::history::stack) struct Reader {
 }
 
 /// A frame with its name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct PythonFrame {
     pub(crate) name: String,
     pub(crate) filename: String,
@@ -150,13 +152,53 @@ struct Api {
 static API: AtomicPtr<Api> = AtomicPtr::new(null_mut());
 static FRAMES: Mutex<PythonFrames> = Mutex::new(PythonFrames {
     known: Vec::new(),
-    by_place: std::collections::BTreeMap::new(),
+    numbers: BTreeMap::new(),
+    by_place: BTreeMap::new(),
+    bytes: 0,
 });
 
+/// All frames that were named. Equal ones have one number, whichever code object they are of.
 struct PythonFrames {
-    known: Vec<PythonFrame>,
-    by_place: std::collections::BTreeMap<(u32, i64), u32>,
+    known: Vec<Arc<PythonFrame>>,
+    numbers: BTreeMap<Arc<PythonFrame>, u32>,
+    /// The numbers of frames that were taken lately.
+    by_place: BTreeMap<(u32, i64), u32>,
+    /// Bytes of all names.
+    bytes: usize,
 }
+
+impl PythonFrames {
+    const MAX: usize = 1 << 20;
+    const MAX_PLACES: usize = 1 << 18;
+    const MAX_BYTES: usize = 128 << 20;
+
+    /// The number of a frame; none where there are too many.
+    fn number(&mut self, place: (u32, i64), frame: PythonFrame) -> Option<u32> {
+        let number = match self.numbers.get(&frame) {
+            Some(number) => *number,
+            None => {
+                let bytes = self.bytes + frame.name.len() + frame.filename.len();
+                if self.known.len() >= PythonFrames::MAX || bytes > PythonFrames::MAX_BYTES {
+                    return None;
+                }
+                self.bytes = bytes;
+                let (number, frame) = (self.known.len() as u32, Arc::new(frame));
+                self.known.push(frame.clone());
+                self.numbers.insert(frame, number);
+                number
+            }
+        };
+        if self.by_place.len() >= PythonFrames::MAX_PLACES {
+            self.by_place.clear();
+        }
+        self.by_place.insert(place, number);
+        Some(number)
+    }
+}
+
+/// Whether the process ever had several interpreters. Then a reference that is held may be of another one, whose lock this
+/// thread does not hold, so all stay.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 /// The version of the list of libraries when an interpreter was looked for the last time.
 static SEARCHED: AtomicU64 = AtomicU64::new(0);
@@ -274,6 +316,19 @@ impl Api {
         unsafe { (self.initialized)() != 0 && self.ending.is_none_or(|ending| ending() == 0) }
     }
 
+    /// Whether the process has one interpreter now. Each new one becomes the first of the list.
+    fn is_alone(&self) -> bool {
+        // SAFETY: these may be called on any thread, also without the lock.
+        let (main, newest) = unsafe { ((self.main_interpreter)(), (self.newest_interpreter)()) };
+        !main.is_null() && main == newest
+    }
+
+    fn note_interpreters(&self) {
+        if !self.is_alone() {
+            SEVERAL.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Whether this thread holds the interpreter's lock.
     fn is_held(&self) -> bool {
         // SAFETY: may be called on any thread, also without the lock.
@@ -372,8 +427,19 @@ fn call(api: &Api, reader: &mut Reader, frames: &mut [Running]) -> usize {
                     Some(instruction) => i64::from(instruction(frame)),
                     None => Running::LINE | i64::from((api.line)(frame).max(0)),
                 };
-                // SAFETY: the code object is alive.
-                let number = reader.codes.held(code, |code| (api.keep)(code));
+                let keep = |code| {
+                    api.note_interpreters();
+                    // SAFETY: the code object is alive.
+                    (api.keep)(code)
+                };
+                let release = |code| {
+                    if !SEVERAL.load(Ordering::Relaxed) {
+                        // SAFETY: the reference is one that `keep` took, in this interpreter. What this may run takes no stack,
+                        // since this thread is taking one.
+                        (api.drop)(code)
+                    }
+                };
+                let number = reader.codes.held(code, keep, release);
                 frames[count] = Running { code: number, place };
                 count += 1;
                 (api.drop)(code);
@@ -390,25 +456,19 @@ fn call(api: &Api, reader: &mut Reader, frames: &mut [Running]) -> usize {
     count
 }
 
-/// Names a frame that was just taken on this thread.
+/// Names a frame that was just taken on this thread; none where there are too many names.
 #[cold]
-pub(in crate::history::stack) fn keep(running: Running) -> Frame {
+pub(in crate::history::stack) fn keep(running: Running) -> Option<Frame> {
     let place = (running.code, running.place);
     if let Some(known) = FRAMES.lock().by_place.get(&place) {
-        return Frame::Python(*known);
+        return Some(Frame::Python(*known));
     }
     // The lock on FRAMES is not held here, since looking up a name runs Python.
     let frame = match codes::held_address(running.code).zip(held()) {
         Some((code, api)) => named(api, code as Object, running),
         None => codes::named(running),
     };
-    let mut frames = FRAMES.lock();
-    let next = frames.known.len() as u32;
-    let number = *frames.by_place.entry(place).or_insert(next);
-    if number == next {
-        frames.known.push(frame);
-    }
-    Frame::Python(number)
+    FRAMES.lock().number(place, frame).map(Frame::Python)
 }
 
 /// Whether frames that were read before the layout was confirmed count by now; why not, where they do not.
@@ -463,5 +523,6 @@ unsafe fn text(api: &Api, object: Object, name: &CStr) -> Option<String> {
 
 /// The frame that [`keep`] gave this number.
 pub(crate) fn frame(number: u32) -> PythonFrame {
-    FRAMES.lock().known.get(number as usize).cloned().unwrap_or_default()
+    let frame = FRAMES.lock().known.get(number as usize).cloned();
+    frame.map_or_else(PythonFrame::default, |frame| PythonFrame::clone(&frame))
 }
