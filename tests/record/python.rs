@@ -176,3 +176,38 @@ fn compiled_code_comes_before_the_python_that_called_it() {
     let python = names.iter().position(|name| name == "without_the_lock").unwrap();
     assert_eq!(python > 2, named, "{names:?}");
 }
+
+/// A program may compile code for each of its calls.
+#[test]
+fn code_that_is_made_for_each_call_is_released_and_has_one_stack() {
+    let interpreters = interpreters();
+    if interpreters.is_empty() {
+        common::skip("python3", "not installed, or older than 3.9");
+    }
+    for (number, python) in interpreters.iter().enumerate() {
+        let snapshot = common::scratch(&format!("made-code-{number}")).join("made.json");
+        let mut command = Command::new(python);
+        command.arg(common::root().join("tests/record/made_code.py"));
+        command.arg(common::library_dir().join("libtrtalloc.so")).arg(&snapshot);
+        common::run(&mut command);
+        let seen = Frames(serde_json::from_slice(&std::fs::read(&snapshot).unwrap()).unwrap());
+        let events = seen.0["device_traces"][0].as_array().unwrap();
+        // The snapshot adds allocations that are older than the history. They have no thread.
+        let allocs = events
+            .iter()
+            .filter(|event| event["action"] == "alloc" && event["thread"].is_u64());
+        let mut stacks: Vec<&Value> = allocs.map(|event| &event["stack"]).collect();
+        assert!(stacks.len() > 900, "{}", stacks.len());
+        stacks.dedup();
+        let names = stacks
+            .iter()
+            .map(|stack| {
+                seen.frames(&serde_json::json!({ "stack": stack }))
+                    .map(|frame| frame["name"].clone())
+                    .collect()
+            })
+            .collect::<Vec<Vec<Value>>>();
+        assert_eq!(names, [["made", "<module>"]], "{}", python.display());
+        assert_eq!(seen.0["trtalloc"]["lost_stacks"], 0);
+    }
+}
