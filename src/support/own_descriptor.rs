@@ -57,15 +57,19 @@ impl OwnDescriptor {
         (number != NONE && identity(number) == Some(own)).then_some(number)
     }
 
-    /// Closes the descriptor. May be called where only async-signal-safe functions may, and on several threads: one of them
-    /// takes the number and closes it. At once it may be the number of another file.
+    /// Closes the descriptor. May be called where only async-signal-safe functions may, and on several threads.
     pub fn close(&self) {
-        let number = self.number.swap(NONE, Ordering::AcqRel);
-        let own = (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
-        if number != NONE && identity(number) == Some(own) {
+        if let Some(number) = self.take() {
             // SAFETY: this library opened it, and no other call of this function has its number.
             unsafe { libc::close(number) };
         }
+    }
+
+    /// Takes the descriptor away, on one of several threads. Once that one has closed it, the number may be another file's.
+    fn take(&self) -> Option<RawFd> {
+        let number = self.number.swap(NONE, Ordering::AcqRel);
+        let own = (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
+        (number != NONE && identity(number) == Some(own)).then_some(number)
     }
 }
 
@@ -130,40 +134,47 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::*;
 
-    /// At the exit, the thread that ends the process and the helper thread may close the same descriptor. The number may be
-    /// another file's before both have done so.
+    /// At the exit, the thread that ends the process and the helper thread may close the same descriptor.
     #[test]
     fn one_of_two_threads_closes_a_descriptor() {
-        const ROUNDS: usize = 20_000;
-        let (own, barrier) = (OwnDescriptor::new(), Barrier::new(2));
-        let closes = |opens: bool| {
-            for round in 0..ROUNDS {
-                if opens {
-                    own.put(pipe().unwrap().0).unwrap();
+        const ROUNDS: usize = 200;
+        let all = [const { OwnDescriptor::new() }; 64];
+        let (arrived, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // Both leave it at nearly the same time.
+        let meet = |times: usize| {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            for spins in 1.. {
+                if arrived.load(Ordering::Acquire) >= 2 * times {
+                    break;
                 }
-                barrier.wait();
-                own.close();
-                // It has the number of the one that was closed, where that is closed by now.
-                let next = moved_up(pipe().unwrap().0).unwrap();
-                let file = identity(next.as_raw_fd());
-                barrier.wait();
-                let still = identity(next.as_raw_fd());
-                if still != file || file.is_none() {
-                    // It must not be closed again.
-                    std::mem::forget(next);
-                    panic!("round {round}: a file of another owner was closed");
+                if spins % 1_000 == 0 {
+                    std::thread::yield_now();
                 }
             }
         };
+        let takes = |puts: bool| {
+            for round in 0..ROUNDS {
+                if puts {
+                    all.iter().for_each(|own| own.put(pipe().unwrap().0).unwrap());
+                }
+                meet(2 * round + 1);
+                for number in all.iter().filter_map(OwnDescriptor::take) {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    // SAFETY: taken here.
+                    unsafe { libc::close(number) };
+                }
+                meet(2 * round + 2);
+            }
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| closes(false));
-            closes(true);
+            scope.spawn(|| takes(false));
+            takes(true);
         });
+        assert_eq!(taken.into_inner(), ROUNDS * all.len());
     }
 
     /// A child that kept a connection would keep its client waiting.
