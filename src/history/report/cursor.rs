@@ -171,6 +171,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// How many blocks and ranges a pass over the memory looks at.
+    pub(in crate::history::report) fn parts(&self) -> usize {
+        self.live.len() + self.mapped.len() + self.freed_on.len()
+    }
+
     /// Calls `each` with the start and the end of every free range.
     pub fn gaps(&self, mut each: impl FnMut(u64, u64)) {
         let mut blocks = self

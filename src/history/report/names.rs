@@ -1,12 +1,14 @@
 //! Names that fit into a line: of functions, and of stacks.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::model::{Report, ReportFrame};
 use crate::history::symbols::NamedFrames;
 
-/// How many characters a function has in the name of a stack.
+/// How many characters a function and a file have in the name of a stack.
 const FUNCTION: usize = 40;
+const FILE: usize = 80;
 /// How many frames the name of a stack has at most.
 const FRAMES: usize = 4;
 /// How many frames are compared at most for it.
@@ -56,8 +58,8 @@ impl Report {
         let name = self.function_name(frame);
         match (self.names.text(filename).rsplit('/').next().unwrap_or_default(), line) {
             ("", _) => name,
-            (file, 0) => format!("{name} {file}"),
-            (file, line) => format!("{name} {file}:{line}"),
+            (file, 0) => format!("{name} {}", cut(file, FILE)),
+            (file, line) => format!("{name} {}:{line}", cut(file, FILE)),
         }
     }
 
@@ -163,9 +165,14 @@ fn function(name: &str, most: usize) -> String {
     } else {
         name.clone()
     };
+    cut(&text, most).into_owned()
+}
+
+/// A text with at most so many characters, and an ellipsis where it had more.
+pub(in crate::history::report) fn cut(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
+        Some((at, _)) => Cow::Owned(format!("{}…", &text[..at])),
+        None => Cow::Borrowed(text),
     }
 }
 

@@ -10,6 +10,7 @@ use super::model::{
     AllocatorFigures, EventKind, NameTable, RecordingInfo, Report, ReportDevice, ReportEvent, ReportFrame,
     ReportSegment,
 };
+use super::names::cut;
 use super::pickle::Fault;
 use super::values::{Value, Values};
 use crate::history::event::MAX_BYTES;
@@ -29,6 +30,9 @@ struct Reader<'a> {
     /// How many bytes the entries that follow may take.
     room: usize,
 }
+
+/// The maximum length of a name in characters. A report looks through the names of each stack's frames.
+const MAX_NAME: usize = 1 << 13;
 
 /// How many bytes the entries of a report may take for each byte of the file: twice as many as those of PyTorch's snapshots.
 const BYTES: usize = 8;
@@ -141,9 +145,8 @@ impl<'a> Reader<'a> {
         };
         let (values, names) = (self.values, &mut self.names);
         let number = || {
-            names
-                .texts
-                .number(values.as_text(Value::Text(text)).unwrap_or_default().to_owned())
+            let text = values.as_text(Value::Text(text)).unwrap_or_default();
+            names.texts.number(cut(text, MAX_NAME).into_owned())
         };
         *self.texts.entry(text).or_insert_with(number)
     }

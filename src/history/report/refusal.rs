@@ -38,8 +38,20 @@ impl Refusal {
     /// memory in vain without end.
     pub const MAX_REFUSALS: usize = 4096;
 
-    /// The refusals of a device, the first [`Refusal::MAX_REFUSALS`] of them.
+    /// How many blocks and ranges these passes look at together: some seconds.
+    const MAX_STEPS: usize = 1 << 28;
+
+    /// The refusals of a device, the first [`Refusal::MAX_REFUSALS`] of them, and fewer where it has very many blocks.
     pub fn all(device: &ReportDevice, timeline: &Timeline) -> Vec<Refusal> {
+        Refusal::first(device, timeline, Refusal::MAX_STEPS)
+    }
+
+    /// The refusals before the passes take that many steps, and at least one.
+    pub(in crate::history::report) fn first(
+        device: &ReportDevice,
+        timeline: &Timeline,
+        mut steps: usize,
+    ) -> Vec<Refusal> {
         let limit = device.figures.map_or(0, |figures| figures.stats.limit);
         let mut cursor = Cursor::new(timeline);
         let mut free = cursor.free();
@@ -48,13 +60,17 @@ impl Refusal {
             .filter(|(_, event)| event.what == EventKind::Oom);
         events
             .take(Refusal::MAX_REFUSALS)
-            .map(|(at, event)| {
+            .map_while(|(at, event)| {
                 // A program may be refused many times in a row with the memory unchanged.
                 if cursor.to(at) {
+                    if steps == 0 {
+                        return None;
+                    }
                     free = cursor.free();
+                    steps = steps.saturating_sub(cursor.parts());
                 }
                 let others = free.by_stream.iter().filter(|(stream, _)| **stream != event.stream);
-                Refusal {
+                Some(Refusal {
                     event: at,
                     size: event.size,
                     stream: event.stream,
@@ -67,7 +83,7 @@ impl Refusal {
                     ranges: free.ranges,
                     largest: free.largest,
                     elsewhere: others.map(|(_, bytes)| bytes).sum(),
-                }
+                })
             })
             .collect()
     }

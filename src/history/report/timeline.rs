@@ -172,13 +172,17 @@ impl Timeline {
 
     /// Undoes the mapping of a range at `moment`.
     fn undo_map(&mut self, mapped: &mut Mapped, address: u64, size: u64, moment: u32) {
+        if size == 0 {
+            self.misfits += 1;
+            return;
+        }
         let end = address + size;
         let first = mapped
             .range(..=address)
             .next_back()
             .filter(|(_, (reach, ..))| *reach > address);
         let from = first.map_or(address, |(start, _)| *start);
-        let parts: Vec<u64> = mapped.range(from..end.max(from)).map(|(start, _)| *start).collect();
+        let parts: Vec<u64> = mapped.range(from..end).map(|(start, _)| *start).collect();
         let mut covered = 0;
         for start in parts {
             let Some((reach, expandable, gone)) = mapped.remove(&start) else {

@@ -198,6 +198,78 @@ fn a_file_whose_events_are_one_large_dictionary_is_refused() {
     assert!(fault.contains("steps"), "{fault} after {:?}", begun.elapsed());
 }
 
+/// A file may have one long name in each of its frames.
+#[test]
+fn names_of_any_length_are_cut() {
+    let (name, file) = ("a::".repeat(100_000), "f".repeat(100_000));
+    let frames = format!("[{{\"name\":\"{name}\",\"filename\":\"/{file}\",\"line\":7}}]");
+    let event = format!("{{\"action\":\"alloc\",\"addr\":512,\"size\":1,\"frames\":{frames}}}");
+    let text = format!("{{\"segments\":[],\"device_traces\":[[{event}]]}}");
+    let report = Report::of_bytes(text.as_bytes()).unwrap();
+    let longest = report.names.texts.all().iter().map(|text| text.chars().count()).max();
+    assert_eq!(longest, Some((1 << 13) + 1));
+    assert!(report.stack_names().iter().all(|name| name.chars().count() < 200));
+}
+
+/// Each refusal is explained by a pass over all memory.
+#[test]
+fn refusals_of_much_memory_are_explained_as_far_as_steps_last() {
+    let mut report = Report::of(&snapshot());
+    let event = |what, address| ReportEvent {
+        what,
+        address,
+        size: 1,
+        stream: 0,
+        default_stream: false,
+        resized: false,
+        thread: 0,
+        time: 0,
+        stack: 0,
+        tag: 0,
+    };
+    let device = &mut report.devices[0];
+    device.events = (0..100)
+        .flat_map(|at| {
+            let address = BASE + 1 + at;
+            [
+                event(EventKind::Alloc, address),
+                event(EventKind::FreeRequested, address),
+                event(EventKind::FreeCompleted, address),
+                event(EventKind::Oom, 0),
+            ]
+        })
+        .collect();
+    let timeline = Timeline::of(device);
+    let explained = |steps| Refusal::first(device, &timeline, steps).len();
+    assert_eq!((explained(usize::MAX), explained(1)), (100, 1));
+    let some = explained(100);
+    assert!((2..50).contains(&some), "{some}");
+}
+
+/// A range without bytes would stand for the one that begins where it is.
+#[test]
+fn a_mapping_of_nothing_changes_nothing() {
+    let mut report = Report::of(&snapshot());
+    let before = Timeline::of(&report.devices[0]);
+    let device = &mut report.devices[0];
+    let nothing = ReportEvent {
+        what: EventKind::SegmentMap,
+        address: BASE + 512,
+        size: 0,
+        stream: 0,
+        default_stream: false,
+        resized: false,
+        thread: 0,
+        time: 0,
+        stack: 0,
+        tag: 0,
+    };
+    device.events.push(nothing);
+    let timeline = Timeline::of(device);
+    assert_eq!(timeline.ranges, before.ranges);
+    assert_eq!(timeline.misfits, before.misfits + 1);
+}
+
 /// The limits leave room for the files of PyTorch and of this library.
 #[test]
 fn the_least_events_take_half_of_what_they_may() {
