@@ -26,11 +26,12 @@ struct ConsistentHistory {
 /// The events of `device` in order, changed so that a viewer can replay them to the device's state. [`Action::Freed`]
 /// becomes its two parts. The second value counts the events that were left out.
 pub(in crate::history::snapshot) fn replayable(device: &DeviceState, events: &[Event]) -> (Vec<Event>, u64) {
+    let own = || events.iter().filter(|event| event.device == device.device);
     let mut history = ConsistentHistory {
-        events: Vec::with_capacity(events.len() * 3 / 2),
+        events: Vec::with_capacity(own().count() * 3 / 2),
         ..ConsistentHistory::default()
     };
-    for event in events.iter().filter(|event| event.device == device.device) {
+    for event in own() {
         let parts: &[Action] = match event.action {
             Action::Freed => &[Action::FreeRequested, Action::FreeCompleted],
             _ => std::slice::from_ref(&event.action),
