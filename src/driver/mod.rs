@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod ascend;
+mod captures;
 pub mod cuda;
 mod library;
 pub mod none;
@@ -21,6 +22,7 @@ mod open;
 pub mod sim;
 mod tools;
 
+pub use captures::{RunningCapture, RunningCaptures};
 pub use open::{DRIVERS, Descriptor, DriverChoice, Settings, open, open_for_external};
 pub use tools::Tools;
 
@@ -432,6 +434,12 @@ pub trait Driver: Send + Sync + 'static {
     fn capture_known(&self) -> &AtomicBool {
         static KNOWN: AtomicBool = AtomicBool::new(false);
         &KNOWN
+    }
+    /// The captures in which an allocator of this process has memory. As [`Driver::capture_known`], all drivers have them
+    /// together.
+    fn running_captures(&self) -> &RunningCaptures {
+        static RUNNING: RunningCaptures = RunningCaptures::new();
+        &RUNNING
     }
     /// `cuStreamGetCaptureInfo`: `None` where the stream does not capture. A query.
     fn stream_capture_info(&self, _stream: Stream) -> Result<Option<CaptureInfo>> {

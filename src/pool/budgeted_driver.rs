@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::driver::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
-    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
+    Handle, HandleKind, Result, RunningCaptures, Stream, Tools, UserObjectDestructor,
 };
 use crate::pool::driver_calls::refused;
 use crate::support::shared_budget::{Held, SharedBudget};
@@ -135,6 +135,7 @@ impl Driver for BudgetedDriver {
         fn look_for_capture(&self, stream: Stream) -> Result<Capture>;
         fn note_capture(&self);
         fn capture_known(&self) -> &AtomicBool;
+        fn running_captures(&self) -> &RunningCaptures;
         fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>>;
         fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<()>;
         fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode>;

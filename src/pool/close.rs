@@ -23,7 +23,7 @@ impl Pool {
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
         let keep = keep.max(core.memory.physical.floor());
-        let (mut wait, mut released) = (Wait::default(), 0);
+        let (mut wait, mut released) = (Wait::default().yielding_to_captures(), 0);
         loop {
             let Core { memory, reclaimer, .. } = &mut *core;
             self.flush_all(&mut memory.free_space);
@@ -156,7 +156,8 @@ impl Pool {
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
             return false;
         };
-        let mut wait = Wait::until(Instant::now() + self.options.wait.max(Duration::from_millis(1)));
+        let deadline = Instant::now() + self.options.wait.max(Duration::from_millis(1));
+        let mut wait = Wait::until(deadline).yielding_to_captures();
         while !core.reclaimer.pending.is_empty() && matches!(wait.wait(self, &mut core), Ok(true)) {
             let Core { memory, reclaimer, .. } = &mut *core;
             if reclaimer.poll(self, memory).is_err() {

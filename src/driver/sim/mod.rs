@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{
     Capture, CaptureInfo, CaptureMode, Context, Descriptor, DeviceInfo, Driver, DriverError, Event, Failure, Features,
-    Graph, Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor, beside_captures, covering_context,
-    default_stream_id,
+    Graph, Handle, HandleKind, Result, RunningCaptures, Stream, Tools, UserObjectDestructor, beside_captures,
+    covering_context, default_stream_id,
 };
 
 pub mod model;
@@ -36,6 +36,7 @@ pub static DRIVER: Descriptor = Descriptor {
 pub struct SimDriver {
     machine: Arc<Machine>,
     capture_known: AtomicBool,
+    running_captures: RunningCaptures,
 }
 
 impl SimDriver {
@@ -49,6 +50,7 @@ impl SimDriver {
         Arc::new(SimDriver {
             machine,
             capture_known: AtomicBool::new(false),
+            running_captures: RunningCaptures::new(),
         })
     }
 
@@ -248,6 +250,10 @@ impl Driver for SimDriver {
 
     fn capture_known(&self) -> &AtomicBool {
         &self.capture_known
+    }
+
+    fn running_captures(&self) -> &RunningCaptures {
+        &self.running_captures
     }
 
     fn stream_capture_info(&self, stream: Stream) -> Result<Option<CaptureInfo>> {

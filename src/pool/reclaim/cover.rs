@@ -1,6 +1,8 @@
 //! Events for whole contexts: they cover everything that was freed before them, with or without a stream.
 
-use crate::driver::{Capture, Context, Stream};
+use std::sync::Arc;
+
+use crate::driver::{Capture, Context, RunningCapture, Stream};
 use crate::pool::free_space::Owner;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::{Memory, Pool};
@@ -143,11 +145,24 @@ impl Reclaimer {
         self.pending.filed() > 0 && self.cover_owners(pool, Vec::new())
     }
 
-    /// Whether a capture runs that the pool can see: one on a blocking stream of a known context, or one in which the
-    /// pool has memory.
+    /// Whether a capture runs that the pool can see: one on a blocking stream of a known context, or one in which an
+    /// allocator of the process has memory.
     pub(in crate::pool) fn sees_capture(&self, pool: &Pool) -> bool {
+        !self.seen_captures(pool).is_empty() || self.is_blocking_captured(pool)
+    }
+
+    /// The captures in which an allocator of the process has memory, and that this pool's calls may end.
+    pub(in crate::pool) fn seen_captures(&self, pool: &Pool) -> Vec<Arc<RunningCapture>> {
+        let captures = pool.driver().running_captures();
+        captures.seen(pool.device, pool.options.wait, |context| {
+            self.contexts.is_known(context)
+        })
+    }
+
+    /// Whether a blocking stream of a known context captures.
+    pub(in crate::pool) fn is_blocking_captured(&self, pool: &Pool) -> bool {
         let mut contexts = self.contexts.handles().into_iter();
-        self.graphs.may_capture(pool) || contexts.any(|context| pool.is_capturing(context))
+        contexts.any(|context| pool.is_capturing(context))
     }
 }
 
@@ -159,7 +174,7 @@ impl Pool {
 
     /// Whether a blocking stream of `context` captures. A query of the legacy stream shows it without harm to the
     /// capture. Captures on non-blocking streams cannot be seen.
-    pub(in crate::pool) fn is_capturing(&self, context: Context) -> bool {
+    fn is_capturing(&self, context: Context) -> bool {
         let Ok(_entered) = self.calls.enter(context) else {
             return false;
         };

@@ -11,17 +11,15 @@
 use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::driver::{CaptureInfo, Result};
-use crate::pool::driver_calls::DriverCalls;
+use crate::driver::{CaptureInfo, Context, Result, RunningCapture};
 use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Freed;
-use crate::pool::stream_cache::Key;
+use crate::pool::stream_cache::{Key, StreamCaches};
 use crate::pool::{Memory, Pool};
-use crate::sync::HashMap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{HashMap, Mutex};
 
 /// What a graph's destructor reports.
 struct Notice {
@@ -33,9 +31,11 @@ struct Notice {
 /// One capture and the graph that was made from it.
 struct Capture {
     id: u64,
-    /// When the last request was made inside it.
-    last: Instant,
+    /// As every allocator of the process sees it.
+    running: Arc<RunningCapture>,
     notice: Arc<Notice>,
+    /// The keys of `owners`.
+    keys: Arc<Mutex<Vec<Key>>>,
     /// The free space of each of its streams, with the stream's id at the time.
     owners: HashMap<Key, (Owner, u64)>,
     /// Blocks in use.
@@ -70,12 +70,32 @@ unsafe extern "C" fn graph_gone(data: *mut c_void) {
     notice.count.fetch_add(1, Ordering::Release);
 }
 
+/// Whether a capture has ended, as far as its pool knows: its graph is gone, or each of its streams has made a request
+/// outside of it.
+fn ended(
+    number: u32,
+    pool: &Pool,
+    notice: &Arc<Notice>,
+    keys: &Arc<Mutex<Vec<Key>>>,
+) -> impl Fn() -> bool + Send + Sync + 'static {
+    let (caches, notice, keys) = (Arc::downgrade(&pool.caches), notice.clone(), keys.clone());
+    move || {
+        let keys = keys.lock().clone();
+        let outside = |caches: Arc<StreamCaches>| {
+            let inside = |key: &Key| caches.get(*key).inner.lock().capture == number;
+            !keys.is_empty() && !keys.iter().any(inside)
+        };
+        notice.gone.load(Ordering::Acquire) || caches.upgrade().is_some_and(outside)
+    }
+}
+
 impl Captures {
-    /// The number of a running capture. The first call binds a notice to its graph. Where the driver has no user
-    /// objects (before CUDA 11.3), such memory is kept until the process ends.
-    pub fn number(&mut self, calls: &DriverCalls, info: CaptureInfo) -> Result<u32> {
+    /// The number of a running capture, for a request inside it on a stream of `context`. The first call binds a notice to
+    /// its graph. Where the driver has no user objects (before CUDA 11.3), such memory is kept until the process ends.
+    pub fn number(&mut self, pool: &Pool, context: Context, info: CaptureInfo) -> Result<u32> {
+        let calls = &pool.calls;
         if let Some((number, capture)) = self.captures.iter_mut().find(|(_, capture)| capture.id == info.id) {
-            capture.last = Instant::now();
+            pool.driver().running_captures().request_inside(&capture.running);
             return Ok(*number);
         }
         let notice = Arc::new(Notice {
@@ -93,13 +113,17 @@ impl Captures {
             }
         }
         self.numbers += 1;
+        let keys = Arc::new(Mutex::new(Vec::new()));
+        let running = RunningCapture::new(pool.device, context, ended(self.numbers, pool, &notice, &keys));
+        pool.driver().running_captures().request_inside(&running);
         let (owners, live, freed) = (HashMap::default(), HashSet::new(), Vec::new());
         self.captures.insert(
             self.numbers,
             Capture {
                 id: info.id,
-                last: Instant::now(),
+                running,
                 notice,
+                keys,
                 owners,
                 live,
                 freed,
@@ -124,6 +148,16 @@ impl Captures {
                 .or_insert_with(|| (free_space.add_owner(), id))
                 .0,
         )
+    }
+
+    /// Notes that the cache of `key` knows that its stream captures in `number`.
+    pub fn joined(&mut self, number: u32, key: Key) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            let mut keys = capture.keys.lock();
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
     }
 
     /// Notes that a block was allocated inside capture `number`.
@@ -182,15 +216,6 @@ impl Captures {
     pub fn owns(&self, owner: Owner) -> bool {
         let mut owners = self.captures.values().flat_map(|capture| capture.owners.values());
         owners.any(|(of, _)| *of == owner)
-    }
-
-    /// Whether a capture in which the pool has memory may still run. Its end is not reported. So it counts as over once
-    /// its streams have made requests outside of it, or have made none inside it for as long as a request waits.
-    pub fn may_capture(&self, pool: &Pool) -> bool {
-        self.captures.iter().any(|(number, capture)| {
-            let inside = |key: &Key| pool.caches.get(*key).inner.lock().capture == *number;
-            capture.last.elapsed() < pool.options.wait && capture.owners.keys().any(inside)
-        })
     }
 
     /// What was freed and waits for its graph.

@@ -152,7 +152,7 @@ impl Reclaimer {
             .query(|driver| driver.stream_capture_info(view.stream))
             .map_err(|error| pool.failed(error))?
             .ok_or_else(|| Error::Unsupported("the stream's capture ended during the call".into()))?;
-        let number = self.graphs.number(&pool.calls, info);
+        let number = self.graphs.number(pool, context, info);
         let number = number.map_err(|error| pool.failed(error))?;
         let owner = self
             .graphs
@@ -160,6 +160,8 @@ impl Reclaimer {
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         let mut inner = view.cache.inner.lock();
         (inner.capture, inner.joined) = (number, true);
+        drop(inner);
+        self.graphs.joined(number, view.cache.key);
         Ok((owner, number))
     }
 

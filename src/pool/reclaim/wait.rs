@@ -20,6 +20,8 @@ pub(in crate::pool) struct Wait {
     deadline: Option<Instant>,
     /// Everything that was freed has been covered by events once.
     covered: bool,
+    /// It ends where it would wait for a capture.
+    yields_to_captures: bool,
 }
 
 impl Wait {
@@ -27,7 +29,15 @@ impl Wait {
     pub(in crate::pool) fn until(deadline: Instant) -> Wait {
         Wait {
             deadline: Some(deadline),
-            covered: false,
+            ..Wait::default()
+        }
+    }
+
+    /// The same wait, but it ends where it would wait for a capture.
+    pub(in crate::pool) fn yielding_to_captures(self) -> Wait {
+        Wait {
+            yields_to_captures: true,
+            ..self
         }
     }
 
@@ -70,7 +80,10 @@ impl Wait {
         // A synchronization ends captures, too.
         let synchronizes = matches!(awaited, Some(Awaited::Synchronization(..)));
         if seen && awaited.is_none() || synchronizes && (seen || core.reclaimer.sees_capture(pool)) {
-            return wait_for_captures(pool, core, deadline);
+            return match self.yields_to_captures {
+                true => Ok(false),
+                false => wait_for_captures(pool, core, deadline),
+            };
         }
         let Some(awaited) = awaited else { return Ok(false) };
         let (context, outcome) = match awaited {
@@ -137,9 +150,11 @@ fn waited(
     }
 }
 
-/// Waits until the pool sees no capture. False where the deadline comes first.
+/// Waits until the captures that the pool sees now are known to have ended. False where the deadline comes first, also if a
+/// capture that was waited for counts as over by then, only because no request was made inside it for long.
 fn wait_for_captures(pool: &Pool, core: &mut MutexGuard<'_, Core>, deadline: Instant) -> Result<bool> {
-    while core.reclaimer.sees_capture(pool) {
+    let seen = core.reclaimer.seen_captures(pool);
+    while seen.iter().any(|capture| !capture.is_over()) || core.reclaimer.is_blocking_captured(pool) {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(false);

@@ -265,7 +265,7 @@ impl Pool {
                 .and_then(|()| reclaimer.note_current(&self.calls));
             noted.map_err(|error| self.failed(error))?;
             let contexts = reclaimer.contexts.all().to_vec();
-            if contexts.iter().any(|(context, _)| self.is_capturing(*context)) {
+            if reclaimer.sees_capture(self) {
                 return Err(Error::Unsupported("a copy would end the capture that runs".into()));
             }
             contexts.into_iter().try_for_each(|known| {

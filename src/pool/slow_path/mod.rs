@@ -146,9 +146,14 @@ impl Pool {
                 Requester::Capture(owner, number)
             }
             Some(view) if view.capture == Capture::Invalidated => return Err(capture_invalidated()),
-            // The host must not write yet to memory that a stream only waits for.
-            Some(view) if view.id == 0 && self.options.pinned => Requester::NoStream,
-            Some(view) if view.id == 0 => Requester::PerFreeEvents(view),
+            Some(view) if view.id == 0 => {
+                view.cache.inner.lock().capture = 0;
+                match self.options.pinned {
+                    // The host must not write yet to memory that a stream only waits for.
+                    true => Requester::NoStream,
+                    false => Requester::PerFreeEvents(view),
+                }
+            }
             Some(view) => Requester::Stream(view, reclaimer.join_stream(self, free_space, view)?),
         })
     }

@@ -219,17 +219,29 @@ pub fn copy_waits_for_the_work(setup: &Setup) {
 }
 
 pub fn copy_does_not_end_a_capture(setup: &Setup) {
-    let world = setup.world("backing=malloc,wait_ms=300");
-    let capturing = world.blocking_stream();
-    let block = world.get_resizable(MIB);
-    let kept = world.get(MIB);
-    world.begin_capture(capturing);
-    world.write(capturing, kept, MIB, 1);
-    assert_eq!(world.try_resize(block, 2 * MIB), 0, "it would end the capture");
-    let graph = world.end_capture(capturing).expect("nothing ended the capture");
-    world.destroy_graph(graph);
-    world.resize(block, 2 * MIB);
-    world.finish();
+    for blocking in [true, false] {
+        let world = setup.world("backing=malloc,wait_ms=300");
+        let capturing = match blocking {
+            true => world.blocking_stream(),
+            false => world.stream(),
+        };
+        let block = world.get_resizable(MIB);
+        let kept = world.get(MIB);
+        world.begin_capture(capturing);
+        // A request inside it shows a capture on a stream that is not blocking.
+        let inside = (!blocking).then(|| world.get_on(capturing, MIB));
+        world.write(capturing, kept, MIB, 1);
+        assert_eq!(world.try_resize(block, 2 * MIB), 0, "it would end the capture");
+        let graph = world.end_capture(capturing).expect("nothing ended the capture");
+        world.destroy_graph(graph);
+        // A request of its stream outside of it shows that it is over.
+        let after = world.get_on(capturing, MIB);
+        world.put_on(capturing, after);
+        world.resize(block, 2 * MIB);
+        inside.into_iter().for_each(|inside| world.put_on(capturing, inside));
+        world.wait_for_graph_destructors();
+        world.finish();
+    }
 }
 
 pub fn graph_keeps_the_old_address(setup: &Setup) {
