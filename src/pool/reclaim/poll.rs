@@ -10,8 +10,10 @@ use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
 
 impl Reclaimer {
-    /// Collects what has completed.
+    /// Collects what has completed. A pool whose context was found reset, by a cover just before, has no events any more:
+    /// their handles may be the application's.
     pub(in crate::pool) fn poll(&mut self, pool: &Pool, memory: &mut Memory) -> Result<()> {
+        pool.alive()?;
         let Reclaimer { pending, contexts, .. } = self;
         let polled = pending.poll(&pool.calls, |context| contexts.is_there(&pool.calls, context));
         let everything = pool.options.pinned || memory.physical.is_short() || self.is_over_threshold(pool, memory);

@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::oneshot::{Receiver, channel};
 use crate::driver::{Context, Result};
 use crate::pool::driver_calls::DriverCalls;
+use crate::support::process;
+use crate::sync::broken;
 
 /// A synchronization that has begun.
 pub struct Synchronization {
@@ -20,22 +22,22 @@ pub struct Synchronization {
 }
 
 impl Synchronization {
-    /// Begins one. Where no thread can be started, it is complete when this returns.
-    pub fn begin(calls: &Arc<DriverCalls>, context: Context, batch: u64) -> Synchronization {
-        let (sender, mut outcome) = channel();
-        let made = calls.clone();
-        let work = move || sender.send(synchronize(&made, context));
-        let thread = std::thread::Builder::new().name("trtalloc-sync".into());
-        if thread.spawn(work).is_err() {
-            let (sender, here) = channel();
-            sender.send(synchronize(calls, context));
-            outcome = here;
+    /// Begins one. None where no thread can be started: the calling thread cannot make a call that may never return. The
+    /// thread blocks all signals, since these are for the application's threads.
+    pub fn begin(calls: &Arc<DriverCalls>, context: Context, batch: u64) -> Option<Synchronization> {
+        if broken("a thread can be started") {
+            return None;
         }
-        Synchronization {
+        let (sender, outcome) = channel();
+        let calls = calls.clone();
+        let work = move || sender.send(synchronize(&calls, context));
+        let thread = std::thread::Builder::new().name("trtalloc-sync".into());
+        process::without_signals(|| thread.spawn(work)).ok()?;
+        Some(Synchronization {
             context,
             batch,
             outcome,
-        }
+        })
     }
 
     /// Waits at most `limit`; none where that was too short.

@@ -91,7 +91,9 @@ impl Wait {
             Awaited::Synchronization(context, batch) => {
                 let known = core.reclaimer.pending.synchronization.take();
                 let known = known.filter(|of| of.context == context);
-                let begun = known.unwrap_or_else(|| Synchronization::begin(&pool.calls, context, batch));
+                let Some(begun) = known.or_else(|| Synchronization::begin(&pool.calls, context, batch)) else {
+                    return Ok(false);
+                };
                 let outcome = MutexGuard::unlocked(core, || pool.counters.waits.time(|| begun.wait(left)));
                 let pending = &mut core.reclaimer.pending;
                 match outcome {

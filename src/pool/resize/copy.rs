@@ -228,15 +228,19 @@ impl Pool {
                 core.reclaimer.give_event(context, event);
                 return Err(Failed::Before(self.failed(error)));
             }
-            if let Err(error) = self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY)) {
-                core.reclaimer.give_event(context, event);
-                let waited = self.calls.submit(|driver| driver.context_synchronize());
-                return waited.map_err(|_| Failed::Running(self.failed(error)));
+            match self.calls.submit(|driver| driver.event_record(event, Stream::LEGACY)) {
+                Ok(()) => (context, Some(event)),
+                // All of the context's work is waited for instead.
+                Err(_) => {
+                    core.reclaimer.give_event(context, event);
+                    (context, None)
+                }
             }
-            (context, event)
         };
-        let came = self.wait_for(context.0, Some(event), deadline.max(Instant::now() + MIN_WAIT));
-        self.core.lock().reclaimer.give_event(context, event);
+        let came = self.wait_for(context.0, event, deadline.max(Instant::now() + MIN_WAIT));
+        if let Some(event) = event {
+            self.core.lock().reclaimer.give_event(context, event);
+        }
         came.map_err(|error| self.failed(error))
             .and_then(in_time)
             .map_err(Failed::Running)
@@ -300,7 +304,7 @@ impl Pool {
         match event {
             Some(event) => self.calls.submit(|driver| driver.event_wait(event, left)),
             None => {
-                let outcome = Synchronization::begin(&self.calls, context, 0).wait(left);
+                let outcome = Synchronization::begin(&self.calls, context, 0).and_then(|begun| begun.wait(left));
                 outcome.map_or(Ok(false), |outcome| outcome.map(|()| true))
             }
         }

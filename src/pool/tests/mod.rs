@@ -42,6 +42,7 @@ mod rises;
 mod segments;
 mod sharing;
 mod steady;
+mod synchronizing;
 
 const MIB: u64 = 1 << 20;
 
