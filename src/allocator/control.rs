@@ -176,8 +176,8 @@ impl Allocator {
         }
     }
 
-    /// Makes new requests fail. Live blocks stay valid, and the memory is released with the last of them. A second call
-    /// does nothing.
+    /// Makes new requests fail. Live blocks stay valid, and the memory is released with the last of them. What work uses
+    /// longer than a request may wait goes back later, on the helper thread.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         if process::usable().is_ok() {
@@ -200,6 +200,8 @@ impl Allocator {
         for pool in self.all_pools().filter(|pool| pool.is_idle()) {
             if !pool.shut_down() {
                 tracing::debug!(device = pool.device, "memory is still in use and stays for now");
+                #[cfg(not(loom))]
+                self.close_later();
             }
         }
     }

@@ -93,6 +93,8 @@ impl Allocator {
             recorder,
             #[cfg(not(loom))]
             looks: Arc::new(sharing::Looks(this.clone())),
+            #[cfg(not(loom))]
+            closing: Arc::new(closing::Closing::new(this.clone())),
             out_of_memory: out_of_memory::OutOfMemory::default(),
             write_at_exit: false.into(),
         });

@@ -21,6 +21,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceBox, broken};
 
 #[cfg(not(loom))]
+mod closing;
+#[cfg(not(loom))]
 mod commands;
 mod control;
 mod create;
@@ -76,6 +78,8 @@ pub struct Allocator {
     out_of_memory: out_of_memory::OutOfMemory,
     #[cfg(not(loom))]
     looks: Arc<sharing::Looks>,
+    #[cfg(not(loom))]
+    closing: Arc<closing::Closing>,
     /// Whether the output at exit is still to be written.
     write_at_exit: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,

@@ -14,16 +14,17 @@ impl Pool {
     /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
     /// long as a request may. Returns the bytes.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        self.counters.trims.time(|| self.release_down_to(keep))
+        let mut wait = Wait::default().yielding_to_captures();
+        self.counters.trims.time(|| self.release_down_to(keep, &mut wait))
     }
 
-    fn release_down_to(&self, keep: u64) -> Result<u64> {
+    fn release_down_to(&self, keep: u64, wait: &mut Wait) -> Result<u64> {
         let mut core = self.admit()?;
         self.wait_for_leaving(&mut core)?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
         let keep = keep.max(core.memory.physical.floor());
-        let (mut wait, mut released) = (Wait::default().yielding_to_captures(), 0);
+        let mut released = 0;
         loop {
             let Core { memory, reclaimer, .. } = &mut *core;
             self.flush_all(&mut memory.free_space);
@@ -139,14 +140,35 @@ impl Pool {
     }
 
     /// Returns everything to the driver once no block is in use. What has not completed within the longest wait of a
-    /// request stays, and a later call goes on. Returns whether nothing is left.
+    /// request stays, and a later call goes on. It looks once without such a wait. Returns whether nothing is left.
     pub fn shut_down(&self) -> bool {
+        let deadline = Instant::now() + self.options.wait.max(Duration::from_millis(1));
+        let wait = Wait::until(deadline).yielding_to_captures();
+        self.counters.trims.time(|| self.shut_down_within(wait))
+    }
+
+    /// Goes on with a close that left something, for the helper thread: it waits for nothing and ends no capture that the
+    /// pool sees. Returns whether nothing is left.
+    pub fn shut_down_later(&self) -> bool {
+        if self.shut_down_within(Wait::over()) {
+            return true;
+        }
+        if let Ok(mut core) = self.admit()
+            && let Ok(_entered) = self.enter(&core.reclaimer.contexts)
+        {
+            let Core { memory, reclaimer, .. } = &mut *core;
+            reclaimer.cover_later(self, memory);
+        }
+        false
+    }
+
+    fn shut_down_within(&self, mut wait: Wait) -> bool {
         if process::usable().is_err() || self.is_dead() {
             self.core.lock().memory.physical.forget();
             return true;
         }
         self.core.lock().memory.physical.reserve.bytes = 0;
-        if self.trim(0).is_err() || !self.is_idle() {
+        if self.release_down_to(0, &mut wait).is_err() || !self.is_idle() {
             return false;
         }
         let mut core = self.core.lock();
@@ -156,8 +178,6 @@ impl Pool {
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
             return false;
         };
-        let deadline = Instant::now() + self.options.wait.max(Duration::from_millis(1));
-        let mut wait = Wait::until(deadline).yielding_to_captures();
         while !core.reclaimer.pending.is_empty() && matches!(wait.wait(self, &mut core), Ok(true)) {
             let Core { memory, reclaimer, .. } = &mut *core;
             if reclaimer.poll(self, memory).is_err() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Capture, Context, RunningCapture, Stream};
+use crate::driver::{Capture, Context, Failure, RunningCapture, Stream};
 use crate::pool::free_space::Owner;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::{Memory, Pool};
@@ -125,8 +125,12 @@ impl Reclaimer {
         loop {
             let contexts = self.contexts.handles();
             match self.pending.cover(&pool.calls, &contexts, owners.clone()) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.refused_for_capture = false;
+                    return true;
+                }
                 Err(error) => {
+                    self.refused_for_capture = error.failure == Failure::Capture;
                     let before = self.contexts.all().to_vec();
                     let dropped = self.drop_dead_contexts(pool);
                     if dropped.is_err() || self.contexts.all() == before || pool.dead.get().is_some() {

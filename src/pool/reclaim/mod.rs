@@ -12,6 +12,7 @@ mod cover;
 pub mod free;
 mod free_dedicated;
 pub mod graphs;
+mod later;
 mod oneshot;
 pub mod pending;
 pub mod per_free_events;
@@ -24,7 +25,7 @@ pub mod wait;
 pub use contexts::{Contexts, Home};
 
 use graphs::Captures;
-use pending::PendingFrees;
+use pending::{Awaited, PendingFrees};
 use stream_uses::StreamUses;
 
 /// The deferred reclamation of one pool. The pool's lock protects it.
@@ -40,6 +41,10 @@ pub struct Reclaimer {
     covered_epoch: u64,
     /// What was freed could not be covered when that was last tried, because a capture ran.
     put_off: bool,
+    /// The driver refused the last context event because of a capture that the pool does not see.
+    refused_for_capture: bool,
+    /// The synchronization that [`Reclaimer::cover_later`] began last.
+    synchronized_later: Option<Awaited>,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
     /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
@@ -56,6 +61,8 @@ impl Reclaimer {
             uses: StreamUses::default(),
             covered_epoch: 0,
             put_off: false,
+            refused_for_capture: false,
+            synchronized_later: None,
             waiting: 0,
             outlasts_growth: false,
         }

@@ -33,6 +33,14 @@ impl Wait {
         }
     }
 
+    /// Waits for nothing, and covers nothing.
+    pub(in crate::pool) fn over() -> Wait {
+        Wait {
+            covered: true,
+            ..Wait::until(Instant::now()).yielding_to_captures()
+        }
+    }
+
     /// The same wait, but it ends where it would wait for a capture.
     pub(in crate::pool) fn yielding_to_captures(self) -> Wait {
         Wait {

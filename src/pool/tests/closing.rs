@@ -1,11 +1,14 @@
-//! Frees that race with the end of their allocator.
+//! Frees that race with the end of their allocator, and what work still uses at its end.
 
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use super::MIB;
 use super::faults::in_full;
 use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::Stream;
+use crate::driver::sim::model::Machine;
+use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::support::config::Config;
 
@@ -68,7 +71,7 @@ fn two_threads_free_the_last_two_blocks_of_a_destroyed_allocator() {
     }
 }
 
-/// The driver refuses to take the address range back. The next close returns it.
+/// The driver refuses to take the address range back. It goes back later.
 #[test]
 fn address_range_that_is_refused_goes_back_later() {
     let driver = SimDriver::new(SimConfig::default());
@@ -86,7 +89,132 @@ fn address_range_that_is_refused_goes_back_later() {
     allocator.deallocate(block, None).unwrap();
     machine.fail_nth(Some("cuMemAddressFree"), 1, 999);
     allocator.close();
-    assert_eq!(machine.memory_held(), [1, 0, 0]);
-    allocator.close();
-    assert_eq!(machine.memory_held(), [0, 0, 0]);
+    assert_eq!(machine.failures_struck(), 1);
+    wait_until_gone(&machine, "the range");
+}
+
+/// Waits at most a minute until the simulated driver has nothing of the allocators left. No call of an allocator is made.
+fn wait_until_gone(machine: &Machine, what: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while machine.memory_held() != [0, 0, 0] {
+        assert!(Instant::now() < deadline, "{what}: {:?} is left", machine.memory_held());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Work outlasts the close. The helper thread returns everything once it has ended.
+#[test]
+fn memory_that_work_uses_at_the_close_goes_back_later() {
+    for version in [12_090, 12_040, 11_080] {
+        for options in [
+            "wait_ms=0",
+            "wait_ms=20",
+            "wait_ms=0,backing=malloc",
+            "wait_ms=0,decay_ms=40",
+        ] {
+            for (closed_first, of_stream, flags) in [
+                (false, false, 0),
+                (true, false, 0),
+                (false, true, 0),
+                (false, false, RESIZABLE),
+            ] {
+                let what = format!("CUDA {version}, {options}, {closed_first}, {of_stream}, {flags}");
+                let driver = SimDriver::new(SimConfig {
+                    version,
+                    ..SimConfig::default()
+                });
+                let machine = driver.machine().clone();
+                machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
+                let stream = machine.stream_create(true).unwrap();
+                let on = Some(Stream(stream)).filter(|_| of_stream);
+                let config = Config::parse(&format!("decay_ms=0,{options}")).unwrap();
+                let allocator = Allocator::with_driver(driver, config).unwrap();
+                let request = Request {
+                    size: 20 * MIB,
+                    alignment: 0,
+                    flags,
+                    stream: on,
+                    device: None,
+                };
+                let block = allocator.allocate(request).unwrap();
+                let kernel = machine.launch_persistent(stream, &[(block, 20 * MIB)]).unwrap();
+                if closed_first {
+                    allocator.close();
+                }
+                allocator.deallocate(block, on).unwrap();
+                allocator.close();
+                std::thread::sleep(Duration::from_millis(30));
+                assert_ne!(machine.memory_held(), [0, 0, 0], "{what}: work uses it");
+                assert!(machine.release_persistent(kernel));
+                wait_until_gone(&machine, &what);
+                assert_eq!(machine.faults(), Vec::<String>::new(), "{what}");
+            }
+        }
+    }
+}
+
+/// A close looks once, also with `wait_ms=0`: the work has ended before.
+#[test]
+fn memory_of_work_that_has_ended_goes_back_without_a_wait() {
+    for version in [12_090, 12_040] {
+        let driver = SimDriver::new(SimConfig {
+            version,
+            ..SimConfig::default()
+        });
+        let machine = driver.machine().clone();
+        machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
+        let config = Config::parse("wait_ms=0,decay_ms=0").unwrap();
+        let allocator = Allocator::with_driver(driver, config).unwrap();
+        let request = Request {
+            size: 20 * MIB,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: None,
+        };
+        let block = allocator.allocate(request).unwrap();
+        allocator.deallocate(block, None).unwrap();
+        machine.context_synchronize().unwrap();
+        allocator.close();
+        wait_until_gone(&machine, &format!("CUDA {version}"));
+    }
+}
+
+/// A close beside a capture leaves what it cannot have, and the helper thread ends no capture either.
+#[test]
+fn memory_closed_beside_a_capture_goes_back_once_that_is_over() {
+    for version in [12_090, 12_040] {
+        let driver = SimDriver::new(SimConfig {
+            version,
+            ..SimConfig::default()
+        });
+        let machine = driver.machine().clone();
+        machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
+        let stream = machine.stream_create(true).unwrap();
+        let make = || Allocator::with_driver(driver.clone(), Config::parse("decay_ms=0").unwrap()).unwrap();
+        let (capturing, closed) = (make(), make());
+        let request = Request {
+            size: 20 * MIB,
+            alignment: 0,
+            flags: 0,
+            stream: None,
+            device: None,
+        };
+        let block = closed.allocate(request).unwrap();
+        machine.stream_begin_capture(stream, MODE_RELAXED).unwrap();
+        let of_stream = Request {
+            stream: Some(Stream(stream)),
+            ..request
+        };
+        let inside = capturing.allocate(of_stream).unwrap();
+        closed.deallocate(block, None).unwrap();
+        closed.close();
+        std::thread::sleep(Duration::from_millis(100));
+        let graph = machine.stream_end_capture(stream).unwrap();
+        machine.graph_destroy(graph).unwrap();
+        capturing.deallocate(inside, None).unwrap();
+        machine.drain_user_objects();
+        capturing.close();
+        wait_until_gone(&machine, &format!("CUDA {version}"));
+    }
 }
