@@ -92,8 +92,9 @@ trtalloc_status trtalloc_create_from(void *base, uint64_t bytes, const char *opt
 struct trtalloc_allocator *trtalloc_default(void);
 
 // Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
-// the allocator or its adapters, but not resized; the memory is released with the last block. The handler of
-// trtalloc_on_oom is removed. NULL and a second call do nothing. trtalloc_default() is not closed.
+// the allocator or its adapters, but not resized; the memory is released with the last block. The call waits for work that
+// may use it, at most wait_ms; memory that work uses longer is released later. The handler of trtalloc_on_oom is removed.
+// NULL and a second call do nothing. trtalloc_default() is not closed.
 void trtalloc_destroy(struct trtalloc_allocator *allocator);
 
 /* ------

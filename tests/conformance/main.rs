@@ -319,6 +319,7 @@ suite! {
         threshold_all_keeps_everything,
         large_blocks_are_released,
         close_releases_everything,
+        memory_that_work_uses_at_the_close_goes_back_later,
     }
     resizing {
         growth_in_place_copies_nothing,

@@ -65,8 +65,9 @@ pub extern "C" fn trtalloc_default() -> *mut trtalloc_allocator {
 }
 
 /// Closes an allocator: new requests return NULL. Blocks that are still allocated stay valid and can be freed through
-/// the allocator or its adapters, but not resized; the memory is released with the last block. The handler of
-/// trtalloc_on_oom is removed. NULL and a second call do nothing. trtalloc_default() is not closed.
+/// the allocator or its adapters, but not resized; the memory is released with the last block. The call waits for work that
+/// may use it, at most wait_ms; memory that work uses longer is released later. The handler of trtalloc_on_oom is removed.
+/// NULL and a second call do nothing. trtalloc_default() is not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trtalloc_destroy(allocator: *mut trtalloc_allocator) {
     if allocator.is_null() {

@@ -453,3 +453,25 @@ pub fn close_releases_everything(setup: &Setup) {
         setup.device().leave();
     }
 }
+
+/// Work outlasts the close. Its memory goes back without a further call, once it has ended.
+pub fn memory_that_work_uses_at_the_close_goes_back_later(setup: &Setup) {
+    for options in ["wait_ms=0", "wait_ms=100,backing=malloc"] {
+        let world = setup.world(options);
+        let stream = world.stream();
+        let block = world.get(64 * MIB);
+        let hold = world.hold(stream);
+        world.write_edges(stream, block, 64 * MIB, 1);
+        world.put(block);
+        world.interface().close();
+        assert!(world.stats().reserved >= 64 * MIB, "{options}: work uses it");
+        hold.let_go();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while world.stats().reserved > 0 {
+            assert!(Instant::now() < deadline, "{options}: {:?}", world.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        world.right();
+        world.leave();
+    }
+}
