@@ -58,7 +58,8 @@ pub struct Remains {
 #[derive(Default)]
 pub struct Captures {
     captures: HashMap<u32, Capture>,
-    numbers: u32,
+    /// The last number that a capture got.
+    pub(in crate::pool) numbers: u32,
     count: Arc<AtomicU64>,
     seen: u64,
 }
@@ -112,13 +113,13 @@ impl Captures {
                 return Err(error);
             }
         }
-        self.numbers += 1;
+        let number = self.next_number();
         let keys = Arc::new(Mutex::new(Vec::new()));
-        let running = RunningCapture::new(pool.device, context, ended(self.numbers, pool, &notice, &keys));
+        let running = RunningCapture::new(pool.device, context, ended(number, pool, &notice, &keys));
         pool.driver().running_captures().request_inside(&running);
         let (owners, live, freed) = (HashMap::default(), HashSet::new(), Vec::new());
         self.captures.insert(
-            self.numbers,
+            number,
             Capture {
                 id: info.id,
                 running,
@@ -129,7 +130,17 @@ impl Captures {
                 freed,
             },
         );
-        Ok(self.numbers)
+        Ok(number)
+    }
+
+    /// A number that no graph has. Numbers come again after 2^32 captures, and 0 means none.
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.numbers = self.numbers.wrapping_add(1);
+            if self.numbers != 0 && !self.captures.contains_key(&self.numbers) {
+                return self.numbers;
+            }
+        }
     }
 
     /// The number of the capture with the driver's id `id`.

@@ -482,3 +482,39 @@ fn trim_waits_for_no_capture() {
     bench.machine.drain_user_objects();
     bench.finish();
 }
+
+/// The pool numbers captures, 0 means none, and the graph of an early one may outlive as many captures as there are
+/// numbers.
+#[test]
+fn capture_numbers_start_again_without_those_in_use() {
+    let bench = Bench::new("");
+    let capture = |size: u64| {
+        let stream = begin(&bench);
+        let block = bench.get(size, Some(stream));
+        let graph = bench.app(|machine| machine.stream_end_capture(stream)).unwrap();
+        (stream, block, graph)
+    };
+    let first = capture(MIB);
+    bench.allocator.pool_of(0).core.lock().reclaimer.graphs.numbers = u32::MAX;
+    // A graph that stays keeps what was freed outside of it.
+    let second = capture(2 * MIB);
+    for (_, block, _) in [first, second] {
+        bench.put(block, None);
+    }
+    let others = [MIB, 2 * MIB].map(|size| bench.get(size, None));
+    assert!(!others.contains(&first.1) && !others.contains(&second.1));
+    bench.app(|machine| machine.graph_destroy(second.2)).unwrap();
+    bench.machine.drain_user_objects();
+    // The first graph still has its block.
+    let again = bench.get(MIB, None);
+    assert_ne!(again, first.1);
+    others
+        .into_iter()
+        .chain([again])
+        .for_each(|block| bench.put(block, None));
+    bench.app(|machine| machine.graph_destroy(first.2)).unwrap();
+    for (stream, ..) in [first, second] {
+        bench.app(|machine| machine.stream_destroy(stream)).unwrap();
+    }
+    bench.finish();
+}
