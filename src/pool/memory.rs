@@ -2,7 +2,7 @@
 
 use crate::driver::Failure;
 use crate::pool::counters::Counts;
-use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
+use crate::pool::free_space::{COMMON, FreeSpace, Owner};
 use crate::pool::physical::{Grown, PhysicalMemory, Sources};
 
 /// The memory of one pool. The pool's lock protects it.
@@ -54,10 +54,5 @@ impl Memory {
     pub fn can_hold(&self, size: u64) -> bool {
         let free = self.physical.cached_bytes() + self.free_space.free_bytes(COMMON);
         size <= free.saturating_add(self.physical.room())
-    }
-
-    /// Takes a node back that was taken from `owner` and not handed out.
-    pub fn put_back(&mut self, id: NodeId, owner: Owner) {
-        self.free_space.give(id, owner, u64::MAX >> 1);
     }
 }

@@ -206,7 +206,8 @@ impl FreeSpace {
         Some(self.carve(id, size, start))
     }
 
-    /// Makes `size` bytes at `start`, inside a free node, a used node. What is left keeps owner, `event_number` and age.
+    /// Makes `size` bytes at `start`, inside a free node, a used node with its `event_number`. What is left keeps owner,
+    /// `event_number` and age.
     fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
         let (offset, whole) = self.span(id);
         let State::Free(owner) = self.nodes[id as usize].state else {
@@ -247,6 +248,7 @@ impl FreeSpace {
             rest.size = back;
         }
         self.add_to_bin(id, owner);
+        self.nodes[used as usize].event_number = self.nodes[id as usize].event_number;
         used
     }
 }

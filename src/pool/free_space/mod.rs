@@ -236,6 +236,11 @@ impl FreeSpace {
         self.release_to(id, owner, event_number, home.unwrap_or(owner));
     }
 
+    /// Gives a used node that was taken, and not handed out, to `owner`, behind the event that it was behind.
+    pub fn put_back(&mut self, id: NodeId, owner: Owner) {
+        self.give(id, owner, self.nodes[id as usize].event_number);
+    }
+
     /// Gives an idle used node back to the arena that it was handed out from; to common free space where there is none.
     pub fn give_home(&mut self, id: NodeId) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);

@@ -13,7 +13,7 @@ use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
 use crate::pool::reclaim::pending::Freed;
-use crate::pool::stream_cache::block::State;
+use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::{Core, Pool};
 use crate::support::sort;
 use crate::sync::MutexGuard;
@@ -156,7 +156,8 @@ impl Inspection<'_> {
             stack: 0,
             tag: 0,
         };
-        let block = self.pool.blocks.get(tile.id);
+        let block = self.pool.blocks.find(tile.id);
+        let requested = || block.map_or(0, |block| block.requested.load(Ordering::Relaxed));
         match tile.free {
             Some(owner) if self.core.reclaimer.graphs.owns(owner) => Piece {
                 requested: tile.size,
@@ -164,17 +165,17 @@ impl Inspection<'_> {
                 ..piece
             },
             Some(_) => piece,
-            None => match block.state() {
+            None => match block.map_or(State::None, Block::state) {
                 State::Cached => piece,
                 State::Live => Piece {
-                    requested: block.requested.load(Ordering::Relaxed),
+                    requested: requested(),
                     state: PieceState::Allocated,
                     stack: self.pool.recorder.stack_of(self.pool.marks.get(tile.id)),
-                    tag: block.tag.load(Ordering::Relaxed),
+                    tag: block.map_or(0, |block| block.tag.load(Ordering::Relaxed)),
                     ..piece
                 },
                 State::Pending | State::Claimed => Piece {
-                    requested: block.requested.load(Ordering::Relaxed).min(tile.size),
+                    requested: requested().min(tile.size),
                     state: PieceState::Pending,
                     ..piece
                 },

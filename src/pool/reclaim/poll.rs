@@ -4,7 +4,7 @@ use crate::history::Action;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Freed, PendingFrees};
-use crate::pool::stream_cache::block::State;
+use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
@@ -77,8 +77,8 @@ impl Reclaimer {
             Freed::Block { id, give_back } => {
                 let (offset, size) = memory.free_space.span(id);
                 memory.counts.end_pending(size);
-                match pool.blocks.get(id).state() {
-                    State::Pending => pool.record_freed(Action::FreeCompleted, id, None),
+                match pool.blocks.find(id).map(Block::state) {
+                    Some(State::Pending) => pool.record_freed(Action::FreeCompleted, id, None),
                     // It was free space already, of a graph or behind an event.
                     _ => pool.record_range_completed(offset, size),
                 }

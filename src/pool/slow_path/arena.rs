@@ -48,7 +48,7 @@ impl Pool {
             return Ok(None);
         };
         if id > Blocks::MAX {
-            memory.put_back(id, owner);
+            free_space.put_back(id, owner);
             return Ok(None);
         }
         let address = self.make_block(free_space, id, want, Some(view))?;

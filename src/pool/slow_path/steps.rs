@@ -8,6 +8,7 @@ use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::stream_cache::Inner;
+use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
@@ -246,6 +247,11 @@ impl SlowPath<'_, '_> {
             };
             if broken("another stream's memory is taken behind its event") {
                 return Some(id);
+            }
+            // No block can have that number.
+            if id > Blocks::MAX {
+                free_space.put_back(id, other);
+                return None;
             }
             // A green context may be destroyed while the primary context goes on.
             let stays = pool.calls.query(|driver| driver.is_of_green_context(view.stream)) == Ok(false);

@@ -10,9 +10,10 @@ use crate::sync::broken;
 impl Pool {
     /// Ends a block: its number has no meaning any more.
     pub(in crate::pool) fn end_block(&self, free_space: &FreeSpace, id: NodeId) {
-        let block = self.blocks.get(id);
-        block.become_free(State::None);
-        block.capture.store(0, Ordering::Relaxed);
+        if let Some(block) = self.blocks.find(id) {
+            block.become_free(State::None);
+            block.capture.store(0, Ordering::Relaxed);
+        }
         self.addresses.index.set(free_space.span(id).0, 0);
     }
 

@@ -12,6 +12,7 @@ use crate::support::error::Result;
 
 mod application;
 mod arena_misses;
+mod block_numbers;
 mod broken_rules;
 mod captures;
 mod closing;

@@ -5,6 +5,7 @@ use crate::driver::Event;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::stream_cache::Key;
+use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Memory, Pool, StreamView, Want};
 use crate::support::sort;
 use crate::sync::broken;
@@ -54,6 +55,11 @@ impl Reclaimer {
             };
             if broken("a stream waits for what another one freed") {
                 return Some(id);
+            }
+            // No block can have that number.
+            if id > Blocks::MAX {
+                free_space.put_back(id, owner);
+                return None;
             }
             if let Err(error) = pool.calls.submit(|driver| driver.stream_wait_event(view.stream, event)) {
                 tracing::debug!(%error, "a stream could not be made to wait for what was freed");
@@ -116,6 +122,11 @@ impl Reclaimer {
         }
         let events = &mut self.pending.per_free_events;
         events.push(view.cache.key, context, event, PendingMemory::Space(all));
-        free_space.take(all, want.size, want.align)
+        let id = free_space.take(all, want.size, want.align)?;
+        if id > Blocks::MAX {
+            free_space.put_back(id, all);
+            return None;
+        }
+        Some(id)
     }
 }
