@@ -302,12 +302,24 @@ impl Allocator {
         }
         if let Some(kind) = pool.dedicated_kind(request.flags & RESIZABLE != 0) {
             let address = pool.allocate_dedicated(want, kind, Some(view).filter(|_| wanted == device))?;
-            return self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device));
+            return self.filled(
+                pool,
+                address,
+                want,
+                request,
+                Some(view.stream).filter(|_| wanted == device),
+            );
         }
         // A stream of another device has no cache in this pool: the block must be safe for every stream.
         let address = pool.allocate(want, Some(view).filter(|_| wanted == device))?;
         self.note_resizable(pool, address, want, request);
-        self.filled(pool, address, want.size, Some(view.stream).filter(|_| wanted == device))
+        self.filled(
+            pool,
+            address,
+            want,
+            request,
+            Some(view.stream).filter(|_| wanted == device),
+        )
     }
 
     /// Serves a request without a stream, or one whose stream has no id.
@@ -319,7 +331,7 @@ impl Allocator {
             None => pool.allocate(want, None)?,
         };
         self.note_resizable(pool, address, want, request);
-        self.filled(pool, address, want.size, None)
+        self.filled(pool, address, want, request, None)
     }
 
     /// Serves a request on a default stream without a context, which means that of the device's primary context. If
@@ -447,11 +459,15 @@ impl Allocator {
     }
 
     #[inline]
-    fn filled(&self, pool: &Pool, address: u64, size: u64, stream: Option<Stream>) -> Result<u64> {
+    fn filled(&self, pool: &Pool, address: u64, want: Want, request: &Request, stream: Option<Stream>) -> Result<u64> {
         let Some(byte) = self.config.fill else {
             return Ok(address);
         };
-        match pool.fill(address, byte, size, stream) {
+        // What a block grows by may be used on any stream. Had it been filled in the order of one, the fill might come later.
+        if stream.is_some() && request.flags & RESIZABLE != 0 {
+            return Ok(address);
+        }
+        match pool.fill(address, byte, want.size, stream) {
             Ok(()) => Ok(address),
             Err(error) => {
                 // The fill may still run, and would overwrite what the next owner wrote.

@@ -32,7 +32,7 @@ impl Allocator {
         }
         let address = pool.allocate(want, Some(&view))?;
         self.note_resizable(pool, address, want, request);
-        self.filled(pool, address, want.size, Some(stream))
+        self.filled(pool, address, want, request, Some(stream))
     }
 
     /// The stream and the key of a free that has an event of its own. `None` where streams have ids, or for a free

@@ -166,6 +166,12 @@ pub struct Want {
 }
 
 impl Pool {
+    /// The bytes that the owner of a block of `requested` bytes may access.
+    #[inline]
+    fn usable(&self, requested: u64) -> u64 {
+        self.options.rule.extent(requested).unwrap_or(u64::MAX)
+    }
+
     /// The block that starts at `address`; none where no block of this pool's address range starts there.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(NodeId, &Block)> {

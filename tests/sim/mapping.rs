@@ -65,6 +65,30 @@ fn growing_block_keeps_its_bytes_and_checks_new_ones() {
     assert!(violation(&m).contains("overlaps"));
 }
 
+/// A block that was handed out behind the work of the block before it, and that shrinks and grows again.
+#[test]
+fn block_grows_by_its_own_bytes_once_the_work_of_others_is_over() {
+    let (m, at, [s, t, _]) = scene();
+    let again = |own: bool| {
+        m.checker().hand_out(at, 2 * SIZE, Some(s));
+        if own {
+            m.launch(t, 1_000_000, &[(at, 2 * SIZE)]).unwrap();
+        }
+        m.checker().resize(at, at, SIZE);
+        m.checker().resize(at, at, 2 * SIZE);
+        m.checker().give_back(at, Some(s));
+    };
+    used_on(&m, at, s);
+    used_on(&m, at + SIZE, s);
+    again(false);
+    let wrong = violation(&m);
+    assert!(wrong.contains("resized"), "{wrong}");
+    m.checker().clear_violations();
+    m.stream_synchronize(s).unwrap();
+    again(true);
+    clean(&m);
+}
+
 #[test]
 fn moved_block_keeps_its_memory() {
     let (m, _, [s, t, _]) = scene();

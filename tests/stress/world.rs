@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use trtalloc::allocator::{Allocator, OomHandler, Request};
+use trtalloc::allocator::{Allocator, OomHandler, RESIZABLE, Request};
 use trtalloc::config::Kind;
 use trtalloc::driver::Stream;
 use trtalloc::tags::Tag;
@@ -192,7 +192,10 @@ impl World {
                 // The host may write to pinned memory at once, whatever the stream.
                 let stream = request.stream.filter(|_| allocator.config().kind == Kind::Device);
                 let stream = stream.map(|stream| stream.0);
-                self.machine.checker().hand_out(address, carved(size), stream);
+                // What a block may grow by is judged when it does.
+                let resizable = request.flags & RESIZABLE != 0;
+                let bytes = if resizable { size } else { carved(size) };
+                self.machine.checker().hand_out(address, bytes, stream);
                 self.counts.allocated.fetch_add(1, Relaxed);
                 address
             }
@@ -231,9 +234,9 @@ impl World {
         let begun = if keeps { None } else { checker.begin_resize(address) };
         let outcome = self.ask(|allocator| allocator.reallocate(address, 0, size));
         match (&outcome, begun) {
-            (Ok(new), None) => checker.resize(address, *new, carved(size)),
-            (Ok(new), begun) => checker.end_resize(begun, *new, carved(size)),
-            (Err(_), begun) => checker.end_resize(begun, address, carved(had)),
+            (Ok(new), None) => checker.resize(address, *new, size),
+            (Ok(new), begun) => checker.end_resize(begun, *new, size),
+            (Err(_), begun) => checker.end_resize(begun, address, had),
         }
         outcome.map_or(0, |new| {
             self.counts.resized.fetch_add(1, Relaxed);

@@ -79,7 +79,8 @@ pub unsafe extern "C" fn trtalloc_allocate_on(
 /// Makes a block larger or smaller that was allocated with TRTALLOC_RESIZABLE, and keeps the bytes that both sizes
 /// have. With virtual memory nothing is copied. Returns the block's address, which may be another one. Returns NULL on
 /// failure, and then the old block is unchanged. The call may wait for pending work, at most `wait_ms`. The bytes that
-/// the block grows by may be used at once, on any stream.
+/// the block grows by may be used at once, on any stream: no work on a block that had them before is pending. Only work
+/// that the caller itself has queued on the block may still use what the block gave up when it became smaller.
 /// `alignment` is the one with which the block was allocated. With virtual memory the block keeps that alignment: 0
 /// stands for it, and any other value is refused, except the smallest one (512 for CUDA). Where the bytes are copied to
 /// a new block (backing=malloc, passthrough=1), the new block has `alignment`, or the smallest alignment if it is 0.

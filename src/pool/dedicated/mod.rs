@@ -36,8 +36,10 @@ pub struct Cell {
     pub most: AtomicU64,
     /// A shrink frees whole handles if the new size, with its pages ahead, is at most this.
     pub spare: AtomicU64,
-    /// The highest size before a shrink. Bytes beyond it and beyond the size were never used.
+    /// The most bytes that the owner could use before a shrink. Those beyond it and beyond the size were never used.
     pub touched: AtomicU64,
+    /// A block that gets fewer bytes gives up some that work on the block before it may use; 0 where there is no such work.
+    pub ordered: AtomicU64,
     /// Successful resizes.
     pub resizes: AtomicU64,
     state: AtomicU32,
@@ -61,6 +63,7 @@ impl Cell {
             most: AtomicU64::new(0),
             spare: AtomicU64::new(0),
             touched: AtomicU64::new(0),
+            ordered: AtomicU64::new(0),
             resizes: AtomicU64::new(0),
             state: AtomicU32::new(NONE),
             next: AtomicU32::new(0),
@@ -75,6 +78,8 @@ impl Cell {
     pub fn update_limits(&self, block: &DedicatedMemory) {
         self.most.store(block.most(), Ordering::Relaxed);
         self.spare.store(block.spare(), Ordering::Relaxed);
+        let ordered = block.remainder.map_or(0, |remainder| remainder.used());
+        self.ordered.store(ordered, Ordering::Relaxed);
     }
 
     /// See `DedicatedMemory::extent`. A thread that changes the block just now may wait for a lock that the caller
@@ -301,8 +306,8 @@ impl DedicatedTable {
         Ok(())
     }
 
-    /// Removes a block, and stores its last size and what it touched in it.
-    pub fn remove(&self, claimed: Claimed<'_>) -> Option<Box<DedicatedMemory>> {
+    /// Removes a block, of which its owner could use `used` bytes at last, and stores its last size and what it touched in it.
+    pub fn remove(&self, claimed: Claimed<'_>, used: u64) -> Option<Box<DedicatedMemory>> {
         let (cell, id) = (claimed.cell, claimed.id);
         std::mem::forget(claimed);
         let mut block = cell.block.lock().take();
@@ -310,7 +315,7 @@ impl DedicatedTable {
             block.size = cell.size.load(Ordering::Relaxed);
             block.requested = cell.requested.load(Ordering::Relaxed);
             let before = block.remainder.map_or(0, |remainder| remainder.touched);
-            block.touched = cell.touched.load(Ordering::Relaxed).max(block.size).max(before);
+            block.touched = cell.touched.load(Ordering::Relaxed).max(used).max(before);
         }
         let mut free_cells = self.free_cells.lock();
         self.change(|| self.unlink(id));

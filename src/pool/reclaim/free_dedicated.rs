@@ -3,7 +3,7 @@
 use crate::pool::counters::FreedBytes;
 use crate::pool::dedicated::{Claimed, Try};
 use crate::pool::physical::PhysicalMemory;
-use crate::pool::physical::dedicated_memory::DedicatedMemory;
+use crate::pool::physical::dedicated_memory::{DedicatedMemory, Remainder};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::pending::{Freed, PendingFrees};
@@ -27,7 +27,8 @@ impl Pool {
         let shared = claimed.stream_uses.load(Ordering::Relaxed) != 0;
         let resizes = claimed.resizes.load(Ordering::Relaxed);
         self.untag_dedicated(&claimed);
-        let Some(mut block) = self.dedicated.remove(claimed) else {
+        let used = self.usable(claimed.requested.load(Ordering::Relaxed));
+        let Some(mut block) = self.dedicated.remove(claimed, used) else {
             return;
         };
         let bytes = FreedBytes {
@@ -101,8 +102,10 @@ impl Pool {
             let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
             let mut block = claimed.block();
             let Some(block) = block.as_mut() else { continue };
-            block.remainder = block.remainder.filter(|of| pending.has_remainder(of.number));
-            if block.capture != 0 || block.pending_tail.is_some() || block.remainder.is_some() {
+            let is_known = |of: &Remainder| !of.limits() || pending.has_remainder(of.number);
+            block.remainder = block.remainder.filter(is_known);
+            let limits = block.remainder.as_ref().is_some_and(Remainder::limits);
+            if block.capture != 0 || block.pending_tail.is_some() || limits {
                 continue;
             }
             if let Some(cut) = cut_at(physical, block, size.max(touched)) {

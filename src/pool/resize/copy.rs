@@ -4,6 +4,7 @@
 //! because any of it may still write the old block. The copy is complete before the call returns, because the caller
 //! may use the new block anywhere. The waits for it are bounded by `wait_ms`, and happen without the pool's lock.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::driver::{Context, Event, Stream};
@@ -16,7 +17,7 @@ use crate::pool::reclaim::wait::Wait;
 use crate::pool::resize::another_alignment;
 use crate::pool::slow_path::dedicated::DedicatedKind;
 use crate::pool::stream_cache::StreamCache;
-use crate::pool::stream_cache::block::{Block, RESIZING, UNKNOWN_USES, alignment, resizable};
+use crate::pool::stream_cache::block::{Block, COMPLETE, RESIZING, UNKNOWN_USES, alignment, resizable};
 use crate::pool::{Pool, Want};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering::{Relaxed, Release};
@@ -34,9 +35,11 @@ impl Pool {
     /// both have in common. Returns its address. On an error the old block is as it was.
     pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
         let was = block.resizable.swap(RESIZING, Release);
+        // A block that was handed out without a stream has only memory that is safe for every caller.
+        let complete = Cell::new(was & COMPLETE != 0 || home.is_none());
         let address = block.address.load(Relaxed);
         let (tag, old) = (block.tag.load(Relaxed), block.size());
-        let copied = || self.copied_block(block, address, alignment(was), want);
+        let copied = || self.copied_block(block, address, alignment(was), want, &complete);
         let outcome = match was {
             0 => Err(Error::InvalidArgument("the block was not allocated resizable".into())),
             _ if tag == 0 => copied(),
@@ -58,12 +61,13 @@ impl Pool {
             self.counters.frees.fetch_sub(1, Relaxed);
         } else {
             block.hand_out(home);
-            block.resizable.store(was, Release);
+            let complete = if was != 0 && complete.get() { COMPLETE } else { 0 };
+            block.resizable.store(was | complete, Release);
         }
         outcome
     }
 
-    fn copied_block(&self, block: &Block, address: u64, align: u64, want: Want) -> Result<u64> {
+    fn copied_block(&self, block: &Block, address: u64, align: u64, want: Want, complete: &Cell<bool>) -> Result<u64> {
         self.alive()?;
         if block.capture.load(Relaxed) != 0 {
             return Err(Error::Unsupported("the block belongs to a graph".into()));
@@ -80,34 +84,38 @@ impl Pool {
         let has = block.size();
         let in_place = address & (want.align - 1) == 0 && (want.size == has || mapped && want.size < has);
         if in_place && want.size >= has / 2 {
-            self.resize_inside(block, want);
-            return Ok(address);
+            return self.resize_inside(block, want, complete).map(|()| address);
         }
         let new = match self.block_for_copy(want, mapped) {
             // The block is large enough, so a shrink is not refused. Its memory comes back with the block.
             Err(Error::OutOfMemory(_)) if in_place => {
                 self.uncount_refused();
-                self.resize_inside(block, want);
-                return Ok(address);
+                return self.resize_inside(block, want, complete).map(|()| address);
             }
             outcome => outcome?,
         };
         match self.copy_to_new_block(block, address, want, new) {
             Err(Error::OutOfMemory(_) | Error::Unsupported(_)) if in_place => {
-                self.resize_inside(block, want);
-                Ok(address)
+                self.resize_inside(block, want, complete).map(|()| address)
             }
             copied => copied.map(|()| new),
         }
     }
 
-    /// Changes the bytes in use inside the memory that the block has.
-    fn resize_inside(&self, block: &Block, want: Want) {
-        let had = block.requested.swap(want.requested, Relaxed);
+    /// Changes the bytes in use inside the memory that the block has. The work on the block before it may use all of that,
+    /// in the order of the block's stream. What the block grows by has no stream, so a growth waits, once.
+    fn resize_inside(&self, block: &Block, want: Want, complete: &Cell<bool>) -> Result<()> {
+        let had = block.requested.load(Relaxed);
+        if want.requested > had && !complete.get() {
+            self.wait_for_all(Instant::now() + self.options.wait)?;
+            complete.set(true);
+        }
+        block.requested.store(want.requested, Relaxed);
         self.counters
             .requested
             .fetch_add(want.requested.wrapping_sub(had), Relaxed);
         self.counters.reallocations.fetch_add(1, Relaxed);
+        Ok(())
     }
 
     /// A new block to copy to. With pages of its own, the next resize copies nothing.

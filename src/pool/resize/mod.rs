@@ -6,8 +6,8 @@
 mod copy;
 mod remainder;
 
-use crate::pool::dedicated::Claimed;
-use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail};
+use crate::pool::dedicated::{Cell, Claimed};
+use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail, Remainder};
 use crate::pool::reclaim::pending::Freed;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
@@ -41,15 +41,17 @@ impl Pool {
             return Err(another_alignment(want.align, block.align.load(Relaxed)));
         }
         let old = block.size.load(Relaxed);
-        let leaves_handles = want.size < old && want.size + want.size / 16 <= block.spare.load(Relaxed);
-        if want.size > block.most.load(Relaxed) || leaves_handles {
+        let had = block.requested.load(Relaxed);
+        let gives_up_ordered = want.requested < block.ordered.load(Relaxed);
+        if want.size > block.most.load(Relaxed) || leaves_handles(&block, want) || gives_up_ordered {
             if block.block().as_ref().is_some_and(|block| block.is_malloc()) {
                 return self.resize_dedicated_by_copying(block, want);
             }
             self.change_memory(&block, want)?;
         }
-        if want.size < old && block.touched.load(Relaxed) < old {
-            block.touched.store(old, Relaxed);
+        if want.requested < had {
+            let touched = block.touched.load(Relaxed).max(self.usable(had));
+            block.touched.store(touched, Relaxed);
         }
         block.size.store(want.size, Relaxed);
         block.requested.store(want.requested, Relaxed);
@@ -62,7 +64,8 @@ impl Pool {
         Ok(block.address.load(Relaxed))
     }
 
-    /// The new size needs more memory than the block has, or frees whole handles.
+    /// The new size needs more memory than the block has, or frees whole handles, or gives up bytes that work on the block
+    /// before it may use.
     #[cold]
     fn change_memory(&self, block: &Claimed<'_>, want: Want) -> Result<()> {
         let mut memory = block.block();
@@ -73,8 +76,9 @@ impl Pool {
             return Err(Error::InvalidArgument("the block was not allocated resizable".into()));
         }
         let mut core = self.core.lock();
-        if let Some(remainder) = memory.remainder
-            && want.size > remainder.start
+        let used = self.usable(want.requested);
+        if let Some(remainder) = memory.remainder.filter(Remainder::limits)
+            && used > remainder.start
         {
             self.wait_for_remainder(&mut core, remainder)?;
             memory.remainder = None;
@@ -105,10 +109,14 @@ impl Pool {
                 self.dedicated.move_to(block, memory.address);
                 self.counters.moves.fetch_add(1, Relaxed);
             }
-        } else if want.size > memory.most() {
+        } else if want.size > memory.most_mapped() {
             memory.take_back_tail(want.size, core.memory.physical.page);
-        } else {
+        } else if leaves_handles(block, want) {
             self.defer_tail(&mut core, block.id, memory, want.size);
+        }
+        // What the block gives up now it gets back once no work on the block before it can use that.
+        if let Some(remainder) = &mut memory.remainder {
+            remainder.start = remainder.start.min(used);
         }
         block.update_limits(memory);
         Ok(())
@@ -128,6 +136,12 @@ impl Pool {
             .pending
             .file(Freed::Tail { block: id, number }, &memory.free_space);
     }
+}
+
+/// Whether a resize is a shrink that frees whole handles.
+#[inline]
+fn leaves_handles(block: &Cell, want: Want) -> bool {
+    want.size < block.size.load(Relaxed) && want.size + want.size / 16 <= block.spare.load(Relaxed)
 }
 
 #[cold]

@@ -113,7 +113,10 @@ impl Pool {
         };
         let calls = &self.calls;
         let mut block = fallback.run(|core, budget| match kind {
-            DedicatedKind::Resizable => self.build_resizable(core, want.size, owner, budget),
+            DedicatedKind::Resizable => {
+                let sizes = (want.size, self.usable(want.requested));
+                self.build_resizable(core, sizes, owner, budget)
+            }
             DedicatedKind::Guarded => {
                 DedicatedMemory::guarded(calls, &mut core.memory.physical, want.size, want.align, budget)
             }
@@ -178,14 +181,13 @@ impl Pool {
 
     /// Returns a larger block that had grown, for a block of `owner`'s stream that may grow likewise, if it is the only
     /// one of that stream: several share what one of them has freed. Where memory is short, others need what a short block
-    /// has beyond its size. Behind the stream's completion event, the block may use its own bytes at once. A resize names no
-    /// stream, so it gets the others once that event has completed.
+    /// has beyond its size. Behind the stream's completion event, the block may use its own bytes at once: see [`Remainder`].
     fn take_grown_range(
         &self,
         reclaimer: &mut Reclaimer,
         physical: &mut PhysicalMemory,
         owner: Owner,
-        size: u64,
+        (size, used): (u64, u64),
     ) -> Option<DedicatedMemory> {
         if physical.is_short() || reclaimer.pending.dedicated_blocks(owner) > 0 {
             return None;
@@ -194,25 +196,46 @@ impl Pool {
             block.renew_for_growth(size);
             return Some(block);
         }
-        // Once a capture is known, no request is refused as long as memory may grow.
-        if self.options.wait.is_zero() || reclaimer.outlasts_growth || self.is_capture_known() {
+        if !self.may_wait_for_remainders(reclaimer) {
             return None;
         }
         let grown = |block: &DedicatedMemory, covered: bool| covered && block.may_serve_growth(size);
-        let (mut block, event) = reclaimer.pending.take_range_behind(owner, grown)?;
+        let (mut block, remainder) = self.take_behind(reclaimer, owner, used, grown)?;
+        block.renew_for_growth(size);
+        block.remainder = Some(remainder);
+        Some(*block)
+    }
+
+    /// Whether blocks may begin in ranges in which their growth waits for work. Once a capture is known, no request is
+    /// refused as long as memory may grow.
+    fn may_wait_for_remainders(&self, reclaimer: &Reclaimer) -> bool {
+        !(self.options.wait.is_zero() || reclaimer.outlasts_growth || self.is_capture_known())
+    }
+
+    /// Takes a block back that `owner`'s stream freed, for one of which the owner may use `used` bytes. Returns what that
+    /// one may not use yet, too.
+    fn take_behind(
+        &self,
+        reclaimer: &mut Reclaimer,
+        owner: Owner,
+        used: u64,
+        fits: impl Fn(&DedicatedMemory, bool) -> bool,
+    ) -> Option<(Box<DedicatedMemory>, Remainder)> {
+        let (block, event) = reclaimer.pending.take_range_behind(owner, fits)?;
         self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
         self.record_dedicated_gone(&block);
-        let touched = block.touched;
-        block.renew_for_growth(size);
+        if let Some(before) = block.remainder {
+            reclaimer.pending.drop_remainder(owner, before.number);
+        }
         let number = self.counters.tails.fetch_add(1, Ordering::Relaxed) + 1;
         let events = vec![(owner, event)];
         reclaimer.pending.free_behind(events, Freed::Remainder(number));
-        block.remainder = Some(Remainder {
-            start: size,
-            touched,
+        let remainder = Remainder {
+            start: used,
+            touched: block.touched,
             number,
-        });
-        Some(*block)
+        };
+        Some((block, remainder))
     }
 
     /// Returns a block that this stream freed, which is ready for that stream again; otherwise a cached one; otherwise
@@ -220,7 +243,7 @@ impl Pool {
     fn build_resizable(
         &self,
         core: &mut Core,
-        size: u64,
+        (size, used): (u64, u64),
         owner: Option<Owner>,
         budget: Budget,
     ) -> driver::Result<Built<DedicatedMemory>> {
@@ -228,12 +251,15 @@ impl Pool {
         let physical = &mut memory.physical;
         let page = physical.page;
         // The stream's work may still use what it freed, so the new block must be at least as large as all that was
-        // used.
-        let own = |block: &DedicatedMemory, _| block.fits(size, page) && block.touched <= size;
-        if let Some((mut block, _)) = owner.and_then(|owner| reclaimer.pending.take_range_behind(owner, own)) {
-            self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
-            self.record_dedicated_gone(&block);
+        // used. If the block shrinks and grows again, it waits for that work, so a completion event has to cover it.
+        let most = match self.may_wait_for_remainders(reclaimer) {
+            true => size,
+            false => used,
+        };
+        let own = |block: &DedicatedMemory, covered: bool| covered && block.fits(size, page) && block.touched <= most;
+        if let Some((mut block, remainder)) = owner.and_then(|owner| self.take_behind(reclaimer, owner, used, own)) {
             block.renew(size, block.touched);
+            block.remainder = Some(remainder);
             return Ok(Built::Done(*block));
         }
         if let Some(mut block) = physical.take_cached_range(size) {
@@ -241,7 +267,7 @@ impl Pool {
             return Ok(Built::Done(block));
         }
         if let Some(owner) = owner
-            && let Some(block) = self.take_grown_range(reclaimer, physical, owner, size)
+            && let Some(block) = self.take_grown_range(reclaimer, physical, owner, (size, used))
         {
             return Ok(Built::Done(block));
         }

@@ -40,6 +40,8 @@ pub const UNKNOWN_USES: u32 = 2;
 
 /// A resize has claimed the block, and will return or free it.
 pub const RESIZING: u32 = 2;
+/// No work from before the block can use its memory. A bit of [`Block::resizable`].
+pub const COMPLETE: u32 = 4;
 /// Where [`Block::resizable`] has the alignment, as a power of two.
 const ALIGNMENT: u32 = 8;
 

@@ -24,6 +24,7 @@ mod faults;
 mod frees;
 mod granularity;
 mod greens;
+mod grown_bytes;
 mod headroom;
 mod large;
 mod lifetimes;

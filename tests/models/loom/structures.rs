@@ -142,7 +142,7 @@ fn place(blocks: &'static [[u64; 3]]) -> impl Fn() {
             let table = table.clone();
             spawn(move || {
                 for pair in blocks.windows(2) {
-                    drop(table.remove(table.claim(pair[0][2]).unwrap()));
+                    drop(table.remove(table.claim(pair[0][2]).unwrap(), 0));
                     insert(&table, pair[1]);
                 }
             })

@@ -2,6 +2,7 @@
 
 pub mod allocators;
 mod away;
+mod growth;
 mod late;
 mod misuse;
 mod surroundings;
@@ -176,7 +177,10 @@ impl<'w> Client<'w> {
             835..850 => self.close_stream(),
             850..880 => {
                 let ordered = self.random.one_in(2);
-                self.allocate(ordered, RESIZABLE);
+                match self.random.one_in(4) {
+                    true => self.grow_behind_another(),
+                    false => self.allocate(ordered, RESIZABLE),
+                }
             }
             880..915 => self.resize(),
             915..925 => self.begin_capture(),
@@ -409,29 +413,6 @@ impl<'w> Client<'w> {
             pins: 0,
             born: None,
         });
-    }
-
-    fn resize(&mut self) {
-        let start = self.random.below(self.blocks.len().max(1) as u64) as usize;
-        let free = |block: &Block| block.resizable && block.pins == 0 && !self.captures(block.home);
-        let Some(at) = (start..self.blocks.len()).find(|at| free(&self.blocks[*at])) else {
-            return;
-        };
-        let Block {
-            address, size, home, ..
-        } = self.blocks[at];
-        let new_size = match self.random.below(4) {
-            0 => 1 + self.random.below(size),
-            1 => size + 1 + self.random.below(64 << 10),
-            2 => size + 1 + self.random.below(4 << 20),
-            _ => size * 2 + 1 + self.random.below(self.world.largest * 2),
-        };
-        let new = self.world.resize(address, size, new_size.min(self.world.largest * 8));
-        if new != 0 {
-            (self.blocks[at].address, self.blocks[at].size) = (new, new_size.min(self.world.largest * 8));
-        }
-        let Block { address, size, .. } = self.blocks[at];
-        self.launch(home, &[(address, size)]);
     }
 
     /// Ends captures and graphs. What the client holds then are blocks.

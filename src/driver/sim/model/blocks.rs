@@ -61,7 +61,7 @@ impl MachineState {
             first = Some(self.queues.submit_virtual(taker.queue, None, false));
         }
         for (start, length, alias) in ranges {
-            self.check_range(taker, &what, start, length, 0);
+            self.check_range(taker, &what, start, length, None);
             let MachineState { checker, queues, .. } = self;
             // Uses that come before the taker's work stay recorded: its block may later be freed on a stream that they
             // do not precede.
@@ -78,6 +78,7 @@ impl MachineState {
                             alias,
                             what,
                             at: now,
+                            by: serial,
                         },
                     );
                 }
@@ -91,6 +92,7 @@ impl MachineState {
             on: taker.stream_id,
             at: now,
             device,
+            resize: 0,
         };
         self.checker.blocks.insert(address, block);
     }
@@ -157,6 +159,7 @@ impl MachineState {
                 segment.owner = 0;
                 segment.past.back_on = on;
                 segment.past.back_at = at;
+                segment.past.resize = block.resize;
                 for &position in uses {
                     segment.used(
                         queues,
@@ -165,6 +168,7 @@ impl MachineState {
                             alias,
                             what: "give-back",
                             at,
+                            by: block.serial,
                         },
                     );
                 }
@@ -175,12 +179,14 @@ impl MachineState {
 
     /// The bytes that a resized block loses keep their recorded uses: a resize declares nothing about streams.
     pub(super) fn begin_resize(&mut self, old: u64) -> Option<CheckedBlock> {
-        let Some(block) = self.checker.blocks.remove(&old) else {
+        let Some(mut block) = self.checker.blocks.remove(&old) else {
             let now = self.tables.now();
             self.checker
                 .violation(format!("{old:#x} resized at {now} is not handed out"));
             return None;
         };
+        self.checker.resizes += 1;
+        block.resize = self.checker.resizes;
         let (_, before) = self.physical_ranges(block.address, block.size);
         self.leave(&block, &before, &[], 0);
         Some(block)
@@ -211,7 +217,7 @@ impl MachineState {
             ..Past::default()
         };
         for (start, length, _) in after {
-            self.check_range(taker, &what, start, length, block.serial);
+            self.check_range(taker, &what, start, length, Some(&block));
             self.checker.ranges.cover(start, start + length, |_, segment| {
                 segment.owner = block.serial;
                 segment.past = past;

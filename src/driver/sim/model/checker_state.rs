@@ -19,6 +19,8 @@ pub(super) struct CheckedBlock {
     pub(super) on: u64,
     pub(super) at: u64,
     pub(super) device: Option<u32>,
+    /// Its last resize; 0: none.
+    pub(super) resize: u64,
 }
 
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub(super) struct CheckerState {
     pub(super) ranges: TrackedRanges,
     pub(super) blocks: NumberMap<u64, CheckedBlock>,
     pub(super) serials: u64,
+    pub(super) resizes: u64,
     pub(super) violations: Vec<String>,
 }
 
@@ -37,6 +40,7 @@ impl CheckerState {
             ranges: TrackedRanges::default(),
             blocks: NumberMap::default(),
             serials: 0,
+            resizes: 0,
             violations: Vec::new(),
         }
     }
@@ -77,6 +81,7 @@ fn history(past: &Past) -> String {
         out_at,
         back_on,
         back_at,
+        ..
     } = *past;
     let mut text = format!(
         "block {serial} ({address:#x} + {size:#x}), handed out on {} at {out_at}",
@@ -136,15 +141,19 @@ impl MachineState {
         } = self;
         let at = tables.now();
         memory.physical(address, bytes, |start, length, alias| {
-            let new = Use {
-                position,
-                alias,
-                what,
-                at,
-            };
-            checker
-                .ranges
-                .cover(start, start + length, |_, segment| segment.used(queues, new));
+            checker.ranges.cover(start, start + length, |_, segment| {
+                let by = segment.past.serial;
+                segment.used(
+                    queues,
+                    Use {
+                        position,
+                        alias,
+                        what,
+                        at,
+                        by,
+                    },
+                );
+            });
         });
     }
 
@@ -197,8 +206,18 @@ impl MachineState {
         }
     }
 
-    /// Checks a range that `taker` is to have, except for bytes that block `keep` has already.
-    pub(super) fn check_range(&mut self, taker: Taker, what: &str, start: u64, length: u64, keep: u64) {
+    /// Checks a range that `taker` is to have. A block that is resized keeps the bytes that it has. Of those that it grows by,
+    /// some may be its own: bytes that it gave up when it shrank. Its own work on them is no violation, but that of blocks
+    /// before it is.
+    pub(super) fn check_range(
+        &mut self,
+        taker: Taker,
+        what: &str,
+        start: u64,
+        length: u64,
+        resized: Option<&CheckedBlock>,
+    ) {
+        let (keep, resize) = resized.map_or((0, 0), |block| (block.serial, block.resize));
         let mut overlap: Option<Past> = None;
         let mut unordered: Option<(Use, Past)> = None;
         let mut ranges = std::mem::take(&mut self.checker.ranges);
@@ -209,10 +228,11 @@ impl MachineState {
                 }
                 return;
             }
-            // Bytes that the block had before it shrank, and that no other block had since, may be used by it again.
-            let own = keep != 0 && segment.past.serial == keep;
-            if unordered.is_none() && !own {
-                let found = segment.uses.iter().find(|last| !self.ordered(taker, last.position));
+            let kept = keep != 0 && segment.past.serial == keep && segment.past.resize == resize;
+            if unordered.is_none() && !kept {
+                let own = |last: &Use| keep != 0 && last.by == keep;
+                let mut uses = segment.uses.iter();
+                let found = uses.find(|last| !own(last) && !self.ordered(taker, last.position));
                 unordered = found.map(|last| (*last, segment.past));
             }
         });

@@ -12,6 +12,8 @@ pub(super) struct Use {
     pub(super) alias: u32,
     pub(super) what: &'static str,
     pub(super) at: u64,
+    /// The serial of the block that had the bytes then, or last before; 0: none. A graph also uses what its block gave up.
+    pub(super) by: u64,
 }
 
 /// The block that bytes belong to, or belonged to last.
@@ -26,6 +28,8 @@ pub(super) struct Past {
     pub(super) out_at: u64,
     pub(super) back_on: u64,
     pub(super) back_at: u64,
+    /// The last resize that began while the block had the bytes; 0: none.
+    pub(super) resize: u64,
 }
 
 #[derive(Debug, Clone, Default)]

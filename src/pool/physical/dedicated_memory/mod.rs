@@ -57,16 +57,28 @@ pub struct PendingTail {
     pub number: u64,
 }
 
-/// What a block's range has beyond the bytes that it was requested with, while the work of its stream on the block
-/// before it is pending.
+/// Where the work of a block's stream on the block before it in the range may be pending. The block has the bytes that it was
+/// requested with in the order of its stream, which that work is in, too. What it grows by has no stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remainder {
-    /// The offset at which it begins.
+    /// The fewest bytes that the block ever had. Beyond, it may grow only once that work has completed.
     pub start: u64,
     /// The bytes from the start of the range that the work may use.
     pub touched: u64,
     /// Its number among what is pending.
     pub number: u64,
+}
+
+impl Remainder {
+    /// Whether the work may use bytes that the block may grow by.
+    pub fn limits(&self) -> bool {
+        self.start < self.touched
+    }
+
+    /// A block that gets fewer bytes gives up some that the work may use.
+    pub fn used(&self) -> u64 {
+        self.start.min(self.touched)
+    }
 }
 
 /// One dedicated allocation.
@@ -251,12 +263,18 @@ impl DedicatedMemory {
 
     /// The largest size that needs no change of memory.
     pub fn most(&self) -> u64 {
-        let most = match self.pending_tail {
+        let most = self.most_mapped();
+        let remainder = self.remainder.filter(Remainder::limits);
+        remainder.map_or(most, |remainder| most.min(remainder.start))
+    }
+
+    /// As [`DedicatedMemory::most`], where no work on the block before it is pending.
+    pub fn most_mapped(&self) -> u64 {
+        match self.pending_tail {
             _ if !self.resizable || matches!(self.backing, Backing::Malloc(..)) => 0,
             Some(pending_tail) => pending_tail.cut,
             None => self.committed(),
-        };
-        self.remainder.map_or(most, |remainder| most.min(remainder.start))
+        }
     }
 
     /// See [`Cell::spare`](crate::pool::dedicated::Cell::spare). A graph may write to all that it was captured with.
@@ -334,7 +352,9 @@ impl DedicatedMemory {
         *committed = cut;
         self.unneeded.take(cut_off);
         self.needed = self.needed.min(cut);
-        self.remainder = self.remainder.filter(|remainder| remainder.start < cut);
+        if let Some(remainder) = &mut self.remainder {
+            remainder.touched = remainder.touched.min(cut);
+        }
         physical.release_or_defer(deferred);
     }
 

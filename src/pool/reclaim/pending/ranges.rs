@@ -56,6 +56,15 @@ impl PendingFrees {
         }
     }
 
+    /// Forgets the remainder of that number, if it waits for `owner`'s stream alone: a later one does, too.
+    pub fn drop_remainder(&mut self, owner: Owner, number: u64) {
+        let is_it = |freed: &Freed| matches!(freed, Freed::Remainder(of) if *of == number);
+        let mut behind = self.behind.iter();
+        if let Some(at) = behind.position(|(events, freed)| is_only(events, owner) && is_it(freed)) {
+            self.behind.swap_remove(at);
+        }
+    }
+
     /// Whether the remainder of that number is pending.
     pub fn has_remainder(&self, number: u64) -> bool {
         self.freed()

@@ -84,7 +84,8 @@ impl Pool {
         };
         let resizes = claimed.resizes.load(Ordering::Relaxed);
         self.untag_dedicated(&claimed);
-        let Some(block) = self.dedicated.remove(claimed) else {
+        let used = self.usable(claimed.requested.load(Ordering::Relaxed));
+        let Some(block) = self.dedicated.remove(claimed, used) else {
             reclaimer.pending.keep_event(context, event);
             return true;
         };
