@@ -32,6 +32,7 @@ impl Pool {
             memory.free_space.lower_peaks();
             reclaimer.poll(self, memory)?;
             reclaimer.share_completed(memory, None);
+            self.shrink_unused(&mut memory.free_space);
             if broken("what is in use is not unmapped") {
                 for owner in reclaimer.pending.owners() {
                     memory.free_space.transfer(owner, COMMON, u64::MAX, 0);

@@ -89,6 +89,7 @@ impl Pool {
             return true;
         }
         memory.free_space.end_window();
+        self.shrink_unused(&mut memory.free_space);
         memory.physical.end_window();
         self.set_idle_apart(&mut core);
         self.cut_unneeded(&mut core);

@@ -11,6 +11,7 @@ const ROWS: usize = 40;
 pub(in crate::pool::free_space) struct Bins {
     rows: u64,
     subs: [u32; ROWS],
+    /// Empty where every list is.
     heads: Box<[NodeId]>,
 }
 
@@ -19,7 +20,14 @@ impl Bins {
         Bins {
             rows: 0,
             subs: [0; ROWS],
-            heads: vec![0; ROWS * SUBS].into_boxed_slice(),
+            heads: Box::default(),
+        }
+    }
+
+    /// Gives up the memory of lists that are all empty.
+    pub fn shrink(&mut self) {
+        if self.rows == 0 {
+            self.heads = Box::default();
         }
     }
 
@@ -35,10 +43,13 @@ impl Bins {
     }
 
     pub fn head(&self, bin: usize) -> NodeId {
-        self.heads[bin]
+        self.heads.get(bin).copied().unwrap_or(0)
     }
 
     pub fn set_head(&mut self, bin: usize, node: NodeId) {
+        if self.heads.is_empty() {
+            self.heads = vec![0; ROWS * SUBS].into_boxed_slice();
+        }
         self.heads[bin] = node;
         let (row, sub) = (bin / SUBS, bin % SUBS);
         if node != 0 {

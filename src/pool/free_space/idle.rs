@@ -57,6 +57,11 @@ impl FreeSpace {
         }
     }
 
+    /// Gives up what the lists of owners without free space hold of the host's memory.
+    pub fn shrink(&mut self) {
+        self.spaces.iter_mut().for_each(|space| space.bins.shrink());
+    }
+
     /// Bytes that `owner` did not need in the last windows.
     pub fn idle(&self, owner: Owner) -> u64 {
         let space = &self.spaces[owner.0 as usize];

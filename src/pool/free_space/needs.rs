@@ -2,6 +2,9 @@
 
 use super::{COMMON, FreeSpace, NodeId, Owner};
 
+/// So many numbers that are spare keep the memory of their lists.
+const SPARE_LISTS: usize = 64;
+
 impl FreeSpace {
     /// Counts a used node as in use, in the name of `owner`.
     #[inline]
@@ -85,6 +88,10 @@ impl FreeSpace {
         let space = &self.spaces[owner.0 as usize];
         if owner != COMMON && !space.alive && space.named == 0 {
             self.spare_spaces.push_back(owner);
+            // Where each free gets an owner, as before CUDA 12, those that serve in turns keep their lists.
+            if self.spare_spaces.len() > SPARE_LISTS {
+                self.spaces[owner.0 as usize].bins.shrink();
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::driver::{Capture, Failure, Stream};
 use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
+use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::{AWAITED, Inner, ServedStream, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::{Error, Result};
@@ -124,6 +125,8 @@ impl Reclaimer {
         };
         pool.take_over_counts(inner);
         pool.flush(free_space, inner, served.owner);
+        inner.ready.shrink();
+        inner.credits = Credits::default();
         self.pending.orphan(served.owner);
         free_space.lower_peak(served.owner);
         (inner.next_event, inner.uncovered) = (1, 0);

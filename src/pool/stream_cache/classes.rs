@@ -16,7 +16,9 @@ struct Class {
 }
 
 /// The ready blocks of one stream.
+#[derive(Default)]
 pub struct Classes {
+    /// Empty before the first block.
     table: Vec<Class>,
     known: usize,
     bytes: u64,
@@ -25,23 +27,20 @@ pub struct Classes {
     held: Vec<usize>,
 }
 
-impl Default for Classes {
-    fn default() -> Classes {
-        Classes {
-            table: vec![Class::default(); 64],
-            known: 0,
-            bytes: 0,
-            held: Vec::new(),
-        }
-    }
-}
-
 impl Classes {
     /// Bytes in all lists.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    /// Gives up the table, if no block is ready.
+    pub fn shrink(&mut self) {
+        if self.bytes == 0 {
+            *self = Classes::default();
+        }
+    }
+
+    /// The place of that size in the table, which is not empty.
     #[inline]
     fn slot(&self, size: u64) -> usize {
         let mask = self.table.len() - 1;
@@ -55,6 +54,9 @@ impl Classes {
     /// A ready block of exactly `size` bytes at a multiple of `align`.
     #[inline]
     pub fn pop(&mut self, blocks: &Blocks, size: u64, align: u64) -> Option<NodeId> {
+        if self.bytes == 0 {
+            return None;
+        }
         let at = self.slot(size);
         let head = self.table[at].head;
         if head == 0 {
@@ -72,6 +74,9 @@ impl Classes {
     /// Makes a block of `size` bytes ready.
     #[inline]
     pub fn push(&mut self, blocks: &Blocks, size: u64, id: NodeId) {
+        if self.table.is_empty() {
+            self.grow();
+        }
         let mut at = self.slot(size);
         if self.table[at].size == 0 {
             if self.known * 2 >= self.table.len() {

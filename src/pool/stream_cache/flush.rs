@@ -38,6 +38,21 @@ impl Pool {
         self.dirty.add(cache);
     }
 
+    /// Gives up what the caches of streams hold of the host's memory that have neither allocated nor freed since the last call,
+    /// and what the lists of owners without free space hold. The caches were flushed before.
+    pub(in crate::pool) fn shrink_unused(&self, free_space: &mut FreeSpace) {
+        for cache in self.caches.all() {
+            let mut inner = cache.inner.lock();
+            if inner.serves(self.device) {
+                let calls = inner.allocations + inner.frees;
+                if std::mem::replace(&mut inner.calls_before, calls) == calls {
+                    inner.ready.shrink();
+                }
+            }
+        }
+        free_space.shrink();
+    }
+
     /// Flushes every cache of this device that holds blocks. The caller holds the pool's lock, so no other thread does.
     pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
         for cache in self.dirty.take(&self.caches) {

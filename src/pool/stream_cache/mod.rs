@@ -101,6 +101,8 @@ pub struct Inner {
     pub allocations: u64,
     /// Blocks taken back here.
     pub frees: u64,
+    /// The sum of both when the pool last gave up what unused caches hold.
+    pub calls_before: u64,
     /// Bytes requested minus requested bytes taken back here; may be negative.
     pub requested: i64,
     /// Bytes handed out minus bytes taken back here: see [`peak`].
@@ -155,6 +157,7 @@ impl StreamCache {
             capture: 0,
             allocations: 0,
             frees: 0,
+            calls_before: 0,
             requested: 0,
             balance: Balance::default(),
             dirty: None,
