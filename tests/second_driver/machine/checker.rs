@@ -7,9 +7,10 @@ use crate::books::{Block, Books};
 #[derive(Clone, Copy)]
 pub struct Checker<'m>(pub(super) &'m Machine);
 
-/// The places of a block's tags: at its start, in each page, and at its end.
+/// The places of a block's tags: at its start, in each page, and at its end. No two overlap.
 fn tags(address: u64, size: u64) -> impl Iterator<Item = *mut u64> {
-    let places = (0..size).step_by(2 << 20).chain([size - 8]);
+    let whole = size / 8 * 8;
+    let places = (0..whole).step_by(2 << 20).chain(whole.checked_sub(8));
     places.map(move |place| (address + place) as *mut u64)
 }
 
@@ -91,9 +92,8 @@ impl Checker<'_> {
         let whole = !extents.is_empty();
         let mut books = self.0.books.lock();
         if whole {
-            // Sizes are rounded up to 512. The requested size is more than 512 less, and only requested bytes have to
-            // be copied.
-            let kept = block.size.min(size) - 512;
+            // Only requested bytes have to be copied, and the size of a resizable block is what was requested.
+            let kept = block.size.min(size);
             self.compare(&mut books, &block, new, kept);
         }
         let serial = block.serial;
