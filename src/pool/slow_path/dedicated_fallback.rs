@@ -103,8 +103,9 @@ fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused
         true => allowance,
         false => core.memory.physical.room_below_limit(),
     };
+    // Nor may cached handles stay beside new ones then.
     Budget {
-        beside: allowance.min(most),
+        beside: if refused { 0 } else { allowance.min(most) },
         most,
     }
 }

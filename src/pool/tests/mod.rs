@@ -33,6 +33,7 @@ mod owners;
 mod peers;
 mod per_free_events;
 mod reach;
+mod refusals;
 mod remainders;
 mod reserve;
 mod resizable_memory;
