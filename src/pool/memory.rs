@@ -50,9 +50,11 @@ impl Memory {
         self.physical.exchange_for_new(&mut self.free_space, keep)
     }
 
-    /// Whether the device and the limit have `size` bytes, with what is cached or common free space.
+    /// Whether the device and the limit have `size` bytes, with what is cached or common free space. The driver is asked
+    /// only where its answer decides.
     pub fn can_hold(&self, size: u64) -> bool {
-        let free = self.physical.cached_bytes() + self.free_space.free_bytes(COMMON);
-        size <= free.saturating_add(self.physical.room())
+        let cached = self.physical.cached_bytes() + self.physical.cached_range_bytes();
+        let lacking = size.saturating_sub(cached + self.free_space.free_bytes(COMMON));
+        lacking == 0 || lacking <= self.physical.room_below_limit() && lacking <= self.physical.room()
     }
 }

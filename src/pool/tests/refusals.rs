@@ -2,6 +2,14 @@
 
 use super::{Bench, MIB, RESIZABLE};
 
+/// All blocks were freed. The reserve goes back with the allocator.
+fn end(bench: Bench) {
+    bench.allocator.close();
+    assert_eq!(bench.wrong(), Vec::<String>::new());
+    let (free, total) = bench.app(|machine| machine.memory_info(0)).unwrap();
+    assert_eq!(free, total, "memory is left");
+}
+
 /// The device has a part of what a block lacks, and the pool has the rest in handles that do not fit.
 #[test]
 fn growth_on_a_full_device_gets_what_the_pool_has_free() {
@@ -15,4 +23,24 @@ fn growth_on_a_full_device_gets_what_the_pool_has_free() {
     bench.put(block, stream);
     bench.machine.others_hold(0, 0).unwrap();
     bench.finish();
+}
+
+/// The streams need more than the device has, one after the other. So the pool asks the driver for what a request lacks.
+#[test]
+fn cached_ranges_make_room_where_all_memory_is_the_reserve() {
+    let bench = Bench::new("reserve=64MiB,wait_ms=0");
+    bench.machine.others_hold(0, (1 << 30) - 64 * MIB).unwrap();
+    let streams = [(); 3].map(|()| Some(bench.stream()));
+    for stream in streams {
+        let block = bench.get(45 * MIB, stream);
+        bench.put(block, stream);
+    }
+    let kept = bench.get(10 * MIB, None);
+    let blocks = [(); 2].map(|()| bench.request(20 * MIB, RESIZABLE, streams[0]).unwrap());
+    blocks.into_iter().for_each(|block| bench.put(block, streams[0]));
+    let block = bench.get(45 * MIB, None);
+    [kept, block].into_iter().for_each(|block| bench.put(block, None));
+    bench.machine.others_hold(0, 0).unwrap();
+    bench.machine.advance(1 << 40);
+    end(bench);
 }
