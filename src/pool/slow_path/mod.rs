@@ -12,9 +12,9 @@
 //!     known
 //!  8. new handles, up to the limit, with idle ones moved; then step 7 where it was left out
 //!  9. guests, then other streams' free space behind their completion event
-//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then what
-//!     resizable blocks have beyond their sizes; then cached handles are returned, and where the driver refused new ones
-//!     idle handles too
+//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then both with
+//!     what the stream itself has freed as common free space; then what resizable blocks have beyond their sizes; then
+//!     cached handles are returned, and where the driver refused new ones idle handles too
 //! 11. a bounded wait for pending memory; then step 3 and the following ones again
 //! 12. out-of-memory handlers (in `allocator`, which also records the refusal)
 //! 13. null, with the reason
@@ -376,7 +376,7 @@ impl SlowPath<'_, '_> {
             if let Some(id) = self.take_fit_or_joined(Cut::Any) {
                 return Ok(Some(id));
             }
-            if self.pool.cut_all_ends(self.core, self.want.size) {
+            if self.share_own_completed() || self.pool.cut_all_ends(self.core, self.want.size) {
                 continue;
             }
             self.release_for_growth(least);

@@ -196,6 +196,29 @@ impl SlowPath<'_, '_> {
         reclaimer.share_completed(memory, own);
     }
 
+    /// Whether the request fits once everything that is free for it is in one piece.
+    fn may_fit(&self) -> bool {
+        let memory = &self.core.memory;
+        let own = match self.requester.owner(self.pool.options.pinned) {
+            COMMON => 0,
+            owner => memory.free_space.free_bytes(owner),
+        };
+        memory.can_hold(self.want.size.saturating_sub(own))
+    }
+
+    /// Step 10: makes what the requester's stream has freed common free space, too, as far as it has completed. A handle or
+    /// a segment that is free in part for the stream and in part for every caller is then free throughout. Returns whether
+    /// that was anything.
+    pub(super) fn share_own_completed(&mut self) -> bool {
+        if !self.may_fit() {
+            return false;
+        }
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        let before = memory.free_space.free_bytes(COMMON);
+        reclaimer.share_completed(memory, None);
+        memory.free_space.free_bytes(COMMON) > before
+    }
+
     /// Bytes that the request may create beyond what is reserved, and how far ahead of it a pool that rises grows. What
     /// other streams' caches hold was flushed before, since it counts as in use.
     pub(super) fn growth_allowance(&mut self) -> u64 {
@@ -296,12 +319,13 @@ impl SlowPath<'_, '_> {
     pub(super) fn release_for_growth(&mut self, least: u64) {
         let (pool, size) = (self.pool, self.want.size);
         let memory = &mut self.core.memory;
-        if memory.physical.floor() > 0 && !memory.can_hold(size) {
-            // The reserve is exchanged only for a request that can be met then.
+        let mallocs = pool.addresses.base().is_none();
+        if (mallocs || memory.physical.floor() > 0) && !memory.can_hold(size) {
+            // Segments and the reserve are exchanged only for a request that can be met then.
             memory.physical.release_cached(0);
             return;
         }
-        if pool.addresses.base().is_none() {
+        if mallocs {
             memory.exchange_for_new(0);
             return;
         }

@@ -2,6 +2,31 @@
 
 use super::{Bench, MIB, RESIZABLE};
 
+#[test]
+fn own_idle_segments_make_room_for_a_larger_one() {
+    for (options, live, freed, wanted) in [
+        ("limit=100MiB", 27, 35, 38),
+        // The reserve is one segment, and the stream's own once it was used.
+        ("limit=64MiB,reserve=31MiB", 0, 28, 33),
+    ] {
+        for backing in ["malloc", "vmm"] {
+            let bench = Bench::new(&format!("{options},backing={backing},wait_ms=0"));
+            let stream = Some(bench.stream());
+            let kept = (live > 0).then(|| bench.get(live * MIB, stream));
+            let block = bench.get(freed * MIB, stream);
+            bench.put(block, stream);
+            let block = bench.request(wanted * MIB, 0, stream);
+            bench.put(
+                block.unwrap_or_else(|why| panic!("{options}, {backing}: {why}")),
+                stream,
+            );
+            kept.into_iter().for_each(|block| bench.put(block, stream));
+            bench.machine.advance(1 << 40);
+            end(bench);
+        }
+    }
+}
+
 /// All blocks were freed. The reserve goes back with the allocator.
 fn end(bench: Bench) {
     bench.allocator.close();
@@ -43,4 +68,19 @@ fn cached_ranges_make_room_where_all_memory_is_the_reserve() {
     bench.machine.others_hold(0, 0).unwrap();
     bench.machine.advance(1 << 40);
     end(bench);
+}
+
+/// A refused request returns no segment to the driver that it could not have replaced.
+#[test]
+fn request_that_cannot_be_met_costs_no_segment() {
+    let bench = Bench::new("limit=100MiB,backing=malloc,wait_ms=0");
+    let stream = Some(bench.stream());
+    let blocks = [stream, None].map(|stream| (bench.get(30 * MIB, stream), stream));
+    blocks.into_iter().for_each(|(block, stream)| bench.put(block, stream));
+    let before = bench.allocator.stats(Some(0)).unwrap().reserved;
+    for stream in [stream, None] {
+        assert!(bench.request(101 * MIB, 0, stream).is_err());
+        assert_eq!(bench.allocator.stats(Some(0)).unwrap().reserved, before);
+    }
+    bench.finish();
 }
