@@ -15,7 +15,8 @@
 //! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then both with
 //!     what the stream itself has freed as common free space; then what resizable blocks have beyond their sizes; then
 //!     cached handles are returned, and where the driver refused new ones idle handles too
-//! 11. a bounded wait for pending memory; then step 3 and the following ones again
+//! 11. a bounded wait for pending memory; then step 3 and the following ones again. Where there is no more to wait for,
+//!     idle handles are unmapped, and mapped where the request fits
 //! 12. out-of-memory handlers (in `allocator`, which also records the refusal)
 //! 13. null, with the reason
 //!
@@ -230,7 +231,7 @@ impl SlowPath<'_, '_> {
                 continue;
             }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {
-                return Err(self.out_of_memory());
+                return self.take_gathered()?.ok_or_else(|| self.out_of_memory());
             }
         }
     }

@@ -340,4 +340,19 @@ impl SlowPath<'_, '_> {
             memory.exchange_for_new(least.saturating_sub(size));
         }
     }
+
+    /// Step 11, where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps
+    /// them where it fits. Before, step 10 chose the place that lacks the least memory, where whole idle handles lie next to
+    /// it. Another place may lie next to more free memory of handles that live blocks use in part, and these cannot be
+    /// moved.
+    pub(super) fn take_gathered(&mut self) -> Result<Option<NodeId>> {
+        if self.requester.is_capture() || self.pool.addresses.base().is_none() || !self.may_fit() {
+            return Ok(None);
+        }
+        let size = self.want.size;
+        let memory = &mut self.core.memory;
+        memory.physical.cache_idle(&mut memory.free_space, size);
+        let room = memory.physical.room_below_limit();
+        self.grow(Moves::All, room)
+    }
 }

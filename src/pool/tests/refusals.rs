@@ -35,6 +35,19 @@ fn end(bench: Bench) {
     assert_eq!(free, total, "memory is left");
 }
 
+/// Two whole handles are free, and the limit allows none behind them. Behind the free half of a handle in use, they suffice.
+#[test]
+fn free_part_of_a_used_handle_counts() {
+    let bench = Bench::new("limit=6MiB,wait_ms=0");
+    let (first, second) = (Some(bench.stream()), Some(bench.stream()));
+    let half = bench.get(MIB, first);
+    let block = bench.get(4 * MIB, second);
+    bench.put(block, second);
+    let block = bench.get(5 * MIB, first);
+    [half, block].into_iter().for_each(|block| bench.put(block, first));
+    bench.finish();
+}
+
 /// The device has a part of what a block lacks, and the pool has the rest in handles that do not fit.
 #[test]
 fn growth_on_a_full_device_gets_what_the_pool_has_free() {
