@@ -8,7 +8,7 @@ use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::support::process;
 use crate::sync::atomic::Ordering;
-use crate::sync::{MutexGuard, broken};
+use crate::sync::broken;
 
 impl Pool {
     /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
@@ -73,23 +73,7 @@ impl Pool {
             // Streams that are active record an event at their next request.
             self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
         }
-        let mut released = 0;
-        loop {
-            let mut leaving = core.begin_leaving_free(keep);
-            if leaving.is_empty() {
-                return Ok(released);
-            }
-            MutexGuard::unlocked(&mut core, || {
-                leaving.iter_mut().for_each(|memory| memory.go(&self.calls))
-            });
-            let Core { memory, .. } = &mut *core;
-            let gone = memory.physical.end_leaving(&mut memory.free_space, leaving);
-            // The driver takes nothing back, or a close took everything.
-            if gone == 0 {
-                return Ok(released);
-            }
-            released += gone;
-        }
+        self.give_free_back(&mut core, keep)
     }
 
     /// As [`Pool::set_limit`], for a request from outside the process: see [`Pool::trim_completed`].

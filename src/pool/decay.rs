@@ -11,18 +11,26 @@
 //!
 //! Uses: free_space, physical, reclaim, stream_cache.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::pool::free_space::{self, COMMON};
-use crate::pool::physical::Leaving;
+use crate::pool::free_space::{self, COMMON, FreeRange, Owner};
+use crate::pool::physical::{Candidates, Leaving};
 use crate::pool::{Core, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
-use crate::sync::MutexGuard;
+use crate::support::sort;
 use crate::sync::atomic::Ordering;
+use crate::sync::{MutexGuard, thread};
 
 /// How many handles go back together, before other threads may find them gone.
 const BATCH: usize = 16;
+
+/// How many nodes or blocks are looked at before other threads may have the lock.
+const SLICE: usize = 256;
+
+/// How often a trim looks anew for what may go back, because other threads changed the free space meanwhile.
+const LOOKS: usize = 4;
 
 /// How long a call that needs memory on its way back waits before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -91,47 +99,143 @@ impl Pool {
         memory.free_space.end_window();
         self.shrink_unused(&mut memory.free_space);
         memory.physical.end_window();
-        self.set_idle_apart(&mut core);
-        self.cut_unneeded(&mut core);
+        // All memory may be returned while the lock is given up. The next call notices that.
+        let _ = self.give_idle_back(&mut core);
+        true
+    }
+
+    fn give_idle_back(&self, core: &mut MutexGuard<'_, Core>) -> Result<()> {
+        self.set_idle_apart(core)?;
+        self.cover_idle(core);
+        self.cut_unneeded(core)?;
         let keep = match self.options.release_threshold {
             ReleaseThreshold::Bytes(bytes) => bytes,
             ReleaseThreshold::All => u64::MAX,
             ReleaseThreshold::Auto => 0,
         };
+        let mut candidates = None;
         // A request that waits for its budget gives back already.
         while !core.memory.physical.is_leaving() {
-            let mut leaving = core.begin_leaving(keep);
-            if leaving.is_empty() {
-                return true;
+            let mut leaving = core.begin_leaving_cached(keep);
+            if leaving.is_empty() && core.idle(keep) > 0 {
+                let candidates = match &mut candidates {
+                    Some(candidates) => candidates,
+                    // Other threads may give memory back meanwhile.
+                    none => {
+                        *none = Some(self.candidates(core)?);
+                        continue;
+                    }
+                };
+                leaving = core.begin_leaving(keep, candidates);
             }
-            MutexGuard::unlocked(&mut core, || {
-                leaving.iter_mut().for_each(|memory| memory.go(&self.calls))
-            });
-            let Core { memory, .. } = &mut *core;
-            memory.physical.end_leaving(&mut memory.free_space, leaving);
+            if leaving.is_empty() {
+                return Ok(());
+            }
+            self.let_go(core, leaving);
         }
-        true
+        Ok(())
     }
 
-    /// Sets apart what streams did not need in the last windows. It becomes common free space once its work has completed;
-    /// where no event covers that yet, this sees to it that one does.
-    fn set_idle_apart(&self, core: &mut Core) {
+    /// Gives memory back that was taken out of the pool, without the lock. Returns the bytes that went.
+    pub(in crate::pool) fn let_go(&self, core: &mut MutexGuard<'_, Core>, mut leaving: Vec<Leaving>) -> u64 {
+        without_lock(core, || leaving.iter_mut().for_each(|memory| memory.go(&self.calls)));
+        let Core { memory, .. } = &mut **core;
+        memory.physical.end_leaving(&mut memory.free_space, leaving)
+    }
+
+    /// Returns all memory that is free for every stream to the driver, without the lock, while more than `keep` bytes and the
+    /// reserve are held. Returns the bytes.
+    pub(in crate::pool) fn give_free_back(&self, core: &mut MutexGuard<'_, Core>, keep: u64) -> Result<u64> {
+        let (mut released, mut before) = (0, 0);
+        loop {
+            let leaving = core.begin_leaving_free_cached(keep);
+            if leaving.is_empty() {
+                break;
+            }
+            match self.let_go(core, leaving) {
+                // The driver takes nothing back, or a close took everything.
+                0 => return Ok(released),
+                gone => released += gone,
+            }
+        }
+        for _ in 0..LOOKS {
+            let mut candidates = self.candidates(core)?;
+            loop {
+                let leaving = core.begin_leaving_free(keep, &mut candidates);
+                if leaving.is_empty() {
+                    break;
+                }
+                match self.let_go(core, leaving) {
+                    0 => return Ok(released),
+                    gone => released += gone,
+                }
+            }
+            if !candidates.changed || released == before {
+                break;
+            }
+            before = released;
+        }
+        Ok(released)
+    }
+
+    /// Handles and segments in common free space, in the order in which they go back. Other threads have the lock now and
+    /// then meanwhile. An error where all memory was returned by them.
+    fn candidates(&self, core: &mut MutexGuard<'_, Core>) -> Result<Candidates> {
+        let (mut candidates, mut from) = (Candidates::default(), Some(1));
+        while let Some(at) = from {
+            let Core { memory, .. } = &mut **core;
+            let (physical, free_space) = (&memory.physical, &memory.free_space);
+            from = physical.look_for_candidates(free_space, (at, SLICE), &mut candidates);
+            give_way(core)?;
+        }
+        without_lock(core, || candidates.sort());
+        core.still_open()?;
+        Ok(candidates)
+    }
+
+    /// Sets apart what streams did not need in the last windows. It becomes common free space once its work has completed.
+    /// Other threads have the lock now and then meanwhile. An error where all memory was returned by them.
+    fn set_idle_apart(&self, core: &mut MutexGuard<'_, Core>) -> Result<()> {
+        let page = core.memory.physical.page;
+        let free_space = &core.memory.free_space;
+        let mut owners = core.reclaimer.pending.owners();
+        owners.retain(|owner| free_space.idle(*owner) >= page);
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let owners: BTreeSet<Owner> = owners.into_iter().collect();
+        let (mut ranges, mut from): (Vec<FreeRange>, _) = (Vec::new(), Some(1));
+        while let Some(at) = from {
+            from = core.memory.free_space.look(at, SLICE, |range| {
+                if owners.contains(&range.owner) {
+                    ranges.push(range);
+                }
+            });
+            give_way(core)?;
+        }
+        // The smallest ones go first, as a whole.
+        without_lock(core, || sort::by_key(&mut ranges, |range| (range.size, 0)));
+        for ranges in ranges.chunks(SLICE) {
+            core.still_open()?;
+            let Core { memory, reclaimer, .. } = &mut **core;
+            for range in ranges {
+                let complete = reclaimer.pending.complete(range.owner);
+                memory.physical.set_apart(&mut memory.free_space, *range, complete);
+            }
+            give_way(core)?;
+        }
+        Ok(())
+    }
+
+    /// Where no event covers yet what is idle, this sees to it that one does.
+    fn cover_idle(&self, core: &mut Core) {
         let Core {
             memory,
             reclaimer,
             decay,
             ..
         } = core;
-        let (free_space, physical) = (&mut memory.free_space, &memory.physical);
         let owners = reclaimer.pending.owners();
-        for owner in owners.iter().copied() {
-            let idle = free_space.idle(owner);
-            if idle >= physical.page {
-                let apart = physical.set_apart(free_space, owner, idle);
-                free_space.take_idle(owner, apart);
-            }
-        }
-        reclaimer.send_guests_home(memory);
         let free_space = &memory.free_space;
         let waiting = || owners.iter().filter(|owner| free_space.has_guests(**owner));
         if waiting().next().is_some() {
@@ -148,15 +252,24 @@ impl Pool {
     }
 
     /// Takes from live blocks what they have at their ends and no block of their range needed in the last windows. The
-    /// handles are cached, and go back to the driver as such.
-    fn cut_unneeded(&self, core: &mut Core) {
-        let Core { memory, reclaimer, .. } = core;
-        let before = memory.physical.cached_bytes();
-        self.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
-            let unneeded = block.end_window(used);
-            block.cut_for(block.committed() - unneeded, physical.page)
-        });
-        memory.physical.add_idle_cached(memory.physical.cached_bytes() - before);
+    /// handles are cached, and go back to the driver as such. Other threads have the lock now and then meanwhile.
+    fn cut_unneeded(&self, core: &mut MutexGuard<'_, Core>) -> Result<()> {
+        for (looked, block) in self.dedicated.all().enumerate() {
+            let Core { memory, reclaimer, .. } = &mut **core;
+            let physical = &mut memory.physical;
+            let before = physical.cached_bytes();
+            self.cut_end(block, &reclaimer.pending, physical, |physical, block, used| {
+                let unneeded = block.end_window(used);
+                block.cut_for(block.committed() - unneeded, physical.page)
+            });
+            let cut = physical.cached_bytes() - before;
+            physical.add_idle_cached(cut);
+            // Each cut takes a call of the driver.
+            if cut > 0 || looked % SLICE == SLICE - 1 {
+                give_way(core)?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no memory is on its way back to the driver, so that the caller finds it gone or free. It waits as long
@@ -168,7 +281,7 @@ impl Pool {
         }
         let deadline = Instant::now() + self.options.wait.max(LEAST_WAIT);
         while core.memory.physical.is_leaving() && Instant::now() < deadline {
-            MutexGuard::unlocked(core, || std::thread::sleep(PAUSE));
+            without_lock(core, || std::thread::sleep(PAUSE));
         }
         core.still_open()?;
         Ok(!core.memory.physical.is_leaving())
@@ -176,29 +289,60 @@ impl Pool {
 }
 
 impl Core {
-    /// Takes the next idle memory out of the pool, to go back to the driver, while more than `keep` bytes and the reserve are held.
-    /// Nothing is left if that is none.
-    fn begin_leaving(&mut self, keep: u64) -> Vec<Leaving> {
-        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        let most = physical.reserved().saturating_sub(keep.max(physical.floor()));
+    /// Bytes of common free space that no request needed in the last windows, while more than `keep` bytes and the reserve
+    /// are held.
+    fn idle(&self, keep: u64) -> u64 {
+        self.memory.free_space.idle(COMMON).min(self.beyond(keep))
+    }
+
+    /// Bytes that are held beyond `keep` bytes and the reserve.
+    fn beyond(&self, keep: u64) -> u64 {
+        let physical = &self.memory.physical;
+        physical.reserved().saturating_sub(keep.max(physical.floor()))
+    }
+
+    /// Takes the next idle cached memory out of the pool, to go back to the driver, while more than `keep` bytes and the
+    /// reserve are held. Nothing is left if that is none.
+    fn begin_leaving_cached(&mut self, keep: u64) -> Vec<Leaving> {
+        let most = self.beyond(keep);
+        let physical = &mut self.memory.physical;
         let cached = physical.begin_leaving_cached(physical.idle_cached().min(most), BATCH);
-        if !cached.is_empty() {
-            physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
-            return cached;
-        }
-        let leaving = physical.begin_leaving(free_space, free_space.idle(COMMON).min(most), BATCH);
+        physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
+        cached
+    }
+
+    /// As [`Core::begin_leaving_cached`], for idle common free space.
+    fn begin_leaving(&mut self, keep: u64, candidates: &mut Candidates) -> Vec<Leaving> {
+        let most = self.idle(keep);
+        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
+        let leaving = physical.begin_leaving(free_space, candidates, most, BATCH);
         free_space.take_idle(COMMON, leaving.iter().map(Leaving::size).sum());
         leaving
     }
 
-    /// As [`Core::begin_leaving`], for all memory that is free for every stream, however long it has been free.
-    pub(in crate::pool) fn begin_leaving_free(&mut self, keep: u64) -> Vec<Leaving> {
-        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        let most = physical.reserved().saturating_sub(keep.max(physical.floor()));
-        let cached = physical.begin_leaving_cached(most, BATCH);
-        match cached.is_empty() {
-            true => physical.begin_leaving(free_space, most, BATCH),
-            false => cached,
-        }
+    /// As [`Core::begin_leaving_cached`], for all that is cached, however long it has been.
+    fn begin_leaving_free_cached(&mut self, keep: u64) -> Vec<Leaving> {
+        let most = self.beyond(keep);
+        self.memory.physical.begin_leaving_cached(most, BATCH)
     }
+
+    /// As [`Core::begin_leaving`], for all memory that is free for every stream, however long it has been.
+    fn begin_leaving_free(&mut self, keep: u64, candidates: &mut Candidates) -> Vec<Leaving> {
+        let most = self.beyond(keep);
+        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
+        physical.begin_leaving(free_space, candidates, most, BATCH)
+    }
+}
+
+/// Lets other threads have the lock. An error where all memory was returned meanwhile.
+fn give_way(core: &mut MutexGuard<'_, Core>) -> Result<()> {
+    without_lock(core, thread::yield_now);
+    core.still_open()
+}
+
+/// Does `work` while other threads may have the lock.
+fn without_lock<T>(core: &mut MutexGuard<'_, Core>, work: impl FnOnce() -> T) -> T {
+    #[cfg(test)]
+    core.memory.free_space.looks.pause();
+    MutexGuard::unlocked(core, work)
 }

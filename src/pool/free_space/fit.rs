@@ -77,6 +77,21 @@ impl FreeSpace {
         Some(self.carve(id, size, start))
     }
 
+    /// As [`FreeSpace::take_at`], out of node `id`; none, and no change, where that node does not hold these bytes as `owner`'s
+    /// free space (any more).
+    pub fn take_in(&mut self, id: NodeId, owner: Owner, start: u64, size: u64) -> Option<NodeId> {
+        self.holds(id, owner, start, size).then(|| self.carve(id, size, start))
+    }
+
+    /// Whether the `size` bytes at `start` lie in node `id` and are free for `owner`.
+    pub fn holds(&self, id: NodeId, owner: Owner, start: u64, size: u64) -> bool {
+        let node = self
+            .nodes
+            .get(id as usize)
+            .filter(|node| node.state == State::Free(owner));
+        node.is_some_and(|node| node.offset <= start && start + size <= node.offset + node.size)
+    }
+
     /// As [`FreeSpace::take`], from ranges whose `event_number` is at most `through`.
     pub fn take_covered(&mut self, owner: Owner, size: u64, align: u64, through: u64) -> Option<NodeId> {
         let id = self.find(owner, size, align, Cut::Any, |node| node.event_number <= through)?;

@@ -3,7 +3,20 @@
 //! The caller ends a window at regular times. What was free throughout several windows was needed in none of them, so it
 //! can go back to the driver.
 
-use super::{COMMON, FreeSpace, NodeId, Owner, OwnerSpace};
+use super::{COMMON, FreeSpace, NodeId, Owner, OwnerSpace, State};
+
+/// A free range that is no guest, as [`FreeSpace::look`] found it. Another call may have taken it since.
+#[derive(Debug, Clone, Copy)]
+pub struct FreeRange {
+    /// The node's number.
+    pub id: NodeId,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Where it starts.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
 
 /// How many windows in a row memory has to be free.
 pub const WINDOWS: usize = 4;
@@ -85,12 +98,26 @@ impl FreeSpace {
         self.needs -= less;
     }
 
-    /// The free ranges of `owner` that are no guests: offset and size.
-    pub fn own_ranges(&self, owner: Owner) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let own = self
-            .ranges(owner)
-            .filter(move |(id, ..)| self.nodes[*id as usize].home == owner);
-        own.map(|(_, offset, size)| (offset, size))
+    /// Looks at `most` nodes from number `from` on, for free ranges that are no guests. Returns the number to go on with;
+    /// none after the last node. A range that is free all the while and coalesces with no other keeps its number, so looks
+    /// between which other calls came find it.
+    pub fn look(&self, from: NodeId, most: usize, mut found: impl FnMut(FreeRange)) -> Option<NodeId> {
+        let end = self.nodes.len().min(from as usize + most);
+        for (id, node) in self.nodes.iter().enumerate().take(end).skip(from as usize) {
+            #[cfg(test)]
+            self.looks.count();
+            if let State::Free(owner) = node.state
+                && node.home == owner
+            {
+                found(FreeRange {
+                    id: id as NodeId,
+                    owner,
+                    offset: node.offset,
+                    size: node.size,
+                });
+            }
+        }
+        (end < self.nodes.len()).then_some(end as NodeId)
     }
 
     /// Whether `owner` has guests, whose work has not completed or is not covered.
@@ -98,18 +125,24 @@ impl FreeSpace {
         self.spaces[owner.0 as usize].guests > 0
     }
 
-    /// Sets memory of `owner`, which is idle, apart: its home is common free space, where it goes once its work has
-    /// completed. Until then it does not coalesce with what `owner` frees later. Returns whether it was `owner`'s own.
-    pub fn set_apart(&mut self, owner: Owner, offset: u64, size: u64) -> bool {
-        let holds = |(_, at, bytes): &(NodeId, u64, u64)| *at <= offset && offset + size <= at + bytes;
-        let range = self.ranges(owner).find(holds).map(|(id, ..)| &self.nodes[id as usize]);
-        let Some(event_number) = range.filter(|node| node.home == owner).map(|node| node.event_number) else {
+    /// Sets `size` bytes at `offset` in `range`, which are idle, apart: their home is common free space. They go there at once
+    /// if they are behind an event up to `complete`, and otherwise once their work has completed. Until then they do not
+    /// coalesce with what the owner frees later. False where the range has changed since it was found.
+    pub fn set_apart(&mut self, range: FreeRange, offset: u64, size: u64, complete: u64) -> bool {
+        let FreeRange { id, owner, .. } = range;
+        let Some(node) = self.nodes.get(id as usize).filter(|node| node.home == owner) else {
             return false;
         };
-        let Some(id) = self.take_at(owner, offset, size) else {
+        let event_number = node.event_number;
+        let Some(id) = self.take_in(id, owner, offset, size) else {
             return false;
         };
-        self.release_to(id, owner, event_number, COMMON);
+        if event_number <= complete {
+            self.release(id, COMMON, 0);
+            self.spaces[0].idle.add(size);
+        } else {
+            self.release_to(id, owner, event_number, COMMON);
+        }
         true
     }
 

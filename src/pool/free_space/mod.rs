@@ -23,6 +23,8 @@ mod cut;
 mod fit;
 mod idle;
 mod links;
+#[cfg(test)]
+mod looks;
 mod needs;
 mod place;
 #[cfg(test)]
@@ -31,7 +33,7 @@ mod validate;
 
 pub use cut::Cut;
 pub use fit::{APART, End};
-pub use idle::{IdleBytes, WINDOWS};
+pub use idle::{FreeRange, IdleBytes, WINDOWS};
 pub use place::Place;
 
 use bins::Bins;
@@ -42,6 +44,9 @@ pub type NodeId = u32;
 /// The owner of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u32);
+
+/// The most guests of one owner that go home in one call.
+const GUESTS: usize = 1024;
 
 /// The owner of free space that is safe for every caller.
 pub const COMMON: Owner = Owner(0);
@@ -149,6 +154,9 @@ pub struct FreeSpace {
     arena_room: u64,
     /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
     extents: BTreeMap<u64, u64>,
+    /// How many nodes were looked at.
+    #[cfg(test)]
+    pub looks: looks::Looks,
 }
 
 impl FreeSpace {
@@ -188,6 +196,8 @@ impl FreeSpace {
             needs: 0,
             arena_room: size / 16,
             extents: BTreeMap::new(),
+            #[cfg(test)]
+            looks: looks::Looks::default(),
         }
     }
 
@@ -264,9 +274,10 @@ impl FreeSpace {
         }
     }
 
-    /// Sends the guests of `owner` home whose `event_number` is at most `through`.
+    /// Sends the oldest guests of `owner` home whose `event_number` is at most `through`. So many go in one call that nothing
+    /// waits long for it; a later call sends the others.
     pub fn send_guests_home(&mut self, owner: Owner, through: u64) {
-        self.move_guests(owner, through, |free_space, home| {
+        self.move_guests(owner, through, GUESTS, |free_space, home| {
             Some(match free_space.spaces[home.0 as usize].alive {
                 true => home,
                 false => COMMON,
@@ -276,24 +287,32 @@ impl FreeSpace {
 
     /// Makes the guests of `owner` its own.
     pub fn adopt_guests(&mut self, owner: Owner) {
-        self.move_guests(owner, u64::MAX, |_, _| Some(owner));
+        self.move_guests(owner, u64::MAX, usize::MAX, |_, _| Some(owner));
     }
 
     /// Takes back what was set apart of `owner`'s own. Returns whether that was anything.
     pub fn take_back_apart(&mut self, owner: Owner) -> bool {
         let before = self.spaces[owner.0 as usize].guests;
-        self.move_guests(owner, u64::MAX, |_, home| (home == COMMON).then_some(owner));
+        self.move_guests(owner, u64::MAX, usize::MAX, |_, home| (home == COMMON).then_some(owner));
         self.spaces[owner.0 as usize].guests < before
     }
 
-    /// Gives the guests of `owner` behind events up to `through` to the owner that `to` returns for their home. Without
-    /// one, they stay.
-    fn move_guests(&mut self, owner: Owner, through: u64, to: impl Fn(&FreeSpace, Owner) -> Option<Owner>) {
-        if self.spaces[owner.0 as usize].guests == 0 {
+    /// Gives the oldest guests of `owner` behind events up to `through`, at most `most` of them, to the owner that `to`
+    /// returns for their home. Without one, they stay.
+    fn move_guests(
+        &mut self,
+        owner: Owner,
+        through: u64,
+        most: usize,
+        to: impl Fn(&FreeSpace, Owner) -> Option<Owner>,
+    ) {
+        let most = most.min(self.spaces[owner.0 as usize].guests);
+        if most == 0 {
             return;
         }
         let covered = self.ranges_through(owner, through).map(|(id, ..)| id);
-        let guests: Vec<NodeId> = covered.filter(|id| self.nodes[*id as usize].home != owner).collect();
+        let guests = covered.filter(|id| self.nodes[*id as usize].home != owner);
+        let guests: Vec<NodeId> = guests.take(most).collect();
         for id in guests {
             let Node {
                 event_number,
@@ -337,6 +356,8 @@ impl FreeSpace {
         let mut id = self.spaces[owner.0 as usize].oldest;
         std::iter::from_fn(move || {
             let node = (id != 0).then(|| &self.nodes[id as usize])?;
+            #[cfg(test)]
+            self.looks.count();
             let range = (id, node.offset, node.size);
             id = node.younger;
             Some(range)

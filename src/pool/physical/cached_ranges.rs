@@ -8,7 +8,8 @@ impl PhysicalMemory {
     pub fn cache_range(&mut self, mut block: DedicatedMemory) {
         block.leave_old_ranges(self);
         block.pending_tail = None;
-        self.cached_ranges.push(block);
+        self.cached_range_bytes += block.committed();
+        self.cached_ranges.push_back(block);
     }
 
     /// The smallest cached block that can serve `size` bytes without wasting most of itself.
@@ -19,7 +20,7 @@ impl PhysicalMemory {
             .enumerate()
             .filter(|(_, block)| block.fits(size, self.page));
         let (at, _) = fits.min_by_key(|(_, block)| block.committed())?;
-        Some(self.uncache(at))
+        self.uncache(at)
     }
 
     /// The smallest cached block that had grown and may serve the growth of one of `size` bytes.
@@ -27,7 +28,7 @@ impl PhysicalMemory {
         let ranges = self.cached_ranges.iter().enumerate();
         let grown = ranges.filter(|(_, block)| block.may_serve_growth(size));
         let (at, _) = grown.min_by_key(|(_, block)| block.committed())?;
-        Some(self.uncache(at))
+        self.uncache(at)
     }
 
     /// Whether there is such a block as [`PhysicalMemory::take_cached_range`] takes.
@@ -42,7 +43,7 @@ impl PhysicalMemory {
         let larger = self.cached_ranges.iter().enumerate();
         let larger = larger.filter_map(|(at, block)| Some((at, block.committed(), block.cut_for(size, page)?)));
         let (at, _, cut) = larger.min_by_key(|(_, committed, _)| *committed)?;
-        let mut block = self.uncache(at);
+        let mut block = self.uncache(at)?;
         block.cut(self, cut);
         Some(block)
     }
@@ -56,26 +57,25 @@ impl PhysicalMemory {
             .enumerate()
             .filter(|(_, block)| smaller(block));
         let (at, _) = cached_ranges.max_by_key(|(_, block)| block.committed())?;
-        Some(self.uncache(at))
+        self.uncache(at)
     }
 
     /// Destroys the oldest cached block and caches its handles. False where there is none.
     pub fn destroy_cached_range(&mut self) -> bool {
-        if self.cached_ranges.is_empty() {
-            return false;
-        }
-        self.uncache(0).destroy(self);
+        let Some(block) = self.uncache(0) else { return false };
+        block.destroy(self);
         true
     }
 
-    fn uncache(&mut self, at: usize) -> DedicatedMemory {
-        let block = self.cached_ranges.remove(at);
+    fn uncache(&mut self, at: usize) -> Option<DedicatedMemory> {
+        let block = self.cached_ranges.remove(at)?;
+        self.cached_range_bytes -= block.committed();
         self.note_cached();
-        block
+        Some(block)
     }
 
     /// Bytes of cached blocks.
     pub fn cached_range_bytes(&self) -> u64 {
-        self.cached_ranges.iter().map(DedicatedMemory::committed).sum()
+        self.cached_range_bytes
     }
 }

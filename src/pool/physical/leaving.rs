@@ -5,7 +5,7 @@
 //! nothing is mapped at its place.
 
 use super::*;
-use crate::support::sort;
+use crate::pool::free_space::FreeRange;
 
 /// One handle or segment on its way back to the driver.
 pub struct Leaving {
@@ -63,21 +63,31 @@ impl Leaving {
 }
 
 impl PhysicalMemory {
-    /// Takes handles and segments that are complete for every caller out of common free space: at most `bytes` bytes, and
-    /// `most` of them. Each one goes back with [`Leaving::go`], and all of them have to come to
-    /// [`PhysicalMemory::end_leaving`].
-    pub fn begin_leaving(&mut self, free_space: &mut FreeSpace, bytes: u64, most: usize) -> Vec<Leaving> {
+    /// Takes `candidates` that are still in common free space out of it: at most `bytes` bytes, and `most` of them. Each one
+    /// goes back with [`Leaving::go`], and all of them have to come to [`PhysicalMemory::end_leaving`].
+    pub fn begin_leaving(
+        &mut self,
+        free_space: &mut FreeSpace,
+        candidates: &mut Candidates,
+        bytes: u64,
+        most: usize,
+    ) -> Vec<Leaving> {
         let (mut leaving, mut left) = (Vec::new(), bytes);
         let base = self.addresses.base().unwrap_or_default();
-        for idle in self.scattered(free_space) {
-            let Some(mapped) = self.mapped.get_mut(&idle.offset).filter(|_| leaving.len() < most) else {
-                break;
+        while leaving.len() < most
+            && let Some(idle) = candidates.next()
+        {
+            // Other memory may have been mapped there since, but what lies in the free range is free.
+            let Some(mapped) = self.mapped.get_mut(&idle.offset) else {
+                candidates.changed = true;
+                continue;
             };
             let bytes = mapped.end() - mapped.offset;
             if bytes > left {
                 continue;
             }
-            let Some(node) = free_space.take_at(COMMON, mapped.offset, bytes) else {
+            let Some(node) = free_space.take_in(idle.range, COMMON, mapped.offset, bytes) else {
+                candidates.changed = true;
                 continue;
             };
             mapped.leaves = true;
@@ -108,34 +118,31 @@ impl PhysicalMemory {
         leaving
     }
 
-    /// Sets at most `bytes` bytes of `owner`'s free space apart: its smallest ranges as a whole, and handles and segments at
-    /// the ends of the others. Returns the bytes.
-    pub fn set_apart(&self, free_space: &mut FreeSpace, owner: Owner, bytes: u64) -> u64 {
-        let mut ranges: Vec<(u64, u64)> = free_space.own_ranges(owner).collect();
-        sort::by_key(&mut ranges, |(_, size)| (*size, 0));
-        let mut left = bytes;
-        for (start, size) in ranges {
-            if size <= left {
-                left -= if free_space.set_apart(owner, start, size) {
-                    size
-                } else {
-                    0
-                };
-                continue;
+    /// Sets `range` apart, where its owner has as many idle bytes ([`FreeSpace::idle`]); otherwise handles and segments at its
+    /// end, as far as they are that many. See [`FreeSpace::set_apart`] for `complete`.
+    pub fn set_apart(&self, free_space: &mut FreeSpace, range: FreeRange, complete: u64) {
+        let mut set_apart = |offset, bytes| {
+            let idle = free_space.idle(range.owner);
+            if bytes <= idle && free_space.set_apart(range, offset, bytes, complete) {
+                free_space.take_idle(range.owner, bytes);
             }
-            for mapped in self.mapped.range(start..start + size).rev().map(|(_, mapped)| mapped) {
-                let (end, bytes) = (mapped.end(), mapped.end() - mapped.offset);
-                if end <= start + size && bytes <= left && free_space.set_apart(owner, mapped.offset, bytes) {
-                    left -= bytes;
-                }
+            idle
+        };
+        let FreeRange { offset, size, .. } = range;
+        let idle = set_apart(offset, size);
+        if size <= idle || idle < self.page {
+            return;
+        }
+        for mapped in self.mapped.range(offset..offset + size).rev().map(|(_, mapped)| mapped) {
+            if mapped.end() <= offset + size && set_apart(mapped.offset, mapped.end() - mapped.offset) < self.page {
+                return;
             }
         }
-        bytes - left
     }
 
     /// As [`PhysicalMemory::begin_leaving`], for cached handles. Cached ranges are taken apart first, oldest first.
     pub fn begin_leaving_cached(&mut self, bytes: u64, most: usize) -> Vec<Leaving> {
-        let oldest = |ranges: &[DedicatedMemory]| ranges.first().map_or(u64::MAX, DedicatedMemory::committed);
+        let oldest = |ranges: &VecDeque<DedicatedMemory>| ranges.front().map_or(u64::MAX, DedicatedMemory::committed);
         while oldest(&self.cached_ranges) <= bytes.saturating_sub(self.cached_handle_bytes) {
             self.destroy_cached_range();
         }

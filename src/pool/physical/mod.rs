@@ -8,7 +8,7 @@
 //!
 //! Uses: free_space.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::driver::{Failure, Handle, HandleKind, Result};
@@ -23,6 +23,7 @@ use crate::pool::physical::reserve::Reserve;
 
 pub mod address_space;
 mod cached_ranges;
+mod candidates;
 pub mod dedicated_memory;
 pub mod deferred_release;
 mod granules;
@@ -33,6 +34,7 @@ mod release;
 mod reserve;
 mod segments;
 
+pub use candidates::Candidates;
 pub use leaving::Leaving;
 
 /// The largest handle, in bytes and as a part of what is reserved. A block that takes a part of a handle keeps the rest
@@ -127,7 +129,8 @@ pub struct PhysicalMemory {
     cached_handles: BTreeMap<u64, Vec<Handle>>,
     cached_handle_bytes: u64,
     /// Cached ranges: freed resizable blocks that stay mapped, oldest first.
-    cached_ranges: Vec<DedicatedMemory>,
+    cached_ranges: VecDeque<DedicatedMemory>,
+    cached_range_bytes: u64,
     /// How much of what is cached was idle for a while.
     idle_cached: IdleBytes,
     /// How many handles and segments are on their way back to the driver.
@@ -180,7 +183,8 @@ impl PhysicalMemory {
             mapped: BTreeMap::new(),
             cached_handles: BTreeMap::new(),
             cached_handle_bytes: 0,
-            cached_ranges: Vec::new(),
+            cached_ranges: VecDeque::new(),
+            cached_range_bytes: 0,
             idle_cached: IdleBytes::default(),
             leaving: 0,
             reserved: 0,
@@ -390,7 +394,7 @@ impl PhysicalMemory {
         self.cached_ranges.clear();
         self.deferred.clear();
         (self.stuck, self.leaving) = (0, 0);
-        (self.cached_handle_bytes, self.reserved) = (0, 0);
+        (self.cached_handle_bytes, self.cached_range_bytes, self.reserved) = (0, 0, 0);
     }
 }
 

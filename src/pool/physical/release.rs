@@ -1,7 +1,6 @@
 //! How memory returns to the driver, and what the driver refused to take back.
 
 use super::*;
-use crate::support::sort;
 
 impl PhysicalMemory {
     /// Returns cached handles, and then cached blocks, to the driver until at most `keep` bytes are reserved, or what is
@@ -146,37 +145,12 @@ impl PhysicalMemory {
         freed
     }
 
-    /// Mapped handles and segments that are complete for every caller.
-    pub(in crate::pool::physical) fn scattered(&self, free_space: &FreeSpace) -> Vec<Idle> {
-        let mut idle: Vec<(u64, Idle)> = Vec::new();
-        for (range, offset, bytes) in free_space.ranges(COMMON) {
-            for mapped in self
-                .mapped
-                .range(offset.saturating_sub(512)..offset + bytes)
-                .map(|(_, mapped)| mapped)
-            {
-                let inside = mapped.offset >= offset && mapped.end() <= offset + bytes;
-                if inside && !matches!(mapped.origin, Origin::External) {
-                    let piece = Idle {
-                        range,
-                        owner: COMMON,
-                        offset: mapped.offset,
-                        size: mapped.size,
-                    };
-                    idle.push((bytes, piece));
-                }
-            }
-        }
-        // The smallest ranges go first, so that what stays is contiguous. Within a range the last piece goes first, so
-        // that what lies before keeps its number.
-        sort::by_key(&mut idle, |(_, idle)| (!idle.offset, 0));
-        sort::by_key(&mut idle, |(bytes, idle)| (*bytes, idle.range.into()));
-        idle.into_iter().map(|(_, idle)| idle).collect()
-    }
-
     /// The free range that the memory at `idle` lies in. A larger neighbour may have split the range
     /// since its number was taken.
     fn range_of(free_space: &FreeSpace, idle: Idle, end: u64) -> Option<Idle> {
+        if free_space.holds(idle.range, idle.owner, idle.offset, end - idle.offset) {
+            return Some(idle);
+        }
         let range = free_space
             .ranges(idle.owner)
             .find(|(_, from, size)| *from <= idle.offset && end <= from + size);

@@ -1,7 +1,7 @@
 //! How a dedicated allocation comes back, and what a shrink of one left over.
 
 use crate::pool::counters::FreedBytes;
-use crate::pool::dedicated::{Claimed, Try};
+use crate::pool::dedicated::{Cell, Claimed, Try};
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Remainder};
 use crate::pool::reclaim::Reclaimer;
@@ -92,29 +92,40 @@ impl Pool {
         physical: &mut PhysicalMemory,
         mut cut_at: impl FnMut(&PhysicalMemory, &mut DedicatedMemory, u64) -> Option<u64>,
     ) {
-        for (id, cell) in self.dedicated.all() {
-            if cell.most.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
-                continue;
-            };
-            let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
-            let mut block = claimed.block();
-            let Some(block) = block.as_mut() else { continue };
-            let is_known = |of: &Remainder| !of.limits() || pending.has_remainder(of.number);
-            block.remainder = block.remainder.filter(is_known);
-            let limits = block.remainder.as_ref().is_some_and(Remainder::limits);
-            if block.capture != 0 || block.pending_tail.is_some() || limits {
-                continue;
-            }
-            if let Some(cut) = cut_at(physical, block, size.max(touched)) {
-                let before = block.committed();
-                block.cut(physical, cut);
-                self.record_cut(block, before);
-            }
-            claimed.update_limits(block);
+        for block in self.dedicated.all() {
+            self.cut_end(block, pending, physical, &mut cut_at);
         }
+    }
+
+    /// As [`Pool::cut_ends`], for one block.
+    pub(in crate::pool) fn cut_end(
+        &self,
+        (id, cell): (u32, &Cell),
+        pending: &PendingFrees,
+        physical: &mut PhysicalMemory,
+        cut_at: impl FnOnce(&PhysicalMemory, &mut DedicatedMemory, u64) -> Option<u64>,
+    ) {
+        if cell.most.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
+            return;
+        };
+        let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
+        let mut block = claimed.block();
+        let Some(block) = block.as_mut() else { return };
+        let is_known = |of: &Remainder| !of.limits() || pending.has_remainder(of.number);
+        block.remainder = block.remainder.filter(is_known);
+        let limits = block.remainder.as_ref().is_some_and(Remainder::limits);
+        if block.capture != 0 || block.pending_tail.is_some() || limits {
+            return;
+        }
+        if let Some(cut) = cut_at(physical, block, size.max(touched)) {
+            let before = block.committed();
+            block.cut(physical, cut);
+            self.record_cut(block, before);
+        }
+        claimed.update_limits(block);
     }
 }
 

@@ -44,6 +44,7 @@ mod returns;
 mod rises;
 mod segments;
 mod sharing;
+mod slices;
 mod steady;
 mod synchronizing;
 
