@@ -73,6 +73,7 @@ impl Pool {
                 }
             }
             let _ = reclaimer.poll(self, memory);
+            let _ = self.give_due_back(&mut core);
         }
     }
 }

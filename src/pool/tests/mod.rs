@@ -47,6 +47,7 @@ mod sharing;
 mod slices;
 mod steady;
 mod synchronizing;
+mod unlocked;
 
 const MIB: u64 = 1 << 20;
 
