@@ -136,8 +136,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Another thread holds the lock all the time but for a moment between two holds. An unfair lock is free there for too
-    /// short a time for a waiter to wake up: of 100 waits with parking_lot's own, a typical one takes 40 holds.
+    /// Another thread holds the lock all the time but for a moment between two holds. parking_lot's own mutex is free there for
+    /// too short a time for a waiter to wake up, and this test does not end within a minute.
     #[test]
     fn waiter_gets_the_lock_from_a_thread_that_takes_it_again_and_again() {
         const HOLD: Duration = Duration::from_micros(200);
