@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use trtalloc::driver::sim::model::code::*;
 use trtalloc::driver::sim::{Latencies, SimConfig};
 
@@ -56,6 +58,29 @@ fn latency_is_settable() {
     assert!(m.set_latency("cuStreamGetId", 70));
     m.stream_id(s).unwrap();
     assert_eq!(m.now(), before + 70);
+}
+
+#[test]
+fn latency_passes_on_the_host_if_it_is_wanted() {
+    let m = machine();
+    let time = Duration::from_millis(3);
+    for call in ["cuMemCreate", "cuStreamGetId"] {
+        assert!(m.set_latency(call, time.as_nanos() as u64));
+    }
+    m.spend_host_time(true);
+    let s = m.stream_create(true).unwrap();
+    let (begun, before) = (Instant::now(), m.now());
+    m.memory_create(0, 2 * MIB).unwrap();
+    assert!(begun.elapsed() >= time);
+    m.stream_id(s).unwrap();
+    assert!(begun.elapsed() >= 2 * time);
+    assert_eq!(m.now() - before, 2 * time.as_nanos() as u64);
+    // Half a minute passes on the machine's clock alone.
+    m.spend_host_time(false);
+    assert!(m.set_latency("cuMemCreate", 30_000_000_000));
+    let begun = Instant::now();
+    m.memory_create(0, 2 * MIB).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

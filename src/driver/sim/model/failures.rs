@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::Machine;
 use super::code::Result;
 use super::functions::{Call, CallKind};
-use super::tables::{FLAG_ARMED, FLAG_LATENCY, Tables};
+use super::tables::{FLAG_ARMED, FLAG_HOST, FLAG_LATENCY, Tables};
 
 #[derive(Debug)]
 struct FailureRule {
@@ -197,6 +197,12 @@ impl Machine {
             .any(|call| self.latencies[*call as usize].load(Relaxed) > 0);
         self.tables.set_flag(FLAG_LATENCY, any);
         true
+    }
+
+    /// Whether the calling thread spends a call's latency, too, as it would in a driver. It waits without the machine's
+    /// lock, so calls of several threads pass at the same time.
+    pub fn spend_host_time(&self, on: bool) {
+        self.tables.set_flag(FLAG_HOST, on);
     }
 
     /// How often each function was called, by name, without those that were never called.

@@ -49,6 +49,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -283,9 +284,10 @@ impl Machine {
                 self.apply_rules(call)?;
             }
         }
+        let latency = self.pass_on_host(call);
         let mut state = self.state.lock();
         state.in_exempt_call = thread.exempt.load(Relaxed) != 0;
-        self.tables.advance(self.latencies[call as usize].load(Relaxed));
+        self.tables.advance(latency);
         self.run_due_destructors(&mut state);
         Ok((thread, state))
     }
@@ -309,7 +311,19 @@ impl Machine {
         if flags & tables::FLAG_ARMED != 0 {
             self.apply_rules(call)?;
         }
-        self.tables.advance(self.latencies[call as usize].load(Relaxed));
+        self.tables.advance(self.pass_on_host(call));
         Ok(())
+    }
+
+    /// The call's latency, which passes on the host first if [`Machine::spend_host_time`] says so.
+    fn pass_on_host(&self, call: Call) -> u64 {
+        let latency = self.latencies[call as usize].load(Relaxed);
+        if latency > 0 && self.tables.flags.load(Relaxed) & tables::FLAG_HOST != 0 {
+            let (begun, time) = (Instant::now(), Duration::from_nanos(latency));
+            while begun.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+        latency
     }
 }

@@ -24,6 +24,8 @@ pub(super) const CAPTURE_IMPLIED: u32 = 3;
 pub(super) const FLAG_ARMED: u32 = 1;
 /// A query has a latency.
 pub(super) const FLAG_LATENCY: u32 = 2;
+/// Latencies pass on the host, too.
+pub(super) const FLAG_HOST: u32 = 4;
 
 /// One stream handle.
 #[derive(Debug)]
