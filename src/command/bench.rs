@@ -1,11 +1,13 @@
 //! `trtalloc bench`: measures the project's targets on this machine.
 
+mod beside;
 mod binary;
 mod driver;
 mod fill;
 mod history;
 mod longest;
 mod machine;
+mod many;
 mod memory;
 mod pairs;
 mod serve;
@@ -131,7 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
     };
     bench.device.check_order(false);
     type Measurement<'a> = (&'a str, &'a dyn Fn(&Bench) -> Result<Vec<Row>>);
-    let measurements: [Measurement; 16] = [
+    let measurements: [Measurement; 20] = [
         ("pairs", &pairs::pairs),
         ("pairs with a name", &pairs::named),
         ("pairs with control and share_budget", &pairs::controlled),
@@ -140,7 +142,11 @@ pub fn run(arguments: &Arguments) -> Result<Done> {
         ("the driver's own pairs", &driver::pairs),
         ("misses", &time::misses),
         ("longest calls", &longest::longest),
+        ("small requests beside engines", &beside::engines),
+        ("small requests beside decay and trims", &beside::returns),
         ("driver calls of a pair", &pairs::driver_calls),
+        ("many streams in turn", &many::pairs),
+        ("event queries of many streams", &many::queries),
         ("filling", &fill::fill),
         ("traces", &memory::traces),
         ("resizing", &time::resizes),

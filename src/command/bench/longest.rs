@@ -19,10 +19,10 @@ const WARM: usize = 300;
 const CALLS: usize = 1_000_000;
 
 /// The times of calls in nanoseconds.
-struct Times(Vec<u32>);
+pub struct Times(pub Vec<u32>);
 
 impl Times {
-    fn of<T>(&mut self, call: impl FnOnce() -> T) -> T {
+    pub fn of<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let answer = call();
         self.0.push(begun.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
@@ -30,7 +30,7 @@ impl Times {
     }
 
     /// The time in microseconds that all calls but one in so many stay below.
-    fn one_in(&mut self, parts: usize) -> f64 {
+    pub fn one_in(&mut self, parts: usize) -> f64 {
         let at = self.0.len() - 1 - self.0.len() / parts;
         f64::from(*self.0.select_nth_unstable(at).1) / 1000.0
     }

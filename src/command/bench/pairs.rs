@@ -24,7 +24,7 @@ fn trust(trusted: bool) -> impl FnOnce(&mut Config) {
 
 /// Runs `body` on a thread for each of `streams`, all starting at the same moment. The application's context is
 /// current to each thread.
-fn on_threads<T: Send>(
+pub fn on_threads<T: Send>(
     bench: &Bench,
     streams: &[Stream],
     body: impl Fn(usize, Stream) -> Result<T> + Sync,
