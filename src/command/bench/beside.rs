@@ -60,12 +60,12 @@ impl Drop for Costly<'_> {
 }
 
 /// The times of small requests on the second stream while `other` works on another thread with the first one. They end with
-/// `other`, or after `most` of them; `other` is asked to end then.
+/// `other`, or after `most` of them or `LONGEST`; `other` is asked to end then.
 fn small_requests(
     bench: &Bench,
     client: Client,
     (streams, holes): (&[Stream], &mut Holes),
-    most: u64,
+    most: Option<u64>,
     other: impl Fn(Stream, &AtomicBool) -> Result<()> + Sync,
 ) -> Result<Times> {
     let (over, holes) = (AtomicBool::new(false), std::sync::Mutex::new(holes));
@@ -77,7 +77,7 @@ fn small_requests(
             if !times.of(|| holes.miss(client)) {
                 return Err(refused());
             }
-            if times.0.len() as u64 >= most || begun.elapsed() > LONGEST {
+            if most.is_some_and(|most| times.0.len() as u64 >= most || begun.elapsed() > LONGEST) {
                 break;
             }
             std::thread::sleep(APART);
@@ -135,7 +135,7 @@ pub fn engines(bench: &Bench) -> Result<Vec<Row>> {
                 let mut holes = Holes::make(allocator, streams[1], HOLES)?;
                 let times = {
                     let _costly = Costly::begin(&bench.device);
-                    small_requests(bench, client, (streams, &mut holes), most, |_, over| {
+                    small_requests(bench, client, (streams, &mut holes), Some(most), |_, over| {
                         while !over.load(Ordering::Acquire) {
                             if !work(client) {
                                 return Err(refused());
@@ -207,7 +207,7 @@ fn rows_of_returns(bench: &Bench) -> Result<Vec<Row>> {
                 let live = make_pieces(allocator, streams[0], (count, page, flags))?;
                 let took = std::sync::Mutex::new(Duration::ZERO);
                 let before = allocator.stats(None)?.reserved;
-                let times = small_requests(bench, client, (streams, &mut holes), u64::MAX, |_, _| {
+                let times = small_requests(bench, client, (streams, &mut holes), None, |_, _| {
                     let begun = Instant::now();
                     match by {
                         Return::Decay => (0..WINDOWS).for_each(|_| _ = allocator.end_window()),
