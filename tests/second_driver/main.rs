@@ -36,6 +36,8 @@ mod common;
 mod drawn;
 #[path = "../stress/graphs.rs"]
 mod graphs;
+#[path = "../stress/neighbour.rs"]
+mod neighbour;
 #[path = "../stress/play.rs"]
 mod play;
 #[path = "../stress/random.rs"]

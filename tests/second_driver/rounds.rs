@@ -16,6 +16,10 @@ use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
 
+/// The most streams of a client.
+const FEW: usize = 6;
+const MANY: usize = 100;
+
 /// An A100's latencies in microseconds, as published.
 pub const A100: &str =
     "cuMemCreate=30,cuMemMap=1.5,cuMemSetAccess=36,cuMemUnmap=26,cuMemAlloc*=120,cuMemFree*=150,cuMemRelease=10";
@@ -34,6 +38,10 @@ pub struct Round {
     pub latencies: &'static str,
     /// Bytes of each device.
     pub memory: u64,
+    /// The most streams of a client.
+    streams: usize,
+    /// Whether a neighbour loads engines.
+    neighbour: bool,
 }
 
 pub fn all() -> Vec<Round> {
@@ -51,6 +59,8 @@ pub fn all() -> Vec<Round> {
         } else {
             2 << 30
         },
+        streams: FEW,
+        neighbour: false,
     };
     let older = |version, round: Round| Round { version, ..round };
     let slow = |round: Round| Round {
@@ -58,6 +68,11 @@ pub fn all() -> Vec<Round> {
         ..round
     };
     let one = |round: Round| Round { devices: 1, ..round };
+    let many = |round: Round| Round { streams: MANY, ..round };
+    let beside_engines = |round: Round| Round {
+        neighbour: true,
+        ..round
+    };
     vec![
         round("wait_ms=5", 30, true, 48 * MIB),
         round("limit=256MiB,wait_ms=2", 30, true, 24 * MIB),
@@ -84,6 +99,10 @@ pub fn all() -> Vec<Round> {
         round("limit=256MiB,wait_ms=2,decay_ms=4", 4, true, 24 * MIB),
         round("wait_ms=5,captures=1", 10, false, 24 * MIB),
         slow(round("wait_ms=5,captures=1", 4, false, 24 * MIB)),
+        many(round("wait_ms=5", 4, true, 4 * MIB)),
+        many(older(12_040, round("limit=256MiB,wait_ms=2", 2, true, 4 * MIB))),
+        beside_engines(round("wait_ms=5", 4, true, 24 * MIB)),
+        beside_engines(many(round("limit=256MiB,wait_ms=2", 4, false, 4 * MIB))),
     ]
 }
 
@@ -98,6 +117,8 @@ pub fn failing() -> Vec<Round> {
         devices: 2,
         latencies: "",
         memory: 2 << 30,
+        streams: FEW,
+        neighbour: false,
     };
     vec![
         round("limit=192MiB,wait_ms=2", 13_020),
@@ -120,6 +141,8 @@ pub fn recorded() -> Round {
         devices: 2,
         latencies: "",
         memory: 2 << 30,
+        streams: FEW,
+        neighbour: false,
     }
 }
 
@@ -140,6 +163,8 @@ pub fn drawn(seed: u64) -> Round {
         devices: if drawn.pinned { 1 } else { 2 },
         latencies: if random.one_in(4) { A100 } else { "" },
         memory: (512 << random.below(4)) * MIB,
+        streams: if random.one_in(6) { MANY } else { FEW },
+        neighbour: random.one_in(6),
         options: drawn.text,
     }
 }
@@ -191,7 +216,9 @@ impl Round {
             // This driver never removes default streams of threads, and each context event visits all of them.
             max_thread_streams: 50,
             clients: if threads == 1 { 3 } else { 1 },
+            most_streams: self.streams,
             engines: !self.failures,
+            neighbour: self.neighbour,
             broad: true,
             away: threads == 1,
             // This driver's graphs do not keep the user objects of graphs that were launched while they were captured.

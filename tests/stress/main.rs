@@ -23,6 +23,7 @@ mod client;
 mod common;
 mod drawn;
 mod graphs;
+mod neighbour;
 #[path = "../ascend/over.rs"]
 mod over;
 mod play;

@@ -1,7 +1,7 @@
 //! A round: the threads' work on one allocator, and the checks at its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use trtalloc::config::Config;
 use crate::client::Client;
 use crate::client::allocators::is_gone;
 use crate::machine::Machine;
+use crate::neighbour::Neighbour;
 use crate::world::{Context, Counts, Spare, World};
 
 /// The settings of a round.
@@ -28,8 +29,12 @@ pub struct Rules<'r> {
     pub max_thread_streams: u64,
     /// How many clients take turns on each thread.
     pub clients: u64,
+    /// The most streams of a client. It begins with a third of them.
+    pub most_streams: usize,
     /// Whether engines are loaded and unloaded without a stream.
     pub engines: bool,
+    /// Whether there is a [`Neighbour`].
+    pub neighbour: bool,
     /// See [`World::broad`].
     pub broad: bool,
     /// See [`World::away`].
@@ -109,6 +114,7 @@ pub fn play(
         short_lived: rules.short_lived,
         crossing: rules.crossing,
         max_thread_streams: rules.max_thread_streams,
+        most_streams: rules.most_streams,
         engines: rules.engines,
         // The process says that it captures, and memory may grow.
         spares_captures: rules.options.contains("captures=1") && !rules.failures,
@@ -138,7 +144,9 @@ pub fn play(
         world.app(|machine| machine.context_pop().unwrap());
     }
     let left = Mutex::new(Vec::new());
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let beside = (rules.neighbour && threads > 1).then(|| scope.spawn(|| Neighbour::new(&world).run(&over)));
         let work = |thread: u64| {
             let (world, left) = (&world, &left);
             scope.spawn(move || {
@@ -152,9 +160,15 @@ pub fn play(
                     Client::new(world, context, seed.wrapping_mul(1_000_003).wrapping_add(number))
                 };
                 let operations = operations.div_ceil(threads);
+                // With one thread it takes turns with the clients, so that a run repeats.
+                let mut neighbour = (rules.neighbour && threads == 1).then(|| Neighbour::new(world));
                 if rules.clients == 1 {
                     let mut client = made(0);
-                    (0..operations).for_each(|_| client.step());
+                    for at in 0..operations {
+                        client.step();
+                        neighbour.iter_mut().for_each(|neighbour| neighbour.step_beside(at));
+                    }
+                    neighbour.into_iter().for_each(Neighbour::finish);
                     return finish(client);
                 }
                 let mut clients: Vec<Client> = (0..rules.clients).map(made).inspect(Client::leave).collect();
@@ -167,8 +181,10 @@ pub fn play(
                         (0..turn).for_each(|_| client.step());
                         client.leave();
                         left -= turn;
+                        neighbour.iter_mut().for_each(Neighbour::step);
                     }
                 }
+                neighbour.into_iter().for_each(Neighbour::finish);
                 for client in clients {
                     client.enter();
                     finish(client);
@@ -176,8 +192,11 @@ pub fn play(
             })
         };
         let threads: Vec<_> = (0..threads).map(work).collect();
-        for thread in threads {
-            if let Err(panic) = thread.join() {
+        let mut ends: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        over.store(true, Release);
+        ends.extend(beside.map(|neighbour| neighbour.join()));
+        for end in ends {
+            if let Err(panic) = end {
                 // The checker's faults may explain why the application's own call failed.
                 println!("faults: {:#?}", world.machine.faults());
                 std::panic::resume_unwind(panic);

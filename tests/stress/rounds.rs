@@ -16,6 +16,10 @@ use crate::standin::process::exclusive;
 const DEVICES: i32 = 2;
 const MIB: u64 = 1 << 20;
 
+/// The most streams of a client.
+const FEW: usize = 6;
+const MANY: usize = 150;
+
 pub struct Round {
     pub options: String,
     /// Its part of all operations.
@@ -26,6 +30,10 @@ pub struct Round {
     pub sim: SimConfig,
     /// Whether the round uses AscendCL's functions.
     ascend: bool,
+    /// The most streams of a client.
+    streams: usize,
+    /// Whether a neighbour loads engines.
+    neighbour: bool,
 }
 
 pub fn all() -> Vec<Round> {
@@ -41,6 +49,8 @@ pub fn all() -> Vec<Round> {
         largest,
         sim: sim(),
         ascend: false,
+        streams: FEW,
+        neighbour: false,
     };
     let ascend = |round: Round| Round { ascend: true, ..round };
     // Memory may grow, so that no capture ends.
@@ -53,6 +63,11 @@ pub fn all() -> Vec<Round> {
     };
     let older = |version, round: Round| Round {
         sim: SimConfig { version, ..sim() },
+        ..round
+    };
+    let many = |round: Round| Round { streams: MANY, ..round };
+    let beside_engines = |round: Round| Round {
+        neighbour: true,
         ..round
     };
     vec![
@@ -83,6 +98,12 @@ pub fn all() -> Vec<Round> {
         round("limit=256MiB,wait_ms=2,decay_ms=4,backing=malloc", 2, true, 24 * MIB),
         large(round("wait_ms=5,captures=1", 10, false, 24 * MIB)),
         large(older(12_040, round("wait_ms=5,captures=1", 2, false, 24 * MIB))),
+        many(round("wait_ms=5", 4, true, 4 * MIB)),
+        many(round("limit=256MiB,wait_ms=2", 4, false, 4 * MIB)),
+        many(older(12_040, round("limit=256MiB,wait_ms=2", 2, true, 4 * MIB))),
+        beside_engines(round("wait_ms=5", 4, true, 24 * MIB)),
+        beside_engines(round("limit=256MiB,wait_ms=2", 4, false, 24 * MIB)),
+        beside_engines(many(round("limit=256MiB,wait_ms=2,decay_ms=4", 2, true, 4 * MIB))),
     ]
 }
 
@@ -112,6 +133,8 @@ pub fn drawn(seed: u64) -> Round {
         weight: 0,
         largest: (1 + random.below(48)) * MIB,
         ascend: false,
+        streams: if random.one_in(6) { MANY } else { FEW },
+        neighbour: random.one_in(6),
         options: drawn.text,
     }
 }
@@ -237,7 +260,9 @@ fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) 
         crossing: true,
         max_thread_streams: 1000,
         clients: 1,
+        most_streams: round.streams,
         engines: !round.failures,
+        neighbour: round.neighbour,
         broad,
         // AscendCL uses a stream in its own context only.
         away: !round.ascend,

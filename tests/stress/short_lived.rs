@@ -1,11 +1,13 @@
 //! Short-lived contexts and threads: a client's work in a context that is destroyed, and on a thread that ends.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ScopedJoinHandle;
 
 use trtalloc::allocator::Request;
 use trtalloc::driver::Stream;
 
 use crate::client::{Block, Client};
+use crate::random::Random;
 use crate::world::{World, carved, done};
 
 /// The default streams: of a context, by two handles, and of a thread in it.
@@ -114,32 +116,37 @@ impl Client<'_> {
         }
         let context = world.contexts[self.context].handle;
         let random = &mut self.random;
-        let work = || {
-            world.app(|machine| machine.context_push(context).unwrap());
-            let mut left = Vec::new();
-            for _ in 0..1 + random.below(8) {
-                let size = random.size(world.largest);
-                let address = world.get(size, 0, Some(2));
-                if address == 0 {
-                    continue;
-                }
-                let duration = random.below(200_000);
-                done(world.app(|machine| machine.launch(2, duration, &[(address, size)])));
-                match random.below(4) {
-                    0 => left.push((address, size)),
-                    1 => world.put(address, None),
-                    _ => world.put(address, Some(2)),
-                }
+        let work = || use_thread_stream(world, context, random);
+        let left = std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
+        self.take_over(left);
+    }
+
+    /// Several such threads, one for each request. They run at once, unless one thread does all the work.
+    pub fn use_short_lived_threads(&mut self) {
+        let world = self.world;
+        if world.trusted || self.capture.is_some() {
+            return;
+        }
+        let context = world.contexts[self.context].handle;
+        let mut randoms: Vec<Random> = (0..2 + self.random.below(3))
+            .filter(|_| world.counts.threads.fetch_add(1, Relaxed) < world.max_thread_streams)
+            .map(|_| Random::new(self.random.next()))
+            .collect();
+        let left: Vec<Left> = std::thread::scope(|scope| {
+            let spawn = |random| scope.spawn(move || use_thread_stream(world, context, random));
+            let join = |thread: ScopedJoinHandle<'_, Left>| thread.join().expect("the thread's work");
+            if world.alone {
+                return randoms.iter_mut().map(|random| join(spawn(random))).collect();
             }
-            let event = world.app(|machine| {
-                let event = machine.event_create().unwrap();
-                let recorded = done(machine.event_record(event, 2));
-                machine.context_pop().unwrap();
-                recorded.then_some(event)
-            });
-            (left, event)
-        };
-        let (left, event) = std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
+            let threads: Vec<_> = randoms.iter_mut().map(spawn).collect();
+            threads.into_iter().map(join).collect()
+        });
+        left.into_iter().for_each(|left| self.take_over(left));
+    }
+
+    /// The client goes on with what a thread has left.
+    fn take_over(&mut self, (left, event): Left) {
+        let world = self.world;
         let home = self.stream();
         let ordered = world.app(|machine| {
             let ordered = event.is_some_and(|event| done(machine.stream_wait_event(home, event)));
@@ -214,6 +221,36 @@ impl Client<'_> {
         };
         std::thread::scope(|scope| scope.spawn(work).join().expect("the thread's work"));
     }
+}
+
+/// The blocks that a thread has left, and an event that it recorded last.
+type Left = (Vec<(u64, u64)>, Option<usize>);
+
+/// A thread's work on its default stream.
+fn use_thread_stream(world: &World, context: usize, random: &mut Random) -> Left {
+    world.app(|machine| machine.context_push(context).unwrap());
+    let mut left = Vec::new();
+    for _ in 0..1 + random.below(8) {
+        let size = random.size(world.largest);
+        let address = world.get(size, 0, Some(2));
+        if address == 0 {
+            continue;
+        }
+        let duration = random.below(200_000);
+        done(world.app(|machine| machine.launch(2, duration, &[(address, size)])));
+        match random.below(4) {
+            0 => left.push((address, size)),
+            1 => world.put(address, None),
+            _ => world.put(address, Some(2)),
+        }
+    }
+    let event = world.app(|machine| {
+        let event = machine.event_create().unwrap();
+        let recorded = done(machine.event_record(event, 2));
+        machine.context_pop().unwrap();
+        recorded.then_some(event)
+    });
+    (left, event)
 }
 
 /// Requests memory on a default stream while the thread has no context. That means the stream of the primary context.

@@ -86,6 +86,8 @@ pub struct World {
     pub crossing: bool,
     /// The maximum of threads with a default stream of their own.
     pub max_thread_streams: u64,
+    /// The most streams of a client.
+    pub most_streams: usize,
     /// Whether engines are loaded and unloaded without a stream.
     pub engines: bool,
     /// Whether the allocator may end no capture. Trims and limits, which may end one, are left out then.

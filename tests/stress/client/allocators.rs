@@ -9,7 +9,8 @@ use trtalloc::driver::Stream;
 use trtalloc::error::Error;
 
 use super::Client;
-use crate::world::World;
+use crate::machine::Machine;
+use crate::world::{World, done};
 
 /// The most blocks in it.
 const MOST: usize = 12;
@@ -18,8 +19,12 @@ const CLOSED: usize = 6;
 /// Bytes of an allocator over memory of the application's.
 const GIVEN: u64 = 16 << 20;
 
-const OPTIONS: [&str; 7] = [
+/// Nanoseconds of work that outlasts every `wait_ms` here.
+const PENDING: u64 = 20_000_000;
+
+const OPTIONS: [&str; 8] = [
     "wait_ms=2",
+    "wait_ms=0",
     "wait_ms=2,limit=64MiB",
     "wait_ms=2,release_threshold=0",
     "wait_ms=2,backing=malloc",
@@ -187,6 +192,37 @@ impl Client<'_> {
         }
         // The end of the round closes it.
         self.leave_own_allocator();
+    }
+
+    /// An allocator is closed while work on what it freed is pending, which lasts longer than it waits.
+    pub(super) fn abandon_allocator(&mut self) {
+        // No capture may end, and a close may end one.
+        if self.world.spares_captures || self.own.is_some() {
+            return;
+        }
+        let Some(OwnAllocator { allocator, .. }) = self.open_own_allocator() else {
+            return;
+        };
+        let mut freed = Vec::new();
+        for _ in 0..1 + self.random.below(4) {
+            let stream = self.stream();
+            let size = self.random.size(self.world.largest.min(8 << 20));
+            let named = (!self.random.one_in(4)).then_some(stream);
+            let address = self.world.get_of(&allocator, &own_request(size, 0, named), 0);
+            if address != 0 {
+                let work = |machine: &Machine| machine.launch(stream, PENDING, &[(address, size)]);
+                done(self.world.app(work));
+                freed.push((address, stream));
+            }
+        }
+        for (address, stream) in freed {
+            // See `free_own`.
+            self.world.machine.checker().give_back(address, Some(stream));
+            let ordered = !self.random.one_in(3);
+            self.world.put_known(&allocator, address, ordered.then_some(stream));
+        }
+        self.world.ask_of(&allocator, Allocator::close);
+        self.world.closed.lock().push(allocator);
     }
 
     /// Gives back what has completed of an allocator that was closed before.

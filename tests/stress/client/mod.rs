@@ -5,6 +5,7 @@ mod away;
 mod growth;
 mod late;
 mod misuse;
+mod requests;
 mod surroundings;
 
 use std::collections::VecDeque;
@@ -82,8 +83,7 @@ impl<'w> Client<'w> {
             own: None,
         };
         client.enter();
-        client.open_stream();
-        client.open_stream();
+        (0..world.most_streams / 3).for_each(|_| client.open_stream());
         client
     }
 
@@ -210,7 +210,7 @@ impl<'w> Client<'w> {
     }
 
     fn broad_step(&mut self) {
-        match self.random.below(100) {
+        match self.random.below(112) {
             0..16 => self.allocate_away(),
             16..32 => self.use_or_free_away(),
             32..40 => self.lend(),
@@ -221,7 +221,11 @@ impl<'w> Client<'w> {
             60..80 => self.use_own_allocator(),
             80..84 => self.keep_spare(),
             84..94 => self.administer(),
-            _ => self.misuse(),
+            94..100 => self.misuse(),
+            100..103 => self.serve_on_new_streams(),
+            103 => self.use_short_lived_threads(),
+            104..109 => self.share_declared(),
+            _ => self.abandon_allocator(),
         }
     }
 

@@ -13,7 +13,7 @@ use super::late::Lateness;
 
 impl Client<'_> {
     pub(super) fn open_stream(&mut self) {
-        if self.streams.len() < 6 {
+        if self.streams.len() < self.world.most_streams {
             let non_blocking = !self.random.one_in(4);
             let stream = self.world.app(|machine| machine.stream_create(non_blocking).unwrap());
             self.streams.push(stream);
