@@ -75,8 +75,8 @@ fn parts(criterion: &mut Criterion) {
     let mut inner = caches.get(key).inner.lock();
     group.bench_function("statistics, under the stream's lock", |bencher| {
         bencher.iter(|| {
-            let raised = inner.handed_out(black_box(SIZE));
-            inner.balance -= black_box(SIZE) as i64;
+            let raised = inner.balance.handed_out(black_box(SIZE));
+            inner.balance.take_back(black_box(SIZE));
             raised
         });
     });

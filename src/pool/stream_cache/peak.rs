@@ -84,6 +84,13 @@ impl Balance {
         more as u64
     }
 
+    /// Subtracts bytes that were taken back. Returns whether the charge may stay as it is.
+    #[inline]
+    pub fn take_back(&mut self, bytes: u64) -> bool {
+        self.bytes -= bytes as i64;
+        self.charging == Charging::Lazy
+    }
+
     /// Makes the charge exact, and returns by how much this lowered it.
     fn settle(&mut self) -> i64 {
         if !broken("a cache whose charge was settled stays exact") {
@@ -112,8 +119,7 @@ impl Pool {
     /// Subtracts bytes that are taken back into `cache`, which the caller has locked. No request may have them yet.
     #[inline]
     pub(in crate::pool) fn taken_back_into(&self, cache: &StreamCache, balance: &mut Balance, bytes: u64) {
-        balance.bytes -= bytes as i64;
-        if balance.charging != Charging::Lazy {
+        if !balance.take_back(bytes) {
             self.take_back_exactly(cache, balance, bytes);
         }
     }
