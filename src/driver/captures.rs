@@ -68,6 +68,12 @@ impl RunningCaptures {
         RunningCaptures(Mutex::new(Vec::new()))
     }
 
+    /// Every capture has ended. The caller must know that, as a test does between two simulated processes: a call of any
+    /// allocator may end a capture that runs.
+    pub fn forget(&self) {
+        self.0.lock().clear();
+    }
+
     /// A request is made inside `capture` now.
     pub fn request_inside(&self, capture: &Arc<RunningCapture>) {
         let mut list = self.0.lock();

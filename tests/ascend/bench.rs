@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use trtalloc::allocator::{Allocator, RESIZABLE};
 use trtalloc::config::Config;
+use trtalloc::driver::Driver;
 use trtalloc::driver::sim::model::Machine;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 
@@ -41,6 +42,7 @@ impl Bench {
         .clone();
         let installed = exclusive(machine.clone());
         let driver = open(options.contains("ascend-media")).unwrap();
+        driver.running_captures().forget();
         machine.context_push(machine.primary_retain(0).unwrap()).unwrap();
         // AscendCL's memory is less aligned than CUDA's.
         let rule = if options.contains("passthrough") {

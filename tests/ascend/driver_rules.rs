@@ -29,6 +29,7 @@ fn on(config: MachineConfig, media: bool) -> Setup {
     });
     let installed = exclusive(machine.clone());
     let driver = open(media).unwrap();
+    driver.running_captures().forget();
     Setup {
         machine,
         driver,
