@@ -8,8 +8,10 @@
 //!
 //! Uses: free_space.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::driver::{Failure, Handle, HandleKind, Result};
 use crate::history::{Action, Event, Recorder};
@@ -45,6 +47,8 @@ const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
 /// Reserved memory is near the limit if less than one part in this many of the limit is left.
 const NEAR: u64 = 16;
+/// A driver's answer how much memory is free is used for so long where it only decides how free memory is used.
+const RECENT: Duration = Duration::from_millis(1);
 /// The driver aligns addresses of segments to 256 only; 512 is the granule of the free-space bookkeeping.
 const SEGMENT_PADDING: u64 = 512;
 /// The most bytes that a segment has beyond its request.
@@ -153,6 +157,8 @@ pub struct PhysicalMemory {
     pub limit: u64,
     /// Bytes of the device's memory that stay free for others.
     pub headroom: u64,
+    /// When the device was last asked what it has beyond the headroom, the bytes that were reserved then, and the answer.
+    seen_room: Cell<Option<(Instant, u64, u64)>>,
     /// Memory that stays reserved.
     pub reserve: Reserve,
     /// Bytes of the device's memory.
@@ -201,6 +207,7 @@ impl PhysicalMemory {
             remaps: 0,
             limit: 0,
             headroom: 0,
+            seen_room: Cell::new(None),
             reserve: Reserve::default(),
             device_memory: 0,
             driver_refused: false,
@@ -248,12 +255,29 @@ impl PhysicalMemory {
     }
 
     /// Whether the pool can hardly get more memory: reserved memory is near the limit or the headroom, the driver refused
-    /// more, or the memory is external. All free memory is used then, whatever that costs.
+    /// more, or the memory is external. All free memory is used then, whatever that costs. What the device has beyond the
+    /// headroom may be [`RECENT`] old.
     #[inline]
     pub fn is_short(&self) -> bool {
-        let bound = self.limit.max(self.headroom);
-        let near_limit = bound != 0 && self.room_below_limit() < (bound / NEAR).max(self.page);
-        near_limit || self.driver_refused || self.is_external
+        let near = |room: u64, bound: u64| room < (bound / NEAR).max(self.page);
+        let near_limit =
+            self.limit != 0 && near(self.limit.saturating_sub(self.reserved), self.limit.max(self.headroom));
+        let near_headroom = || self.headroom != 0 && near(self.recent_room(), self.limit.max(self.headroom));
+        near_limit || self.driver_refused || self.is_external || near_headroom()
+    }
+
+    /// As [`PhysicalMemory::room_beside_headroom`], but the driver is asked only where its last answer is old, or where the pool
+    /// holds another number of bytes than then.
+    fn recent_room(&self) -> u64 {
+        let now = Instant::now();
+        match self.seen_room.get() {
+            Some((since, reserved, room)) if reserved == self.reserved && now - since < RECENT => room,
+            _ => {
+                let room = self.room_beside_headroom();
+                self.seen_room.set(Some((now, self.reserved, room)));
+                room
+            }
+        }
     }
 
     /// Raises the peak to what is reserved now.

@@ -43,7 +43,7 @@ impl Pool {
         if inner.ready.bytes() > 0 {
             self.flush(free_space, &mut inner, owner);
         }
-        let end = inner.arena_end(want.size, free_space, owner, memory.physical.is_short());
+        let end = inner.arena_end(want.size, free_space, owner, || memory.physical.is_short());
         let Some((id, _)) = free_space.take_either(owner, want.size, want.align, Cut::Fair, end) else {
             return Ok(None);
         };

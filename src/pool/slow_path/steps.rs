@@ -9,7 +9,7 @@ use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::block::Blocks;
-use crate::pool::{Core, Pool};
+use crate::pool::{Core, Memory, Pool};
 use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -97,12 +97,13 @@ impl SlowPath<'_, '_> {
     #[inline]
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
         let (pool, want) = (self.pool, self.want);
-        let is_short = self.core.memory.physical.is_short();
-        let free_space = &mut self.core.memory.free_space;
+        let Memory {
+            free_space, physical, ..
+        } = &mut self.core.memory;
         let mut end = End::Low;
         if let Requester::Stream(view, owner) = self.requester {
             let mut inner = view.cache.inner.lock();
-            end = inner.arena_end(want.size, free_space, owner, is_short);
+            end = inner.arena_end(want.size, free_space, owner, || physical.is_short());
             if inner.ready.bytes() > 0 && inner.served.as_ref().is_some_and(|served| served.owner == owner) {
                 pool.flush(free_space, &mut inner, owner);
             }

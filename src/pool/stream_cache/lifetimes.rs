@@ -139,7 +139,7 @@ mod tests {
         let owner = free_space.add_owner();
         free_space.raise_peak(owner, NEEDS);
         lives(&mut inner.lifetimes, 4, (3, 20), 3);
-        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, false), End::High);
-        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, true), End::Low);
+        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, || false), End::High);
+        assert_eq!(inner.arena_end(SMALLER, &free_space, owner, || true), End::Low);
     }
 }

@@ -219,9 +219,17 @@ impl Inner {
     }
 
     /// The end of the stream's arena that serves a request. Where memory is short, all blocks lie together.
-    pub fn arena_end(&mut self, size: u64, free_space: &FreeSpace, owner: Owner, is_short: bool) -> End {
-        let end = self.lifetimes.end(size, free_space.needs_of(owner, size));
-        if is_short { End::Low } else { end }
+    pub fn arena_end(
+        &mut self,
+        size: u64,
+        free_space: &FreeSpace,
+        owner: Owner,
+        is_short: impl FnOnce() -> bool,
+    ) -> End {
+        match self.lifetimes.end(size, free_space.needs_of(owner, size)) {
+            End::High if is_short() => End::Low,
+            end => end,
+        }
     }
 
     /// Notes how long a block of this stream lived, which the stream frees now.

@@ -53,3 +53,25 @@ fn what_others_take_and_return_counts() {
     [first, second].into_iter().for_each(|block| bench.put(block, None));
     bench.finish();
 }
+
+/// Whether memory is short decides only how free memory is used. So a miss that finds memory in its arena does not ask the driver
+/// each time.
+#[test]
+fn misses_of_an_arena_hardly_ask_for_free_memory() {
+    let bench = bench("headroom=256MiB");
+    let stream = Some(bench.stream());
+    let turn = |round: u64| {
+        // Sizes differ, so each request misses its stream's cache.
+        let blocks = [1, 2].map(|part| bench.get((8 + round % 4 * 2) * part * MIB, stream));
+        blocks.into_iter().for_each(|block| bench.put(block, stream));
+    };
+    (0..16).for_each(turn);
+    let asked = || bench.machine.calls().get("cuMemGetInfo").copied().unwrap_or(0);
+    let (before, begun) = (asked(), std::time::Instant::now());
+    (0..1000).for_each(turn);
+    // At most once for each millisecond that has passed.
+    let most = begun.elapsed().as_millis() as u64 + 1;
+    let more = asked() - before;
+    assert!(more <= most, "2,000 requests asked {more} times, {most} expected");
+    bench.finish();
+}
