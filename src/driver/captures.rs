@@ -85,7 +85,7 @@ impl RunningCaptures {
     }
 
     /// The captures that may run and that a call of a pool may end: a pool of `device` that makes calls in the contexts for
-    /// which `in_use` is true, and that waits for `wait` at most. Without a request inside it for [`LASTS`], a capture counts
+    /// which `in_use` is true, and that waits for `wait` at most. Without a request inside it for two seconds, a capture counts
     /// as over. That is longer than a call waits for it, and than one that is made again at once.
     pub fn seen(&self, device: i32, wait: Duration, in_use: impl Fn(Context) -> bool) -> Vec<Arc<RunningCapture>> {
         let lasts = LASTS.max(wait.saturating_mul(2));

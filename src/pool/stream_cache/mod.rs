@@ -107,7 +107,7 @@ pub struct Inner {
     pub requested: i64,
     /// Bytes handed out minus bytes taken back here: see [`peak`].
     pub balance: Balance,
-    /// The device in whose pool's list of dirty caches this one is: see [`Pool::flush_all`].
+    /// The device in whose pool's list of caches that hold blocks this one is.
     pub dirty: Option<i32>,
     /// Stream queries made.
     pub queries: u64,

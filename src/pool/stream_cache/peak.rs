@@ -8,7 +8,7 @@
 //! its balance, so each of its hits and frees changes the total. It subtracts a freed block before any request can have
 //! that block again. Where the total exceeds the peak, the lazy caches are locked one after the other, and become exact.
 //! Then the total is the bytes in use, and the peak rises to it. If the caches stayed lazy, memory that one stream frees and
-//! another takes meanwhile would count twice. A cache becomes lazy again after [`EXACT_PAIRS`] frees. So streams that take
+//! another takes meanwhile would count twice. A cache becomes lazy again after `EXACT_PAIRS` frees. So streams that take
 //! turns pay two changes of the total for a pair, and one lock of each cache for `EXACT_PAIRS` pairs.
 //!
 //! [`Pool::in_use`] holds the list of lazy caches while it locks them. A cache that becomes lazy therefore only tries to take
