@@ -14,7 +14,6 @@
 //! * `dedicated`: the table that finds dedicated allocations
 //! * `stream_cache`: what each stream may reuse at once
 //! * `reclaim`: when freed memory becomes reusable
-//! * `give_back`: memory goes back to the driver without the lock
 //! * `slow_path`: the steps of a request that missed its cache
 //! * `resize`: growing and shrinking
 //! * `decay`: what was idle for long goes back to the driver
@@ -38,7 +37,6 @@ pub mod dedicated;
 pub mod driver_calls;
 mod fill;
 pub mod free_space;
-mod give_back;
 mod inspect;
 mod memory;
 mod options;

@@ -133,8 +133,10 @@ impl<T> Drop for MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::time::Instant;
+
+    use super::*;
 
     /// Another thread holds the lock all the time but for a moment between two holds. parking_lot's own mutex is free there for
     /// too short a time for a waiter to wake up, and this test does not end within a minute.
@@ -149,8 +151,10 @@ mod tests {
                     let mut held = mutex.lock();
                     *held += 1;
                     begun.store(*held, Ordering::Relaxed);
-                    // The processor is free meanwhile: what counts is the order, and not who runs.
-                    std::thread::sleep(HOLD);
+                    let since = Instant::now();
+                    while since.elapsed() < HOLD {
+                        std::hint::spin_loop();
+                    }
                 }
             });
             for _ in 0..100 {

@@ -73,7 +73,6 @@ impl Pool {
                 }
             }
             let _ = reclaimer.poll(self, memory);
-            let _ = self.give_due_back(&mut core);
         }
     }
 }

@@ -77,7 +77,6 @@ impl Pool {
         if let Some(view) = view
             && let Some(found) = self.take_from_arena(&mut core, &want, view)?
         {
-            let _ = self.give_due_back(&mut core);
             drop(core);
             self.note_memory();
             if found.charge > 0 {
@@ -121,7 +120,6 @@ impl Pool {
             self.blocks.get(id).capture.store(number, Ordering::Relaxed);
             core.reclaimer.graphs.allocated(number, id);
         }
-        let _ = self.give_due_back(&mut core);
         drop(core);
         self.note_memory();
         if charge > 0 {
@@ -229,7 +227,7 @@ impl SlowPath<'_, '_> {
                 return Ok(id);
             }
             // The memory that the request lacks may be on its way back to the driver.
-            if pool.give_due_back(self.core)? || pool.wait_for_leaving(self.core)? {
+            if pool.wait_for_leaving(self.core)? {
                 continue;
             }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {
@@ -240,11 +238,10 @@ impl SlowPath<'_, '_> {
 
     /// Steps 3 to 10.
     fn attempt(&mut self) -> Result<Option<NodeId>> {
-        self.poll()?;
-        self.pool.give_due_back(self.core)?;
         if let Requester::Stream(view, owner) = self.requester {
             view.check_owner(owner)?;
         }
+        self.poll()?;
         if self.requester.is_capture() {
             // A capture records no event. What its stream and others have freed serves it as far as it has completed,
             // and they record events for the rest at their next request.

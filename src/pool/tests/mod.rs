@@ -47,7 +47,6 @@ mod sharing;
 mod slices;
 mod steady;
 mod synchronizing;
-mod unlocked;
 
 const MIB: u64 = 1 << 20;
 
