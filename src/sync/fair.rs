@@ -20,6 +20,9 @@ pub struct Mutex<T> {
     /// How many threads have waited for longer than [`PATIENCE`].
     impatient: AtomicU32,
     inner: parking_lot::Mutex<T>,
+    /// How often the lock was handed over.
+    #[cfg(test)]
+    handed_over: AtomicU32,
 }
 
 /// The lock is held while this lives.
@@ -34,6 +37,8 @@ impl<T> Mutex<T> {
         Mutex {
             impatient: AtomicU32::new(0),
             inner: parking_lot::Mutex::new(value),
+            #[cfg(test)]
+            handed_over: AtomicU32::new(0),
         }
     }
 
@@ -102,6 +107,8 @@ impl<T> MutexGuard<'_, T> {
         // SAFETY: the caller does not use it again.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
         if self.mutex.impatient.load(Ordering::Relaxed) != 0 {
+            #[cfg(test)]
+            self.mutex.handed_over.fetch_add(1, Ordering::Relaxed);
             parking_lot::MutexGuard::unlock_fair(held);
         }
     }
@@ -133,42 +140,31 @@ impl<T> Drop for MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64};
-    use std::time::Instant;
 
     use super::*;
 
-    /// Another thread holds the lock all the time but for a moment between two holds. parking_lot's own mutex is free there for
-    /// too short a time for a waiter to wake up, and this test does not end within a minute.
+    /// An unlock hands the lock over while a thread has waited for long, and only then.
     #[test]
-    fn waiter_gets_the_lock_from_a_thread_that_takes_it_again_and_again() {
-        const HOLD: Duration = Duration::from_micros(200);
-        let (mutex, stop, begun) = (Mutex::new(0u64), AtomicBool::new(false), AtomicU64::new(0));
-        let mut holds = Vec::new();
+    fn impatient_waiter_is_handed_the_lock() {
+        let mutex = Mutex::new(0);
+        let handed_over = || mutex.handed_over.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            *mutex.lock() += 1;
+        }
+        assert_eq!(handed_over(), 0);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let mut held = mutex.lock();
-                    *held += 1;
-                    begun.store(*held, Ordering::Relaxed);
-                    let since = Instant::now();
-                    while since.elapsed() < HOLD {
-                        std::hint::spin_loop();
-                    }
-                }
-            });
-            for _ in 0..100 {
-                let before = begun.load(Ordering::Relaxed);
-                let held = mutex.lock();
-                holds.push(*held - before);
-                drop(held);
-                std::thread::sleep(HOLD);
+            let held = mutex.lock();
+            let waiter = scope.spawn(|| *mutex.lock() += 1);
+            while mutex.impatient.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(held);
+            waiter.join().unwrap();
         });
-        holds.sort_unstable();
-        // Within its patience a waiter sees two or three holds, and one more until it has its turn.
-        assert!(holds[50] <= 20, "{holds:?}");
+        let before = handed_over();
+        assert!(before > 0);
+        *mutex.lock() += 1;
+        assert_eq!((handed_over(), *mutex.lock()), (before, 102));
     }
 
     #[test]
