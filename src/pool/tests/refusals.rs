@@ -1,4 +1,5 @@
-//! No request is refused that a trim makes possible: what is free counts, whoever freed it and wherever it lies.
+//! No request is refused that a trim makes possible: all free memory counts, on whichever stream it was freed, and
+//! wherever it lies.
 
 use super::faults::in_full;
 use super::{Bench, MIB, RESIZABLE};
