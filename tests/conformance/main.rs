@@ -64,6 +64,15 @@ const NEEDS: &[(&str, u32)] = &[
         "graphs::blocks_without_a_stream_hold_little_more_than_is_needed",
         12_050,
     ),
+    ("bounds::streams_for_one_request_each_leave_little_memory", 12_050),
+    ("bounds::streams_that_stop_requesting_leave_little_memory", 12_050),
+    ("bounds::threads_for_one_request_each_leave_little_memory", 12_050),
+    ("bounds::outputs_that_a_consumer_frees_leave_little_memory", 12_050),
+    (
+        "bounds::outputs_that_are_freed_without_a_stream_leave_little_memory",
+        12_050,
+    ),
+    ("bounds::declared_blocks_leave_little_memory", 12_050),
     ("sharing::declared_block_is_reused_behind_its_streams", 12_000),
     ("streams::stream_reuses_what_it_freed_without_a_driver_call", 12_000),
     ("streams::pending_work_costs_no_memory_call", 12_000),
@@ -302,6 +311,14 @@ suite! {
         declared_block_waits_for_a_destroyed_stream,
         frees_of_a_stream_that_never_allocates_are_reclaimed,
         two_streams_share_memory_under_a_limit,
+    }
+    bounds {
+        streams_for_one_request_each_leave_little_memory,
+        streams_that_stop_requesting_leave_little_memory,
+        threads_for_one_request_each_leave_little_memory,
+        outputs_that_a_consumer_frees_leave_little_memory,
+        outputs_that_are_freed_without_a_stream_leave_little_memory,
+        declared_blocks_leave_little_memory,
     }
     limits {
         headroom_stays_free,

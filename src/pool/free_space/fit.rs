@@ -67,6 +67,9 @@ impl FreeSpace {
                 (own, owner, Cut::Any)
             }
         };
+        if from != owner {
+            self.ask(size);
+        }
         Some((self.carve_end(id, size, align, cut)?, from))
     }
 

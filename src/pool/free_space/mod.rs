@@ -27,6 +27,7 @@ mod links;
 mod looks;
 mod needs;
 mod place;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -37,6 +38,7 @@ pub use idle::{FreeRange, IdleBytes, WINDOWS};
 pub use place::Place;
 
 use bins::Bins;
+use silence::{LastRequests, Presence};
 
 /// A node's number; 0 means none. A used node's number is its block's.
 pub type NodeId = u32;
@@ -112,6 +114,8 @@ struct OwnerSpace {
     idle: IdleBytes,
     requested: bool,
     requested_before: bool,
+    /// Whether its stream still makes requests: see `silence`.
+    presence: Presence,
     /// Where the owner's arena ends: a hole starts there, in which the arena grows. None where there is no arena yet.
     front: Option<u64>,
 }
@@ -131,6 +135,7 @@ impl OwnerSpace {
             idle: IdleBytes::default(),
             requested: false,
             requested_before: false,
+            presence: Presence::Silent { bequeathed: false },
             front: None,
         }
     }
@@ -150,6 +155,7 @@ pub struct FreeSpace {
     fronts: BTreeMap<u64, Owner>,
     /// The sum of every owner's `used_peak`.
     needs: u64,
+    last_requests: LastRequests,
     /// An arena begins in the middle of a hole if each half has at least this size.
     arena_room: u64,
     /// Memory of several pages that is mapped and unmapped as one: its size, by offset.
@@ -194,6 +200,7 @@ impl FreeSpace {
             holes: BTreeMap::from([(0, 1)]),
             fronts: BTreeMap::new(),
             needs: 0,
+            last_requests: LastRequests::default(),
             arena_room: size / 16,
             extents: BTreeMap::new(),
             #[cfg(test)]
@@ -222,6 +229,7 @@ impl FreeSpace {
         if let Some(front) = space.front.take() {
             self.fronts.remove(&front);
         }
+        self.fall_silent(owner);
         self.lower_peak(owner);
         self.reuse_number(owner);
         true

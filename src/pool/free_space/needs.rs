@@ -16,6 +16,7 @@ impl FreeSpace {
         space.used += node.size;
         space.named += 1;
         self.note_request(owner);
+        self.is_heard(owner);
     }
 
     /// Counts a used node as in use no longer: its block is freed, and is pending.

@@ -31,15 +31,25 @@ impl Reclaimer {
         pool.driver().features().context_events && !pool.is_capture_known()
     }
 
-    /// Whether a request that found nothing free covers what was freed without a stream before the pool grows: it is
-    /// much and no capture is known, or memory is short. Pinned memory counts as short: it is not worth more of it.
-    pub(in crate::pool) fn is_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
-        let filed = self.pending.filed();
-        if filed == 0 || !pool.driver().features().context_events {
+    /// Covers what was left behind before the pool grows, for a request that found nothing free: if it is much and no capture
+    /// is known. What was freed without a stream is covered also where memory is short. Pinned memory counts as short: it is
+    /// not worth more of it. Returns whether something may be complete since.
+    pub(in crate::pool) fn cover_before_growth(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
+        if !pool.driver().features().context_events {
             return false;
         }
-        let much = filed >= much(memory) && self.may_cover(pool);
-        much || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS
+        let (filed, left) = (self.pending.filed(), self.pending.left_behind(&memory.free_space));
+        let is_much = filed + left >= much(memory) && self.may_cover(pool);
+        let short =
+            || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS;
+        match (filed, left) {
+            (_, 1..) if is_much => self.cover_all(pool, memory),
+            (1.., _) if is_much || short() => {
+                self.cover(pool, memory);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Whether any request that missed its cache covers what was freed without a stream, although it may not need it: it is

@@ -5,7 +5,7 @@ use crate::history::Action;
 use crate::pool::counters::FreedBytes;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::pending::{Asks, Freed};
 use crate::pool::stream_cache::StreamCache;
 use crate::pool::stream_cache::block::Block;
 use crate::pool::{Core, Memory, Pool};
@@ -181,7 +181,7 @@ impl Reclaimer {
             && let Ok(_entered) = pool.enter(&self.contexts)
         {
             self.cover(pool, memory);
-            let _ = self.poll(pool, memory);
+            let _ = self.poll_some(pool, memory, &mut Asks::few());
         }
     }
 

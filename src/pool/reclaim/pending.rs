@@ -6,7 +6,7 @@
 //! driver has no context events (before CUDA 12.5), the batch owes a synchronization instead. What an event covers
 //! becomes common free space once the event has completed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::driver::{Context, Event, Result, Stream};
 use crate::pool::driver_calls::DriverCalls;
@@ -20,7 +20,7 @@ mod events;
 mod poll;
 mod ranges;
 
-pub use poll::Polled;
+pub use poll::{Asks, Polled};
 
 /// Freed memory that is pending: no stream may reuse it yet.
 pub enum Freed {
@@ -62,6 +62,8 @@ struct CompletionEvents {
     events: VecDeque<(u64, Event)>,
     /// The highest number whose completion event is complete.
     complete: u64,
+    /// What a batch covers of its frees, up to this number, whether the batch is complete or not.
+    covered: u64,
     /// The stream is gone: no more completion events are recorded for it.
     orphan: bool,
     /// How many dedicated allocations its stream has that are not freed yet.
@@ -90,6 +92,11 @@ pub enum Awaited {
 #[derive(Default)]
 pub struct PendingFrees {
     completion_events: HashMap<Owner, CompletionEvents>,
+    /// The owners with events that are not known to be complete, and some that had such events.
+    outstanding: BTreeSet<Owner>,
+    /// The owner among them that was asked last in its turn, and how many polls there were.
+    turn: Option<Owner>,
+    polls: u64,
     /// Freed, and covered by no batch yet.
     open: Vec<Freed>,
     /// Bytes of those, without what was filed again and what shrinks left over.
@@ -116,6 +123,7 @@ impl PendingFrees {
                 context,
                 events: VecDeque::new(),
                 complete: 0,
+                covered: 0,
                 orphan: false,
                 dedicated: 0,
             },
@@ -186,6 +194,28 @@ impl PendingFrees {
     /// Bytes that were freed without a stream and that no event covers yet.
     pub fn filed(&self) -> u64 {
         self.filed
+    }
+
+    /// Bytes that no event covers yet, and that most likely no completion event will cover soon: what streams that are gone
+    /// or silent have freed, and what is behind declared uses.
+    pub fn left_behind(&self, free_space: &FreeSpace) -> u64 {
+        let owners = self.completion_events.iter();
+        let left = owners.filter(|(owner, events)| events.orphan || free_space.is_silent(**owner));
+        let left = left.map(|(owner, _)| free_space.bytes_beyond(*owner, self.covered(*owner)));
+        let uncovered = |(owner, number): &(Owner, u64)| *number > self.covered(*owner);
+        let behind = self.behind.iter().filter(|(events, _)| events.iter().any(uncovered));
+        let behind = behind.map(|(_, freed)| match freed {
+            Freed::Block { id, .. } => free_space.span(*id).1,
+            // The stream that freed it takes it back, and growth does.
+            Freed::Dedicated(_) | Freed::Tail { .. } | Freed::Remainder(_) => 0,
+        });
+        left.sum::<u64>() + behind.sum::<u64>()
+    }
+
+    /// The number up to which an event covers what `owner`'s stream has freed, complete or not.
+    fn covered(&self, owner: Owner) -> u64 {
+        let covered = self.completion_events.get(&owner).map_or(0, |events| events.covered);
+        covered.max(self.last_event_number(owner))
     }
 
     /// Adds what was freed and is reusable once each of these completion events has completed.
@@ -267,6 +297,7 @@ impl PendingFrees {
         }
         if let Some(events) = self.completion_events.get_mut(&owner) {
             events.events.push_back((number, event));
+            self.outstanding.insert(owner);
         }
         Ok(())
     }
@@ -291,6 +322,11 @@ impl PendingFrees {
                 }
             };
             events.push((*context, event));
+        }
+        for (owner, number) in &covers {
+            if let Some(events) = self.completion_events.get_mut(owner) {
+                events.covered = events.covered.max(*number);
+            }
         }
         self.numbers += 1;
         (self.filed, self.open_dedicated) = (0, 0);

@@ -3,7 +3,7 @@
 use crate::history::Action;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::{Freed, PendingFrees};
+use crate::pool::reclaim::pending::{Asks, Freed, PendingFrees};
 use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
@@ -14,11 +14,17 @@ impl Reclaimer {
     /// Collects what has completed. A pool whose context was found reset, by a cover just before, has no events any more:
     /// their handles may be the application's.
     pub(in crate::pool) fn poll(&mut self, pool: &Pool, memory: &mut Memory) -> Result<()> {
+        self.poll_some(pool, memory, &mut Asks::all())
+    }
+
+    /// As [`Reclaimer::poll`], with at most so many queries of events as `asks` has left.
+    pub(in crate::pool) fn poll_some(&mut self, pool: &Pool, memory: &mut Memory, asks: &mut Asks) -> Result<()> {
         if !broken("a closed pool is left alone") {
             pool.alive()?;
         }
         let Reclaimer { pending, contexts, .. } = self;
-        let polled = pending.poll(&pool.calls, |context| contexts.is_there(&pool.calls, context));
+        let is_there = |context| contexts.is_there(&pool.calls, context);
+        let polled = pending.poll(&pool.calls, &memory.free_space, asks, is_there);
         let everything = pool.options.pinned || memory.physical.is_short() || self.is_over_threshold(pool, memory);
         self.share(memory, |pending, owner| everything || !pending.is_streams(owner));
         for freed in polled.freed {
@@ -53,6 +59,34 @@ impl Reclaimer {
     /// Makes what other streams than `keep` have freed common free space, as far as it has completed.
     pub(in crate::pool) fn share_completed(&mut self, memory: &mut Memory, keep: Option<Owner>) {
         self.share(memory, |_, owner| Some(owner) != keep);
+    }
+
+    /// Takes from silent streams what is free for them, where all of it has completed. What others have freed becomes common
+    /// free space. What the stream itself has freed is an arena in one piece, and stays one: a requester without an arena gets
+    /// that of one stream, for a request of `size` bytes. Returns whether that was anything.
+    pub(in crate::pool) fn share_silent(&mut self, memory: &mut Memory, requester: Owner, size: u64) -> bool {
+        let free_space = &mut memory.free_space;
+        let is_new = free_space.is_new(requester);
+        let (mut shared, mut arena) = (0, None);
+        for owner in self.pending.owners() {
+            let early = broken("only what is complete is bequeathed");
+            if !free_space.is_left(owner, if early { u64::MAX } else { self.pending.complete(owner) }) {
+                continue;
+            }
+            if !free_space.has_own_frees(owner) {
+                free_space.lower_peak(owner);
+                shared += free_space.transfer(owner, COMMON, u64::MAX, 0);
+            } else if is_new {
+                // The smallest that suffices, or the largest.
+                let bytes = free_space.free_bytes(owner);
+                let fit = (bytes >= size, if bytes >= size { u64::MAX - bytes } else { bytes });
+                arena = arena.max(Some((fit, owner)));
+            }
+        }
+        if let Some((_, owner)) = arena {
+            free_space.bequeath(owner, requester);
+        }
+        arena.is_some() || shared > 0
     }
 
     fn share(&mut self, memory: &mut Memory, of: impl Fn(&PendingFrees, Owner) -> bool) {

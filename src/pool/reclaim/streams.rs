@@ -3,6 +3,7 @@
 use crate::driver::{Capture, Failure, Stream};
 use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::pending::Asks;
 use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::{AWAITED, Inner, ServedStream, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
@@ -72,7 +73,7 @@ impl Pool {
                     self.flush(&mut memory.free_space, &mut inner, owner);
                 }
             }
-            let _ = reclaimer.poll(self, memory);
+            let _ = reclaimer.poll_some(self, memory, &mut Asks::few());
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::pool::free_space::Owner;
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory, Remainder};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::pending::{Asks, Freed};
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::capture_invalidated;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
@@ -175,7 +175,7 @@ impl Pool {
         let Core { memory, reclaimer, .. } = core;
         if reclaimer.pending.has_ranges_behind(owner) && !memory.physical.has_cached_range(want.size) {
             reclaimer.record_stream_event(self, &mut view.cache.inner.lock(), view.stream);
-            let _ = reclaimer.poll(self, memory);
+            let _ = reclaimer.poll_some(self, memory, &mut Asks::few());
         }
     }
 

@@ -117,8 +117,8 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)
     if let Some((view, _)) = stream {
         reclaimer.record_stream_event(pool, &mut view.cache.inner.lock(), view.stream);
     }
-    if covers && !reclaimer.cover_dedicated(pool, memory) && reclaimer.is_cover_due(pool, memory) {
-        reclaimer.cover(pool, memory);
+    if covers && !reclaimer.cover_dedicated(pool, memory) {
+        reclaimer.cover_before_growth(pool, memory);
     }
     reclaimer.poll(pool, memory)
 }

@@ -4,7 +4,8 @@
 //!  2. the stream's own arena, and common free space
 //!  3. what has completed since: guests that go home, common free space; then step 2 again, also where only adjacent free
 //!     ranges of both are large enough together
-//!  4. cached handles; then what was freed without a stream, if that is much or memory is short: an event covers it
+//!  4. cached handles; then what was freed without a stream, what waits for declared uses, and what streams that are gone or
+//!     silent have left, if that is much: an event covers it
 //!  5. new handles at the end of the arena, while reserved memory stays within 1.04 × the needs, and within the limit
 //!  6. idle handles of the arena and of common free space, moved, or returned in exchange for new ones that fit
 //!  7. for a request without a stream, or where memory is short: what other streams have freed, as far as it has completed.
@@ -36,6 +37,7 @@
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, FreeSpace, NodeId};
 use crate::pool::physical::Ahead;
+use crate::pool::reclaim::pending::Asks;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::stream_cache::block::Blocks;
@@ -60,6 +62,9 @@ use steps::Moves;
 /// For this many pressure epochs after a request had to wait, taking memory from another stream still counts as a
 /// shortage.
 const SHORTAGE_EPOCHS: u64 = 1024;
+
+/// A stream is silent once others have asked for so many times the peak in use since its last request.
+const SILENT: u64 = 2;
 
 impl Pool {
     /// Finds memory for a request that missed its stream's cache.
@@ -93,6 +98,7 @@ impl Pool {
             wait,
             refusal: None,
             ahead: None,
+            asks: Asks::few(),
         }
         .find()?;
         if id > Blocks::MAX {
@@ -202,6 +208,8 @@ struct SlowPath<'a, 'c> {
     refusal: Option<DriverError>,
     /// How far step 5 goes ahead of the request.
     ahead: Option<Ahead>,
+    /// How many events it may still ask whether they have completed.
+    asks: Asks,
 }
 
 impl SlowPath<'_, '_> {
@@ -268,7 +276,7 @@ impl SlowPath<'_, '_> {
         if let Some(id) = self.grow(Moves::None, 0)? {
             return Ok(Some(id));
         }
-        if let Some(id) = self.take_filed()? {
+        if let Some(id) = self.take_left_behind()? {
             return Ok(Some(id));
         }
         let allowance = self.growth_allowance();
@@ -300,6 +308,13 @@ impl SlowPath<'_, '_> {
         if (covered || !shares_first)
             && let Some(id) = self.take_shared(room)?
         {
+            return Ok(Some(id));
+        }
+        // Before its stream waits for another one, or the request waits or is refused, it asks every event.
+        self.asks = Asks::all();
+        self.poll()?;
+        self.share_completed();
+        if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
             return Ok(Some(id));
         }
         if let Requester::Stream(_, owner) = self.requester {
@@ -339,16 +354,28 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Covers what was freed without a stream, if that is due, and takes what has completed. The request does not wait for
-    /// the rest: a later one collects it.
-    fn take_filed(&mut self) -> Result<Option<NodeId>> {
-        let Core { memory, reclaimer, .. } = &mut **self.core;
-        if self.requester.is_capture() || !reclaimer.is_cover_due(self.pool, memory) {
+    /// Takes what was freed without a stream, what is behind declared uses, and what streams that are gone or silent have left.
+    /// An event covers it before, if that is due. The request does not wait for the rest: a later one collects it.
+    fn take_left_behind(&mut self) -> Result<Option<NodeId>> {
+        let (pool, size) = (self.pool, self.want.size);
+        let owner = self.requester.arena(pool.options.pinned);
+        if self.requester.is_capture() {
             return Ok(None);
         }
-        reclaimer.cover(self.pool, memory);
-        self.poll()?;
-        Ok(self.take_fit_or_joined(Cut::Fair))
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        let listens = reclaimer.may_cover(pool);
+        if listens {
+            let peak = pool.in_use.peak().max(pool.in_use() + size);
+            memory.free_space.ask_for_more(owner, size, SILENT * peak);
+        }
+        let covered = reclaimer.cover_before_growth(pool, memory);
+        if covered {
+            reclaimer.poll_some(pool, memory, &mut self.asks)?;
+        }
+        match listens && reclaimer.share_silent(memory, owner, size) || covered {
+            true => Ok(self.take_fit_or_joined(Cut::Fair)),
+            false => Ok(None),
+        }
     }
 
     /// Step 7: takes what every stream has finished with, and creates at most so many bytes beside it.

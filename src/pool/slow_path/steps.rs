@@ -77,7 +77,7 @@ impl SlowPath<'_, '_> {
     /// Collects what has completed.
     pub(super) fn poll(&mut self) -> Result<()> {
         let Core { memory, reclaimer, .. } = &mut **self.core;
-        reclaimer.poll(self.pool, memory)
+        reclaimer.poll_some(self.pool, memory, &mut self.asks)
     }
 
     /// Begins a pressure epoch, and returns its number.

@@ -53,7 +53,7 @@ impl Pool {
         free_space.shrink();
     }
 
-    /// Flushes every cache of this device that holds blocks. The caller holds the pool's lock, so no other thread does.
+    /// Flushes every cache of this device that holds blocks, so their streams are not silent. The caller holds the pool's lock, so no other thread does.
     pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
         for cache in self.dirty.take(&self.caches) {
             let mut inner = cache.inner.lock();
@@ -62,6 +62,7 @@ impl Pool {
             }
             if let Some(owner) = inner.owner_on(self.device) {
                 self.flush(free_space, &mut inner, owner);
+                free_space.is_heard(owner);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The cases. A case gets a [`crate::world::Setup`], makes worlds of it and finishes them.
 
+pub mod bounds;
 pub mod external;
 pub mod graphs;
 pub mod limits;

@@ -1,10 +1,38 @@
 //! What has completed of what was freed.
 
-use super::{Freed, PendingFrees};
+use std::ops::Bound;
+
+use super::{CompletionEvents, Freed, PendingFrees};
 use crate::driver::{Context, DriverError, Event};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::Owner;
+use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::synchronization::Synchronization;
+
+/// The most events that a request which misses its cache asks, while it has other ways to get memory.
+const FEW: u32 = 4;
+
+/// How many of them one poll asks: a request polls again once it has recorded an event.
+const FEW_AT_ONCE: u32 = 3;
+
+/// How many events a call may still ask whether they have completed. With 2,048 streams, a query of each would take longer
+/// than to create memory.
+pub struct Asks(u32);
+
+impl Asks {
+    /// A few, whatever the number of streams.
+    pub fn few() -> Asks {
+        Asks(FEW)
+    }
+
+    /// All there are: for trims, waits, and requests that would otherwise wait or be refused.
+    pub fn all() -> Asks {
+        Asks(u32::MAX)
+    }
+
+    fn is_few(&self) -> bool {
+        self.0 <= FEW
+    }
+}
 
 /// What every stream may use now.
 #[derive(Default)]
@@ -17,66 +45,101 @@ pub struct Polled {
     pub failed: Option<(Context, DriverError)>,
 }
 
+/// Queries events, so many at most.
+struct Queries<'a, F> {
+    calls: &'a DriverCalls,
+    is_there: F,
+    left: u32,
+    polled: Polled,
+}
+
+impl<F: Fn(Context) -> Option<bool>> Queries<'_, F> {
+    /// Whether the event is known to have completed now. The context has to be confirmed before the query and after it.
+    /// Otherwise another event may have the handle: its answer means nothing, and a query of an event that is recorded in a
+    /// capture ends the capture.
+    fn is_complete(&mut self, context: Context, event: Event) -> bool {
+        if self.left == 0 || !self.exists(context) {
+            return false;
+        }
+        self.left -= 1;
+        match self.calls.query(|driver| driver.event_query(event)) {
+            Ok(true) => self.exists(context),
+            Ok(false) => false,
+            Err(error) => {
+                self.polled.failed = Some((context, error));
+                false
+            }
+        }
+    }
+
+    fn exists(&mut self, context: Context) -> bool {
+        let there = (self.is_there)(context);
+        self.polled.gone.extend((there == Some(false)).then_some(context));
+        there == Some(true)
+    }
+
+    /// Asks the oldest event, then the newest one, which covers the others, then the others. Returns the events that have
+    /// completed.
+    fn completed(&mut self, events: &mut CompletionEvents) -> Vec<Event> {
+        let (context, all) = (events.context, events.events.len());
+        let mut completed = 0;
+        if all > 0 && self.is_complete(context, events.events[0].1) {
+            completed = 1;
+            if all > 1 && self.is_complete(context, events.events[all - 1].1) {
+                completed = all;
+            }
+            while completed + 1 < all && self.is_complete(context, events.events[completed].1) {
+                completed += 1;
+            }
+        }
+        let over = events.events.drain(..completed);
+        let over = over.inspect(|(number, _)| events.complete = events.complete.max(*number));
+        over.map(|(_, event)| event).collect()
+    }
+}
+
 impl PendingFrees {
-    /// Queries which completion events and batches have completed, and returns what they covered. `is_there` has to confirm
-    /// the event's context before the query and after it. Otherwise another event may have the handle: its answer means
-    /// nothing, and a query of an event that is recorded in a capture ends the capture.
-    pub fn poll(&mut self, calls: &DriverCalls, is_there: impl Fn(Context) -> Option<bool>) -> Polled {
+    /// Queries which batches and completion events have completed, as many as `asks` has left, and returns what they covered.
+    pub fn poll(
+        &mut self,
+        calls: &DriverCalls,
+        free_space: &FreeSpace,
+        asks: &mut Asks,
+        is_there: impl Fn(Context) -> Option<bool>,
+    ) -> Polled {
         if let Some(outcome) = self.synchronization.as_ref().and_then(Synchronization::poll)
             && let Some(over) = self.synchronization.take()
             && outcome.is_ok()
         {
             self.synchronized(over.context, over.batch);
         }
-        let mut polled = Polled::default();
-        let exists = |context: Context, gone: &mut Vec<Context>| {
-            let there = is_there(context);
-            gone.extend((there == Some(false)).then_some(context));
-            there == Some(true)
+        let most = if asks.is_few() { asks.0.min(FEW_AT_ONCE) } else { asks.0 };
+        let mut queries = Queries {
+            calls,
+            is_there,
+            left: most,
+            polled: Polled::default(),
         };
-        let mut complete = |context: Context, event: Event| {
-            if !exists(context, &mut polled.gone) {
-                return false;
-            }
-            match calls.query(|driver| driver.event_query(event)) {
-                Ok(true) => exists(context, &mut polled.gone),
-                Ok(false) => false,
-                Err(error) => {
-                    polled.failed = Some((context, error));
-                    false
-                }
-            }
-        };
-        for events in self.completion_events.values_mut() {
-            while let Some((number, event)) = events.events.front().copied() {
-                if !complete(events.context, event) {
-                    break;
-                }
-                events.complete = events.complete.max(number);
-                events.events.pop_front();
-                self.spare.entry(events.context).or_default().push(event);
+        self.poll_batches(&mut queries);
+        // In turns, so that a stream with little is asked, too, beside one with much whose work goes on.
+        let mut owners = self.outstanding.len();
+        self.polls += 1;
+        if asks.is_few() && self.polls.is_multiple_of(2) {
+            let largest = self.outstanding.iter().max_by_key(|owner| free_space.free_bytes(**owner));
+            if let Some(owner) = largest.copied() {
+                self.poll_owner(owner, &mut queries);
             }
         }
-        // Batches complete in the order they were made, except for contexts that come and go.
-        while let Some(batch) = self.batches.front_mut() {
-            while let Some((context, Some(event))) = batch.events.last().copied() {
-                if !complete(context, event) {
-                    break;
-                }
-                self.spare.entry(context).or_default().push(event);
-                batch.events.pop();
-            }
-            if !batch.events.is_empty() {
-                break;
-            }
-            polled.freed.append(&mut batch.freed);
-            for (owner, number) in batch.covers.drain(..) {
-                if let Some(events) = self.completion_events.get_mut(&owner) {
-                    events.complete = events.complete.max(number);
-                }
-            }
-            self.batches.pop_front();
+        while queries.left > 0 && owners > 0 {
+            owners -= 1;
+            let after = (self.turn.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            let next = self.outstanding.range(after).next().or(self.outstanding.first());
+            let Some(owner) = next.copied() else { break };
+            self.turn = Some(owner);
+            self.poll_owner(owner, &mut queries);
         }
+        asks.0 -= most - queries.left;
+        let mut polled = queries.polled;
         let completion_events = &self.completion_events;
         let is_over = |(owner, event_number): &(Owner, u64)| {
             completion_events
@@ -86,5 +149,42 @@ impl PendingFrees {
         let over = self.behind.extract_if(.., |(events, _)| events.iter().all(is_over));
         polled.freed.extend(over.map(|(_, freed)| freed));
         polled
+    }
+
+    /// Batches complete in the order they were made, except for contexts that come and go.
+    fn poll_batches(&mut self, queries: &mut Queries<'_, impl Fn(Context) -> Option<bool>>) {
+        while let Some(batch) = self.batches.front_mut() {
+            while let Some((context, Some(event))) = batch.events.last().copied() {
+                if !queries.is_complete(context, event) {
+                    break;
+                }
+                self.spare.entry(context).or_default().push(event);
+                batch.events.pop();
+            }
+            if !batch.events.is_empty() {
+                break;
+            }
+            queries.polled.freed.append(&mut batch.freed);
+            for (owner, number) in batch.covers.drain(..) {
+                if let Some(events) = self.completion_events.get_mut(&owner) {
+                    events.complete = events.complete.max(number);
+                }
+            }
+            self.batches.pop_front();
+        }
+    }
+
+    fn poll_owner(&mut self, owner: Owner, queries: &mut Queries<'_, impl Fn(Context) -> Option<bool>>) {
+        let Some(events) = self.completion_events.get_mut(&owner) else {
+            self.outstanding.remove(&owner);
+            return;
+        };
+        let completed = queries.completed(events);
+        if !completed.is_empty() {
+            self.spare.entry(events.context).or_default().extend(completed);
+        }
+        if events.events.is_empty() {
+            self.outstanding.remove(&owner);
+        }
     }
 }
