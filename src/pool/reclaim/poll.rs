@@ -14,10 +14,10 @@ impl Reclaimer {
     /// Collects what has completed. A pool whose context was found reset, by a cover just before, has no events any more:
     /// their handles may be the application's.
     pub(in crate::pool) fn poll(&mut self, pool: &Pool, memory: &mut Memory) -> Result<()> {
-        self.poll_some(pool, memory, &mut Asks::all())
+        self.poll_some(pool, memory, &mut Asks::All)
     }
 
-    /// As [`Reclaimer::poll`], with at most so many queries of events as `asks` has left.
+    /// As [`Reclaimer::poll`], but asks only what `asks` allows.
     pub(in crate::pool) fn poll_some(&mut self, pool: &Pool, memory: &mut Memory, asks: &mut Asks) -> Result<()> {
         if !broken("a closed pool is left alone") {
             pool.alive()?;

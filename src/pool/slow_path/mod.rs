@@ -208,7 +208,7 @@ struct SlowPath<'a, 'c> {
     refusal: Option<DriverError>,
     /// How far step 5 goes ahead of the request.
     ahead: Option<Ahead>,
-    /// How many events it may still ask whether they have completed.
+    /// Which events it may still ask whether they have completed.
     asks: Asks,
 }
 
@@ -246,6 +246,7 @@ impl SlowPath<'_, '_> {
 
     /// Steps 3 to 10.
     fn attempt(&mut self) -> Result<Option<NodeId>> {
+        self.asks = Asks::few();
         if let Requester::Stream(view, owner) = self.requester {
             view.check_owner(owner)?;
         }
@@ -311,10 +312,7 @@ impl SlowPath<'_, '_> {
             return Ok(Some(id));
         }
         // Before its stream waits for another one, or the request waits or is refused, it asks every event.
-        self.asks = Asks::all();
-        self.poll()?;
-        self.share_completed();
-        if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
+        if let Some(id) = self.take_as_completed()? {
             return Ok(Some(id));
         }
         if let Requester::Stream(_, owner) = self.requester {
@@ -384,12 +382,32 @@ impl SlowPath<'_, '_> {
             return Ok(None);
         }
         self.pool.flush_all(&mut self.core.memory.free_space);
-        self.poll()?;
-        self.share_completed();
-        match self.take_fit_or_joined(Cut::Fair) {
+        let found = match self.core.memory.physical.is_short() {
+            true => self.take_as_completed()?,
+            false => self.take_completed()?,
+        };
+        match found {
             None => self.grow(Moves::All, create),
             found => Ok(found),
         }
+    }
+
+    /// Asks every event once in an attempt, in slices, until the request fits.
+    fn take_as_completed(&mut self) -> Result<Option<NodeId>> {
+        self.asks.in_slices(&self.core.reclaimer.pending);
+        loop {
+            let found = self.take_completed()?;
+            if found.is_some() || self.asks.is_over() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Takes what streams have finished with, as far as the pool knows and asks.
+    fn take_completed(&mut self) -> Result<Option<NodeId>> {
+        self.poll()?;
+        self.share_completed();
+        Ok(self.take_fit_or_joined(Cut::Fair))
     }
 
     /// Step 10. It is repeated while that lowers reserved memory: a driver may take back memory that a failed

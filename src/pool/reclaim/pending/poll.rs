@@ -14,23 +14,45 @@ const FEW: u32 = 4;
 /// How many of them one poll asks: a request polls again once it has recorded an event.
 const FEW_AT_ONCE: u32 = 3;
 
-/// How many events a call may still ask whether they have completed. With 2,048 streams, a query of each would take longer
-/// than to create memory.
-pub struct Asks(u32);
+/// Of how many streams a slice asks the events.
+const SLICE: usize = 16;
+
+/// Which events a call may still ask whether they have completed. With 2,048 streams, a query of each would take longer than to
+/// create memory.
+pub enum Asks {
+    /// So many.
+    Few(u32),
+    /// Those of so many streams, [`SLICE`] of them at a time: for requests that would otherwise wait or be refused.
+    Slices(usize),
+    /// All: for trims and waits.
+    All,
+}
 
 impl Asks {
     /// A few, whatever the number of streams.
     pub fn few() -> Asks {
-        Asks(FEW)
+        Asks::Few(FEW)
     }
 
-    /// All there are: for trims, waits, and requests that would otherwise wait or be refused.
-    pub fn all() -> Asks {
-        Asks(u32::MAX)
+    /// Asks every event from now on, in slices, unless that was begun.
+    pub fn in_slices(&mut self, pending: &PendingFrees) {
+        if !matches!(self, Asks::Slices(_)) {
+            *self = Asks::Slices(pending.outstanding.len());
+        }
     }
 
-    fn is_few(&self) -> bool {
-        self.0 <= FEW
+    /// Whether every event was asked.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Asks::Slices(0))
+    }
+
+    /// What one poll may ask: so many events, of so many streams of `all`.
+    fn at_once(&self, all: usize) -> (u32, usize) {
+        match self {
+            Asks::Few(events) => ((*events).min(FEW_AT_ONCE), all),
+            Asks::Slices(streams) => (u32::MAX, (*streams).min(SLICE)),
+            Asks::All => (u32::MAX, all),
+        }
     }
 }
 
@@ -113,7 +135,7 @@ impl PendingFrees {
         {
             self.synchronized(over.context, over.batch);
         }
-        let most = if asks.is_few() { asks.0.min(FEW_AT_ONCE) } else { asks.0 };
+        let (most, mut owners) = asks.at_once(self.outstanding.len());
         let mut queries = Queries {
             calls,
             is_there,
@@ -122,10 +144,12 @@ impl PendingFrees {
         };
         self.poll_batches(&mut queries);
         // In turns, so that a stream with little is asked, too, beside one with much whose work goes on.
-        let mut owners = self.outstanding.len();
         self.polls += 1;
-        if asks.is_few() && self.polls.is_multiple_of(2) {
-            let largest = self.outstanding.iter().max_by_key(|owner| free_space.free_bytes(**owner));
+        if matches!(asks, Asks::Few(_)) && self.polls.is_multiple_of(2) {
+            let largest = self
+                .outstanding
+                .iter()
+                .max_by_key(|owner| free_space.free_bytes(**owner));
             if let Some(owner) = largest.copied() {
                 self.poll_owner(owner, &mut queries);
             }
@@ -138,7 +162,11 @@ impl PendingFrees {
             self.turn = Some(owner);
             self.poll_owner(owner, &mut queries);
         }
-        asks.0 -= most - queries.left;
+        match asks {
+            Asks::Few(events) => *events -= most - queries.left,
+            Asks::Slices(streams) => *streams -= (*streams).min(SLICE),
+            Asks::All => {}
+        }
         let mut polled = queries.polled;
         let completion_events = &self.completion_events;
         let is_over = |(owner, event_number): &(Owner, u64)| {
