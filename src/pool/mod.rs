@@ -14,7 +14,7 @@
 //! * `dedicated`: the table that finds dedicated allocations
 //! * `stream_cache`: what each stream may reuse at once
 //! * `reclaim`: when freed memory becomes reusable
-//! * `slow_path`: the steps of a request that missed its cache
+//! * `slow_path`: the phases of a request that missed its cache
 //! * `resize`: growing and shrinking
 //! * `decay`: what was idle for long goes back to the driver
 //! * `sharing`, `budgeted_driver`: a budget of several processes

@@ -1,4 +1,4 @@
-//! A bounded wait for pending memory: step 11 of the slow path, and part of trimming and closing.
+//! A bounded wait for pending memory: after the last resort of a request, and part of trimming and closing.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Step 2 for most requests that missed: the stream's own arena or common free space has a fit, and nothing else is due.
+//! The way of most requests that missed: the stream's own arena or common free space has a fit, and nothing else is due.
 //!
 //! The stream's cache is locked once, and it counts the request, as it does a hit. So such a miss writes nothing that
 //! streams share but the pool's lock.

@@ -1,36 +1,11 @@
-//! The slow path: the steps that look for a request's memory, in this order.
+//! The slow path: a request that missed its stream's cache looks for memory.
 //!
-//!  1. the stream's own cache, exact size (in `allocator/mod.rs`, under the stream's lock alone)
-//!  2. the stream's own arena, and common free space
-//!  3. what has completed since: guests that go home, common free space; then step 2 again, also where only adjacent free
-//!     ranges of both are large enough together
-//!  4. cached handles; then what was freed without a stream, what waits for declared uses, and what streams that are gone or
-//!     silent have left, if that is much: an event covers it
-//!  5. new handles at the end of the arena, while reserved memory stays within 1.04 × the needs, and within the limit
-//!  6. idle handles of the arena and of common free space, moved, or returned in exchange for new ones that fit
-//!  7. for a request without a stream, or where memory is short: what other streams have freed, as far as it has completed.
-//!     It becomes common free space; then steps 2 and 6 again. An event covers it before, if it is much and no capture is
-//!     known
-//!  8. new handles, up to the limit, with idle ones moved; then step 7 where it was left out
-//!  9. guests, then other streams' free space behind their completion event
-//! 10. as step 8, with handles exchanged; then a part of a large handle that smaller blocks leave whole; then both with
-//!     what the stream itself has freed as common free space; then what resizable blocks have beyond their sizes; then
-//!     cached handles are returned, and where the driver refused new ones idle handles too
-//! 11. a bounded wait for pending memory; then step 3 and the following ones again. Where there is no more to wait for,
-//!     idle handles are unmapped, and mapped where the request fits
-//! 12. out-of-memory handlers (in `allocator`, which also records the refusal)
-//! 13. null, with the reason
+//! Most of them find a fit in their stream's arena or in common free space at once (`arena.rs`). The others go through four
+//! phases (`phases.rs`), whose steps are in `steps.rs`. Where none finds memory, the request waits for pending memory, at most
+//! `wait_ms`, and begins again with the first phase. Where there is no more to wait for, idle handles are unmapped, and mapped
+//! where the request fits. Then the out-of-memory handlers run (`allocator`), and null is returned with a reason.
 //!
-//! [`SlowPath`] is one request on its way through these steps; `steps.rs` has each of them.
-//!
-//! No step before 9 makes a stream wait. Where memory is short ([`PhysicalMemory::is_short`]), streams record completion
-//! events more often and share what has completed at once, so that steps 2 to 7 find it.
-//!
-//! A capturing stream uses its capture's own free space, common free space with what every stream has finished with, and
-//! steps 4 to 6, 8 and 10 only. A stream without an id has no arena. What was freed on its handle takes that place, each
-//! piece behind its event (`reclaim/per_free_events.rs`).
-//!
-//! [`PhysicalMemory::is_short`]: crate::pool::physical::PhysicalMemory::is_short
+//! [`SlowPath`] is one request on its way.
 //!
 //! Uses: free_space, physical, reclaim, stream_cache.
 
@@ -50,21 +25,15 @@ mod arena;
 pub mod dedicated;
 pub mod dedicated_fallback;
 pub mod growth_allowance;
+mod phases;
 mod refusal;
 mod requester;
 pub mod rise;
 mod steps;
 
+use phases::Step;
 use refusal::capture_invalidated;
 use requester::Requester;
-use steps::Moves;
-
-/// For this many pressure epochs after a request had to wait, taking memory from another stream still counts as a
-/// shortage.
-const SHORTAGE_EPOCHS: u64 = 1024;
-
-/// A stream is silent once others have asked for so many times the peak in use since its last request.
-const SILENT: u64 = 2;
 
 impl Pool {
     /// Finds memory for a request that missed its stream's cache.
@@ -206,7 +175,7 @@ struct SlowPath<'a, 'c> {
     wait: Wait,
     /// The driver's last refusal to create memory.
     refusal: Option<DriverError>,
-    /// How far step 5 goes ahead of the request.
+    /// How far a growth goes ahead of the request.
     ahead: Option<Ahead>,
     /// Which events it may still ask whether they have completed.
     asks: Asks,
@@ -231,8 +200,8 @@ impl SlowPath<'_, '_> {
         let pool = self.pool;
         let _entered = pool.enter(&self.core.reclaimer.contexts)?;
         loop {
-            if let Some(id) = self.attempt()? {
-                return Ok(id);
+            if let Step::Break(found) = self.attempt() {
+                return found;
             }
             // The memory that the request lacks may be on its way back to the driver.
             if pool.wait_for_leaving(self.core)? {
@@ -242,202 +211,6 @@ impl SlowPath<'_, '_> {
                 return self.take_gathered()?.ok_or_else(|| self.out_of_memory());
             }
         }
-    }
-
-    /// Steps 3 to 10.
-    fn attempt(&mut self) -> Result<Option<NodeId>> {
-        self.asks = Asks::few();
-        if let Requester::Stream(view, owner) = self.requester {
-            view.check_owner(owner)?;
-        }
-        self.poll()?;
-        if self.requester.is_capture() {
-            // A capture records no event. What its stream and others have freed serves it as far as it has completed,
-            // and they record events for the rest at their next request.
-            self.raise_pressure();
-            self.share_completed();
-        }
-        // What other streams' caches hold counts as in use until it is flushed, and may be guests that go home.
-        let Core { memory, reclaimer, .. } = &mut **self.core;
-        self.pool.flush_all(&mut memory.free_space);
-        reclaimer.send_guests_home(memory);
-        if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
-            return Ok(Some(id));
-        }
-        // What was set apart because the stream did not need it for long, it needs now.
-        if let Requester::Stream(_, owner) = self.requester
-            && self.core.memory.free_space.take_back_apart(owner)
-            && let Some(id) = self.take_fit_or_joined(Cut::Fair)
-        {
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.take_behind_event(Reach::Own) {
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.grow(Moves::None, 0)? {
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.take_left_behind()? {
-            return Ok(Some(id));
-        }
-        let allowance = self.growth_allowance();
-        if let Some(id) = self.grow(Moves::None, allowance)? {
-            return Ok(Some(id));
-        }
-        self.record_event();
-        self.poll()?;
-        if let Some(id) = self.grow(Moves::All, allowance)? {
-            return Ok(Some(id));
-        }
-        let epoch = self.raise_pressure();
-        let alone = matches!(self.requester, Requester::NoStream);
-        if alone && self.core.reclaimer.is_cover_of_all_due(self.pool, &self.core.memory) {
-            // Events end captures. So the pool grows first if little is free, or once a capture is known.
-            self.wait.cover(self.pool, self.core);
-        }
-        // What a stream takes from another's arena, the other one has to request anew. So a stream grows first, unless
-        // memory is short.
-        let shares_first = self.core.memory.physical.is_short() || alone || self.pool.calls.others_wait();
-        if shares_first && let Some(id) = self.take_shared(allowance)? {
-            return Ok(Some(id));
-        }
-        let room = self.core.memory.physical.room_below_limit();
-        if let Some(id) = self.grow(Moves::Only, room)? {
-            return Ok(Some(id));
-        }
-        let covered = alone && self.wait.cover(self.pool, self.core);
-        if (covered || !shares_first)
-            && let Some(id) = self.take_shared(room)?
-        {
-            return Ok(Some(id));
-        }
-        // Before its stream waits for another one, or the request waits or is refused, it asks every event.
-        if let Some(id) = self.take_as_completed()? {
-            return Ok(Some(id));
-        }
-        if let Requester::Stream(_, owner) = self.requester {
-            self.core.memory.free_space.adopt_guests(owner);
-            if let Some(id) = self.take_fit_or_joined(Cut::Fair) {
-                return Ok(Some(id));
-            }
-        }
-        if let Some(id) = self.take_from_other_stream() {
-            if epoch < self.core.shortage_until {
-                self.note_shortage(epoch);
-            }
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.take_behind_event(Reach::Any) {
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.grow_to_limit()? {
-            return Ok(Some(id));
-        }
-        if let Some(id) = self.take_joined_behind_events() {
-            return Ok(Some(id));
-        }
-        self.note_shortage(epoch);
-        Ok(None)
-    }
-
-    /// Covers what was freed without a stream, if memory is short and that is much of it.
-    #[inline]
-    fn cover_early(&mut self) {
-        let Core { memory, reclaimer, .. } = &mut **self.core;
-        if !reclaimer.is_early_cover_due(self.pool, memory) || self.requester.is_capture() {
-            return;
-        }
-        if let Ok(_entered) = self.pool.enter(&reclaimer.contexts) {
-            reclaimer.cover(self.pool, memory);
-        }
-    }
-
-    /// Takes what was freed without a stream, what is behind declared uses, and what streams that are gone or silent have left.
-    /// An event covers it before, if that is due. The request does not wait for the rest: a later one collects it.
-    fn take_left_behind(&mut self) -> Result<Option<NodeId>> {
-        let (pool, size) = (self.pool, self.want.size);
-        let owner = self.requester.arena(pool.options.pinned);
-        if self.requester.is_capture() {
-            return Ok(None);
-        }
-        let Core { memory, reclaimer, .. } = &mut **self.core;
-        let listens = reclaimer.may_cover(pool);
-        if listens {
-            let peak = pool.in_use.peak().max(pool.in_use() + size);
-            memory.free_space.ask_for_more(owner, size, SILENT * peak);
-        }
-        let covered = reclaimer.cover_before_growth(pool, memory);
-        if covered {
-            reclaimer.poll_some(pool, memory, &mut self.asks)?;
-        }
-        match listens && reclaimer.share_silent(memory, owner, size) || covered {
-            true => Ok(self.take_fit_or_joined(Cut::Fair)),
-            false => Ok(None),
-        }
-    }
-
-    /// Step 7: takes what every stream has finished with, and creates at most so many bytes beside it.
-    fn take_shared(&mut self, create: u64) -> Result<Option<NodeId>> {
-        if self.requester.is_capture() {
-            return Ok(None);
-        }
-        self.pool.flush_all(&mut self.core.memory.free_space);
-        let found = match self.core.memory.physical.is_short() {
-            true => self.take_as_completed()?,
-            false => self.take_completed()?,
-        };
-        match found {
-            None => self.grow(Moves::All, create),
-            found => Ok(found),
-        }
-    }
-
-    /// Asks every event once in an attempt, in slices, until the request fits.
-    fn take_as_completed(&mut self) -> Result<Option<NodeId>> {
-        self.asks.in_slices(&self.core.reclaimer.pending);
-        loop {
-            let found = self.take_completed()?;
-            if found.is_some() || self.asks.is_over() {
-                return Ok(found);
-            }
-        }
-    }
-
-    /// Takes what streams have finished with, as far as the pool knows and asks.
-    fn take_completed(&mut self) -> Result<Option<NodeId>> {
-        self.poll()?;
-        self.share_completed();
-        Ok(self.take_fit_or_joined(Cut::Fair))
-    }
-
-    /// Step 10. It is repeated while that lowers reserved memory: a driver may take back memory that a failed
-    /// attempt created anew.
-    fn grow_to_limit(&mut self) -> Result<Option<NodeId>> {
-        let mut least = self.core.memory.physical.reserved();
-        loop {
-            let room = self.core.memory.physical.room_below_limit();
-            if let Some(id) = self.grow(Moves::All, room)? {
-                return Ok(Some(id));
-            }
-            if let Some(id) = self.take_fit_or_joined(Cut::Any) {
-                return Ok(Some(id));
-            }
-            if self.share_own_completed() || self.pool.cut_all_ends(self.core, self.want.size) {
-                continue;
-            }
-            self.release_for_growth(least);
-            let reserved = self.core.memory.physical.reserved();
-            if reserved >= least {
-                return Ok(None);
-            }
-            least = reserved;
-        }
-    }
-
-    /// Memory is short: streams record completion events for some of what they free next.
-    fn note_shortage(&mut self, epoch: u64) {
-        self.core.shortage_until = epoch + SHORTAGE_EPOCHS;
-        self.pool.shortages.fetch_add(1, Ordering::Relaxed);
     }
 
     fn out_of_memory(&self) -> Error {

@@ -1,4 +1,4 @@
-//! The steps of the slow path, by their numbers in the description of [`slow_path`](super).
+//! The steps of a request's [`phases`](super::phases).
 
 use super::SlowPath;
 use super::requester::Requester;
@@ -20,6 +20,13 @@ const UNCOVERED_PART: u64 = 256;
 
 /// A stream records a completion event once its foreign frees reach this part of reserved memory.
 const FOREIGN_PART: u64 = 16;
+
+/// For this many pressure epochs after a request had to wait, taking memory from another stream still counts as a
+/// shortage.
+const SHORTAGE_EPOCHS: u64 = 1024;
+
+/// A stream is silent once others have asked for so many times the peak in use since its last request.
+const SILENT: u64 = 2;
 
 /// Which handles a growth may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +69,42 @@ impl SlowPath<'_, '_> {
         }
     }
 
+    /// Covers what was freed without a stream, if memory is short and that is much of it.
+    #[inline]
+    pub(super) fn cover_early(&mut self) {
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        if !reclaimer.is_early_cover_due(self.pool, memory) || self.requester.is_capture() {
+            return;
+        }
+        if let Ok(_entered) = self.pool.enter(&reclaimer.contexts) {
+            reclaimer.cover(self.pool, memory);
+        }
+    }
+
+    /// Takes what was freed without a stream, what is behind declared uses, and what streams that are gone or silent have left.
+    /// An event covers it before, if that is due. The request does not wait for the rest: a later one collects it.
+    pub(super) fn take_left_behind(&mut self) -> Result<Option<NodeId>> {
+        let (pool, size) = (self.pool, self.want.size);
+        let owner = self.requester.arena(pool.options.pinned);
+        if self.requester.is_capture() {
+            return Ok(None);
+        }
+        let Core { memory, reclaimer, .. } = &mut **self.core;
+        let listens = reclaimer.may_cover(pool);
+        if listens {
+            let peak = pool.in_use.peak().max(pool.in_use() + size);
+            memory.free_space.ask_for_more(owner, size, SILENT * peak);
+        }
+        let covered = reclaimer.cover_before_growth(pool, memory);
+        if covered {
+            reclaimer.poll_some(pool, memory, &mut self.asks)?;
+        }
+        match listens && reclaimer.share_silent(memory, owner, size) || covered {
+            true => Ok(self.take_fit_or_joined(Cut::Fair)),
+            false => Ok(None),
+        }
+    }
+
     /// Records a completion event where the requester's stream has freed something that none covers.
     #[inline]
     pub(super) fn record_event(&mut self) {
@@ -92,7 +135,7 @@ impl SlowPath<'_, '_> {
         epoch
     }
 
-    /// Steps 2 and 3: takes memory of the requester's own free space, coalesced with what its cache held, or of common
+    /// Takes memory of the requester's own free space, coalesced with what its cache held, or of common
     /// free space.
     #[inline]
     pub(super) fn take_fit(&mut self, cut: Cut) -> Option<NodeId> {
@@ -127,7 +170,7 @@ impl SlowPath<'_, '_> {
         })
     }
 
-    /// Steps 4, 5, 6, 8 and 10. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
+    /// Grows the pool, or moves its handles, until the request fits. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
     /// on.
     pub(super) fn grow(&mut self, moves: Moves, create: u64) -> Result<Option<NodeId>> {
         let (pool, want) = (self.pool, self.want);
@@ -174,6 +217,39 @@ impl SlowPath<'_, '_> {
         }
     }
 
+    /// Creates handles up to the limit, in exchange for idle ones. Else takes common free space of which the request can use
+    /// only a part of a large handle. Else, what the stream itself has freed becomes common free space as far as it has
+    /// completed, or resizable blocks give up what they have beyond their sizes, or handles are released
+    /// ([`SlowPath::release_for_growth`]). All of that is repeated while it lowers reserved memory: a driver may take back
+    /// memory that a failed attempt created anew.
+    pub(super) fn grow_to_limit(&mut self) -> Result<Option<NodeId>> {
+        let mut least = self.core.memory.physical.reserved();
+        loop {
+            let room = self.core.memory.physical.room_below_limit();
+            if let Some(id) = self.grow(Moves::All, room)? {
+                return Ok(Some(id));
+            }
+            if let Some(id) = self.take_fit_or_joined(Cut::Any) {
+                return Ok(Some(id));
+            }
+            if self.share_own_completed() || self.pool.cut_all_ends(self.core, self.want.size) {
+                continue;
+            }
+            self.release_for_growth(least);
+            let reserved = self.core.memory.physical.reserved();
+            if reserved >= least {
+                return Ok(None);
+            }
+            least = reserved;
+        }
+    }
+
+    /// Memory is short: streams record completion events for some of what they free next.
+    pub(super) fn note_shortage(&mut self, epoch: u64) {
+        self.core.shortage_until = epoch + SHORTAGE_EPOCHS;
+        self.pool.shortages.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The number up to which what the requester's stream has freed is idle.
     fn complete(&self) -> Option<u64> {
         match self.requester {
@@ -207,7 +283,7 @@ impl SlowPath<'_, '_> {
         memory.can_hold(self.want.size.saturating_sub(own))
     }
 
-    /// Step 10: makes what the requester's stream has freed common free space, too, as far as it has completed. A handle or
+    /// Makes what the requester's stream has freed common free space, too, as far as it has completed. A handle or
     /// a segment that is free in part for the stream and in part for every caller is then free throughout. Returns whether
     /// that was anything.
     pub(super) fn share_own_completed(&mut self) -> bool {
@@ -243,7 +319,7 @@ impl SlowPath<'_, '_> {
         self.pool.growth_allowance(self.core, owner, self.want)
     }
 
-    /// Step 9: takes a range of another stream of the same context, behind that stream's completion event. The contexts
+    /// Takes a range of another stream of the same context, behind that stream's completion event. The contexts
     /// must be the same. Otherwise the taker's context can be destroyed, and its wait with it, while the awaited work
     /// goes on. The block may then be freed on a third stream, which has waited for nothing.
     pub(super) fn take_from_other_stream(&mut self) -> Option<NodeId> {
@@ -295,7 +371,7 @@ impl SlowPath<'_, '_> {
         None
     }
 
-    /// Steps 1, 2 and 9 for a stream without an id.
+    /// For a stream without an id: takes what was freed behind an event.
     #[inline]
     pub(super) fn take_behind_event(&mut self, reach: Reach) -> Option<NodeId> {
         let Requester::PerFreeEvents(view) = self.requester else {
@@ -305,7 +381,7 @@ impl SlowPath<'_, '_> {
         reclaimer.take_behind_free(self.pool, memory, self.want, view, reach)
     }
 
-    /// Step 10 for a stream without an id.
+    /// For a stream without an id: takes several ranges together, each behind its event.
     pub(super) fn take_joined_behind_events(&mut self) -> Option<NodeId> {
         let Requester::PerFreeEvents(view) = self.requester else {
             return None;
@@ -314,7 +390,7 @@ impl SlowPath<'_, '_> {
         reclaimer.take_joined_behind_frees(self.pool, memory, self.want, view)
     }
 
-    /// Step 10: returns cached handles to the driver. Where the driver has refused to create more, it then returns
+    /// Returns cached handles to the driver. Where the driver has refused to create more, it then returns
     /// complete free handles, until reserved memory is below `least` by as many bytes as are wanted, if the device has
     /// enough memory then. Without virtual memory, it returns complete free segments.
     pub(super) fn release_for_growth(&mut self, least: u64) {
@@ -342,8 +418,8 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Step 11, where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps
-    /// them where it fits. Before, step 10 chose the place that lacks the least memory, where whole idle handles lie next to
+    /// Where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps
+    /// them where it fits. Before, [`SlowPath::grow_to_limit`] chose the place that lacks the least memory, where whole idle handles lie next to
     /// it. Another place may lie next to more free memory of handles that live blocks use in part, and these cannot be
     /// moved.
     pub(super) fn take_gathered(&mut self) -> Result<Option<NodeId>> {

@@ -125,7 +125,7 @@ fn handles_are_small_near_the_limit_and_on_a_full_device() {
     }
 }
 
-/// The device has enough for the request, though not for memory ahead of it. Step 6 goes without that.
+/// The device has enough for the request, though not for memory ahead of it. What moves handles, too, goes without that.
 #[test]
 fn memory_ahead_is_left_out_where_the_driver_has_too_little() {
     let bench = bench(24 * GIB, "");
